@@ -1,0 +1,62 @@
+# Two commands start everything on a machine with git, make and python3 >= 3.11: make demo, make test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+INSTALLED_DEV := $(VENV)/.installed-dev
+
+.PHONY: help demo test test-long check figures lock clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "fedcascade needs python3 >= 3.11, found $$($(PYTHON) --version); try: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Everything from the lock files, each file checked against its hash; then the package itself, in place.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+
+$(INSTALLED): pyproject.toml constraints.txt | $(VENV)
+	@echo "installing into $(VENV) ..."
+	@$(INSTALL) --require-hashes --requirement constraints.txt
+	@$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+$(INSTALLED_DEV): pyproject.toml constraints-dev.txt | $(VENV)
+	@echo "installing into $(VENV), with the tools for tests ..."
+	@$(INSTALL) --require-hashes --requirement constraints-dev.txt
+	@$(INSTALL) --no-build-isolation --editable .
+	@touch $(INSTALLED) $@
+
+demo: $(INSTALLED) ## compare the paper's five systems over 20,000 rounds
+	$(BIN)/fedcascade run --rounds 20000 --clusters 10 --policy fedc3ucb-h --policy force-comm \
+		--policy no-auxiliary --policy fedlinucb --policy fedind
+
+test: $(INSTALLED_DEV) ## run the fast tests
+	$(BIN)/python -m pytest -m 'not long' -n auto
+
+test-long: $(INSTALLED_DEV) ## run the tests that take minutes
+	$(BIN)/python -m pytest -m long -n auto
+
+check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
+	$(BIN)/python benchmarks/figures.py
+
+LOCK = echo 'hatchling>=1.25' | uv pip compile - pyproject.toml --universal --python-version 3.11 --upgrade \
+	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --quiet
+
+lock: ## renew the lock files (needs uv)
+	$(LOCK) --output-file constraints.txt
+	$(LOCK) --extra dev --constraint constraints.txt --output-file constraints-dev.txt
+
+clean: ## remove the virtual environment and every cache
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

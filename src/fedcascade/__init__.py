@@ -1,0 +1,55 @@
+"""fedcascade recommends ranked lists, learns from the clicks next to each user, and finds out who is alike.
+
+The names below are loaded when they are first used, so that ``import fedcascade`` stays fast.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedcascade.environments.synthetic import Synthetic
+    from fedcascade.federation.agent import Agent
+    from fedcascade.federation.policies import POLICIES, Policy, policy
+    from fedcascade.federation.server import Server
+    from fedcascade.learning.oracles import PerCategory, TopK
+    from fedcascade.simulation.reference import simulate
+    from fedcascade.simulation.trace import Trace
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Agent": "federation.agent",
+    "POLICIES": "federation.policies",
+    "PerCategory": "learning.oracles",
+    "Policy": "federation.policies",
+    "Server": "federation.server",
+    "Synthetic": "environments.synthetic",
+    "TopK": "learning.oracles",
+    "Trace": "simulation.trace",
+    "policy": "federation.policies",
+    "simulate": "simulation.reference",
+}
+
+__all__ = [
+    "POLICIES",
+    "Agent",
+    "PerCategory",
+    "Policy",
+    "Server",
+    "Synthetic",
+    "TopK",
+    "Trace",
+    "__version__",
+    "policy",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedcascade' has no attribute '{name}'")
+    return getattr(import_module(f"fedcascade.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

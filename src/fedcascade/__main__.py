@@ -1,0 +1,5 @@
+"""``python -m fedcascade``."""
+
+from fedcascade.cli import main
+
+main()

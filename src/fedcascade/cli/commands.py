@@ -1,0 +1,92 @@
+"""The command line: ``fedcascade run``, ``fedcascade policies``.
+
+Heavy modules are imported by the command that needs them, so that ``fedcascade --help`` answers at once.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import App, CycloptsError
+
+from fedcascade import __version__
+from fedcascade.cli.options import Constants, World, chosen_policies, option
+
+app = App(
+    name="fedcascade",
+    help="Recommend ranked lists, learn from the clicks next to each user, find out who is alike.",
+    help_format="plaintext",
+    version=__version__,
+    result_action="return_value",
+)
+
+Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
+
+
+@app.command
+def run(
+    *,
+    policy: Annotated[
+        list[str],
+        option("System to run (see 'fedcascade policies'). Give it several times, and all meet the same rounds."),
+    ] = ["fedc3ucb-h"],  # noqa: B006 (cyclopts shows it, nobody changes it)
+    rounds: Annotated[int, option("T, how many rounds to play.")] = 20_000,
+    list_length: Annotated[int, option("K, the longest list an agent may show.")] = 4,
+    checkpoints: Annotated[int, option("At how many evenly spaced rounds the curve is kept.")] = 10,
+    json_: Json = False,
+    world: World = World(),  # noqa: B008 (frozen)
+    constants: Constants = Constants(),  # noqa: B008 (frozen)
+) -> None:
+    """Simulate one or several systems in a synthetic world and compare them.
+
+    Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
+    """
+    from fedcascade.cli import terminal
+    from fedcascade.learning.oracles import TopK
+    from fedcascade.simulation.reference import simulate
+    from fedcascade.simulation.summary import summarise
+
+    systems = chosen_policies(policy, constants)
+    environment = world.build()
+    summaries = []
+    with terminal.progress_bars() as bars:
+        for system in systems:
+            trace = simulate(
+                environment,
+                system,
+                rounds=rounds,
+                oracle=TopK(length=list_length),
+                checkpoints=min(checkpoints, rounds),
+                progress=terminal.bar(bars, system.name, rounds),
+            )
+            summaries.append(summarise(trace, seed=world.seed))
+            if json_:
+                print(json.dumps(summaries[-1]), flush=True)
+    if not json_:
+        terminal.show(terminal.results_table(summaries))
+
+
+@app.command
+def policies(*, json_: Json = False) -> None:
+    """List the systems that can be run, each as the parts it is made of."""
+    from fedcascade.cli import terminal
+    from fedcascade.federation.policies import installed
+
+    if json_:
+        print(json.dumps([row.described() for row in installed().values()]))
+    else:
+        terminal.show(terminal.policies_table(installed().values()))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; bad input is one line on stderr and exit code 2."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False)
+    except (ValueError, CycloptsError) as error:
+        line = " ".join(str(error).split())
+        print(f"fedcascade: {line}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fedcascade: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,157 @@
+"""The options that commands share: the world that is simulated, and the constants of policies."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from fedcascade.checks import require
+
+if TYPE_CHECKING:
+    from fedcascade.environments.synthetic import Synthetic
+    from fedcascade.federation.policies import Policy
+
+_PLAIN = Group("Options", sort_key=0)
+_WORLD = Group("World", sort_key=1)
+_CONSTANTS = Group(
+    "Constants", sort_key=2, help="Where one is not given, the policy's own; in brackets those of the paper's systems."
+)
+
+
+def option(text: str, group: Group = _PLAIN, **more: Any) -> Parameter:
+    """A documented option of ``--help``."""
+    return Parameter(group=group, help=text, negative="", **more)
+
+
+def _world(text: str) -> Parameter:
+    return option(text, _WORLD)
+
+
+def _constant(text: str) -> Parameter:
+    return option(text, _CONSTANTS, show_default=False)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """The synthetic world."""
+
+    seed: Annotated[int, _world("Names the world: users, items, clicks and luck all follow from it.")] = 0
+    users: Annotated[int, _world("How many users, each with an agent.")] = 40
+    clusters: Annotated[str, _world("How many clusters of equal size, or the sizes: 20,10,10.")] = "10"
+    dimension: Annotated[int, _world("d, how many features an item has.")] = 20
+    items: Annotated[str, _world("Items on offer in a round, or a range to draw from: 150-250.")] = "200"
+    features: Annotated[
+        Literal["lifted", "gaussian"],
+        _world("lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1]."),
+    ] = "lifted"
+    directions: Annotated[
+        Literal["orthonormal", "random"], _world("Theta directions: orthonormal, or independent.")
+    ] = "orthonormal"
+    arrivals: Annotated[
+        str, _world("How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...")
+    ] = "uniform"
+
+    def build(self) -> "Synthetic":
+        """The environment that these options describe."""
+        from fedcascade.environments.synthetic import Synthetic
+
+        return Synthetic(
+            users=self.users,
+            clusters=cluster_sizes(self.clusters),
+            dimension=self.dimension,
+            items=item_range(self.items),
+            features=self.features,
+            directions=self.directions,
+            arrivals=arrival_weights(self.arrivals, self.users),
+            seed=self.seed,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """Constants of policies; None leaves the policy's own."""
+
+    lambda_: Annotated[float | None, _constant("Regulariser of the ridge estimate. [4]")] = None
+    alpha_c: Annotated[
+        float | None, _constant("An agent speaks when its determinant has grown by this factor plus one. [1]")
+    ] = None
+    alpha_d: Annotated[float | None, _constant("An edge is deleted beyond this many confidence widths. [7]")] = None
+    beta: Annotated[
+        float | Literal["theory"] | None,
+        _constant("Width of exploration, or 'theory' for the formula of Lemma 1. [10.5]"),
+    ] = None
+    p_scale: Annotated[float | None, _constant("Scale of the random exchanges: p_t = scale ln(t) / t. [3]")] = None
+    noise: Annotated[float | None, _constant("R of Lemma 1, with --beta theory. [0.5]")] = None
+    delta: Annotated[float | None, _constant("delta of Lemma 1, with --beta theory. [0.01]")] = None
+    order: Annotated[
+        Literal["upload-first", "aggregate-first"] | None,
+        _constant("Whether the server adds an upload before or after it forms the answer. [upload-first]"),
+    ] = None
+
+    def tune(self, policy: "Policy") -> "Policy":
+        """The policy with those of the given constants that it has."""
+        from fedcascade.learning.confidence import Theory
+
+        theory = self.beta == "theory"
+        require(theory or (self.noise is None and self.delta is None), "noise and delta belong to --beta theory")
+        row = replace(policy, confidence=Theory()) if theory else policy
+        had = row.constants()
+        return row.tuned(**{name: value for name, value in self._given().items() if name in had})
+
+    def _given(self) -> dict[str, Any]:
+        from fedcascade.federation.policies import Order
+
+        given = {name: value for name, value in asdict(self).items() if value not in (None, "theory")}
+        return given | ({"order": Order(given["order"])} if "order" in given else {})
+
+
+def chosen_policies(names: Sequence[str], constants: Constants) -> list["Policy"]:
+    """The policies of those names, tuned."""
+    from fedcascade.federation.policies import policy
+
+    return [constants.tune(policy(name)) for name in names]
+
+
+def cluster_sizes(text: str) -> int | list[int]:
+    """'10' is 10 clusters, '20,10,10' their sizes.
+
+    >>> cluster_sizes("10"), cluster_sizes("20,10,10")
+    (10, [20, 10, 10])
+    """
+    sizes = [_whole_number("clusters", part) for part in text.split(",")]
+    return sizes[0] if len(sizes) == 1 else sizes
+
+
+def item_range(text: str) -> int | tuple[int, int]:
+    """'200' is 200 items, '150-250' any number between.
+
+    >>> item_range("200"), item_range("150-250")
+    (200, (150, 250))
+    """
+    ends = [_whole_number("items", part) for part in text.split("-")]
+    require(len(ends) <= 2, f"items must be a whole number or a range like 150-250, got '{text}'")
+    return ends[0] if len(ends) == 1 else (ends[0], ends[1])
+
+
+def arrival_weights(text: str, users: int) -> list[float] | None:
+    """'uniform' is None, 'zipf' 1, 1/2, 1/3, ..., '3,1,1' those weights.
+
+    >>> arrival_weights("zipf", 2), arrival_weights("3,1", 2)
+    ([1.0, 0.5], [3.0, 1.0])
+    """
+    if text == "uniform":
+        return None
+    if text == "zipf":
+        return [1.0 / rank for rank in range(1, users + 1)]
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"arrivals must be uniform, zipf or a weight for each user, got '{text}'") from None
+
+
+def _whole_number(name: str, text: str) -> int:
+    require(text.strip().isdecimal(), f"{name} must be a whole number >= 1, got '{text}'")
+    return int(text)

@@ -1,0 +1,85 @@
+"""What the command line shows people: tables on stdout, progress on stderr."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Task as ProgressTask
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fedcascade.federation.policies import Policy
+
+
+class _Speed(TextColumn):
+    """Rounds per second."""
+
+    def render(self, task: ProgressTask) -> Text:
+        return Text(f"{task.speed or 0:,.0f} rounds/s")
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """Progress bars on stderr, which disappear when done and never show where there is no terminal."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Speed(""),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield progress
+
+
+def bar(bars: Progress, name: str, rounds: int) -> Callable[[int], None]:
+    """A new bar; call what is returned with the number of rounds that are done."""
+    task = bars.add_task(name, total=rounds)
+    return lambda done: bars.update(task, completed=done)
+
+
+def results_table(summaries: Iterable[Mapping[str, Any]]) -> Table:
+    """One line per run: regret, exchanges by cause, clustering."""
+    table = Table(title="expected regret and exchanges with the server", title_justify="left")
+    for name in ("policy", "regret", "reward", "exchanges", "determinant", "auxiliary", "forced", "clusters",
+                 "clustering error", "rounds/s"):  # fmt: skip
+        table.add_column(name, justify="left" if name == "policy" else "right")
+    for run in summaries:
+        spoken = run["communications"]
+        table.add_row(
+            run["policy"],
+            f"{run['regret']:,.1f}",
+            f"{run['reward']:,}",
+            f"{spoken['total']:,}",
+            *(f"{spoken[cause]:,}" for cause in ("determinant", "auxiliary", "forced")),
+            f"{run['clusters']:,}",
+            f"{run['clustering_error']:.0%}",
+            f"{run['rounds'] / run['seconds']:,.0f}",
+        )
+    return table
+
+
+def policies_table(policies: Iterable["Policy"]) -> Table:
+    """One line per policy: its parts and what it is."""
+    table = Table(show_lines=True)
+    for name in ("policy", "who shares", "when an agent speaks", "what it decides with", "in words"):
+        table.add_column(name)
+    for row in policies:
+        table.add_row(row.name, *(_words(part) for part in (row.grouping, row.trigger, row.decision)), row.summary)
+    return table
+
+
+def show(table: Table) -> None:
+    """Print a table to stdout, at full width where the output is not a terminal."""
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table)
+
+
+def _words(part: object) -> str:
+    """AnyOf(either=Determinant(alpha_c=1.0), other=Doubling()) -> Determinant or Doubling."""
+    either, other = getattr(part, "either", None), getattr(part, "other", None)
+    return type(part).__name__ if either is None else f"{_words(either)} or {_words(other)}"

@@ -1,0 +1,1 @@
+"""Who arrives, what is on the shelf, what gets clicked."""

@@ -1,0 +1,1 @@
+"""The protocol: who tells what to whom, and when."""

@@ -1,0 +1,107 @@
+"""The agent of one user: recommend, observe, perhaps upload, receive (Algorithm 2)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcascade.checks import require
+from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.policies import Policy
+from fedcascade.federation.triggers import Occasion
+from fedcascade.learning.confidence import Problem
+from fedcascade.learning.oracles import Oracle, check_list
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+
+# Float32 features of norm 1 may be longer by rounding; what is beyond this was never normalised.
+LARGEST_SQUARE = 1.0 + 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A list that an agent showed: the items, first position first, and their features, one row each."""
+
+    agent: int
+    impression: int
+    items: NDArray[np.intp]
+    features: NDArray[np.float32]
+
+
+class Agent:
+    """Serves one user and learns next to it; it never knows how its messages travel."""
+
+    def __init__(self, *, agent: int, policy: Policy, problem: Problem, oracle: Oracle) -> None:
+        self.agent = agent
+        self.policy = policy
+        self.problem = problem
+        self.oracle = oracle
+        self.arrivals = 0
+        self.uploads = 0
+        self.buffer = Statistics.zero(problem.dimension)
+        self.download = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
+        self._open: dict[int, Shown] = {}
+        self._decide()
+
+    def recommend(self, features: ArrayLike, ties: NDArray[np.uint32]) -> Shown:
+        """Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle.
+
+        Args:
+            features: one row per item, each of length at most 1.
+            ties: one random word per item; equal scores go by the larger one.
+        """
+        offered = self._checked(features)
+        chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties)
+        check_list(chosen, len(offered), self.oracle.length)
+        self.arrivals += 1
+        shown = Shown(self.agent, self.arrivals, chosen, offered[chosen])
+        self._open[shown.impression] = shown
+        return shown
+
+    def observe(self, shown: Shown, click: int | None, *, round_: int, draw: float) -> Upload | None:
+        """Algorithm 2, lines 4 to 15: learn from the click, and speak if the trigger says so.
+
+        Args:
+            shown: what ``recommend`` returned.
+            click: the position that was clicked, counted from 0, or None.
+            round_: t.
+            draw: the round's uniform number, for triggers that speak by chance.
+        """
+        require(
+            self._open.get(shown.impression) is shown,
+            f"agent {self.agent} has no open list like this one: "
+            "feedback must be for a list that was shown and not yet answered",
+        )
+        self.buffer = self.buffer.observe(shown.features, click)
+        del self._open[shown.impression]
+        occasion = Occasion(round=round_, draw=draw, arrivals=self.arrivals, download=self.download, buffer=self.buffer)
+        cause = self.policy.trigger.cause(occasion)
+        if cause is None:
+            self._decide()
+            return None
+        upload = Upload(agent=self.agent, sequence=self.uploads + 1, cause=cause, statistics=self.buffer)
+        self.uploads += 1
+        self.buffer = Statistics.zero(self.problem.dimension)
+        return upload
+
+    def receive(self, download: Download) -> None:
+        """Algorithm 1, line 11: decide with what the server sent from now on."""
+        self.download = Ridge(download.statistics, self.policy.lambda_)
+        self._decide()
+
+    def _decide(self) -> None:
+        self.decision = self.policy.decision.ridge(self.download, self.buffer)
+        self.beta = self.policy.confidence.radius(self.decision, self.problem)
+
+    def _checked(self, features: ArrayLike) -> NDArray[np.float32]:
+        offered = np.asarray(features, np.float32)
+        d = self.problem.dimension
+        require(
+            offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == d,
+            f"features must have shape (items, {d}) with at least one item, got {offered.shape}",
+        )
+        squares = np.einsum("ij,ij->i", offered, offered)
+        largest = float(squares.max())
+        require(np.isfinite(largest), "features must be finite numbers")
+        require(largest <= LARGEST_SQUARE, f"features must have norm <= 1, got {largest**0.5:.6g}")
+        return offered

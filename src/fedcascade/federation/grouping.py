@@ -1,0 +1,155 @@
+"""Groupings: whose statistics are pooled for whom.
+
+A grouping is a frozen part of a policy; ``begin`` starts its state at one server. That state is always a
+partition of the agents with the pooled statistics of each group, kept up to date upload by upload, so an
+exchange never sums over all agents.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import positive, require
+from fedcascade.federation.holdings import Holdings
+from fedcascade.learning.statistics import Statistics
+
+Labels = NDArray[np.int64]
+
+
+class Groups:
+    """A partition of the agents: a label for each, and the pooled statistics of each label."""
+
+    def __init__(self, holdings: Holdings, labels: Labels) -> None:
+        self.holdings = holdings
+        self.labels = labels
+        self._pooled = {int(label): Statistics.zero(holdings.dimension) for label in np.unique(labels)}
+
+    def __len__(self) -> int:
+        return len(self._pooled)
+
+    def pooled(self, agent: int) -> Statistics:
+        """Algorithm 3, lines 1 and 2: the sum over the group of ``agent``."""
+        return self._pooled[int(self.labels[agent])]
+
+    def add(self, agent: int, statistics: Statistics) -> None:
+        """Take an upload into the sum of its group."""
+        self._pooled[int(self.labels[agent])] += statistics
+
+    def revise(self, agent: int) -> None:
+        """Look at the partition again after an upload of ``agent``; a fixed grouping does nothing."""
+
+    def split(self, label: int, parts: Sequence[NDArray[np.intp]]) -> None:
+        """Replace one group by several; the first part keeps its label."""
+        fresh = max(self._pooled) + 1
+        for part, name in zip(parts, [label, *range(fresh, fresh + len(parts) - 1)], strict=True):
+            self.labels[part] = name
+            self._pooled[name] = self.holdings.total(part)
+
+
+class Grouping(Protocol):
+    """A part of a policy that says who shares with whom."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:
+        """The partition before the first upload. ``truth`` is there in simulations only."""
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """All agents share, always."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """One group."""
+        return Groups(holdings, np.zeros(len(holdings), np.int64))
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Nobody shares."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """A group for each agent."""
+        return Groups(holdings, np.arange(len(holdings), dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class KnownClusters:
+    """The true clusters, which no real system knows: a yardstick."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:
+        """The truth."""
+        require(truth is not None, "known-clusters needs the true clusters: it is a yardstick for simulations")
+        return Groups(holdings, np.array(truth, np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeterogeneityGraph:
+    """Connected components of a graph that starts complete and loses the edges that the data refute."""
+
+    alpha_d: float = 7.0
+
+    def __post_init__(self) -> None:
+        positive("alpha_d", self.alpha_d)
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """The complete graph: one component."""
+        return Components(holdings, self.alpha_d)
+
+
+class Components(Groups):
+    """The state of a heterogeneity graph: edges, and the partition into connected components."""
+
+    def __init__(self, holdings: Holdings, alpha_d: float) -> None:
+        super().__init__(holdings, np.zeros(len(holdings), np.int64))
+        self.alpha_d = alpha_d
+        self.edges = ~np.eye(len(holdings), dtype=np.bool_)
+
+    def revise(self, agent: int) -> None:
+        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search only where one went."""
+        refuted = self._refuted(agent)
+        if refuted.size == 0:
+            return
+        self.edges[agent, refuted] = self.edges[refuted, agent] = False
+        label = int(self.labels[agent])
+        parts = components(self.edges, np.flatnonzero(self.labels == label))
+        if len(parts) > 1:
+            self.split(label, parts)
+
+    def _refuted(self, agent: int) -> NDArray[np.intp]:
+        """Line 9: the neighbours whose estimate is too far away."""
+        held = self.holdings
+        neighbours = np.flatnonzero(self.edges[agent])
+        gap = np.linalg.norm(held.theta[neighbours] - held.theta[agent], axis=1)
+        bound = self.alpha_d * (confidence_width(held.count[neighbours]) + confidence_width(held.count[agent]))
+        return np.asarray(neighbours[gap > bound])
+
+
+def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:
+    """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
+    return np.asarray(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
+
+
+def components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """The connected components of the graph restricted to ``members``, the largest first."""
+    left = np.zeros(len(edges), np.bool_)
+    left[members] = True
+    parts = []
+    for start in members:
+        if left[start]:
+            part = _reachable(edges, start, left)
+            left &= ~part
+            parts.append(np.flatnonzero(part))
+    return sorted(parts, key=len, reverse=True)
+
+
+def _reachable(edges: NDArray[np.bool_], start: np.intp, within: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    reached = np.zeros(len(edges), np.bool_)
+    reached[start] = True
+    frontier = [start]
+    while frontier:
+        fresh = edges[frontier.pop()] & within & ~reached
+        reached |= fresh
+        frontier.extend(np.flatnonzero(fresh))
+    return reached

@@ -1,0 +1,58 @@
+"""The only two things that cross between an agent and the server."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fedcascade.learning.statistics import Statistics
+
+
+class Cause(StrEnum):
+    """Why an exchange took place."""
+
+    DETERMINANT = "determinant"
+    AUXILIARY = "auxiliary"
+    FORCED = "forced"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """What an agent learned since its last upload (Algorithm 1, line 8); its ``sequence``-th one, from 1 on."""
+
+    agent: int
+    sequence: int
+    cause: Cause
+    statistics: Statistics
+
+    @property
+    def bytes(self) -> int:
+        """The size of what it carries."""
+        return payload_bytes(self.statistics.dimension)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Download:
+    """The pooled statistics of an agent's group (Algorithm 1, line 10), and how far the system is.
+
+    The paper sends Sigma and theta; gram and moment are the same information and also let an agent add data
+    of its own. ``rounds`` and ``agents`` are what the server knows of: an agent without a global clock
+    extrapolates the round from them.
+    """
+
+    agent: int
+    statistics: Statistics
+    rounds: int
+    agents: int
+
+    @property
+    def bytes(self) -> int:
+        """The size of what it carries."""
+        return payload_bytes(self.statistics.dimension)
+
+
+def payload_bytes(dimension: int) -> int:
+    """Bytes of one message: half of the symmetric gram, the moment and five whole numbers, 8 bytes each.
+
+    >>> payload_bytes(20)
+    1880
+    """
+    return 8 * (dimension * (dimension + 1) // 2 + dimension + 5)

@@ -1,0 +1,107 @@
+"""Triggers: when an agent speaks to the server."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from fedcascade.checks import not_negative, positive
+from fedcascade.federation.messages import Cause
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occasion:
+    """Everything a trigger may look at, at the end of an agent's round.
+
+    ``round`` is t, ``draw`` the round's uniform number, ``arrivals`` how often this agent's user has come,
+    ``download`` the pair that came with the last download, ``buffer`` what was learned since.
+    """
+
+    round: int
+    draw: float
+    arrivals: int
+    download: Ridge
+    buffer: Statistics
+
+
+class Trigger(ABC):
+    """Says whether an agent speaks, and why. Triggers join with ``|``; the first that fires is the cause."""
+
+    @abstractmethod
+    def cause(self, occasion: Occasion) -> Cause | None:
+        """Why to speak now, or None."""
+
+    def __or__(self, other: "Trigger") -> "Trigger":
+        return AnyOf(either=self, other=other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyOf(Trigger):
+    """Fires when either does."""
+
+    either: Trigger
+    other: Trigger
+
+    def cause(self, occasion: Occasion) -> Cause | None:
+        """The first cause there is."""
+        return self.either.cause(occasion) or self.other.cause(occasion)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Determinant(Trigger):
+    """Algorithm 2, line 13, first half: det(Sigma + Sigma_loc) > (1 + alpha_c) det(Sigma)."""
+
+    alpha_c: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("alpha_c", self.alpha_c)
+
+    def cause(self, occasion: Occasion) -> Cause | None:
+        """Speak when the buffer has taught enough."""
+        return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > math.log1p(self.alpha_c) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auxiliary(Trigger):
+    """Algorithm 2, line 13, second half: p < p_t, with p_t = p_scale ln(t) / t, at most 1."""
+
+    p_scale: float = 3.0
+
+    def __post_init__(self) -> None:
+        not_negative("p_scale", self.p_scale)
+
+    def probability(self, round_: int) -> float:
+        """p_t."""
+        return min(1.0, self.p_scale * math.log(round_) / round_)
+
+    def cause(self, occasion: Occasion) -> Cause | None:
+        """Speak by a rare random draw."""
+        return Cause.AUXILIARY if occasion.draw < self.probability(occasion.round) else None
+
+
+@dataclass(frozen=True)
+class Doubling(Trigger):
+    """ForceComm: the agent's own 1st, 2nd, 4th, 8th, ... arrival."""
+
+    def cause(self, occasion: Occasion) -> Cause | None:
+        """Speak when the number of arrivals is a power of two."""
+        return Cause.FORCED if occasion.arrivals & (occasion.arrivals - 1) == 0 else None
+
+
+@dataclass(frozen=True)
+class Always(Trigger):
+    """Every round."""
+
+    def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
+        """Speak."""
+        return Cause.FORCED
+
+
+@dataclass(frozen=True)
+class Never(Trigger):
+    """No round."""
+
+    def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
+        """Keep silent."""
+        return None

@@ -1,0 +1,1 @@
+"""The mathematics. No I/O, no clock, no randomness of its own."""

@@ -1,0 +1,89 @@
+"""beta: how far an estimate is trusted. A constant in practice, a theorem's formula where asked for."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedcascade.checks import not_negative, positive, require, whole
+from fedcascade.learning.ridge import Ridge
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """The sizes that theory's formulas ask for."""
+
+    users: int
+    dimension: int
+    list_length: int
+    rounds: int
+
+    def __post_init__(self) -> None:
+        for name in ("users", "dimension", "list_length", "rounds"):
+            whole(name.replace("_", " "), getattr(self, name))
+
+
+class Confidence(Protocol):
+    """Gives the beta of U(i) = <theta, x> + beta ||x||."""
+
+    def radius(self, ridge: Ridge, problem: Problem) -> float:
+        """beta for decisions made with ``ridge``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """The same beta at all times, as in the paper's experiments."""
+
+    beta: float = 10.5
+
+    def __post_init__(self) -> None:
+        not_negative("beta", self.beta)
+
+    def radius(self, ridge: Ridge, problem: Problem) -> float:  # noqa: ARG002
+        """The constant."""
+        return self.beta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theory:
+    """Lemma 1, with the noise level R and min(1, alpha_c) as in its restatement in the appendix."""
+
+    alpha_c: float = 1.0
+    noise: float = 0.5
+    delta: float = 0.01
+
+    def __post_init__(self) -> None:
+        positive("alpha_c", self.alpha_c)
+        _check_noise(self.noise, self.delta)
+
+    def radius(self, ridge: Ridge, problem: Problem) -> float:
+        """sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""
+        users, d, a = problem.users, problem.dimension, self.alpha_c
+        seen = problem.list_length * problem.rounds
+        spread = math.sqrt(1 + users * a) + users * math.sqrt(2 * a)
+        logs = (
+            d * math.log1p(seen / (min(1.0, a) * ridge.lambda_ * d))
+            + 2 * math.log(1 / self.delta)
+            + 4 * math.log(problem.rounds * users)
+        )
+        return math.sqrt(ridge.lambda_) + self.noise * spread * math.sqrt(logs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oful:
+    """The self-normalised bound of one central learner (Abbasi-Yadkori et al. 2011, theorem 2)."""
+
+    noise: float = 0.5
+    delta: float = 0.01
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise, self.delta)
+
+    def radius(self, ridge: Ridge, problem: Problem) -> float:
+        """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
+        grown = ridge.log_det - problem.dimension * math.log(ridge.lambda_)
+        return math.sqrt(ridge.lambda_) + self.noise * math.sqrt(grown + 2 * math.log(1 / self.delta))
+
+
+def _check_noise(noise: float, delta: float) -> None:
+    positive("noise", noise)
+    require(0 < delta < 1, f"delta must be in (0, 1), got {delta}")

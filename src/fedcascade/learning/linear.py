@@ -1,0 +1,127 @@
+"""Compiled linear algebra of small symmetric matrices, in one fixed order of operations.
+
+Features come as *columns*: shape (dimension, items), one row per coordinate, so that every inner loop
+runs over neighbouring items and vectorises. No sum is reassociated: an item's score has the same bits
+whether it is computed alone or among others, by the readable engine or by a fast one.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.compiled import compiled
+
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
+Features = NDArray[np.float32]
+
+
+@compiled
+def cholesky(matrix: Matrix) -> Matrix:
+    """The upper factor U with matrix = U^T U; a matrix that is not positive definite leaves a NaN in it."""
+    upper = np.triu(matrix)
+    size = matrix.shape[0]
+    for k in range(size):
+        pivot = np.sqrt(upper[k, k])
+        for j in range(k, size):
+            upper[k, j] /= pivot
+        for i in range(k + 1, size):
+            factor = upper[k, i]
+            for j in range(i, size):
+                upper[i, j] -= factor * upper[k, j]
+    return upper
+
+
+@compiled
+def log_determinant(upper: Matrix) -> float:
+    """ln det of the matrix whose upper factor is given."""
+    total = 0.0
+    for k in range(upper.shape[0]):
+        total += np.log(upper[k, k])
+    return 2.0 * total
+
+
+@compiled
+def inverse_root(upper: Matrix) -> Matrix:
+    """The lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
+    size = upper.shape[0]
+    root = np.zeros((size, size))
+    for j in range(size):
+        root[j, j] = 1.0
+        for k in range(j):
+            factor = upper[k, j]
+            for c in range(k + 1):
+                root[j, c] -= factor * root[k, c]
+        pivot = upper[j, j]
+        for c in range(j + 1):
+            root[j, c] /= pivot
+    return root
+
+
+@compiled
+def solve(root: Matrix, vector: Vector) -> Vector:
+    """matrix^-1 vector, by way of the inverse root."""
+    size = root.shape[0]
+    solution = np.zeros(size)
+    for j in range(size):
+        value = 0.0
+        for k in range(j + 1):
+            value += root[j, k] * vector[k]
+        for k in range(j + 1):
+            solution[k] += root[j, k] * value
+    return solution
+
+
+@compiled
+def means(theta: Vector, columns: Features) -> Vector:
+    """<theta, x> of every item."""
+    size, items = columns.shape
+    mean = np.zeros(items)
+    for k in range(size):
+        weight = theta[k]
+        for i in range(items):
+            mean[i] += weight * columns[k, i]
+    return mean
+
+
+@compiled
+def squared_widths(root: Matrix, columns: Features) -> Vector:
+    """x^T matrix^-1 x of every item."""
+    size, items = columns.shape
+    total = np.zeros(items)
+    part = np.empty(items)
+    for j in range(size):
+        part[:] = 0.0
+        for k in range(j + 1):
+            weight = root[j, k]
+            for i in range(items):
+                part[i] += weight * columns[k, i]
+        for i in range(items):
+            total[i] += part[i] * part[i]
+    return total
+
+
+@compiled
+def optimistic_scores(theta: Vector, root: Matrix, beta: float, columns: Features) -> Vector:
+    """U(i) = min(<theta, x> + beta ||x||, 1) of every item, the norm being that of the inverse matrix."""
+    mean = means(theta, columns)
+    width = squared_widths(root, columns)
+    for i in range(mean.size):
+        mean[i] = min(mean[i] + beta * np.sqrt(width[i]), 1.0)
+    return mean
+
+
+@compiled
+def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, click: int) -> None:
+    """Add the first ``examined`` rows of ``listed`` to the gram, in order, and the clicked one to the moment.
+
+    A product of two float32 is exact in float64, so the sum depends on the order of the list alone.
+    """
+    size = gram.shape[0]
+    for position in range(examined):
+        for i in range(size):
+            value = np.float64(listed[position, i])
+            for j in range(size):
+                gram[i, j] += value * listed[position, j]
+    if click >= 0:
+        for i in range(size):
+            moment[i] += listed[click, i]

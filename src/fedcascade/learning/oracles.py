@@ -1,0 +1,128 @@
+"""Oracles: from scores to a list. Each declares its alpha, the share of the optimum that it guarantees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import require, whole
+from fedcascade.compiled import compiled
+
+Scores = NDArray[np.float64]
+Ties = NDArray[np.uint32]
+Chosen = NDArray[np.intp]
+
+
+class Oracle(Protocol):
+    """Chooses a list of at most ``length`` distinct items."""
+
+    @property
+    def length(self) -> int:
+        """K, the longest list it may choose."""
+
+    @property
+    def alpha(self) -> float:
+        """f(choose(w), w) >= alpha * f(best(w), w) for all weights w in [0, 1]; in (0, 1]."""
+
+    def choose(self, scores: Scores, ties: Ties) -> Chosen:
+        """The list to play, first position first; equal scores go by the larger tie-break."""
+
+    def best(self, weights: Scores) -> Chosen:
+        """An optimal list for known weights, against which regret is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK:
+    """The ``length`` best items, best first; all of them where fewer are on offer. Exact: alpha is 1."""
+
+    alpha: ClassVar[float] = 1.0
+    length: int = 4
+
+    def __post_init__(self) -> None:
+        whole("list length", self.length)
+
+    def choose(self, scores: Scores, ties: Ties) -> Chosen:
+        """The best items, ties broken by the larger tie-break."""
+        return top(scores, ties, self.length)
+
+    def best(self, weights: Scores) -> Chosen:
+        """The best items; which of equal ones does not matter to the reward."""
+        return top(weights, np.zeros(weights.size, np.uint32), self.length)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerCategory:
+    """The best items with at most ``limit`` of any category: a partition matroid, where greedy is exact.
+
+    The reward 1 - prod(1 - w) grows with the sum of -ln(1 - w), which is additive over items, so taking the
+    best item that still fits, again and again, is optimal.
+
+    >>> import numpy as np
+    >>> oracle = PerCategory(length=3, categories=(0, 0, 1, 1))
+    >>> oracle.choose(np.array([0.9, 0.8, 0.1, 0.3]), np.zeros(4, np.uint32)).tolist()
+    [0, 3]
+    """
+
+    alpha: ClassVar[float] = 1.0
+    length: int = 4
+    categories: Sequence[int]
+    limit: int = 1
+
+    def __post_init__(self) -> None:
+        whole("list length", self.length)
+        whole("limit", self.limit)
+
+    def choose(self, scores: Scores, ties: Ties) -> Chosen:
+        """The best item that still fits, again and again."""
+        require(
+            scores.size <= len(self.categories),
+            f"categories must name a category for each of {scores.size} items, got {len(self.categories)}",
+        )
+        chosen: list[int] = []
+        taken: dict[int, int] = {}
+        for item in top(scores, ties, scores.size):
+            category = self.categories[item]
+            if len(chosen) < self.length and taken.get(category, 0) < self.limit:
+                taken[category] = taken.get(category, 0) + 1
+                chosen.append(int(item))
+        return np.array(chosen, np.intp)
+
+    def best(self, weights: Scores) -> Chosen:
+        """Greedy on the true weights."""
+        return self.choose(weights, np.zeros(weights.size, np.uint32))
+
+
+def check_list(chosen: Chosen, items: int, length: int) -> None:
+    """Refuse a list that is empty, too long, repeats an item or names one that is not on offer."""
+    require(1 <= chosen.size <= length, f"a list must hold 1 to {length} items, got {chosen.size}")
+    listed = set(chosen.tolist())
+    require(len(listed) == chosen.size, f"a list must hold distinct items, got {chosen.tolist()}")
+    require(min(listed) >= 0 and max(listed) < items, f"a list must name items 0..{items - 1}, got {chosen.tolist()}")
+
+
+@compiled
+def top(scores: Scores, ties: Ties, length: int) -> Chosen:
+    """The items of the largest scores in falling order; equal scores by the larger tie-break, then by index."""
+    size = min(length, scores.size)
+    chosen = np.empty(size, np.intp)
+    filled = 0
+    for item in range(scores.size):
+        if filled == size and not _before(scores, ties, item, chosen[size - 1]):
+            continue
+        place = filled if filled < size else size - 1
+        while place > 0 and _before(scores, ties, item, chosen[place - 1]):
+            chosen[place] = chosen[place - 1]
+            place -= 1
+        chosen[place] = item
+        filled = min(filled + 1, size)
+    return chosen
+
+
+@compiled
+def _before(scores: Scores, ties: Ties, one: int, other: int) -> bool:
+    """Whether item ``one``, the later index, goes before item ``other``."""
+    if scores[one] != scores[other]:
+        return bool(scores[one] > scores[other])
+    return bool(ties[one] > ties[other])

@@ -1,0 +1,55 @@
+"""Ridge regression on sufficient statistics: estimate, width of an item, log-determinant."""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcascade.checks import positive, require
+from fedcascade.learning import linear
+from fedcascade.learning.statistics import Statistics
+
+
+class Ridge:
+    """What statistics say about theta: Sigma = lambda I + gram, theta = Sigma^-1 moment.
+
+    >>> ridge = Ridge(Statistics.zero(2), lambda_=4.0)
+    >>> ridge.theta.tolist(), float(ridge.width([[1.0, 0.0]])[0]), round(ridge.log_det, 6)
+    ([0.0, 0.0], 0.5, 2.772589)
+    """
+
+    __slots__ = ("_root", "lambda_", "log_det", "statistics", "theta")
+
+    def __init__(self, statistics: Statistics, lambda_: float) -> None:
+        positive("lambda", lambda_)
+        upper = linear.cholesky(_regularised(statistics.gram, lambda_))
+        self.log_det = float(linear.log_determinant(upper))
+        require(math.isfinite(self.log_det), "the gram matrix must be symmetric, finite and positive semi-definite")
+        self.statistics = statistics
+        self.lambda_ = lambda_
+        self._root = linear.inverse_root(upper)
+        self.theta = linear.solve(self._root, statistics.moment)
+
+    def width(self, features: ArrayLike) -> NDArray[np.float64]:
+        """||x|| in the norm of Sigma^-1, for every row of ``features``."""
+        return np.sqrt(linear.squared_widths(self._root, columns(features)))
+
+    def scores(self, features: ArrayLike, beta: float) -> NDArray[np.float64]:
+        """U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
+        return linear.optimistic_scores(self.theta, self._root, beta, columns(features))
+
+    def growth(self, buffer: Statistics) -> float:
+        """ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach."""
+        upper = linear.cholesky(_regularised(self.statistics.gram + buffer.gram, self.lambda_))
+        return float(linear.log_determinant(upper)) - self.log_det
+
+
+def columns(features: ArrayLike) -> NDArray[np.float32]:
+    """Rows of features as the columns that compiled code reads; no copy if they are stored that way."""
+    return np.ascontiguousarray(np.asarray(features, np.float32).T)
+
+
+def _regularised(gram: NDArray[np.float64], lambda_: float) -> NDArray[np.float64]:
+    matrix = gram.copy()
+    matrix.flat[:: len(matrix) + 1] += lambda_
+    return matrix

@@ -1,0 +1,74 @@
+"""Sufficient statistics: what an agent keeps, uploads and downloads. They add and subtract."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.learning.cascade import examined
+from fedcascade.learning.linear import add_examined
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Gram matrix, moment and counts of what was examined; a value, never changed in place.
+
+    ``count`` is the paper's T (items examined); ``clicks`` and ``rounds`` are kept beside it because a
+    server needs them to check an upload and to know how late it is.
+
+    >>> import numpy as np
+    >>> shown = np.eye(2, dtype=np.float32)
+    >>> seen = Statistics.zero(2).observe(shown, click=1)
+    >>> seen.count, seen.clicks, seen.moment.tolist()
+    (2, 1, [0.0, 1.0])
+    >>> (seen + seen - seen).gram.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+
+    gram: NDArray[np.float64]
+    moment: NDArray[np.float64]
+    count: int
+    clicks: int
+    rounds: int
+
+    @classmethod
+    def zero(cls, dimension: int) -> "Statistics":
+        """Nothing seen yet."""
+        return cls(np.zeros((dimension, dimension)), np.zeros(dimension), 0, 0, 0)
+
+    @property
+    def dimension(self) -> int:
+        """The number of features."""
+        return self.moment.size
+
+    def __add__(self, other: "Statistics") -> "Statistics":
+        return self._with(other, 1)
+
+    def __sub__(self, other: "Statistics") -> "Statistics":
+        return self._with(other, -1)
+
+    def _with(self, other: "Statistics", sign: int) -> "Statistics":
+        return Statistics(
+            self.gram + sign * other.gram,
+            self.moment + sign * other.moment,
+            self.count + sign * other.count,
+            self.clicks + sign * other.clicks,
+            self.rounds + sign * other.rounds,
+        )
+
+    def observe(self, listed: NDArray[np.float32], click: int | None) -> "Statistics":
+        """These statistics after one more round: Algorithm 2, lines 5 and 6.
+
+        Args:
+            listed: the features of the list, first position first, one row each.
+            click: the position that was clicked, counted from 0, or None.
+        """
+        require(
+            listed.ndim == 2 and listed.shape[1] == self.dimension,
+            f"listed must have shape (positions, {self.dimension}), got {listed.shape}",
+        )
+        seen = examined(len(listed), click)
+        gram, moment = self.gram.copy(), self.moment.copy()
+        add_examined(gram, moment, np.asarray(listed, np.float32), seen, -1 if click is None else click)
+        return Statistics(gram, moment, self.count + seen, self.clicks + (click is not None), self.rounds + 1)

@@ -1,0 +1,69 @@
+"""Algorithm 1 as a loop that anyone can read; it runs any policy, also one of your own."""
+
+from collections.abc import Callable
+
+from fedcascade.environments.environment import Environment
+from fedcascade.federation.policies import Policy
+from fedcascade.learning.cascade import examined, expected_reward, first_click
+from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.simulation.stage import set_stage
+from fedcascade.simulation.trace import Trace
+
+Progress = Callable[[int], None]
+REPORT_EVERY = 500
+
+
+def simulate(
+    environment: Environment,
+    policy: Policy,
+    *,
+    rounds: int,
+    oracle: Oracle | None = None,
+    checkpoints: int = 10,
+    keep_lists: bool = False,
+    progress: Progress | None = None,
+) -> Trace:
+    """Run a policy in an environment, round by round.
+
+    Args:
+        environment: who arrives, what is on offer, what gets clicked.
+        policy: the system, for instance ``POLICIES["fedc3ucb-h"]``.
+        rounds: T.
+        oracle: chooses the list from the scores; ``TopK(length=4)`` if None.
+        checkpoints: at how many evenly spaced rounds totals are kept.
+        keep_lists: also keep every list, which takes memory in proportion to the rounds.
+        progress: called now and then with the number of rounds that are done.
+
+    >>> from fedcascade.environments.synthetic import Synthetic
+    >>> from fedcascade.federation.policies import POLICIES
+    >>> world = Synthetic(users=4, clusters=2, dimension=5, items=10)
+    >>> trace = simulate(world, POLICIES["fedc3ucb-h"], rounds=100)
+    >>> trace.rounds, len(trace.curve), trace.communications() == len(trace.ledger)
+    (100, 10, True)
+    """
+    oracle = oracle or TopK()
+    stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
+    agents, server, recorder = stage.agents, stage.server, stage.recorder
+
+    for t in range(1, rounds + 1):  # Algorithm 1, line 4
+        user = environment.arrival(t)  # line 5
+        features = environment.items(t)
+        shown = agents[user].recommend(features, environment.ties(t, len(features)))  # line 6: LocalAgent
+        weights = environment.weights(t, user, features)
+        click = first_click(environment.attracted(t, shown.items, weights[shown.items]))
+        upload = agents[user].observe(shown, click, round_=t, draw=environment.draw(t))
+        if upload is not None:  # line 7
+            downloads = server.receive(upload)  # lines 8 and 9: Server
+            for download in downloads:
+                agents[download.agent].receive(download)  # lines 10 and 11
+            recorder.exchange(t, upload, downloads)
+
+        best = expected_reward(weights[oracle.best(weights)])
+        regret = oracle.alpha * best - expected_reward(weights[shown.items])
+        recorder.count(regret, click, examined(shown.items.size, click))
+        recorder.listed(t, shown.items)
+        recorder.stop(t, server.groups.labels)
+        if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
+            progress(t)
+
+    return recorder.trace(policy.name, "reference", server.groups.labels)

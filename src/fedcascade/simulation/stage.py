@@ -1,0 +1,41 @@
+"""What every engine sets up before the first round."""
+
+from dataclasses import dataclass
+
+from fedcascade.checks import require, whole
+from fedcascade.environments.environment import Environment
+from fedcascade.federation.agent import Agent
+from fedcascade.federation.policies import Policy
+from fedcascade.federation.server import Server
+from fedcascade.learning.confidence import Problem
+from fedcascade.learning.oracles import Oracle
+from fedcascade.simulation.trace import Recorder
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An agent per user, the server, and an empty record."""
+
+    agents: list[Agent]
+    server: Server
+    recorder: Recorder
+
+
+def set_stage(
+    environment: Environment, policy: Policy, oracle: Oracle, *, rounds: int, checkpoints: int, keep_lists: bool
+) -> Stage:
+    """Check that the parts fit together, and build them."""
+    whole("rounds", rounds)
+    users, d, most = environment.users, environment.dimension, environment.most_items
+    require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
+    problem = Problem(users=users, dimension=d, list_length=oracle.length, rounds=rounds)
+    return Stage(
+        agents=[Agent(agent=user, policy=policy, problem=problem, oracle=oracle) for user in range(users)],
+        server=Server(policy=policy, agents=users, dimension=d, truth=environment.clusters),
+        recorder=Recorder(
+            rounds=rounds,
+            checkpoints=checkpoints,
+            truth=environment.clusters,
+            lists_of=oracle.length if keep_lists else 0,
+        ),
+    )

@@ -1,0 +1,39 @@
+"""A Trace as plain data: what ``--json`` prints and tables show."""
+
+from typing import Any
+
+from fedcascade.federation.messages import Cause
+from fedcascade.simulation.trace import Trace
+
+
+def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
+    """The totals and the curve of a Trace, ready for JSON."""
+    return {
+        "policy": trace.policy,
+        "engine": trace.engine,
+        "seed": seed,
+        "rounds": trace.rounds,
+        "regret": trace.regret,
+        "reward": trace.reward,
+        "observations": trace.observations,
+        "communications": {
+            "total": trace.communications(),
+            **{cause.value: trace.communications(cause) for cause in Cause},
+        },
+        "bytes": {
+            "up": sum(exchange.bytes_up for exchange in trace.ledger),
+            "down": sum(exchange.bytes_down for exchange in trace.ledger),
+        },
+        "clusters": trace.clusters,
+        "clustering_error": trace.clustering_error,
+        "seconds": trace.seconds,
+        "curve": [
+            {
+                "round": point.round,
+                "regret": point.regret,
+                "communications": point.communications,
+                "clustering_error": point.clustering_error,
+            }
+            for point in trace.curve
+        ],
+    }

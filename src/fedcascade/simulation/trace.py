@@ -1,0 +1,158 @@
+"""What a simulation leaves behind: curves at checkpoints, a ledger of exchanges, the final partition."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcascade.checks import require, whole
+from fedcascade.federation.messages import Cause, Download, Upload
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Totals after ``round`` rounds."""
+
+    round: int
+    regret: float
+    reward: int
+    communications: int
+    clustering_error: float
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One line of the ledger: who spoke when and why, and how much travelled."""
+
+    round: int
+    agent: int
+    cause: Cause
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A whole run. Two runs of the same world and policy are equal in every field but ``seconds``."""
+
+    policy: str
+    engine: str
+    rounds: int
+    observations: int
+    curve: tuple[Checkpoint, ...]
+    ledger: tuple[Exchange, ...]
+    partition: tuple[int, ...]
+    seconds: float = field(compare=False)
+    lists: NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def regret(self) -> float:
+        """Expected regret over all rounds."""
+        return self.curve[-1].regret
+
+    @property
+    def reward(self) -> int:
+        """How many lists were clicked."""
+        return self.curve[-1].reward
+
+    @property
+    def clustering_error(self) -> float:
+        """The clustering error at the end."""
+        return self.curve[-1].clustering_error
+
+    @property
+    def clusters(self) -> int:
+        """How many groups the server ended with."""
+        return len(set(self.partition))
+
+    def communications(self, cause: Cause | None = None) -> int:
+        """How many exchanges took place, all or of one cause."""
+        return sum(cause is None or exchange.cause is cause for exchange in self.ledger)
+
+
+def clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
+    """The share of users whose estimated cluster is not exactly their true one.
+
+    >>> clustering_error([0, 0, 1, 1], [7, 7, 8, 9])
+    0.5
+    """
+    _, ours, our_sizes = np.unique(np.asarray(partition), return_inverse=True, return_counts=True)
+    _, true, true_sizes = np.unique(np.asarray(truth), return_inverse=True, return_counts=True)
+    _, both, both_sizes = np.unique(ours * true_sizes.size + true, return_inverse=True, return_counts=True)
+    right = (our_sizes[ours] == both_sizes[both]) & (true_sizes[true] == both_sizes[both])
+    return float(1.0 - np.mean(right))
+
+
+def canonical(labels: ArrayLike) -> tuple[int, ...]:
+    """Labels renamed in order of first appearance, so that equal partitions are equal tuples.
+
+    >>> canonical([7, 3, 7])
+    (0, 1, 0)
+    """
+    names: dict[int, int] = {}
+    return tuple(names.setdefault(int(label), len(names)) for label in np.asarray(labels))
+
+
+def checkpoint_rounds(rounds: int, checkpoints: int) -> list[int]:
+    """The rounds at which totals are kept: evenly spaced, the last one included.
+
+    >>> checkpoint_rounds(10, 4)
+    [2, 5, 7, 10]
+    """
+    whole("rounds", rounds)
+    whole("checkpoints", checkpoints)
+    require(checkpoints <= rounds, f"checkpoints must be <= rounds ({rounds}), got {checkpoints}")
+    return [rounds * step // checkpoints for step in range(1, checkpoints + 1)]
+
+
+class Recorder:
+    """Collects a Trace while a simulation runs."""
+
+    def __init__(self, *, rounds: int, checkpoints: int, truth: NDArray[np.int64], lists_of: int = 0) -> None:
+        self.rounds = rounds
+        self.truth = truth
+        self.regret = 0.0
+        self.reward = 0
+        self.observations = 0
+        self.curve: list[Checkpoint] = []
+        self.ledger: list[Exchange] = []
+        self.lists = np.full((rounds, lists_of), -1, np.int32) if lists_of else None
+        self.stops = checkpoint_rounds(rounds, checkpoints)
+        self._started = time.perf_counter()
+
+    def count(self, regret: float, click: int | None, examined: int) -> None:
+        """Take one round into the totals."""
+        self.regret += regret
+        self.reward += click is not None
+        self.observations += examined
+
+    def listed(self, round_: int, items: NDArray[np.intp]) -> None:
+        """Keep a list, if lists are kept."""
+        if self.lists is not None:
+            self.lists[round_ - 1, : items.size] = items
+
+    def exchange(self, round_: int, upload: Upload, downloads: tuple[Download, ...]) -> None:
+        """Write an exchange into the ledger."""
+        down = sum(download.bytes for download in downloads)
+        self.ledger.append(Exchange(round_, upload.agent, upload.cause, upload.bytes, down))
+
+    def stop(self, round_: int, labels: NDArray[np.int64]) -> None:
+        """Keep the totals, if this round is a checkpoint."""
+        if round_ == self.stops[len(self.curve)]:
+            error = clustering_error(labels, self.truth)
+            self.curve.append(Checkpoint(round_, self.regret, self.reward, len(self.ledger), error))
+
+    def trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
+        """The finished Trace."""
+        return Trace(
+            policy=policy,
+            engine=engine,
+            rounds=self.rounds,
+            observations=self.observations,
+            curve=tuple(self.curve),
+            ledger=tuple(self.ledger),
+            partition=canonical(labels),
+            seconds=time.perf_counter() - self._started,
+            lists=self.lists,
+        )

@@ -51,9 +51,7 @@ class Job:
 
 def play(job: Job) -> tuple[float, int]:
     """Regret and exchanges of one run."""
-    row = policy(job.policy)
-    had = row.constants()
-    row = row.tuned(**{name: value for name, value in SETTINGS[job.features].items() if name in had})
+    row = policy(job.policy).tuned_where_known(SETTINGS[job.features])
     world = Synthetic(clusters=job.clusters, features=job.features, seed=job.seed)
     trace = simulate(world, row, rounds=ROUNDS)
     return trace.regret, trace.communications()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import POLICIES, Policy, policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
-    from fedcascade.simulation.reference import simulate
+    from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
 __version__ = "0.1.0"
@@ -27,7 +27,7 @@ _HOME = {
     "TopK": "learning.oracles",
     "Trace": "simulation.trace",
     "policy": "federation.policies",
-    "simulate": "simulation.reference",
+    "simulate": "simulation.engines",
 }
 
 __all__ = [

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
 
 
 def require(condition: bool, message: str) -> None:
@@ -23,7 +24,7 @@ def not_negative(name: str, value: float) -> None:
 
 def whole(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    good = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
     require(good, f"{name} must be a whole number >= {least}, got {value}")
 
 

@@ -15,3 +15,12 @@ def compiled(function: Function) -> Function:
     width of the processor or on which engine calls the function.
     """
     return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def approximate(function: Function) -> Function:
+    """Compile with contraction and reassociation: faster, but the last bits depend on the processor.
+
+    Only for filters whose result is used with a margin and then computed again by ``compiled`` code.
+    """
+    loose = {"contract", "reassoc", "nsz"}
+    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=loose)(function))

@@ -4,14 +4,15 @@ Heavy modules are imported by the command that needs them, so that ``fedcascade 
 """
 
 import json
+import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError
 
 from fedcascade import __version__
-from fedcascade.cli.options import Constants, World, chosen_policies, option
+from fedcascade.cli.options import Constants, Whole, World, chosen_policies, option
 
 app = App(
     name="fedcascade",
@@ -31,9 +32,14 @@ def run(
         list[str],
         option("System to run (see 'fedcascade policies'). Give it several times, and all meet the same rounds."),
     ] = ["fedc3ucb-h"],  # noqa: B006 (cyclopts shows it, nobody changes it)
-    rounds: Annotated[int, option("T, how many rounds to play.")] = 20_000,
-    list_length: Annotated[int, option("K, the longest list an agent may show.")] = 4,
-    checkpoints: Annotated[int, option("At how many evenly spaced rounds the curve is kept.")] = 10,
+    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
+    list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
+    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10,
+    engine: Annotated[
+        Literal["exact", "reference"],
+        option("exact: compiled, on all cores; reference: the readable loop. Both give the same result."),
+    ] = "exact",
+    threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
     json_: Json = False,
     world: World = World(),  # noqa: B008 (frozen)
     constants: Constants = Constants(),  # noqa: B008 (frozen)
@@ -44,7 +50,7 @@ def run(
     """
     from fedcascade.cli import terminal
     from fedcascade.learning.oracles import TopK
-    from fedcascade.simulation.reference import simulate
+    from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.summary import summarise
 
     systems = chosen_policies(policy, constants)
@@ -57,6 +63,8 @@ def run(
                 system,
                 rounds=rounds,
                 oracle=TopK(length=list_length),
+                engine=engine,
+                threads=threads,
                 checkpoints=min(checkpoints, rounds),
                 progress=terminal.bar(bars, system.name, rounds),
             )
@@ -83,10 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:
         app(arguments, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
     except (ValueError, CycloptsError) as error:
         line = " ".join(str(error).split())
         print(f"fedcascade: {line}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, as in `fedcascade policies | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except KeyboardInterrupt:
         print("fedcascade: interrupted", file=sys.stderr)
         sys.exit(130)

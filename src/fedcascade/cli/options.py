@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 from fedcascade.checks import require
 
@@ -24,6 +24,17 @@ def option(text: str, group: Group = _PLAIN, **more: Any) -> Parameter:
     return Parameter(group=group, help=text, negative="", **more)
 
 
+def _whole(_type: object, tokens: Sequence[Token]) -> int:
+    # Without this, 300.7 rounds would quietly become 301.
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"expected a whole number, got '{tokens[0].value}'") from None
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
+
+
 def _world(text: str) -> Parameter:
     return option(text, _WORLD)
 
@@ -37,10 +48,10 @@ def _constant(text: str) -> Parameter:
 class World:
     """The synthetic world."""
 
-    seed: Annotated[int, _world("Names the world: users, items, clicks and luck all follow from it.")] = 0
-    users: Annotated[int, _world("How many users, each with an agent.")] = 40
+    seed: Annotated[Whole, _world("Names the world: users, items, clicks and luck all follow from it.")] = 0
+    users: Annotated[Whole, _world("How many users, each with an agent.")] = 40
     clusters: Annotated[str, _world("How many clusters of equal size, or the sizes: 20,10,10.")] = "10"
-    dimension: Annotated[int, _world("d, how many features an item has.")] = 20
+    dimension: Annotated[Whole, _world("d, how many features an item has.")] = 20
     items: Annotated[str, _world("Items on offer in a round, or a range to draw from: 150-250.")] = "200"
     features: Annotated[
         Literal["lifted", "gaussian"],
@@ -97,9 +108,9 @@ class Constants:
 
         theory = self.beta == "theory"
         require(theory or (self.noise is None and self.delta is None), "noise and delta belong to --beta theory")
-        row = replace(policy, confidence=Theory()) if theory else policy
-        had = row.constants()
-        return row.tuned(**{name: value for name, value in self._given().items() if name in had})
+        confidence = Theory(alpha_c=policy.constants().get("alpha_c", 1.0))
+        row = replace(policy, confidence=confidence) if theory else policy
+        return row.tuned_where_known(self._given())
 
     def _given(self) -> dict[str, Any]:
         from fedcascade.federation.policies import Order

@@ -132,6 +132,22 @@ def uniforms_of_rounds(
 
 
 @compiled
+def shelf(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
+    """How many items a round offers, between fewest and most."""
+    if fewest == most:
+        return most
+    return fewest + int(uniform(seed, SHELF, round_, 0) * (most - fewest + 1))
+
+
+@compiled
+def arrivals(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDArray[np.int64]) -> None:
+    """Fill out with who arrives in rounds first, first + 1, ...; steps are the inner steps of the distribution."""
+    for i in range(out.size):
+        draw = uniform(seed, ARRIVAL, np.uint64(first) + np.uint64(i), 0)
+        out[i] = np.searchsorted(steps, draw, side="right")
+
+
+@compiled
 def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.uint32]:
     """The first random word at indices 0 to count - 1; as sort keys they break ties evenly."""
     block = np.empty((4, _padded(count)), np.uint32)

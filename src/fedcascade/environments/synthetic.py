@@ -1,6 +1,7 @@
 """The paper's synthetic world: clusters of users with one theta each, fresh random items in every round."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Literal, get_args
 
 import numpy as np
@@ -51,7 +52,8 @@ class Synthetic:
         known("directions", directions, get_args(DirectionKind))
         whole("users", users)
         whole("dimension", dimension, 2)
-        require(0 <= seed < 2**64, f"seed must be in 0..2^64 - 1, got {seed}")
+        whole("seed", seed, 0)
+        require(seed < 2**64, f"seed must be in 0..2^64 - 1, got {seed}")
         self.seed = np.uint64(seed)
         self.users = users
         self.dimension = dimension
@@ -64,8 +66,13 @@ class Synthetic:
 
     def arrival(self, round_: int) -> int:
         """The user who arrives."""
-        draw = streams.uniform(self.seed, streams.ARRIVAL, round_, 0)
-        return int(np.searchsorted(self._arrival_steps, draw, side="right"))
+        return int(self.arrivals(round_, 1)[0])
+
+    def arrivals(self, first: int, count: int) -> NDArray[np.int64]:
+        """The users who arrive in ``count`` rounds from ``first`` on."""
+        users = np.empty(count, np.int64)
+        streams.arrivals(self.seed, first, self._arrival_steps, users)
+        return users
 
     def items(self, round_: int) -> NDArray[np.float32]:
         """The features on offer, one row per item."""
@@ -75,10 +82,7 @@ class Synthetic:
 
     def shelf(self, round_: int) -> int:
         """How many items a round offers."""
-        if self.fewest_items == self.most_items:
-            return self.most_items
-        draw = streams.uniform(self.seed, streams.SHELF, round_, 0)
-        return self.fewest_items + int(draw * (self.most_items - self.fewest_items + 1))
+        return int(streams.shelf(self.seed, round_, self.fewest_items, self.most_items))
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: ARG002
         """<theta, x>, clipped to [0, 1]."""
@@ -119,12 +123,14 @@ class Synthetic:
 
 def lift(units: NDArray[np.float64]) -> NDArray[np.float64]:
     """(z, 1) / sqrt(2) of every row."""
-    return np.hstack([units, np.ones((len(units), 1))]) * 0.5**0.5
+    lifted: NDArray[np.float64] = np.hstack([units, np.ones((len(units), 1))]) * 0.5**0.5
+    return lifted
 
 
 def _bounds(items: int | tuple[int, int]) -> tuple[int, int]:
     fewest, most = (items, items) if isinstance(items, int) else items
     whole("items", fewest)
+    whole("items", most)
     require(fewest <= most, f"items must be (least, most) with least <= most, got {items}")
     return fewest, most
 
@@ -135,7 +141,7 @@ def _sizes(users: int, clusters: int | Sequence[int]) -> list[int]:
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         return [users // clusters + (extra < users % clusters) for extra in range(clusters)]
     sizes = list(clusters)
-    good = len(sizes) > 0 and min(sizes) >= 1 and sum(sizes) == users
+    good = all(isinstance(size, Integral) and size >= 1 for size in sizes) and sum(sizes) == users
     require(good, f"cluster sizes must be whole numbers >= 1 that add up to users ({users}), got {sizes}")
     return sizes
 
@@ -145,5 +151,6 @@ def _steps(users: int, arrivals: ArrayLike | None) -> NDArray[np.float64]:
     weights = np.ones(users) if arrivals is None else np.asarray(arrivals, np.float64)
     good = weights.shape == (users,) and bool(np.all(np.isfinite(weights))) and bool(np.all(weights > 0))
     require(good, f"arrivals must be {users} finite numbers > 0, one per user")
-    steps: NDArray[np.float64] = np.cumsum(weights) / weights.sum()
+    shares = weights / weights.max()
+    steps: NDArray[np.float64] = np.cumsum(shares) / shares.sum()
     return steps[:-1]

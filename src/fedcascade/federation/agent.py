@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.confidence import Problem
@@ -16,6 +16,8 @@ from fedcascade.learning.statistics import Statistics
 
 # Float32 features of norm 1 may be longer by rounding; what is beyond this was never normalised.
 LARGEST_SQUARE = 1.0 + 1e-5
+# Lists that never get feedback are forgotten in the end; nobody answers one after so many others.
+OPEN_LISTS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,7 @@ class Agent:
         self.arrivals = 0
         self.uploads = 0
         self.buffer = Statistics.zero(problem.dimension)
+        self.unanswered = Statistics.zero(problem.dimension)
         self.download = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
         self._open: dict[int, Shown] = {}
         self._decide()
@@ -51,15 +54,17 @@ class Agent:
             ties: one random word per item; equal scores go by the larger one.
         """
         offered = self._checked(features)
+        require(len(ties) == len(offered), f"ties must hold a word for each of {len(offered)} items, got {len(ties)}")
         chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties)
         check_list(chosen, len(offered), self.oracle.length)
         self.arrivals += 1
         shown = Shown(self.agent, self.arrivals, chosen, offered[chosen])
         self._open[shown.impression] = shown
+        self._open.pop(shown.impression - OPEN_LISTS, None)
         return shown
 
     def observe(self, shown: Shown, click: int | None, *, round_: int, draw: float) -> Upload | None:
-        """Algorithm 2, lines 4 to 15: learn from the click, and speak if the trigger says so.
+        """Algorithm 2, lines 4 to 19: learn from the click, and speak if the trigger says so.
 
         Args:
             shown: what ``recommend`` returned.
@@ -74,27 +79,39 @@ class Agent:
         )
         self.buffer = self.buffer.observe(shown.features, click)
         del self._open[shown.impression]
-        occasion = Occasion(round=round_, draw=draw, arrivals=self.arrivals, download=self.download, buffer=self.buffer)
+        occasion = Occasion(
+            round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
+        )
         cause = self.policy.trigger.cause(occasion)
-        if cause is None:
-            self._decide()
-            return None
-        upload = Upload(agent=self.agent, sequence=self.uploads + 1, cause=cause, statistics=self.buffer)
-        self.uploads += 1
-        self.buffer = Statistics.zero(self.problem.dimension)
+        upload = None if cause is None else self._upload(cause)
+        self._decide()
         return upload
 
     def receive(self, download: Download) -> None:
         """Algorithm 1, line 11: decide with what the server sent from now on."""
+        require(download.agent == self.agent, f"this is agent {self.agent}, the download is for {download.agent}")
+        download.statistics.check(self.problem.dimension)
+        self.unanswered = Statistics.zero(self.problem.dimension)
         self.download = Ridge(download.statistics, self.policy.lambda_)
         self._decide()
 
+    def _upload(self, cause: Cause) -> Upload:
+        """Algorithm 1, line 8: send the buffer and start an empty one."""
+        self.uploads += 1
+        upload = Upload(agent=self.agent, sequence=self.uploads, cause=cause, statistics=self.buffer)
+        self.unanswered += self.buffer
+        self.buffer = Statistics.zero(self.problem.dimension)
+        return upload
+
     def _decide(self) -> None:
-        self.decision = self.policy.decision.ridge(self.download, self.buffer)
+        """What was sent but not yet answered still counts as the agent's own."""
+        own = self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
+        self.decision = self.policy.decision.ridge(self.download, own)
         self.beta = self.policy.confidence.radius(self.decision, self.problem)
 
     def _checked(self, features: ArrayLike) -> NDArray[np.float32]:
-        offered = np.asarray(features, np.float32)
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            offered = np.asarray(features, np.float32)
         d = self.problem.dimension
         require(
             offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == d,

@@ -81,7 +81,9 @@ class KnownClusters:
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:
         """The truth."""
         require(truth is not None, "known-clusters needs the true clusters: it is a yardstick for simulations")
-        return Groups(holdings, np.array(truth, np.int64))
+        labels = np.array(truth, np.int64)
+        require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")
+        return Groups(holdings, labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         positive("lambda", self.lambda_)
+        known("order", str(self.order), [order.value for order in Order])
+        object.__setattr__(self, "order", Order(self.order))
 
     def constants(self) -> dict[str, Any]:
         """Every constant of the policy and of its parts, by name."""
@@ -61,6 +63,11 @@ class Policy:
             "yardstick": self.yardstick,
             "constants": self.constants(),
         }
+
+    def tuned_where_known(self, constants: Mapping[str, Any]) -> "Policy":
+        """This policy with those of the constants that it has."""
+        had = self.constants()
+        return self.tuned(**{name: value for name, value in constants.items() if name in had})
 
     def tuned(self, **constants: Any) -> "Policy":
         """This policy with other constants: each part takes those that it has; one that none has is refused."""
@@ -96,8 +103,8 @@ POLICIES: Mapping[str, Policy] = {
 @cache
 def installed() -> Mapping[str, Policy]:
     """The policies of this package and those that other packages offer (entry point ``fedcascade.policies``)."""
-    offered = {entry.name: entry.load() for entry in entry_points(group="fedcascade.policies")}
-    return {**offered, **POLICIES}
+    offered = [entry.load() for entry in entry_points(group="fedcascade.policies")]
+    return {row.name: row for row in [*offered, *POLICIES.values()]}
 
 
 def policy(name: str) -> Policy:

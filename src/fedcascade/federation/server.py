@@ -5,6 +5,7 @@ from fedcascade.federation.grouping import Labels
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Order, Policy
+from fedcascade.learning.ridge import Ridge
 
 
 class Server:
@@ -21,6 +22,7 @@ class Server:
     def receive(self, upload: Upload) -> tuple[Download, ...]:
         """Algorithm 3: add the upload, answer over the graph as it stood, then delete refuted edges."""
         self._check(upload)
+        self.rounds += upload.statistics.rounds
         if self.policy.order is Order.AGGREGATE_FIRST:
             download = self._aggregate(upload.agent)
             self._add(upload)
@@ -31,7 +33,6 @@ class Server:
         return (download,)
 
     def _add(self, upload: Upload) -> None:
-        self.rounds += upload.statistics.rounds
         self.holdings.add(upload.agent, upload.statistics)
         self.groups.add(upload.agent, upload.statistics)
 
@@ -40,7 +41,8 @@ class Server:
         return Download(agent=agent, statistics=pooled, rounds=self.rounds, agents=len(self.holdings))
 
     def _check(self, upload: Upload) -> None:
-        agents, d = len(self.holdings), self.holdings.dimension
+        """Refuse before anything has changed."""
+        agents = len(self.holdings)
         require(0 <= upload.agent < agents, f"an upload must come from an agent in 0..{agents - 1}, got {upload.agent}")
-        shape = upload.statistics.gram.shape
-        require(shape == (d, d), f"an upload must have a gram of shape ({d}, {d}), got {shape}")
+        upload.statistics.check(self.holdings.dimension)
+        Ridge(upload.statistics, self.policy.lambda_)

@@ -57,9 +57,14 @@ class Determinant(Trigger):
     def __post_init__(self) -> None:
         positive("alpha_c", self.alpha_c)
 
+    @property
+    def level(self) -> float:
+        """ln(1 + alpha_c), what the log-determinant must have grown by."""
+        return math.log1p(self.alpha_c)
+
     def cause(self, occasion: Occasion) -> Cause | None:
         """Speak when the buffer has taught enough."""
-        return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > math.log1p(self.alpha_c) else None
+        return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > self.level else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,4 +34,4 @@ def expected_reward(weights: ArrayLike) -> float:
     >>> expected_reward([0.5, 0.5])
     0.75
     """
-    return 1.0 - math.prod(1.0 - weight for weight in np.asarray(weights, np.float64).tolist())
+    return 1.0 - float(math.prod(1.0 - weight for weight in np.asarray(weights, np.float64).tolist()))

@@ -80,8 +80,12 @@ class Oful:
 
     def radius(self, ridge: Ridge, problem: Problem) -> float:
         """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
-        grown = ridge.log_det - problem.dimension * math.log(ridge.lambda_)
-        return math.sqrt(ridge.lambda_) + self.noise * math.sqrt(grown + 2 * math.log(1 / self.delta))
+        base, slope, shift = self.terms(ridge.lambda_, problem)
+        return base + slope * math.sqrt(max(0.0, ridge.log_det + shift))
+
+    def terms(self, lambda_: float, problem: Problem) -> tuple[float, float, float]:
+        """Base, slope and shift of beta = base + slope sqrt(ln det(Sigma) + shift)."""
+        return math.sqrt(lambda_), self.noise, 2 * math.log(1 / self.delta) - problem.dimension * math.log(lambda_)
 
 
 def _check_noise(noise: float, delta: float) -> None:

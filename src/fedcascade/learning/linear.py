@@ -32,6 +32,18 @@ def cholesky(matrix: Matrix) -> Matrix:
 
 
 @compiled
+def is_sound(gram: Matrix, moment: Vector) -> bool:
+    """Whether all numbers are finite and the matrix is symmetric."""
+    for i in range(moment.size):
+        if not np.isfinite(moment[i]):
+            return False
+        for j in range(moment.size):
+            if not np.isfinite(gram[i, j]) or gram[i, j] != gram[j, i]:
+                return False
+    return True
+
+
+@compiled
 def log_determinant(upper: Matrix) -> float:
     """ln det of the matrix whose upper factor is given."""
     total = 0.0
@@ -72,14 +84,21 @@ def solve(root: Matrix, vector: Vector) -> Vector:
 
 
 @compiled
-def means(theta: Vector, columns: Features) -> Vector:
-    """<theta, x> of every item."""
+def means_into(theta: Vector, columns: Features, mean: Vector) -> None:
+    """Fill ``mean`` with <theta, x> of every item."""
     size, items = columns.shape
-    mean = np.zeros(items)
+    mean[:] = 0.0
     for k in range(size):
         weight = theta[k]
         for i in range(items):
             mean[i] += weight * columns[k, i]
+
+
+@compiled
+def means(theta: Vector, columns: Features) -> Vector:
+    """<theta, x> of every item."""
+    mean = np.empty(columns.shape[1])
+    means_into(theta, columns, mean)
     return mean
 
 
@@ -108,6 +127,38 @@ def optimistic_scores(theta: Vector, root: Matrix, beta: float, columns: Feature
     for i in range(mean.size):
         mean[i] = min(mean[i] + beta * np.sqrt(width[i]), 1.0)
     return mean
+
+
+@compiled
+def optimistic_score(theta: Vector, root_t: Matrix, beta: float, x: Vector, work: Vector) -> float:
+    """The score of one item, to the bit what ``optimistic_scores`` gives it among others."""
+    mean = 0.0
+    for k in range(theta.size):
+        mean += theta[k] * x[k]
+    return min(mean + beta * float(np.sqrt(squared_width(root_t, x, work))), 1.0)
+
+
+@compiled
+def squared_width(root_t: Matrix, x: Vector, work: Vector) -> float:
+    """x^T matrix^-1 x of one item; takes the root transposed, so that the inner loop runs over neighbours."""
+    size = x.size
+    work[:] = 0.0
+    for k in range(size):
+        value = x[k]
+        for j in range(k, size):
+            work[j] += root_t[k, j] * value
+    total = 0.0
+    for j in range(size):
+        total += work[j] * work[j]
+    return total
+
+
+@compiled
+def sum_in_order(total: float, values: Vector) -> float:
+    """The total after adding the values one by one, as a plain loop would."""
+    for value in values:
+        total += value
+    return total
 
 
 @compiled

@@ -18,25 +18,27 @@ class Ridge:
     ([0.0, 0.0], 0.5, 2.772589)
     """
 
-    __slots__ = ("_root", "lambda_", "log_det", "statistics", "theta")
+    __slots__ = ("lambda_", "log_det", "root", "statistics", "theta")
 
     def __init__(self, statistics: Statistics, lambda_: float) -> None:
         positive("lambda", lambda_)
+        sound = bool(linear.is_sound(statistics.gram, statistics.moment))
+        require(sound, "gram and moment must be finite, and gram symmetric")
         upper = linear.cholesky(_regularised(statistics.gram, lambda_))
         self.log_det = float(linear.log_determinant(upper))
-        require(math.isfinite(self.log_det), "the gram matrix must be symmetric, finite and positive semi-definite")
+        require(math.isfinite(self.log_det), "gram must be positive semi-definite")
         self.statistics = statistics
         self.lambda_ = lambda_
-        self._root = linear.inverse_root(upper)
-        self.theta = linear.solve(self._root, statistics.moment)
+        self.root = linear.inverse_root(upper)
+        self.theta = linear.solve(self.root, statistics.moment)
 
     def width(self, features: ArrayLike) -> NDArray[np.float64]:
         """||x|| in the norm of Sigma^-1, for every row of ``features``."""
-        return np.sqrt(linear.squared_widths(self._root, columns(features)))
+        return np.sqrt(linear.squared_widths(self.root, columns(features)))
 
     def scores(self, features: ArrayLike, beta: float) -> NDArray[np.float64]:
         """U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
-        return linear.optimistic_scores(self.theta, self._root, beta, columns(features))
+        return linear.optimistic_scores(self.theta, self.root, beta, columns(features))
 
     def growth(self, buffer: Statistics) -> float:
         """ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.learning.cascade import examined
-from fedcascade.learning.linear import add_examined
+from fedcascade.learning.linear import add_examined, is_sound
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,16 @@ class Statistics:
         """The number of features."""
         return self.moment.size
 
+    def check(self, dimension: int) -> None:
+        """Refuse statistics of another dimension, and such as no data can have."""
+        fits = self.gram.shape == (dimension, dimension) and self.moment.shape == (dimension,)
+        shapes = f"gram {self.gram.shape}, moment {self.moment.shape}"
+        require(fits, f"statistics must have the shapes of dimension {dimension}, got {shapes}")
+        require(bool(is_sound(self.gram, self.moment)), "gram and moment must be finite, and gram symmetric")
+        counted = 0 <= self.clicks <= self.count and self.rounds >= 0
+        counts = f"{self.clicks}, {self.count}, {self.rounds}"
+        require(counted, f"counts must satisfy 0 <= clicks <= count and rounds >= 0, got {counts}")
+
     def __add__(self, other: "Statistics") -> "Statistics":
         return self._with(other, 1)
 
@@ -49,6 +59,7 @@ class Statistics:
         return self._with(other, -1)
 
     def _with(self, other: "Statistics", sign: int) -> "Statistics":
+        require(self.dimension == other.dimension, f"dimensions must agree, got {self.dimension} and {other.dimension}")
         return Statistics(
             self.gram + sign * other.gram,
             self.moment + sign * other.moment,

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fedcascade.environments.environment import Environment
+from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import examined, expected_reward, first_click
 from fedcascade.learning.oracles import Oracle, TopK
@@ -43,7 +44,10 @@ def simulate(
     """
     oracle = oracle or TopK()
     stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
-    agents, server, recorder = stage.agents, stage.server, stage.recorder
+    server, recorder = stage.server, stage.recorder
+    agents = [
+        Agent(agent=user, policy=policy, problem=stage.problem, oracle=oracle) for user in range(environment.users)
+    ]
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
         user = environment.arrival(t)  # line 5

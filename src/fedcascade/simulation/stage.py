@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from fedcascade.checks import require, whole
 from fedcascade.environments.environment import Environment
-from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import Problem
@@ -14,9 +13,9 @@ from fedcascade.simulation.trace import Recorder
 
 @dataclass(frozen=True)
 class Stage:
-    """An agent per user, the server, and an empty record."""
+    """The sizes of the problem, the server, and an empty record."""
 
-    agents: list[Agent]
+    problem: Problem
     server: Server
     recorder: Recorder
 
@@ -30,7 +29,7 @@ def set_stage(
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
     problem = Problem(users=users, dimension=d, list_length=oracle.length, rounds=rounds)
     return Stage(
-        agents=[Agent(agent=user, policy=policy, problem=problem, oracle=oracle) for user in range(users)],
+        problem=problem,
         server=Server(policy=policy, agents=users, dimension=d, truth=environment.clusters),
         recorder=Recorder(
             rounds=rounds,

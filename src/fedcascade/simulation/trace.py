@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, whole
 from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.learning.linear import sum_in_order
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Trace:
-    """A whole run. Two runs of the same world and policy are equal in every field but ``seconds``."""
+    """A whole run. Two runs of the same world and policy are equal; seconds and lists do not take part in ``==``."""
 
     policy: str
     engine: str
@@ -68,7 +69,7 @@ class Trace:
 
     def communications(self, cause: Cause | None = None) -> int:
         """How many exchanges took place, all or of one cause."""
-        return sum(cause is None or exchange.cause is cause for exchange in self.ledger)
+        return sum(cause is None or exchange.cause == cause for exchange in self.ledger)
 
 
 def clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
@@ -126,6 +127,21 @@ class Recorder:
         self.regret += regret
         self.reward += click is not None
         self.observations += examined
+
+    def count_all(
+        self,
+        first: int,
+        regret: NDArray[np.float64],
+        clicked: NDArray[np.bool_],
+        examined: NDArray[np.int64],
+        lists: NDArray[np.int32],
+    ) -> None:
+        """Take many rounds from ``first`` on into the totals."""
+        self.regret = sum_in_order(self.regret, regret)
+        self.reward += int(clicked.sum())
+        self.observations += int(examined.sum())
+        if self.lists is not None:
+            self.lists[first - 1 : first - 1 + len(lists)] = lists
 
     def listed(self, round_: int, items: NDArray[np.intp]) -> None:
         """Keep a list, if lists are kept."""

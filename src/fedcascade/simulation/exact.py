@@ -1,0 +1,303 @@
+"""The same Trace as the reference, event by event, compiled.
+
+Between two exchanges an agent's rounds depend on nobody else, so a window of rounds is played agent by
+agent, on all cores, each agent until it wants to speak. Those moments are events: a queue hands them, in the
+order of rounds, to the same ``federation.Server`` that the reference uses, and the agent that was answered
+plays on. Nothing is guessed and nothing is thrown away.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import whole
+from fedcascade.environments.environment import Environment
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
+from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.policies import Policy
+from fedcascade.federation.server import Server
+from fedcascade.federation.triggers import Always, AnyOf, Auxiliary, Determinant, Doubling, Never, Trigger
+from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
+from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation import kernels
+from fedcascade.simulation.stage import Stage, set_stage
+from fedcascade.simulation.trace import Trace
+
+SHORTEST_WINDOW, LONGEST_WINDOW = 64, 16_384
+EVENTS_PER_WINDOW = 8  # fewer: much of a window is played on one core; more: windows grow
+CAUSES = {
+    kernels.DETERMINANT: Cause.DETERMINANT,
+    kernels.AUXILIARY: Cause.AUXILIARY,
+    kernels.DOUBLING: Cause.FORCED,
+    kernels.ALWAYS: Cause.FORCED,
+}
+
+KNOWN = {
+    Synthetic,
+    TopK,
+    LastDownload,
+    DownloadAndBuffer,
+    *(Determinant, Auxiliary, Doubling, Always, Never),
+    *(Constant, Theory, Oful),
+}
+
+
+def unknown_part(environment: Environment, policy: Policy, oracle: Oracle) -> str | None:
+    """The first part that this engine does not know, in words; None if it knows them all."""
+    parts: list[tuple[str, object]] = [("environment", environment), ("oracle", oracle), ("decision", policy.decision)]
+    parts += [("trigger", leaf) for leaf in leaves(policy.trigger)]
+    if isinstance(policy.decision, DownloadAndBuffer):
+        parts += [("confidence", policy.confidence)]
+    unknown = (f"{kind} {type(part).__name__}" for kind, part in parts if type(part) not in KNOWN)
+    return next(unknown, None)
+
+
+def leaves(trigger: Trigger) -> list[Trigger]:
+    """The triggers that are joined by ``|``, in order."""
+    if isinstance(trigger, AnyOf):
+        return leaves(trigger.either) + leaves(trigger.other)
+    return [trigger]
+
+
+def simulate(
+    environment: Synthetic,
+    policy: Policy,
+    *,
+    rounds: int,
+    oracle: TopK,
+    checkpoints: int = 10,
+    keep_lists: bool = False,
+    progress: Callable[[int], None] | None = None,
+    threads: int | None = None,
+    window: int | None = None,
+) -> Trace:
+    """Run a policy; the arguments are those of ``reference.simulate``.
+
+    Args:
+        environment: a synthetic world.
+        policy: a policy of parts that this engine knows (see ``unknown_part``).
+        rounds: T.
+        oracle: how long lists are.
+        checkpoints: at how many evenly spaced rounds totals are kept.
+        keep_lists: also keep every list.
+        progress: called now and then with the number of rounds that are done.
+        threads: how many cores to use; all if None. The result does not depend on it.
+        window: how many rounds to play at a time; adapts if None. The result does not depend on it.
+    """
+    threads = (os.cpu_count() or 1) if threads is None else threads
+    whole("threads", threads)
+    stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
+    with ThreadPoolExecutor(threads) as pool:
+        engine = _Engine(environment, policy, oracle, stage, pool, threads)
+        engine.play(window, progress)
+    return stage.recorder.trace(policy.name, "exact", stage.server.groups.labels)
+
+
+class _Engine:
+    """One run: the fleet of agents as arrays, and the queue of those who want to speak."""
+
+    def __init__(
+        self,
+        environment: Synthetic,
+        policy: Policy,
+        oracle: TopK,
+        stage: Stage,
+        pool: ThreadPoolExecutor,
+        threads: int,
+    ) -> None:
+        self.environment = environment
+        self.policy = policy
+        self.problem = stage.problem
+        self.server: Server = stage.server
+        self.recorder = stage.recorder
+        self.pool = pool
+        self.threads = threads
+        self.world = compile_world(environment)
+        self.rules = compile_rules(policy, oracle, stage.problem)
+        self.fleet = empty_fleet(environment.users, environment.dimension)
+        self.uploads = np.zeros(environment.users, np.int64)
+        blank = Ridge(Statistics.zero(environment.dimension), policy.lambda_)
+        for agent in range(environment.users):
+            self._load(agent, blank)
+
+    def play(self, window: int | None, progress: Callable[[int], None] | None) -> None:
+        """All rounds, window by window; a window ends where a checkpoint is."""
+        length, first = window or SHORTEST_WINDOW, 1
+        for stop in self.recorder.stops:
+            while first <= stop:
+                count = min(length, stop - first + 1)
+                events = self._play_window(first, count)
+                first += count
+                if window is None:
+                    length = next_length(length, events)
+                if progress is not None:
+                    progress(first - 1)
+            self.recorder.stop(stop, self.server.groups.labels)
+
+    def _play_window(self, first: int, count: int) -> int:
+        arrivals = self.environment.arrivals(first, count)
+        window = self._window(first, arrivals)
+        present = np.flatnonzero(window.stop > window.cursor)
+        list(self.pool.map(lambda shard: self._advance(window, shard), shards(window, present, self.threads)))
+        queue = [(int(window.spoke[agent]), int(agent)) for agent in present if window.spoke[agent]]
+        heapify(queue)
+        events = 0
+        while queue:
+            round_, agent = heappop(queue)
+            events += 1
+            self._exchange(round_, agent, CAUSES[int(window.trigger[agent])])
+            self._advance(window, np.array([agent]))
+            if window.spoke[agent]:
+                heappush(queue, (int(window.spoke[agent]), agent))
+        self.recorder.count_all(first, window.regret, window.clicked, window.examined, window.lists)
+        return events
+
+    def _window(self, first: int, arrivals: NDArray[np.int64]) -> kernels.Window:
+        users, count = self.environment.users, arrivals.size
+        rounds, cursor, stop = kernels.sort_rounds(arrivals, first, users)
+        kept = count if self.recorder.lists is not None else 0
+        return kernels.Window(
+            first=first,
+            rounds=rounds,
+            cursor=cursor,
+            stop=stop,
+            spoke=np.zeros(users, np.int64),
+            trigger=np.zeros(users, np.int64),
+            regret=np.empty(count),
+            clicked=np.empty(count, np.bool_),
+            examined=np.empty(count, np.int64),
+            lists=np.full((kept, self.rules.length), -1, np.int32),
+        )
+
+    def _advance(self, window: kernels.Window, agents: NDArray[np.int64]) -> None:
+        kernels.advance(self.world, self.rules, self.fleet, window, agents)
+
+    def _exchange(self, round_: int, agent: int, cause: Cause) -> None:
+        """Upload the buffer of an agent, and let every download take effect."""
+        self.uploads[agent] += 1
+        upload = Upload(
+            agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffered(self.fleet, agent)
+        )
+        clear_buffer(self.fleet, agent)
+        downloads = self.server.receive(upload)
+        for download in downloads:
+            self._receive(download)
+        self.recorder.exchange(round_, upload, downloads)
+
+    def _receive(self, download: Download) -> None:
+        self._load(download.agent, Ridge(download.statistics, self.policy.lambda_))
+
+    def _load(self, agent: int, ridge: Ridge) -> None:
+        """Let an agent decide with ``ridge`` from now on."""
+        fleet = self.fleet
+        fleet.gram[agent] = ridge.statistics.gram
+        fleet.moment[agent] = ridge.statistics.moment
+        fleet.log_det[agent] = fleet.decided_log_det[agent] = ridge.log_det
+        fleet.theta[agent] = ridge.theta
+        fleet.root_t[agent] = ridge.root.T
+        fleet.beta[agent] = self.policy.confidence.radius(ridge, self.problem)
+        fleet.taught[agent] = 0.0
+
+
+def compile_world(environment: Synthetic) -> kernels.World:
+    """The environment as compiled code sees it."""
+    return kernels.World(
+        seed=environment.seed,
+        lifted=environment.lifted,
+        fewest_items=environment.fewest_items,
+        most_items=environment.most_items,
+        thetas=environment.thetas,
+    )
+
+
+def compile_rules(policy: Policy, oracle: TopK, problem: Problem) -> kernels.Rules:
+    """The policy as compiled code sees it."""
+    triggers = [rule for leaf in leaves(policy.trigger) for rule in compile_trigger(leaf)]
+    base, slope, shift = compile_confidence(policy, problem)
+    return kernels.Rules(
+        length=oracle.length,
+        triggers=np.array([kind for kind, _ in triggers], np.int64),
+        levels=np.array([level for _, level in triggers], np.float64),
+        lambda_=policy.lambda_,
+        every_round=isinstance(policy.decision, DownloadAndBuffer),
+        beta_base=base,
+        beta_slope=slope,
+        beta_shift=shift,
+    )
+
+
+def compile_trigger(trigger: Trigger) -> list[tuple[int, float]]:
+    """A trigger as its kind and its constant; Never is no trigger at all."""
+    match trigger:
+        case Determinant():
+            return [(kernels.DETERMINANT, trigger.level)]
+        case Auxiliary():
+            return [(kernels.AUXILIARY, trigger.p_scale)]
+        case Doubling():
+            return [(kernels.DOUBLING, 0.0)]
+        case Always():
+            return [(kernels.ALWAYS, 0.0)]
+        case _:
+            return []
+
+
+def compile_confidence(policy: Policy, problem: Problem) -> tuple[float, float, float]:
+    """The beta of agents that decide anew in every round, as base, slope and shift of sqrt(log_det + shift)."""
+    if isinstance(policy.confidence, Oful):
+        return policy.confidence.terms(policy.lambda_, problem)
+    blank = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
+    return policy.confidence.radius(blank, problem), 0.0, 0.0
+
+
+def empty_fleet(users: int, d: int) -> kernels.Fleet:
+    """Agents that know nothing."""
+    return kernels.Fleet(
+        gram=np.zeros((users, d, d)),
+        moment=np.zeros((users, d)),
+        log_det=np.zeros(users),
+        theta=np.zeros((users, d)),
+        root_t=np.zeros((users, d, d)),
+        beta=np.zeros(users),
+        decided_log_det=np.zeros(users),
+        buffer_gram=np.zeros((users, d, d)),
+        buffer_moment=np.zeros((users, d)),
+        buffer_counts=np.zeros((users, 3), np.int64),
+        arrivals=np.zeros(users, np.int64),
+        taught=np.zeros(users),
+    )
+
+
+def buffered(fleet: kernels.Fleet, agent: int) -> Statistics:
+    """A copy of an agent's buffer."""
+    count, clicks, rounds = fleet.buffer_counts[agent].tolist()
+    return Statistics(fleet.buffer_gram[agent].copy(), fleet.buffer_moment[agent].copy(), count, clicks, rounds)
+
+
+def clear_buffer(fleet: kernels.Fleet, agent: int) -> None:
+    """Nothing is buffered any more."""
+    fleet.buffer_gram[agent] = 0.0
+    fleet.buffer_moment[agent] = 0.0
+    fleet.buffer_counts[agent] = 0
+
+
+def shards(window: kernels.Window, present: NDArray[np.int64], threads: int) -> list[NDArray[np.int64]]:
+    """The agents of a window in as many parts as there are threads, with about as many rounds in each."""
+    if threads == 1 or present.size <= 1:
+        return [present]
+    played = np.cumsum((window.stop - window.cursor)[present])
+    cuts = np.searchsorted(played, played[-1] * np.arange(1, threads) / threads)
+    return [part for part in np.split(present, cuts) if part.size]
+
+
+def next_length(length: int, events: int) -> int:
+    """Windows double while few agents speak in one, and halve while many do."""
+    if events < EVENTS_PER_WINDOW:
+        return min(2 * length, LONGEST_WINDOW)
+    return max(length // 2, SHORTEST_WINDOW) if events > 4 * EVENTS_PER_WINDOW else length

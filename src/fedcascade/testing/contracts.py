@@ -1,0 +1,86 @@
+"""Contracts: promises that every environment and every policy keeps. Ours are held to the same ones."""
+
+from typing import Any
+
+import numpy as np
+
+from fedcascade.checks import require
+from fedcascade.environments.environment import Environment
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.agent import Agent
+from fedcascade.federation.policies import Policy
+from fedcascade.federation.server import Server
+from fedcascade.learning.cascade import first_click
+from fedcascade.learning.confidence import Problem
+from fedcascade.learning.oracles import TopK
+from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation.reference import simulate
+
+
+def check_environment(environment: Environment, *, rounds: int = 50) -> None:
+    """Refuse an environment that breaks a promise of the ``Environment`` protocol.
+
+    Every answer must be legal, and the same whenever it is asked for: rounds are visited forwards, then
+    backwards.
+    """
+    require(len(environment.clusters) == environment.users, "clusters must name a cluster for each user")
+    forwards = [_round(environment, t) for t in range(1, rounds + 1)]
+    backwards = [_round(environment, t) for t in range(rounds, 0, -1)][::-1]
+    for t, (one, other) in enumerate(zip(forwards, backwards, strict=True), start=1):
+        for name in one:
+            same = np.array_equal(one[name], other[name])
+            require(same, f"{name} of round {t} must not depend on what was asked before")
+
+
+def _round(environment: Environment, t: int) -> dict[str, Any]:
+    user, features = environment.arrival(t), environment.items(t)
+    require(0 <= user < environment.users, f"arrival({t}) must be in 0..{environment.users - 1}, got {user}")
+    shape = (1 <= len(features) <= environment.most_items, features.shape[1] == environment.dimension)
+    require(all(shape), f"items({t}) must have 1 to {environment.most_items} rows of {environment.dimension} features")
+    require(bool(np.all(np.linalg.norm(features, axis=1) <= 1 + 1e-5)), f"items({t}) must have norm <= 1")
+    weights = environment.weights(t, user, features)
+    require(bool(np.all((weights >= 0) & (weights <= 1))), f"weights({t}) must be probabilities")
+    ties, draw = environment.ties(t, len(features)), environment.draw(t)
+    require(len(ties) == len(features), f"ties({t}) must hold a word for each item")
+    require(0 <= draw < 1, f"draw({t}) must be in [0, 1), got {draw}")
+    attracted = environment.attracted(t, np.arange(len(features)), weights)
+    return {"arrival": user, "items": features, "weights": weights, "attracted": attracted, "ties": ties, "draw": draw}
+
+
+def check_policy(policy: Policy, *, rounds: int = 400) -> None:
+    """Refuse a policy that cannot be read back, is not repeatable, or loses or invents data.
+
+    It plays a small world; after every exchange, what the agents observed must be what the server holds and
+    what their buffers hold.
+    """
+    require(policy.tuned(**policy.constants()) == policy, "tuned(**constants()) must give the policy back")
+    world = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
+    first, second = (simulate(world, policy, rounds=rounds) for _ in range(2))
+    require(first == second, "the same world and rounds must give the same Trace")
+    _conserves(policy, world, rounds)
+
+
+def _conserves(policy: Policy, world: Synthetic, rounds: int) -> None:
+    oracle = TopK(length=3)
+    problem = Problem(users=world.users, dimension=world.dimension, list_length=3, rounds=rounds)
+    agents = [Agent(agent=user, policy=policy, problem=problem, oracle=oracle) for user in range(world.users)]
+    server = Server(policy=policy, agents=world.users, dimension=world.dimension, truth=world.clusters)
+    observed = [Statistics.zero(world.dimension)] * world.users
+    for t in range(1, rounds + 1):
+        user, features = world.arrival(t), world.items(t)
+        shown = agents[user].recommend(features, world.ties(t, len(features)))
+        weights = world.weights(t, user, features)[shown.items]
+        click = first_click(world.attracted(t, shown.items, weights))
+        observed[user] = observed[user].observe(shown.features, click)
+        upload = agents[user].observe(shown, click, round_=t, draw=world.draw(t))
+        for download in server.receive(upload) if upload else ():
+            agents[download.agent].receive(download)
+        if upload:
+            for agent in range(world.users):
+                _same(observed[agent], server.holdings[agent] + agents[agent].buffer, agent, t)
+
+
+def _same(observed: Statistics, accounted: Statistics, agent: int, t: int) -> None:
+    counts = [(s.count, s.clicks, s.rounds) for s in (observed, accounted)]
+    good = counts[0] == counts[1] and np.allclose(observed.gram, accounted.gram, rtol=1e-9, atol=1e-9)
+    require(bool(good), f"round {t}: what agent {agent} observed must be what the server and its buffer hold")

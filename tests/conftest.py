@@ -1,0 +1,23 @@
+"""Compiled code is cached on disk, in a folder that is named after the sources it came from.
+
+Numba renews a cached function when its own file changes, but not when a function that it calls in another
+file does. A folder per state of the sources makes sure that tests never see stale code. Subprocesses
+inherit it.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def _state_of_sources() -> str:
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if "compiled" in (text := path.read_text(encoding="utf-8")):
+            digest.update(text.encode())
+    return digest.hexdigest()[:16]
+
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba" / _state_of_sources()))

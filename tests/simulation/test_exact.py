@@ -1,0 +1,144 @@
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcascade import PerCategory, Synthetic, simulate
+from fedcascade.federation.decisions import DownloadAndBuffer
+from fedcascade.federation.messages import Cause
+from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Occasion, Trigger
+from fedcascade.learning.confidence import Oful, Theory
+from fedcascade.learning.oracles import TopK
+from fedcascade.simulation import exact, reference
+from fedcascade.simulation.trace import Trace
+
+QUICK = {"lambda_": 1.0, "alpha_c": 0.7, "alpha_d": 1.5, "beta": 0.7}
+
+
+def tuned(name: str, constants: dict[str, float]) -> Policy:
+    return POLICIES[name].tuned_where_known(constants)
+
+
+def assert_equal(ours: Trace, theirs: Trace) -> None:
+    """Equal to the bit: also the regret, for which 1e-9 would do."""
+    np.testing.assert_array_equal(ours.lists, theirs.lists)
+    assert ours.ledger == theirs.ledger
+    assert ours.curve == theirs.curve
+    assert ours.partition == theirs.partition
+    assert ours.observations == theirs.observations
+
+
+def both(world: Synthetic, policy: Policy, rounds: int, length: int, **options: int) -> tuple[Trace, Trace]:
+    oracle = TopK(length=length)
+    fast = exact.simulate(world, policy, rounds=rounds, oracle=oracle, keep_lists=True, **options)
+    slow = reference.simulate(world, policy, rounds=rounds, oracle=oracle, keep_lists=True)
+    return fast, slow
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_paper_s_shape_gives_the_same_trace(name: str) -> None:
+    fast, slow = both(Synthetic(seed=3), POLICIES[name], 20_000, 4)
+    assert_equal(fast, slow)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize(
+    ("world", "length"),
+    [
+        (Synthetic(users=7, clusters=3, dimension=5, items=13, seed=1), 3),
+        (Synthetic(users=41, clusters=9, dimension=21, items=201, seed=2, features="gaussian"), 4),
+        (Synthetic(users=5, clusters=(3, 2), dimension=4, items=(2, 9), seed=4, arrivals=[5, 1, 1, 2, 1]), 6),
+    ],
+    ids=["7x13x5", "41x201x21", "short-lists"],
+)
+def test_odd_shapes_give_the_same_trace(name: str, world: Synthetic, length: int) -> None:
+    fast, slow = both(world, tuned(name, QUICK), 20_000, length)
+    assert_equal(fast, slow)
+    if name == "fedc3ucb-h":
+        assert fast.clusters > 1, "the graph must have split, or this test shows little"
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    users=st.integers(1, 23),
+    dimension=st.integers(2, 24),
+    items=st.integers(1, 70),
+    more_items=st.integers(0, 20),
+    length=st.integers(1, 7),
+    name=st.sampled_from(sorted(POLICIES)),
+    features=st.sampled_from(["lifted", "gaussian"]),
+    beta=st.sampled_from([0.0, 0.3, 2.0, 10.5, 1e4]),
+    seed=st.integers(0, 2**64 - 1),
+    threads=st.integers(1, 5),
+    window=st.integers(1, 700),
+)
+def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
+    users, dimension, items, more_items, length, name, features, beta, seed, threads, window
+) -> None:
+    world = Synthetic(
+        users=users,
+        clusters=min(users, 3),
+        dimension=dimension,
+        items=(items, items + more_items),
+        directions="random",
+        features=features,
+        seed=seed,
+    )
+    length = min(length, world.most_items)
+    policy = tuned(name, QUICK | {"beta": beta})
+    fast, slow = both(world, policy, 600, length, threads=threads, window=window)
+    assert_equal(fast, slow)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        Always(),
+        Never(),
+        Doubling() | Determinant(alpha_c=0.2),
+        Auxiliary(p_scale=50.0) | Determinant() | Doubling(),
+    ],
+)
+@pytest.mark.parametrize("decision", [DownloadAndBuffer(), POLICIES["fedlinucb"].decision])
+@pytest.mark.parametrize("confidence", [Theory(), Oful()])
+def test_other_parts_give_the_same_trace(trigger, decision, confidence) -> None:
+    policy = replace(POLICIES["fedc3ucb-h"], trigger=trigger, decision=decision, confidence=confidence)
+    fast, slow = both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 1_000, 3)
+    assert_equal(fast, slow)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryThird(Trigger):
+    """A part that the engine has never heard of."""
+
+    def cause(self, occasion: Occasion) -> Cause | None:
+        return Cause.FORCED if occasion.arrivals % 3 == 0 else None
+
+
+def test_an_unknown_part_falls_back_to_the_reference_and_says_which() -> None:
+    world = Synthetic(users=4, clusters=2, dimension=4, items=8)
+    policy = replace(POLICIES["fedc3ucb-h"], trigger=Determinant() | EveryThird())
+    with pytest.warns(UserWarning, match="trigger EveryThird of fedc3ucb-h"):
+        trace = simulate(world, policy, rounds=50)
+    assert trace.engine == "reference"
+    with pytest.warns(UserWarning, match="oracle PerCategory"):
+        simulate(world, POLICIES["fedind"], rounds=50, oracle=PerCategory(categories=[0, 1] * 4))
+
+
+def test_known_parts_run_in_the_exact_engine_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trace = simulate(Synthetic(users=4, clusters=2, dimension=4, items=8), POLICIES["fedc3ucb-h"], rounds=50)
+    assert trace.engine == "exact"
+
+
+def test_progress_ends_at_the_last_round() -> None:
+    seen: list[int] = []
+    world = Synthetic(users=4, clusters=2, dimension=4, items=8)
+    simulate(world, POLICIES["fedind"], rounds=1_000, progress=seen.append)
+    assert seen[-1] == 1_000
+    assert seen == sorted(set(seen))

@@ -1,0 +1,128 @@
+"""Clustering error, canonical labels, checkpoints, and what a Trace says of a run."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation.trace import (
+    Checkpoint,
+    Exchange,
+    Recorder,
+    Trace,
+    canonical,
+    checkpoint_rounds,
+    clustering_error,
+)
+
+LABELS = st.integers(1, 12).flatmap(
+    lambda size: st.tuples(*[st.lists(st.integers(-3, 5), min_size=size, max_size=size)] * 2)
+)
+
+
+def group(labels: list[int], user: int) -> set[int]:
+    return {other for other in range(len(labels)) if labels[other] == labels[user]}
+
+
+@settings(deadline=None, max_examples=150)
+@given(LABELS)
+def test_clustering_error_is_the_share_of_users_whose_cluster_is_not_exactly_theirs(
+    labels: tuple[list[int], list[int]],
+) -> None:
+    ours, truth = labels
+    wrong = sum(group(ours, user) != group(truth, user) for user in range(len(ours)))
+    assert clustering_error(ours, truth) == pytest.approx(wrong / len(ours), abs=1e-12)
+    assert clustering_error(truth, truth) == 0.0
+    assert clustering_error(truth, ours) == clustering_error(ours, truth)
+
+
+def test_clustering_error_by_hand() -> None:
+    assert clustering_error([0, 0, 0, 0], [0, 0, 1, 1]) == 1.0
+    assert clustering_error([0, 1, 2, 3], [0, 0, 1, 2]) == 0.5
+    assert clustering_error([9, 9, 4, 4], [0, 0, 1, 1]) == 0.0
+
+
+@settings(deadline=None, max_examples=100)
+@given(LABELS)
+def test_canonical_labels_are_equal_iff_the_partitions_are(labels: tuple[list[int], list[int]]) -> None:
+    one, other = labels
+    same = all(group(one, user) == group(other, user) for user in range(len(one)))
+    assert (canonical(one) == canonical(other)) == same
+    assert clustering_error(canonical(one), one) == 0.0
+    assert canonical(canonical(one)) == canonical(one)
+    assert sorted(set(canonical(one))) == list(range(len(set(one))))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 10**7), st.integers(1, 200))
+def test_checkpoints_are_evenly_spaced_and_include_the_last_round(rounds: int, checkpoints: int) -> None:
+    if checkpoints > rounds:
+        with pytest.raises(ValueError, match="checkpoints"):
+            checkpoint_rounds(rounds, checkpoints)
+        return
+    stops = checkpoint_rounds(rounds, checkpoints)
+    assert len(stops) == checkpoints
+    assert stops[-1] == rounds
+    gaps = np.diff([0, *stops])
+    assert gaps.min() >= 1
+    assert gaps.max() - gaps.min() <= 1
+
+
+@pytest.mark.parametrize(("rounds", "checkpoints"), [(0, 1), (-5, 1), (10, 0), (10, -1), (2.5, 1)])
+def test_checkpoints_that_cannot_be_are_refused(rounds: int, checkpoints: int) -> None:
+    with pytest.raises(ValueError, match=r"rounds|checkpoints"):
+        checkpoint_rounds(rounds, checkpoints)
+
+
+def trace() -> Trace:
+    return Trace(
+        policy="p",
+        engine="reference",
+        rounds=10,
+        observations=25,
+        curve=(Checkpoint(5, 1.5, 3, 1, 0.5), Checkpoint(10, 2.5, 7, 3, 0.25)),
+        ledger=(
+            Exchange(2, 0, Cause.AUXILIARY, 10, 20),
+            Exchange(6, 1, Cause.DETERMINANT, 10, 20),
+            Exchange(9, 1, Cause.AUXILIARY, 10, 20),
+        ),
+        partition=(0, 1, 1, 2),
+        seconds=1.0,
+    )
+
+
+def test_a_trace_ends_with_its_last_checkpoint() -> None:
+    run = trace()
+    assert (run.regret, run.reward, run.clustering_error, run.clusters) == (2.5, 7, 0.25, 3)
+    assert run.communications() == 3
+    assert [run.communications(cause) for cause in Cause] == [1, 2, 0]
+
+
+def test_traces_are_equal_but_for_seconds() -> None:
+    assert trace() == replace(trace(), seconds=99.0)
+    assert trace() != replace(trace(), observations=26)
+    assert trace() != replace(trace(), ledger=trace().ledger[:2])
+    assert trace() != replace(trace(), partition=(0, 1, 1, 1))
+
+
+def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
+    recorder = Recorder(rounds=4, checkpoints=2, truth=np.array([0, 0, 1]), lists_of=3)
+    upload = Upload(agent=2, sequence=1, cause=Cause.FORCED, statistics=Statistics.zero(4))
+    download = Download(agent=2, statistics=Statistics.zero(4), rounds=1, agents=3)
+    for t, click in enumerate([None, 1, 0, None], 1):
+        recorder.count(0.25 * t, click, t)
+        recorder.listed(t, np.arange(t % 3 + 1))
+        if t == 3:
+            recorder.exchange(t, upload, (download, download))
+        recorder.stop(t, np.array([0, 0, 0]) if t < 4 else np.array([5, 5, 1]))
+    run = recorder.trace("p", "e", np.array([5, 5, 1]))
+    assert run.curve == (Checkpoint(2, 0.75, 1, 0, 1.0), Checkpoint(4, 2.5, 2, 1, 0.0))
+    assert run.ledger == (Exchange(3, 2, Cause.FORCED, upload.bytes, 2 * download.bytes),)
+    assert (run.observations, run.partition, run.policy, run.engine) == (10, (0, 0, 1), "p", "e")
+    assert run.lists is not None
+    assert run.lists.tolist() == [[0, 1, -1], [0, 1, 2], [0, -1, -1], [0, 1, -1]]
+    assert run.seconds >= 0

@@ -1,0 +1,274 @@
+"""The command line: JSON alone on stdout, one line on stderr for bad input, the same run every time."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from fedcascade.cli import main
+from fedcascade.federation.policies import POLICIES
+
+SMALL = {"--users": "6", "--clusters": "2", "--dimension": "5", "--items": "10", "--rounds": "300"}
+KEYS = {
+    "policy",
+    "engine",
+    "seed",
+    "rounds",
+    "regret",
+    "reward",
+    "observations",
+    "communications",
+    "bytes",
+    "clusters",
+    "clustering_error",
+    "seconds",
+    "curve",
+}
+
+
+def small(*more: str, **changes: str) -> list[str]:
+    """Arguments of a small run, with other values for some options."""
+    options = SMALL | {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
+    return ["run", *(word for pair in options.items() for word in pair), *more]
+
+
+def results(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> list[dict[str, Any]]:
+    main([*arguments, "--json"])
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return [json.loads(line) for line in printed.out.splitlines()]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.endswith("\n")
+    assert len(printed.err.splitlines()) == 1
+    return printed.err
+
+
+def without_seconds(run: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in run.items() if name != "seconds"}
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedcascade", *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_json_is_all_there_is_on_stdout_and_stderr_is_empty() -> None:
+    done = command(*small("--json"))
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+    assert json.loads(done.stdout)["policy"] == "fedc3ucb-h"
+
+
+def test_a_table_is_on_stdout_and_stderr_is_empty() -> None:
+    done = command(*small("--policy", "fedind", "--policy", "fedlinucb"))
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "fedind" in done.stdout
+    assert "fedlinucb" in done.stdout
+
+
+def test_bad_input_is_exit_code_2_and_one_line_on_stderr() -> None:
+    done = command(*small("--json", "--lambda", "0"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "lambda" in done.stderr
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedcascade", "policies", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        complaint = process.stderr.read().decode()
+    assert "Traceback" not in complaint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--help"], ["run", "policies", "--version"]),
+        (["run", "--help"], ["--policy", "--rounds", "--lambda", "--alpha-c", "--clusters", "--json"]),
+        (["policies", "--help"], ["--json"]),
+    ],
+)
+def test_help_names_what_there_is(arguments: list[str], words: list[str]) -> None:
+    done = command(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [word for word in words if word not in done.stdout] == []
+
+
+def test_the_keys_of_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    (run,) = results(capsys, small("--policy", "force-comm", seed="7"))
+    assert set(run) == KEYS
+    assert set(run["communications"]) == {"total", "determinant", "auxiliary", "forced"}
+    assert set(run["bytes"]) == {"up", "down"}
+    assert len(run["curve"]) == 10
+    for point in run["curve"]:
+        assert set(point) == {"round", "regret", "communications", "clustering_error"}
+    assert (run["policy"], run["seed"], run["rounds"]) == ("force-comm", 7, 300)
+    assert run["engine"] in {"reference", "exact"}
+
+
+def test_the_parts_of_a_result_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    (run,) = results(capsys, small("--policy", "fedc3ucb-h"))
+    spoken = run["communications"]
+    assert spoken["total"] == spoken["determinant"] + spoken["auxiliary"] + spoken["forced"] > 0
+    message = 8 * (5 * 6 // 2 + 5 + 5)
+    assert run["bytes"] == {"up": message * spoken["total"], "down": message * spoken["total"]}
+    last = run["curve"][-1]
+    assert last == {
+        "round": 300,
+        "regret": run["regret"],
+        "communications": spoken["total"],
+        "clustering_error": run["clustering_error"],
+    }
+    assert [point["round"] for point in run["curve"]] == list(range(30, 301, 30))
+    assert 0 < run["reward"] <= 300 <= run["observations"] <= 1200
+    assert 1 <= run["clusters"] <= 6
+    assert run["seconds"] > 0
+
+
+def test_two_runs_are_equal_but_for_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    one, same, other = (results(capsys, small(seed=seed))[0] for seed in ("3", "3", "4"))
+    assert without_seconds(one) == without_seconds(same)
+    assert one["regret"] != other["regret"]
+
+
+def test_adding_a_policy_does_not_change_the_results_of_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["fedind", "fedc3ucb-h", "known-clusters"]
+    together = results(capsys, small(*(word for name in chosen for word in ("--policy", name))))
+    assert [run["policy"] for run in together] == chosen
+    for name, run in zip(chosen, together, strict=True):
+        (alone,) = results(capsys, small("--policy", name))
+        assert without_seconds(alone) == without_seconds(run)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--lambda", "1"),
+        ("--alpha-c", "0.2"),
+        ("--beta", "0.5"),
+        ("--p-scale", "0"),
+        ("--order", "aggregate-first"),
+        ("--features", "gaussian"),
+        ("--directions", "random"),
+        ("--arrivals", "zipf"),
+        ("--arrivals", "9,1,1,1,1,1"),
+        ("--list-length", "2"),
+    ],
+)
+def test_every_option_changes_the_run(capsys: pytest.CaptureFixture[str], option: tuple[str, str]) -> None:
+    (plain,) = results(capsys, small())
+    (changed,) = results(capsys, small(*option))
+    assert without_seconds(plain) != without_seconds(changed)
+
+
+def test_a_small_alpha_d_deletes_edges(capsys: pytest.CaptureFixture[str]) -> None:
+    (plain,), (split,) = results(capsys, small()), results(capsys, small("--alpha-d", "0.01"))
+    assert (plain["clusters"], split["clusters"]) == (1, 6)
+
+
+def test_noise_and_delta_change_theorys_beta(capsys: pytest.CaptureFixture[str]) -> None:
+    # A tiny R makes beta about sqrt(lambda); a large one makes every score 1 and every list a random one.
+    (timid,), (bold,) = (
+        results(capsys, small("--beta", "theory", "--noise", noise, "--policy", "fedind")) for noise in ("1e-9", "2")
+    )
+    assert timid["regret"] < bold["regret"]
+
+
+def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    (run,) = results(capsys, small("--policy", "known-clusters", items="2-6", clusters="3,2,1"))
+    assert run["clusters"] == 3
+    assert run["observations"] < 1200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (small("--policy", "fedc3ucb"), "policy 'fedc3ucb': did you mean 'fedc3ucb-h'"),
+        (small("--policy", "fedind", "--policy", "nobody"), "policy 'nobody'"),
+        (small("--list-length", "11"), "list length must be <= items (10), got 11"),
+        (small("--list-length", "0"), "list length"),
+        (small(clusters="7"), "clusters must be <= users (6), got 7"),
+        (small(clusters="5"), "clusters must be <= 4 with orthonormal directions"),
+        (small(clusters="0"), "clusters"),
+        (small(clusters="two"), "clusters"),
+        (small(clusters="3,2"), "cluster sizes"),
+        (small("--lambda", "0"), "lambda"),
+        (small("--lambda", "-1"), "lambda"),
+        (small("--lambda", "nan"), "lambda"),
+        (small("--alpha-c", "0"), "alpha_c"),
+        (small("--alpha-d", "-2"), "alpha_d"),
+        (small("--beta", "-1"), "beta"),
+        (small("--beta", "theorem"), "--beta"),
+        (small("--p-scale", "-1"), "p_scale"),
+        (small("--noise", "1"), "noise"),
+        (small("--beta", "theory", "--delta", "1"), "delta"),
+        (small("--order", "sideways"), "--order"),
+        (small("--bogus", "1"), "--bogus"),
+        (small(rounds="many"), "--rounds"),
+        (small(rounds="-5"), "rounds"),
+        (small(rounds="0"), "rounds"),
+        (small(rounds="300.7"), "rounds"),
+        (small("--checkpoints", "0"), "checkpoints"),
+        (small(users="0"), "users"),
+        (small(dimension="1"), "dimension"),
+        (small(items="0"), "items"),
+        (small(items="9-4"), "items"),
+        (small(items="4-9-12"), "items"),
+        (small(items="-4"), "items"),
+        (small("--seed", "-1"), "seed"),
+        (small("--seed", "18446744073709551616"), "seed"),
+        (small("--seed", "1.5"), "seed"),
+        (small("--arrivals", "1,2"), "arrivals"),
+        (small("--arrivals", "often"), "arrivals"),
+        (small("--features", "round"), "--features"),
+        (small("surplus"), "surplus"),
+        (["walk"], "walk"),
+        (["policies", "--bogus"], "--bogus"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_that_names_the_parameter(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    assert named in refusal(capsys, arguments)
+
+
+def test_bad_input_of_a_later_policy_prints_no_earlier_result(capsys: pytest.CaptureFixture[str]) -> None:
+    # fedind has no alpha_d, the second policy refuses it: before anything has run.
+    arguments = small("--json", "--policy", "fedind", "--policy", "fedc3ucb-h", "--alpha-d", "0")
+    assert "alpha_d" in refusal(capsys, arguments)
+
+
+def test_policies_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["policies", "--json"])
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out)
+    assert printed.err == ""
+    assert isinstance(rows, list)
+    assert set(POLICIES) <= {row["name"] for row in rows}
+    for row in rows:
+        assert isinstance(row["constants"], dict)
+
+
+def test_policies_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["policies"])
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert [name for name in POLICIES if name not in printed.out] == []
+    assert "Determinant or Auxiliary" in printed.out

@@ -1,0 +1,94 @@
+"""The package imports fast, keeps its promises by name, and its core needs numpy and numba alone."""
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import fedcascade
+
+BLOCKED = ("rich", "cyclopts", "scipy", "networkx", "msgspec", "polars", "matplotlib")
+BLOCK = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {BLOCKED!r}:
+            raise ImportError(f"{{name}} is blocked")
+        return None
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, fedcascade; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    loaded = set(python(code).split())
+    assert "fedcascade" in loaded
+    assert loaded.isdisjoint({"numpy", "numba", "rich", "cyclopts", *BLOCKED})
+
+
+@pytest.mark.parametrize("name", fedcascade.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(fedcascade, name) is not None
+    assert name in dir(fedcascade)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = fedcascade.nothing_like_this
+
+
+def test_star_import_gives_the_public_names() -> None:
+    listed = python("from fedcascade import *; print(simulate.__name__, Synthetic.__name__, len(POLICIES) >= 6)")
+    assert listed == "simulate Synthetic True"
+
+
+def test_the_version_is_the_one_that_is_installed() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", fedcascade.__version__)
+    assert metadata.version("fedcascade") == fedcascade.__version__
+
+
+def test_the_blocker_blocks() -> None:
+    code = BLOCK + "\ntry:\n    import rich\nexcept ImportError as error:\n    print(error)"
+    assert python(code) == "rich is blocked"
+
+
+def test_the_core_imports_and_runs_without_anything_but_numpy_and_numba() -> None:
+    code = (
+        BLOCK
+        + """
+import importlib, pkgutil
+import fedcascade
+
+names = []
+for room in ("learning", "federation", "environments", "simulation"):
+    package = importlib.import_module(f"fedcascade.{room}")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"fedcascade.{room}.{module.name}")
+        names.append(f"{room}.{module.name}")
+world = fedcascade.Synthetic(users=4, clusters=2, dimension=4, items=6)
+for name in fedcascade.POLICIES:
+    fedcascade.simulate(world, fedcascade.policy(name), rounds=20)
+print(*names)
+"""
+    )
+    imported = python(code).split()
+    for name in ("learning.ridge", "federation.agent", "environments.synthetic", "simulation.reference"):
+        assert name in imported
+
+
+def test_help_does_not_import_the_engine() -> None:
+    code = (
+        "import sys\nfrom fedcascade.cli import main\nmain(['--help'])\n"
+        "print(sorted({'numpy', 'numba'} & set(sys.modules)))"
+    )
+    assert python(code).splitlines()[-1] == "[]"

@@ -1,0 +1,68 @@
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from fedcascade import POLICIES, Synthetic
+from fedcascade.federation.grouping import Groups
+from fedcascade.testing import check_environment, check_policy
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_our_policies_keep_the_contract(name: str) -> None:
+    check_policy(POLICIES[name])
+
+
+@pytest.mark.parametrize(
+    "world",
+    [Synthetic(), Synthetic(users=3, clusters=3, dimension=4, items=(2, 7), features="gaussian", arrivals=[1, 2, 9])],
+)
+def test_our_environments_keep_the_contract(world: Synthetic) -> None:
+    check_environment(world)
+
+
+class Sequential(Synthetic):
+    """Draws from a sequence instead of an address."""
+
+    calls = 0
+
+    def draw(self, round_: int) -> float:
+        self.calls += 1
+        return self.calls / 1e6
+
+
+def test_an_environment_that_remembers_what_was_asked_is_refused() -> None:
+    with pytest.raises(ValueError, match="draw of round 1 must not depend on what was asked before"):
+        check_environment(Sequential())
+
+
+class Improbable(Synthetic):
+    """Weights that are no probabilities."""
+
+    def weights(self, round_, user, features):
+        return super().weights(round_, user, features) + 1.0
+
+
+def test_weights_that_are_no_probabilities_are_refused() -> None:
+    with pytest.raises(ValueError, match="weights"):
+        check_environment(Improbable())
+
+
+class Forgetful(Groups):
+    """Loses what it was given."""
+
+    def add(self, agent, statistics) -> None:
+        self.holdings.gram[agent] *= 0.5
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """A grouping that loses data."""
+
+    def begin(self, holdings, truth) -> Groups:
+        return Forgetful(holdings, np.zeros(len(holdings), np.int64))
+
+
+def test_a_policy_that_loses_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be what the server and its buffer hold"):
+        check_policy(replace(POLICIES["fedlinucb"], grouping=Lossy()))

@@ -130,30 +130,6 @@ def optimistic_scores(theta: Vector, root: Matrix, beta: float, columns: Feature
 
 
 @compiled
-def optimistic_score(theta: Vector, root_t: Matrix, beta: float, x: Vector, work: Vector) -> float:
-    """The score of one item, to the bit what ``optimistic_scores`` gives it among others."""
-    mean = 0.0
-    for k in range(theta.size):
-        mean += theta[k] * x[k]
-    return min(mean + beta * float(np.sqrt(squared_width(root_t, x, work))), 1.0)
-
-
-@compiled
-def squared_width(root_t: Matrix, x: Vector, work: Vector) -> float:
-    """x^T matrix^-1 x of one item; takes the root transposed, so that the inner loop runs over neighbours."""
-    size = x.size
-    work[:] = 0.0
-    for k in range(size):
-        value = x[k]
-        for j in range(k, size):
-            work[j] += root_t[k, j] * value
-    total = 0.0
-    for j in range(size):
-        total += work[j] * work[j]
-    return total
-
-
-@compiled
 def sum_in_order(total: float, values: Vector) -> float:
     """The total after adding the values one by one, as a plain loop would."""
     for value in values:

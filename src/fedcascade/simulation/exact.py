@@ -30,8 +30,8 @@ from fedcascade.simulation import kernels
 from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Trace
 
-SHORTEST_WINDOW, LONGEST_WINDOW = 64, 16_384
-EVENTS_PER_WINDOW = 8  # fewer: much of a window is played on one core; more: windows grow
+SHORTEST_WINDOW, LONGEST_WINDOW = 64, 4_096
+EVENTS_PER_WINDOW = 2  # after an event its agent plays the rest of the window alone, so there should be few
 CAUSES = {
     kernels.DETERMINANT: Cause.DETERMINANT,
     kernels.AUXILIARY: Cause.AUXILIARY,
@@ -182,10 +182,8 @@ class _Engine:
     def _exchange(self, round_: int, agent: int, cause: Cause) -> None:
         """Upload the buffer of an agent, and let every download take effect."""
         self.uploads[agent] += 1
-        upload = Upload(
-            agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffered(self.fleet, agent)
-        )
-        clear_buffer(self.fleet, agent)
+        buffer = take_buffer(self.fleet, agent)
+        upload = Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer)
         downloads = self.server.receive(upload)
         for download in downloads:
             self._receive(download)
@@ -196,14 +194,14 @@ class _Engine:
 
     def _load(self, agent: int, ridge: Ridge) -> None:
         """Let an agent decide with ``ridge`` from now on."""
-        fleet = self.fleet
-        fleet.gram[agent] = ridge.statistics.gram
-        fleet.moment[agent] = ridge.statistics.moment
-        fleet.log_det[agent] = fleet.decided_log_det[agent] = ridge.log_det
-        fleet.theta[agent] = ridge.theta
-        fleet.root_t[agent] = ridge.root.T
-        fleet.beta[agent] = self.policy.confidence.radius(ridge, self.problem)
-        fleet.taught[agent] = 0.0
+        one = kernels.one_of(self.fleet, agent)
+        one.gram[:] = ridge.statistics.gram
+        one.moment[:] = ridge.statistics.moment
+        one.theta[:] = ridge.theta
+        one.root[:] = ridge.root
+        one.numbers[kernels.LOG_DET] = ridge.log_det
+        one.numbers[kernels.BETA] = self.policy.confidence.radius(ridge, self.problem)
+        one.numbers[kernels.TAUGHT] = 0.0
 
 
 def compile_world(environment: Synthetic) -> kernels.World:
@@ -261,30 +259,24 @@ def empty_fleet(users: int, d: int) -> kernels.Fleet:
     return kernels.Fleet(
         gram=np.zeros((users, d, d)),
         moment=np.zeros((users, d)),
-        log_det=np.zeros(users),
         theta=np.zeros((users, d)),
-        root_t=np.zeros((users, d, d)),
-        beta=np.zeros(users),
-        decided_log_det=np.zeros(users),
+        root=np.zeros((users, d, d)),
         buffer_gram=np.zeros((users, d, d)),
         buffer_moment=np.zeros((users, d)),
-        buffer_counts=np.zeros((users, 3), np.int64),
-        arrivals=np.zeros(users, np.int64),
-        taught=np.zeros(users),
+        numbers=np.zeros((users, 3)),
+        counts=np.zeros((users, 4), np.int64),
     )
 
 
-def buffered(fleet: kernels.Fleet, agent: int) -> Statistics:
-    """A copy of an agent's buffer."""
-    count, clicks, rounds = fleet.buffer_counts[agent].tolist()
-    return Statistics(fleet.buffer_gram[agent].copy(), fleet.buffer_moment[agent].copy(), count, clicks, rounds)
-
-
-def clear_buffer(fleet: kernels.Fleet, agent: int) -> None:
-    """Nothing is buffered any more."""
-    fleet.buffer_gram[agent] = 0.0
-    fleet.buffer_moment[agent] = 0.0
-    fleet.buffer_counts[agent] = 0
+def take_buffer(fleet: kernels.Fleet, agent: int) -> Statistics:
+    """An agent's buffer, which is empty afterwards."""
+    one = kernels.one_of(fleet, agent)
+    examined, clicks, rounds, _ = one.counts.tolist()
+    taken = Statistics(one.buffer_gram.copy(), one.buffer_moment.copy(), examined, clicks, rounds)
+    one.buffer_gram[:] = 0.0
+    one.buffer_moment[:] = 0.0
+    one.counts[: kernels.ARRIVALS] = 0
+    return taken
 
 
 def shards(window: kernels.Window, present: NDArray[np.int64], threads: int) -> list[NDArray[np.int64]]:

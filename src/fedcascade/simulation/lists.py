@@ -1,0 +1,230 @@
+"""Compiled choice of a list: single precision says what cannot be in it, the reference's arithmetic decides.
+
+Nothing here is approximate in effect. A list is taken from single-precision scores only where they are
+further apart than they can be wrong; everything closer is scored again, to the bit as the reference does.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.compiled import approximate, compiled
+from fedcascade.environments import streams
+from fedcascade.learning import linear
+from fedcascade.learning.oracles import top
+
+LANES = 16  # rows of items are padded to a multiple of this, so that vector loops have no slow remainder
+FEW = 16  # up to so many candidates are compared with each other
+_ZERO, _LOWEST = np.float32(0.0), np.float32(-np.inf)
+
+
+class Scratch(NamedTuple):
+    """Room for one round of one thread."""
+
+    columns: NDArray[np.float32]
+    weights: NDArray[np.float64]
+    score: NDArray[np.float32]
+    square: NDArray[np.float32]
+    part: NDArray[np.float32]
+    next_part: NDArray[np.float32]
+    theta: NDArray[np.float32]
+    root: NDArray[np.float32]
+    lanes: NDArray[np.float32]
+    best: NDArray[np.float64]
+    candidates: NDArray[np.int64]
+    value: NDArray[np.float64]
+    close: NDArray[np.int64]
+    few: NDArray[np.float32]
+    no_ties: NDArray[np.uint32]
+    listed: NDArray[np.float32]
+
+
+@compiled
+def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
+    """Room for the largest round there can be."""
+    items = (most_items + LANES - 1) // LANES * LANES
+    return Scratch(
+        columns=np.empty((dimension, items), np.float32),
+        weights=np.empty(items, np.float64),
+        score=np.empty(items, np.float32),
+        square=np.empty(items, np.float32),
+        part=np.empty(items, np.float32),
+        next_part=np.empty(items, np.float32),
+        theta=np.empty(dimension, np.float32),
+        root=np.zeros((dimension + 1, dimension), np.float32),  # one row more: rows are taken in pairs
+        lanes=np.empty(LANES, np.float32),
+        best=np.empty(length, np.float64),
+        candidates=np.empty(items, np.int64),
+        value=np.empty(items, np.float64),
+        close=np.empty(items, np.int64),
+        few=np.zeros((dimension, LANES), np.float32),
+        no_ties=np.zeros(items, np.uint32),
+        listed=np.empty((length, dimension), np.float32),
+    )
+
+
+@compiled
+def load(theta: NDArray[np.float64], root: NDArray[np.float64], beta: float, scratch: Scratch) -> float:
+    """Take an agent's decision over in single precision; returns how far a score there may be off.
+
+    With u = 2^-24, rounding the factors and summing d terms in any order moves a score by less than
+    2 (d + 3) u (||theta|| + beta ||root||); the margin is twice that.
+    """
+    d, length, frobenius = theta.size, 0.0, 0.0
+    for j in range(d):
+        length += theta[j] * theta[j]
+        scratch.theta[j] = theta[j]
+        for k in range(j + 1):
+            frobenius += root[j, k] * root[j, k]
+            scratch.root[j, k] = root[j, k]
+    size = np.sqrt(length) + beta * np.sqrt(frobenius)
+    return float(4.0 * (d + 4) * 2.0**-24 * size)
+
+
+@compiled
+def choose(
+    seed: np.uint64,
+    t: int,
+    items: int,
+    length: int,
+    theta: NDArray[np.float64],
+    root: NDArray[np.float64],
+    beta: float,
+    margin: float,
+    scratch: Scratch,
+) -> NDArray[np.intp]:
+    """The list that the reference would show."""
+    _filter(scratch.columns, np.float32(beta), scratch)
+    floor = min(_surely_reached(scratch.score, items, min(length, items), scratch.lanes), 1.0) - 2.0 * margin
+    found = 0
+    for i in range(items):
+        if scratch.score[i] >= floor:
+            scratch.candidates[found] = i
+            scratch.value[found] = 1.0 if scratch.score[i] > 1.0 + margin else scratch.score[i]
+            found += 1
+    candidates, value = scratch.candidates[:found], scratch.value[:found]
+    if _rescore_close(theta, root, beta, margin, candidates, value, scratch):
+        chosen = top(value, streams.words(seed, streams.TIE, t, items)[candidates], length)
+    else:
+        chosen = top(value, scratch.no_ties, length)
+    for position in range(chosen.size):
+        chosen[position] = candidates[chosen[position]]
+    return chosen
+
+
+@approximate
+def _filter(columns: NDArray[np.float32], beta: np.float32, scratch: Scratch) -> None:
+    """Squared widths and scores of all items in single precision, scores not clipped at 1."""
+    d, items = columns.shape
+    score, square, part, next_part = scratch.score, scratch.square, scratch.part, scratch.next_part
+    score[:] = _ZERO
+    for k in range(d):
+        weight = scratch.theta[k]
+        for i in range(items):
+            score[i] += weight * columns[k, i]
+    square[:] = _ZERO
+    for j in range(0, d, 2):
+        _two_sums(columns, scratch.root[j], scratch.root[j + 1], min(j + 2, d), part, next_part)
+        for i in range(items):
+            square[i] += part[i] * part[i] + next_part[i] * next_part[i]
+    for i in range(items):
+        score[i] += beta * np.sqrt(square[i])
+
+
+@approximate
+def _two_sums(
+    columns: NDArray[np.float32],
+    one: NDArray[np.float32],
+    other: NDArray[np.float32],
+    rows: int,
+    out: NDArray[np.float32],
+    next_out: NDArray[np.float32],
+) -> None:
+    """Two sums of the first rows of ``columns``, each row times its factor.
+
+    Three rows and two sums at a time save loads and stores; with more, LLVM cannot tell the arrays apart in
+    time and does not vectorise.
+    """
+    out[:] = _ZERO
+    next_out[:] = _ZERO
+    threes = rows // 3 * 3
+    for k in range(0, threes, 3):
+        a, b, c = one[k], one[k + 1], one[k + 2]
+        d, e, f = other[k], other[k + 1], other[k + 2]
+        for i in range(out.size):
+            x, y, z = columns[k, i], columns[k + 1, i], columns[k + 2, i]
+            out[i] += a * x + b * y + c * z
+            next_out[i] += d * x + e * y + f * z
+    for k in range(threes, rows):
+        a, d = one[k], other[k]
+        for i in range(out.size):
+            out[i] += a * columns[k, i]
+            next_out[i] += d * columns[k, i]
+
+
+@compiled
+def _surely_reached(score: NDArray[np.float32], items: int, length: int, lanes: NDArray[np.float32]) -> float:
+    """A score that at least ``length`` items reach: of the best of every 16th item, the length-th."""
+    lanes[:] = _LOWEST
+    whole = items // LANES * LANES
+    for first in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] = max(lanes[lane], score[first + lane])
+    for i in range(whole, items):
+        lanes[i - whole] = max(lanes[i - whole], score[i])
+    if length > min(LANES, items):
+        return -np.inf
+    return float(np.sort(lanes)[LANES - length])
+
+
+@compiled
+def _rescore_close(
+    theta: NDArray[np.float64],
+    root: NDArray[np.float64],
+    beta: float,
+    margin: float,
+    candidates: NDArray[np.int64],
+    value: NDArray[np.float64],
+    scratch: Scratch,
+) -> bool:
+    """Score exactly what is too close to call; returns whether there may be ties."""
+    close, clipped = 0, 0
+    for one in range(candidates.size):
+        if scratch.score[candidates[one]] > 1.0 + margin:
+            clipped += 1
+        elif candidates.size > FEW or _has_neighbour(value, one, 2.0 * margin):
+            scratch.close[close] = one
+            close += 1
+    for first in range(0, close, LANES):
+        which = scratch.close[first : min(first + LANES, close)]
+        for k in range(theta.size):
+            for lane in range(which.size):
+                scratch.few[k, lane] = scratch.columns[k, candidates[which[lane]]]
+        scores = linear.optimistic_scores(theta, root, beta, scratch.few)
+        for lane in range(which.size):
+            value[which[lane]] = scores[lane]
+    return clipped + close > 1
+
+
+@compiled
+def _has_neighbour(value: NDArray[np.float64], one: int, within: float) -> bool:
+    for other in range(value.size):  # noqa: SIM110 (numba has no any)
+        if other != one and abs(value[other] - value[one]) <= within:
+            return True
+    return False
+
+
+@compiled
+def largest(values: NDArray[np.float64], best: NDArray[np.float64]) -> None:
+    """Fill ``best`` with the largest values, in falling order."""
+    best[:] = -np.inf
+    last = best.size - 1
+    for i in range(values.size):
+        value = values[i]
+        if value > best[last]:
+            place = last
+            while place > 0 and best[place - 1] < value:
+                best[place] = best[place - 1]
+                place -= 1
+            best[place] = value

@@ -111,7 +111,8 @@ def advance(world: World, rules: Rules, fleet: Fleet, window: Window, agents: ND
     for agent in agents:
         one = one_of(fleet, agent)
         theta = world.thetas[agent]
-        scratch.true_theta[: theta.size] = theta
+        for k in range(theta.size):
+            scratch.true_theta[k] = theta[k]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
         margin = _prepare(rules, one, scratch)
         while cursor < stop and fired < 0:
@@ -139,16 +140,24 @@ def _decide(rules: Rules, one: Fleet) -> None:
     """DownloadAndBuffer: the ridge of both together, by the same steps as ``Ridge``."""
     upper = _factor(rules.lambda_, one)
     root = linear.inverse_root(upper)
-    one.theta[:] = linear.solve(root, one.moment + one.buffer_moment)
-    one.root[:] = root
+    moment, theta = np.empty_like(one.moment), one.theta
+    for k in range(moment.size):
+        moment[k] = one.moment[k] + one.buffer_moment[k]
+    solution = linear.solve(root, moment)
+    for k in range(theta.size):
+        theta[k] = solution[k]
+        for c in range(k + 1):
+            one.root[k, c] = root[k, c]
     inside = max(0.0, linear.log_determinant(upper) + rules.beta_shift)
     one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
 
 
 @compiled
 def _factor(lambda_: float, one: Fleet) -> NDArray[np.float64]:
-    matrix = one.gram + one.buffer_gram
+    matrix = np.empty_like(one.gram)
     for k in range(matrix.shape[0]):
+        for j in range(matrix.shape[0]):
+            matrix[k, j] = one.gram[k, j] + one.buffer_gram[k, j]
         matrix[k, k] += lambda_
     return linear.cholesky(matrix)
 

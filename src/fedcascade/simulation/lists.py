@@ -203,9 +203,13 @@ def _surely_reached(score: NDArray[np.float32], items: int, length: int, lanes: 
             lanes[lane] = max(lanes[lane], score[first + lane])
     for i in range(whole, items):
         lanes[i - whole] = max(lanes[i - whole], score[i])
-    for _ in range(length - 1):
-        lanes[np.argmax(lanes)] = _LOWEST
-    return float(lanes.max())
+    reached = _LOWEST
+    for _ in range(length):
+        best = 0
+        for lane in range(1, LANES):
+            best = lane if lanes[lane] > lanes[best] else best
+        reached, lanes[best] = lanes[best], _LOWEST
+    return float(reached)
 
 
 @compiled

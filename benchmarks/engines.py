@@ -1,0 +1,243 @@
+"""How fast the engines are, beside a plain NumPy loop and other libraries: ``make bench``, all in one run.
+
+The first table plays the paper's shape. Every contestant is warmed up past the busy first rounds, and then all take
+turns in short slices: what else the machine does meets everybody alike. A ratio is the median, over turns, of the
+contestant's speed by that of the NumPy loop in the same turn. The second table shows how time and memory grow; each
+of its lines is a process of its own, with all threads.
+
+``--quick`` takes fewer and shorter slices. The exit code is 0 whether or not the bars are met; the last lines say.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+import peers
+import plain_numpy
+from rich.console import Console
+from rich.table import Table
+
+from fedcascade import Synthetic, policy, simulate
+
+THREADS = sorted({1, min(2, os.cpu_count() or 1), os.cpu_count() or 1})
+NUMPY = "plain NumPy"
+MILLION = 1_000_000
+GROWTH = [  # policy, rounds, users, items, d
+    ("fedc3ucb-h", 100_000, 40, 200, 20),
+    ("fedc3ucb-h", MILLION, 40, 200, 20),
+    ("fedc3ucb-h", 100_000, 400, 200, 20),
+    ("fedc3ucb-h", 100_000, 4_000, 200, 20),
+    ("fedc3ucb-h", 100_000, 40, 2_000, 20),
+    ("fedc3ucb-h", 100_000, 40, 200, 64),
+    ("fedind", 100_000, 40, 200, 20),
+    ("fedind", 100_000, 40, 200, 64),
+]
+console = Console() if sys.stdout.isatty() else Console(width=140)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A loop that hands out how many rounds it has played in all, whenever a slice of them is done."""
+
+    system: str
+    name: str
+    warm_up: int
+    loop: Iterator[int]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What one turn took."""
+
+    rounds: int
+    seconds: float
+    cpu: float
+
+    @property
+    def speed(self) -> float:
+        """Rounds per second."""
+        return self.rounds / self.seconds
+
+
+class Paused:
+    """A simulation in a thread of its own that stands still between two slices."""
+
+    def __init__(self, play: Callable[[Callable[[int], None]], object], pause: int) -> None:
+        self.pause, self.done = pause, 0
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        threading.Thread(target=lambda: play(self._progress), daemon=True).start()
+        self._stopped.acquire()
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self._go.release()
+        self._stopped.acquire()
+        return self.done
+
+    def _progress(self, done: int) -> None:
+        if self.done == 0 or done - self.done >= self.pause:
+            self.done = done
+            self._stopped.release()
+            self._go.acquire()
+
+
+def engine(system: str, kind: str, threads: int, warm_up: int, pause: int) -> Contestant:
+    """An engine of ours; its run is long enough never to end."""
+    row, world = policy(system), Synthetic()
+
+    def play(progress: Callable[[int], None]) -> object:
+        return simulate(world, row, rounds=2**40, engine=kind, threads=threads, checkpoints=1, progress=progress)
+
+    name = "reference" if kind == "reference" else f"exact, {threads} thread{'s'[: threads != 1]}"
+    return Contestant(system, name, warm_up, iter(Paused(play, pause)))
+
+
+def counted(loop: Iterator[object], pause: int) -> Iterator[int]:
+    """A loop that pauses after a known number of rounds, as one that counts them."""
+    for turn, _ in enumerate(loop, 1):
+        yield turn * pause
+
+
+def contestants(scale: float) -> list[Contestant]:
+    """Everybody, with slices of about 0.3 s times ``scale``."""
+    found = []
+    for system, loop in (("fedc3ucb-h", plain_numpy.fedc3ucb_h), ("fedind", plain_numpy.fedind)):
+        slow, fast = int(1_500 * scale), int(30_000 * scale)
+        found.append(Contestant(system, NUMPY, int(10_000 * scale), counted(loop(slow), slow)))
+        found.append(engine(system, "reference", 1, int(3_000 * scale), int(1_000 * scale)))
+        found += [engine(system, "exact", threads, int(100_000 * scale), fast) for threads in THREADS]
+    few = max(20, int(60 * scale))
+    for name in peers.installed():
+        loop = peers.play(name, Synthetic(), few)
+        found.append(Contestant("fedind", f"{name} {peers.PEERS[name][0]}", few, counted(loop, few)))
+    return found
+
+
+def take_turns(found: list[Contestant], turns: int) -> dict[Contestant, list[Slice]]:
+    """Warm everybody up; then one slice of each after another, again and again."""
+    done: dict[Contestant, int] = {}
+    for one in found:
+        done[one] = next(one.loop)
+        while done[one] < one.warm_up:
+            done[one] = next(one.loop)
+    taken: dict[Contestant, list[Slice]] = {one: [] for one in found}
+    for _ in range(turns):
+        for one in found:
+            started, cpu = time.perf_counter(), time.process_time()
+            after = next(one.loop)
+            spent = time.perf_counter() - started, time.process_time() - cpu
+            taken[one].append(Slice(after - done[one], *spent))
+            done[one] = after
+    return taken
+
+
+def ratio(slices: list[Slice], yardstick: list[Slice]) -> float:
+    """How many times as fast, turn by turn."""
+    return median(one.speed / other.speed for one, other in zip(slices, yardstick, strict=True))
+
+
+def show_contest(taken: dict[Contestant, list[Slice]]) -> dict[tuple[str, str], float]:
+    """The first table; returns the ratios by system and contestant."""
+    table = Table(title="40 users in 10 clusters, d 20, 200 fresh items per round, K 4", title_justify="left")
+    for column in ("system", "contestant", "rounds", "rounds/s", "middle half of slices", "CPU us/round", "x NumPy"):
+        table.add_column(column, justify="left" if column in ("system", "contestant") else "right")
+    ratios = {}
+    yardsticks = {one.system: slices for one, slices in taken.items() if one.name == NUMPY}
+    for one, slices in taken.items():
+        ratios[one.system, one.name] = ratio(slices, yardsticks[one.system])
+        low, middle, high = quantiles([part.speed for part in slices], n=4, method="inclusive")
+        table.add_row(
+            one.system,
+            one.name,
+            f"{sum(part.rounds for part in slices):,}",
+            f"{middle:,.0f}",
+            f"{low:,.0f} to {high:,.0f}",
+            f"{median(part.cpu / part.rounds for part in slices) * 1e6:,.1f}",
+            f"{ratios[one.system, one.name]:,.2f}",
+        )
+    console.print(table)
+    return ratios
+
+
+def grow(system: str, rounds: int, users: int, items: int, dimension: int) -> None:
+    """One line of the second table, in this process: prints seconds, exchanges and peak memory in MB."""
+    world = Synthetic(users=users, items=items, dimension=dimension)
+    simulate(world, policy(system), rounds=100)  # so that loading compiled code does not count
+    trace = simulate(world, policy(system), rounds=rounds)
+    print(trace.seconds, trace.communications(), peak_memory())
+
+
+def peak_memory() -> float:
+    """The most memory that this process ever had, in MB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count the parent, too: Linux keeps its maximum across exec
+        [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def show_growth(times: int) -> float:
+    """The second table; returns the seconds of the paper's million rounds, the median of so many runs."""
+    table = Table(title=f"how time and memory grow, exact engine, {THREADS[-1]} threads", title_justify="left")
+    for column in ("system", "rounds", "users", "items", "d", "seconds", "us/round", "exchanges", "peak MB"):
+        table.add_column(column, justify="left" if column == "system" else "right")
+    million = float("nan")
+    for system, *sizes in GROWTH:
+        command = [sys.executable, __file__, "--grow", system, *map(str, sizes)]
+        runs = [
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+            for _ in range(times if sizes[0] == MILLION else 1)
+        ]
+        seconds = median(float(run[0]) for run in runs)
+        million = seconds if sizes[0] == MILLION else million
+        _, exchanges, peak = map(float, runs[0])
+        table.add_row(
+            system, *(f"{size:,}" for size in sizes), f"{seconds:.2f}", f"{seconds / sizes[0] * 1e6:.2f}",
+            f"{exchanges:,.0f}", f"{peak:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+    return million
+
+
+def show_bars(ratios: dict[tuple[str, str], float], million: float) -> None:
+    """What was to be reached, and whether it was."""
+    bars = [
+        ("fedc3ucb-h, exact, 1 thread, x NumPy", ratios["fedc3ucb-h", "exact, 1 thread"], 25.0),
+        ("fedc3ucb-h, exact, 2 threads, x NumPy", ratios.get(("fedc3ucb-h", "exact, 2 threads"), float("nan")), 45.0),
+        ("fedind, exact, 1 thread, x NumPy", ratios["fedind", "exact, 1 thread"], 10.0),
+    ]
+    for what, reached, bar in bars:
+        print(f"{'ok' if reached >= bar else 'not met':8} {what}: {reached:.1f} (bar: at least {bar:g})")
+    print(f"{'ok' if million < 8 else 'not met':8} a million rounds in seconds: {million:.1f} (bar: less than 8)")
+
+
+def main() -> None:
+    """Both tables and the bars."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter slices")
+    parser.add_argument("--grow", nargs=5, metavar=("SYSTEM", "ROUNDS", "USERS", "ITEMS", "D"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.grow:
+        grow(given.grow[0], *map(int, given.grow[1:]))
+        return
+    missing = sorted(set(peers.PEERS) - set(peers.installed()))
+    if missing:
+        print(f"not installed, so left out: {', '.join(missing)} (pip install 'fedcascade[bench]')")
+    ratios = show_contest(take_turns(contestants(0.3 if given.quick else 1.0), 5 if given.quick else 15))
+    million = show_growth(1 if given.quick else 3)
+    print(f"load of the machine over the last minutes: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
+    show_bars(ratios, million)
+
+
+if __name__ == "__main__":
+    main()

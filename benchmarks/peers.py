@@ -1,0 +1,117 @@
+"""The nearest thing that other libraries offer, on the same world: a linear model per user that scores every item.
+
+mabwiser and river score optimistically (mean plus spread); Vowpal Wabbit ranks by optimistic regression. None
+of them has cascades or exchanges, so the loop below shows the K best, and teaches what was examined: what
+``fedind`` does. Every loop is endless and pauses after every ``pause`` rounds.
+"""
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from itertools import count
+from typing import Protocol
+
+import numpy as np
+
+from fedcascade import Synthetic
+from fedcascade.learning.cascade import examined, first_click
+
+K, LAMBDA, BETA = 4, 4.0, 10.5
+
+
+class Learner(Protocol):
+    """One user's model."""
+
+    def scores(self, items: np.ndarray) -> np.ndarray:
+        """A score per row."""
+
+    def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
+        """Take examined rows and what they earned."""
+
+
+class Mabwiser:
+    """LinUCB with a single arm, the user's theta; the items are its contexts."""
+
+    def __init__(self, dimension: int) -> None:
+        from mabwiser.mab import MAB, LearningPolicy
+
+        self.bandit = MAB([0], LearningPolicy.LinUCB(alpha=BETA, l2_lambda=LAMBDA))
+        self.bandit.fit([0], [0.0], np.zeros((1, dimension)))
+
+    def scores(self, items: np.ndarray) -> np.ndarray:
+        """The arm's upper bound in every context."""
+        return np.array([expected[0] for expected in self.bandit.predict_expectations(items)])
+
+    def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
+        """All examined items at once."""
+        self.bandit.partial_fit([0] * len(items), rewards, items)
+
+
+class River:
+    """BayesianLinearRegression, the model inside river's LinUCBDisjoint, asked item by item as that does."""
+
+    def __init__(self, dimension: int) -> None:  # noqa: ARG002 (river finds it out)
+        from river.linear_model import BayesianLinearRegression
+
+        self.model = BayesianLinearRegression(alpha=LAMBDA, beta=1.0)
+
+    def scores(self, items: np.ndarray) -> np.ndarray:
+        """Mean plus spread."""
+        bounds = (self.model.predict_one(dict(enumerate(row)), with_dist=True) for row in items.tolist())
+        return np.array([bound.mu + BETA * bound.sigma for bound in bounds])
+
+    def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
+        """One after another."""
+        for row, reward in zip(items.tolist(), rewards.tolist(), strict=True):
+            self.model.learn_one(dict(enumerate(row)), reward)
+
+
+class VowpalWabbit:
+    """cb_explore_adf with optimistic regression (RegCB): the items are actions with features."""
+
+    def __init__(self, dimension: int) -> None:  # noqa: ARG002 (features are hashed)
+        from vowpalwabbit import Workspace
+
+        self.workspace = Workspace("--cb_explore_adf --regcbopt --noconstant -b 10 --quiet")
+
+    def scores(self, items: np.ndarray) -> np.ndarray:
+        """The probability with which it would show each item."""
+        return np.array(self.workspace.predict([_line(row) for row in items.tolist()]))
+
+    def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
+        """One labelled action after another; the actions that were not shown are left out, which is faster."""
+        for row, reward in zip(items.tolist(), rewards.tolist(), strict=True):
+            self.workspace.learn([f"0:{-reward}:1.0 {_line(row)}"])
+
+
+def _line(row: list[float]) -> str:
+    return "|f " + " ".join(f"{k}:{value:.6f}" for k, value in enumerate(row))
+
+
+PEERS: dict[str, tuple[str, Callable[[int], Learner]]] = {
+    "mabwiser": ("LinUCB", Mabwiser),
+    "river": ("BayesianLinearRegression of LinUCBDisjoint", River),
+    "vowpalwabbit": ("cb_explore_adf --regcbopt", VowpalWabbit),
+}
+
+
+def installed() -> list[str]:
+    """The peers that can be imported."""
+    return [name for name in PEERS if find_spec(name) is not None]
+
+
+def play(name: str, world: Synthetic, pause: int) -> Iterator[int]:
+    """Every user alone, with a learner of that peer."""
+    learners = [PEERS[name][1](world.dimension) for _ in range(world.users)]
+    ties = np.random.default_rng(0)
+    for t in count(1):
+        user, items = world.arrival(t), world.items(t)
+        scores = learners[user].scores(items)
+        chosen = np.lexsort((ties.random(len(items)), -scores))[:K]
+        click = first_click(world.attracted(t, chosen, world.weights(t, user, items)[chosen]))
+        seen = chosen[: examined(K, click)]
+        rewards = np.zeros(len(seen))
+        if click is not None:
+            rewards[-1] = 1.0
+        learners[user].learn(items[seen].astype(np.float64), rewards)
+        if t % pause == 0:
+            yield t

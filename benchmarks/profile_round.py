@@ -1,0 +1,174 @@
+"""Where the time of a round goes in the exact engine: ``python benchmarks/profile_round.py``, all in one run.
+
+Each line of the table is the difference between two compiled loops, of which the longer one does one step more. All
+loops play the same distinct rounds of the paper's shape, with the decisions that agents have after a warm-up, and take
+turns; figures are medians of CPU time on one thread. The last loop is the engine itself.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedcascade import Synthetic, TopK, policy
+from fedcascade.compiled import compiled
+from fedcascade.environments import streams
+from fedcascade.simulation import exact, kernels, lists
+from fedcascade.simulation.stage import set_stage
+
+WARM_UP, ROUNDS, TURNS = 100_000, 4_096, 25
+
+
+@compiled
+def philox(world, first, block):
+    """The random words of every item."""
+    for t in range(first, first + ROUNDS):
+        for group in range((world.thetas.shape[1] - world.lifted + 3) // 4):
+            streams._blocks_into(world.seed, streams.ITEMS, t, group, block)
+
+
+@compiled
+def normals(world, first, scratch):
+    """The same and Box-Muller."""
+    for t in range(first, first + ROUNDS):
+        streams.normals_into(world.seed, streams.ITEMS, t, scratch.columns[: world.thetas.shape[1] - world.lifted])
+
+
+@compiled
+def items(world, first, scratch):
+    """The same, of length 1."""
+    for t in range(first, first + ROUNDS):
+        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
+
+
+@compiled
+def filtered(world, first, scratch, beta):
+    """The same, scored in single precision."""
+    for t in range(first, first + ROUNDS):
+        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
+        lists._filter(scratch.columns, np.float32(beta), scratch)
+
+
+@compiled
+def chosen(world, rules, one, first, scratch, margin):
+    """The same, and the list."""
+    beta = one.numbers[kernels.BETA]
+    for t in range(first, first + ROUNDS):
+        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
+        lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
+
+
+@compiled
+def judged(world, rules, one, theta, first, scratch, margin):
+    """The same, and the best list."""
+    beta = one.numbers[kernels.BETA]
+    for t in range(first, first + ROUNDS):
+        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
+        lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
+        lists.best_reward(theta, world.most_items, rules.length, scratch)
+
+
+@compiled
+def played(world, rules, one, theta, window, scratch, margin):
+    """The same, clicked and learned."""
+    for t in range(window.first, window.first + ROUNDS):
+        kernels._play(world, rules, theta, one, window, scratch, t, margin)
+
+
+@compiled
+def triggered(world, rules, one, theta, window, scratch, margin):
+    """The same, and whether the agent speaks, which empties its buffer here."""
+    for t in range(window.first, window.first + ROUNDS):
+        kernels._play(world, rules, theta, one, window, scratch, t, margin)
+        if kernels._fires(world.seed, rules, one, t) >= 0:
+            one.buffer_gram[:] = 0.0
+            one.numbers[kernels.TAUGHT] = 0.0
+
+
+@compiled
+def updated(world, rules, one, theta, window, scratch, margin):
+    """The same, and what an agent that decides anew in every round has to do."""
+    for t in range(window.first, window.first + ROUNDS):
+        kernels._play(world, rules, theta, one, window, scratch, t, margin)
+        if kernels._fires(world.seed, rules, one, t) >= 0:
+            one.buffer_gram[:] = 0.0
+            one.numbers[kernels.TAUGHT] = 0.0
+        if rules.every_round:
+            margin = kernels._prepare(rules, one, scratch)
+
+
+def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact._Engine:
+    """An engine after a warm-up, with one thread."""
+    world, row, oracle = Synthetic(), policy(system), TopK()
+    stage = set_stage(world, row, oracle, rounds=WARM_UP, checkpoints=1, keep_lists=False)
+    engine = exact._Engine(world, row, oracle, stage, pool, 1)
+    engine.play(None, None)
+    return engine
+
+
+def loops(engine: exact._Engine, first: int) -> dict[str, Callable[[], object]]:
+    """Every loop, for ``ROUNDS`` rounds from ``first`` on; the engine comes last because it learns from them."""
+    world, rules = engine.world, engine.rules
+    one, theta = kernels.one_of(engine.fleet, 0), world.thetas[0]
+    one = kernels.Fleet(*(array.copy() for array in one))
+    scratch = lists.make_scratch(theta.size, world.most_items, rules.length)
+    scratch.true_theta[: theta.size] = theta
+    margin = lists.load(one.theta, one.root, one.numbers[kernels.BETA], scratch)
+    window = engine._window(first, np.zeros(ROUNDS, np.int64))
+    block = np.empty((4, scratch.truth.size), np.uint32)
+    state = (world, rules, one, theta, window, scratch, margin)
+    return {
+        "drawing items: Philox": lambda: philox(world, first, block),
+        "drawing items: Box-Muller": lambda: normals(world, first, scratch),
+        "drawing items: to length 1": lambda: items(world, first, scratch),
+        "filter: all scores and true weights in single precision": lambda: filtered(
+            world, first, scratch, one.numbers[kernels.BETA]
+        ),
+        "list: candidates, exact scores of close ones, top K": lambda: chosen(
+            world, rules, one, first, scratch, margin
+        ),
+        "best list, for the regret": lambda: judged(world, rules, one, theta, first, scratch, margin),
+        "clicks and learning": lambda: played(*state),
+        "triggers": lambda: triggered(*state),
+        "new decision in every round": lambda: updated(*state),
+        "windows, events, server, Python": lambda: engine._play_window(first, ROUNDS),
+    }
+
+
+def measure(system: str) -> dict[str, float]:
+    """Microseconds per round of every loop."""
+    spent: dict[str, list[float]] = {}
+    with ThreadPoolExecutor(1) as pool:
+        engine = warm_engine(system, pool)
+        for turn in range(TURNS + 1):
+            for name, loop in loops(engine, WARM_UP + 1 + turn * ROUNDS).items():
+                started = time.process_time()
+                loop()
+                spent.setdefault(name, []).append((time.process_time() - started) / ROUNDS * 1e6)
+    return {name: median(times[1:]) for name, times in spent.items()}  # the first turn compiled
+
+
+def main() -> None:
+    """One table, a column per system."""
+    systems = ("fedc3ucb-h", "fedind")
+    measured = [measure(system) for system in systems]
+    table = Table(title="CPU time of a round, one thread: 40 users, d 20, 200 items, K 4", title_justify="left")
+    table.add_column("step")
+    for system in systems:
+        table.add_column(f"{system}, us", justify="right")
+    before = [0.0] * len(systems)
+    for name in measured[0]:
+        now = [column[name] for column in measured]
+        table.add_row(name, *(f"{after - earlier:.2f}" for after, earlier in zip(now, before, strict=True)))
+        before = now
+    table.add_section()
+    table.add_row("a whole round", *(f"{total:.2f}" for total in before))
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    main()

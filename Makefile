@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo test test-long check figures lock clean
+.PHONY: help demo test test-long check bench figures lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -46,6 +46,13 @@ check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by side (BENCH=--quick: under a minute)
+	@$(BIN)/python -c 'import mabwiser, river, vowpalwabbit' 2>/dev/null || { echo "installing the peers ..."; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--no-build-isolation --editable ".[bench]"; }
+	$(BIN)/python benchmarks/engines.py $(BENCH)
+	$(BIN)/python benchmarks/profile_round.py
 
 figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
 	$(BIN)/python benchmarks/figures.py

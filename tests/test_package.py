@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 from importlib import metadata
 
 import pytest
@@ -92,3 +93,17 @@ def test_help_does_not_import_the_engine() -> None:
         "print(sorted({'numpy', 'numba'} & set(sys.modules)))"
     )
     assert python(code).splitlines()[-1] == "[]"
+
+
+def seconds(*arguments: str) -> float:
+    started = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], capture_output=True, timeout=60, check=True)
+    return time.perf_counter() - started
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"), [(("-c", "import fedcascade"), 0.3), (("-m", "fedcascade", "--help"), 0.5)]
+)
+def test_starting_is_fast(arguments: tuple[str, ...], limit: float) -> None:
+    """The machine may be busy, so one good time among several will do."""
+    assert any(seconds(*arguments) < limit for _ in range(20))

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 class _Speed(TextColumn):
-    """Rounds per second."""
+    """Rounds per second, which compiling does not slow down: a task starts when its first rounds can."""
 
     def render(self, task: ProgressTask) -> Text:
+        if not task.started:
+            return Text("getting ready (compiles once per installation, about half a minute)")
         return Text(f"{task.speed or 0:,.0f} rounds/s")
 
 
@@ -38,8 +40,13 @@ def progress_bars() -> Iterator[Progress]:
 
 def bar(bars: Progress, name: str, rounds: int) -> Callable[[int], None]:
     """A new bar; call what is returned with the number of rounds that are done."""
-    task = bars.add_task(name, total=rounds)
-    return lambda done: bars.update(task, completed=done)
+    task = bars.add_task(name, total=rounds, start=False)
+
+    def report(done: int) -> None:
+        bars.start_task(task)
+        bars.update(task, completed=done)
+
+    return report
 
 
 def results_table(summaries: Iterable[Mapping[str, Any]]) -> Table:

@@ -39,7 +39,8 @@ def simulate(
         threads: how many cores the exact engine uses; all if None.
         checkpoints: at how many evenly spaced rounds totals are kept.
         keep_lists: also keep every list, which takes memory in proportion to the rounds.
-        progress: called now and then with the number of rounds that are done.
+        progress: called now and then with the number of rounds that are done; the exact engine begins with 0, when
+            its code is compiled or loaded.
 
     >>> from fedcascade import POLICIES, Synthetic, simulate
     >>> world = Synthetic(users=4, clusters=2, dimension=5, items=10)

@@ -87,7 +87,7 @@ def simulate(
         oracle: how long lists are.
         checkpoints: at how many evenly spaced rounds totals are kept.
         keep_lists: also keep every list.
-        progress: called now and then with the number of rounds that are done.
+        progress: called now and then with the number of rounds that are done; with 0 when all is compiled.
         threads: how many cores to use; all if None. The result does not depend on it.
         window: how many rounds to play at a time; adapts if None. The result does not depend on it.
     """
@@ -130,6 +130,10 @@ class _Engine:
     def play(self, window: int | None, progress: Callable[[int], None] | None) -> None:
         """All rounds, window by window; a window ends where a checkpoint is."""
         length, first = window or SHORTEST_WINDOW, 1
+        self._play_window(first, 0)  # nothing is played, but everything is compiled now, and that is not timed
+        self.recorder.start_clock()
+        if progress is not None:
+            progress(0)
         for stop in self.recorder.stops:
             while first <= stop:
                 count = min(length, stop - first + 1)

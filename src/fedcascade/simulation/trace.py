@@ -120,6 +120,10 @@ class Recorder:
         self.ledger: list[Exchange] = []
         self.lists = np.full((rounds, lists_of), -1, np.int32) if lists_of else None
         self.stops = checkpoint_rounds(rounds, checkpoints)
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Count seconds from now on."""
         self._started = time.perf_counter()
 
     def count(self, regret: float, click: int | None, examined: int) -> None:

@@ -52,7 +52,6 @@ bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by sid
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --editable ".[bench]"; }
 	$(BIN)/python benchmarks/engines.py $(BENCH)
-	$(BIN)/python benchmarks/profile_round.py
 
 figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
 	$(BIN)/python benchmarks/figures.py

@@ -80,24 +80,14 @@ def played(world, rules, one, theta, window, scratch, margin):
 
 
 @compiled
-def triggered(world, rules, one, theta, window, scratch, margin):
-    """The same, and whether the agent speaks, which empties its buffer here."""
+def triggered(world, rules, one, theta, window, scratch, margin, anew):
+    """The same, whether the agent speaks (which empties its buffer here), and perhaps what it decides with next."""
     for t in range(window.first, window.first + ROUNDS):
         kernels._play(world, rules, theta, one, window, scratch, t, margin)
         if kernels._fires(world.seed, rules, one, t) >= 0:
             one.buffer_gram[:] = 0.0
             one.numbers[kernels.TAUGHT] = 0.0
-
-
-@compiled
-def updated(world, rules, one, theta, window, scratch, margin):
-    """The same, and what an agent that decides anew in every round has to do."""
-    for t in range(window.first, window.first + ROUNDS):
-        kernels._play(world, rules, theta, one, window, scratch, t, margin)
-        if kernels._fires(world.seed, rules, one, t) >= 0:
-            one.buffer_gram[:] = 0.0
-            one.numbers[kernels.TAUGHT] = 0.0
-        if rules.every_round:
+        if anew:
             margin = kernels._prepare(rules, one, scratch)
 
 
@@ -133,8 +123,8 @@ def loops(engine: exact._Engine, first: int) -> dict[str, Callable[[], object]]:
         ),
         "best list, for the regret": lambda: judged(world, rules, one, theta, first, scratch, margin),
         "clicks and learning": lambda: played(*state),
-        "triggers": lambda: triggered(*state),
-        "new decision in every round": lambda: updated(*state),
+        "triggers": lambda: triggered(*state, False),
+        "new decision in every round": lambda: triggered(*state, rules.every_round),
         "windows, events, server, Python": lambda: engine._play_window(first, ROUNDS),
     }
 

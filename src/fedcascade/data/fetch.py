@@ -114,13 +114,16 @@ def _download(dataset: Dataset, url: str, home: Path, record: Path, progress: Pr
     part = home / f"{dataset.archive}.part"
     _complete(url, part, progress)
     found = _digest(part, "md5")
-    if found != expected:
+    facts = {"url": url, "md5": found, "sha256": _digest(part, "sha256"), "bytes": _size(part)}
+    try:
+        require(found == expected, f"{url} has MD5 {found}, but its publisher says {expected}: not kept, try again")
+        contents = _members(part, (dataset.ratings, dataset.terms), url)
+    finally:
         part.unlink()
-        raise ValueError(f"{url} came with MD5 {found}, but its publisher says {expected}: it was not kept, try again")
-    files = _unpack(part, (dataset.ratings, dataset.terms), home, url)
-    facts = {"url": url, "md5": found, "sha256": _digest(part, "sha256"), "bytes": part.stat().st_size, "files": files}
-    _write(record, json.dumps(facts, indent=2).encode())
-    part.unlink()
+    for name, content in contents.items():
+        _write(home / name, content)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    _write(record, json.dumps(facts | {"files": digests}, indent=2).encode())
 
 
 def _published_md5(url: str) -> str:
@@ -191,15 +194,13 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "reason", "") or error) or type(error).__name__
 
 
-def _unpack(archive: Path, members: tuple[str, ...], home: Path, url: str) -> dict[str, str]:
-    """Unpack the named members alone, beside the archive; returns their SHA-256."""
+def _members(archive: Path, members: tuple[str, ...], url: str) -> dict[str, bytes]:
+    """The content of the named members, by their plain names."""
     try:
         with zipfile.ZipFile(archive) as packed:
-            for member in members:
-                _write(home / Path(member).name, packed.read(member))
+            return {Path(member).name: packed.read(member) for member in members}
     except (zipfile.BadZipFile, KeyError) as error:
         raise ValueError(f"{url} is not the archive that was expected: {error}") from None
-    return {Path(member).name: _digest(home / Path(member).name, "sha256") for member in members}
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ from fedcascade.checks import require
 from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
 from fedcascade.environments.matrices import Triplets
 
-CHUNK = 1 << 22
+CHUNK = 1 << 20
 LONGEST_LINE = 1 << 24
 
 

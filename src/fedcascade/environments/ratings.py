@@ -125,18 +125,19 @@ class Ratings(Clustered):
         found = self._vectors(self.steps.matrix(ratings), dimension)
         sampled = lifted_if(self.steps.lifted, _sample(found.users, users, seed))
         centres, labels = kmeans(sampled, clusters, seed=seed)
+        # Single precision, as items have: the last bits, which depend on the solver of the SVD, are rounded away.
+        self.centres = centres.astype(np.float32).astype(np.float64)
         catalogue = lifted_if(self.steps.lifted, found.items).T.astype(np.float32, order="C")
         super().__init__(
             seed=seed,
             clusters=labels,
-            thetas=centres[labels],
+            thetas=self.centres[labels],
             items=items,
             lifted=self.steps.lifted,
             catalogue=catalogue if self.steps.shelf == "catalogue" else None,
             arrivals=arrivals,
         )
         self.singular_values = found.singular_values
-        self.centres = centres
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], **options: Any) -> Self:

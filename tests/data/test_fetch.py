@@ -81,6 +81,7 @@ def publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
         def log_message(self, *_: object) -> None:
             pass
 
+    monkeypatch.setattr(fetching, "PAUSE", 0.0)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -125,9 +126,24 @@ def test_what_is_in_the_cache_is_not_fetched_again(publisher: Publisher, tmp_pat
     assert (again.cached, again.sha256, again.ratings) == (True, first.sha256, first.ratings)
 
 
-def test_a_cache_that_was_changed_is_noticed(publisher: Publisher, tmp_path: Path) -> None:
-    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
-    found.ratings.write_text("userId,movieId,rating\n1,1,1\n")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ratings.csv", "userId,movieId,rating\n1,1,1\n"),
+        ("README.txt", None),
+        ("fetched.json", "{}"),
+        ("fetched.json", "something else"),
+    ],
+)
+def test_a_cache_that_was_changed_is_noticed(
+    publisher: Publisher, tmp_path: Path, name: str, content: str | None
+) -> None:
+    fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    changed = tmp_path / "movielens-small" / name
+    if content is None:
+        changed.unlink()
+    else:
+        changed.write_text(content)
     with pytest.raises(ValueError, match="are not those that were fetched: remove that folder"):
         fetch("movielens-small", source=publisher.address, folder=tmp_path)
 

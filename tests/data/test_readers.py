@@ -115,7 +115,7 @@ REVIEW = b'{"user_id": "a", "business_id": "b", "stars": 3.0, "text": "x"}\n'
         ),
         ("a.csv", b"user,item,rating\n1,,3\n", "line 2 has no item"),
         ("a.csv", b"user,item,rating\n,2,3\n", "line 2 has no user"),
-        ("a.csv", b"user,item,rating\n1,2,3,4\n", "cannot be read"),
+        ("a.csv", b"user,item,rating\n1,2,3\n1,2,3,4\n", "line 3 has 4 fields, but the header names 3"),
         ("a.csv", b"user,thing,rating\n1,2,3\n", "for the item: it has user, thing, rating"),
         ("a.dat", b"1::2::3::9\n1::2::good::9\n", "line 2: the rating must be a number, got 'good'"),
         ("a.dat", b"1,2,3\n", "line 1 must hold user, item and rating with :: between"),

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import urllib.error
 import urllib.request
 import zipfile
@@ -19,7 +20,8 @@ from fedcascade.checks import known, require
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 CHUNK = 1 << 16
 PATIENCE = 30.0  # seconds without a byte
-ATTEMPTS = 5  # connections that break without having brought a byte
+ATTEMPTS = 5  # connections in a row that break without having brought a byte
+PAUSE = 1.0  # seconds to wait after such a one, longer each time
 
 Progress = Callable[[int, int], None]
 
@@ -101,11 +103,14 @@ def fetch(
 
 
 def _fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -> Fetched:
-    facts: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
     ratings, terms = (home / Path(name).name for name in (dataset.ratings, dataset.terms))
-    whole = all(file.is_file() and _digest(file, "sha256") == facts["files"][file.name] for file in (ratings, terms))
+    try:
+        facts: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        brought = {key: facts[key] for key in ("url", "md5", "sha256", "bytes")}
+        whole = all(_digest(file, "sha256") == facts["files"][file.name] for file in (ratings, terms))
+    except (ValueError, KeyError, TypeError, FileNotFoundError):
+        whole = False
     require(whole, f"the files in {home} are not those that were fetched: remove that folder and fetch again")
-    brought = {key: facts[key] for key in ("url", "md5", "sha256", "bytes")}
     return Fetched(ratings=ratings, terms=terms, licence=dataset.licence, cached=cached, **brought)
 
 
@@ -151,9 +156,9 @@ def _complete(url: str, part: Path, progress: Progress | None) -> None:
         except (urllib.error.URLError, ConnectionError, TimeoutError, HTTPException) as error:
             reason = _reason(error)
         idle = idle + 1 if _size(part) <= before else 0
-        require(
-            idle < ATTEMPTS, f"cannot fetch {url}: {reason}; {_size(part):,} bytes are kept, the same command goes on"
-        )
+        kept = f"{_size(part):,} bytes are kept, the same command goes on"
+        require(idle < ATTEMPTS, f"cannot fetch {url}: {reason}; {kept}")
+        time.sleep(PAUSE * idle)
 
 
 def _continue(url: str, part: Path, progress: Progress | None) -> bool:

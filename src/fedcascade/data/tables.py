@@ -55,6 +55,7 @@ def _read_headed(path: Path, columns: Columns | None, separator: str) -> Triplet
         lambda: pl.scan_csv(path, separator=separator, infer_schema=False),
         lambda there: find_columns(there, columns, path),
         lambda row: f"line {_line_of_row(path, separator, row)}",
+        lambda: _line_too_long(path, separator),
     )
 
 
@@ -80,15 +81,16 @@ def _triplets(
     scan: Callable[[], pl.LazyFrame],
     choose: Callable[[list[str]], Columns],
     place: Callable[[int], str],
+    explain: Callable[[], str] = lambda: "",
 ) -> Triplets:
-    """Check and number the three columns; ``place`` says in words where a row is."""
+    """Check and number the three columns; ``place`` says where a row is, ``explain`` what polars did not like."""
     try:
         names = choose(scan().collect_schema().names())
         selected = scan().select(**{what: pl.col(name) for what, name in names._asdict().items()})
         table = selected.collect().with_row_index("row")
     except PolarsError as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} cannot be read: {reason}") from None
+        reason = explain() or f" cannot be read: {str(error).partition(chr(10))[0]}"
+        raise ValueError(f"{path}{reason}") from None
     table = table.filter(~pl.all_horizontal(pl.col(Columns._fields).is_null()))  # empty lines
     text = table["rating"].dtype == pl.String
     rating = pl.col("rating").str.strip_chars() if text else pl.col("rating")
@@ -140,3 +142,14 @@ def _line_of_row(path: Path, separator: str, row: int) -> int:
         reader = csv.reader(file, delimiter=separator)
         next(islice(reader, row + 1, row + 2), None)
         return reader.line_num
+
+
+def _line_too_long(path: Path, separator: str) -> str:
+    """Says which line has more fields than the header, if one has."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.reader(file, delimiter=separator)
+        columns = len(next(reader, []))
+        for row in reader:
+            if len(row) > columns:
+                return f", line {reader.line_num} has {len(row)} fields, but the header names {columns}"
+    return ""

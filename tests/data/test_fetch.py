@@ -234,6 +234,7 @@ def test_what_the_publisher_does_not_have_is_said(publisher: Publisher, tmp_path
 def test_a_server_that_is_not_there_is_said(tmp_path: Path, publisher: Publisher) -> None:
     with pytest.raises(ValueError, match=r"cannot fetch http://127\.0\.0\.1:1/ml-latest-small\.zip\.md5"):
         fetch("movielens-small", source="http://127.0.0.1:1", folder=tmp_path)
+    assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="source must be an http or https address"):
         fetch("movielens-small", source="file:///etc", folder=tmp_path)
     with pytest.raises(ValueError, match="unknown dataset 'movielens-smal': did you mean 'movielens-small'"):

@@ -93,11 +93,10 @@ def fetch(
     dataset, home = DATASETS[name], (folder or cache_folder()) / name
     record = home / "fetched.json"
     try:
-        if not record.exists():
-            home.mkdir(parents=True, exist_ok=True)
+        cached = record.exists()
+        if not cached:
             _download(dataset, f"{source.rstrip('/')}/{dataset.archive}", home, record, progress)
-            return _fetched(dataset, home, record, cached=False)
-        return _fetched(dataset, home, record, cached=True)
+        return _fetched(dataset, home, record, cached=cached)
     except OSError as error:
         raise ValueError(f"cannot keep {name} in {home}: {error.strerror or error}") from None
 
@@ -116,6 +115,7 @@ def _fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -> Fet
 
 def _download(dataset: Dataset, url: str, home: Path, record: Path, progress: Progress | None) -> None:
     expected = _published_md5(f"{url}.md5")
+    home.mkdir(parents=True, exist_ok=True)
     part = home / f"{dataset.archive}.part"
     _complete(url, part, progress)
     found = _digest(part, "md5")

@@ -3,7 +3,6 @@
 What stays in memory is 24 bytes per rating and one entry per user and item: the text of reviews is skipped.
 """
 
-import math
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,9 +87,9 @@ def _complain(path: Path, names: Columns, decoder: Any, first: int, chunk: bytes
             row = _decoded(line, path, number)
             where = f"{path}, line {number}"
             require(isinstance(row, dict), f"{where} is not a JSON object")
-            rating = row.get(names.rating, math.nan)
             for name in names:
                 require(name in row, f"{where} has no '{name}'")
+            rating = row[names.rating]
             good = isinstance(rating, int | float) and not isinstance(rating, bool)
             require(good, f"{where}: {names.rating} must be a number, got {rating!r}")
             raise ValueError(f"{where}: {error}") from None

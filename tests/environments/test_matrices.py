@@ -143,7 +143,7 @@ def test_a_rank_that_is_not_there_is_refused() -> None:
 
 
 def test_generated_ratings_are_low_rank_with_noise_and_a_long_tail() -> None:
-    matrix = generated_ratings(500, 400, seed=3)
+    matrix = generated_ratings(seed=3)
     assert 0.05 < (matrix > 0).mean() < 0.1
     assert set(np.unique(matrix)) == {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
     for axis in (0, 1):
@@ -154,7 +154,7 @@ def test_generated_ratings_are_low_rank_with_noise_and_a_long_tail() -> None:
     # Low rank: 20 singular values hold more than they do when ratings keep to their item but change users.
     shuffled = np.random.default_rng(0).permuted(matrix, axis=0)
     share = [(each[1:20] ** 2).sum() / (each**2).sum() for each in map(_singular, (matrix, shuffled))]
-    assert share[0] > 1.5 * share[1]
+    assert share[0] > 2 * share[1]
 
 
 def _singular(matrix: np.ndarray) -> np.ndarray:

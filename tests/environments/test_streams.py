@@ -14,7 +14,7 @@ from fedcascade.environments import streams
 
 SEEDS = st.integers(0, 2**64 - 1)
 ROUNDS = st.integers(0, 2**56 - 1)
-STREAMS = st.integers(1, 8)
+STREAMS = st.integers(1, 11)
 SIZES = st.integers(0, 70)
 
 

@@ -137,8 +137,11 @@ def _decide(rules: Rules, one: Fleet) -> None:
     """DownloadAndBuffer: the ridge of both together, by the same steps as ``Ridge``."""
     upper = _factor(rules.lambda_, one)
     root = linear.inverse_root(upper)
-    one.theta[:] = linear.solve(root, one.moment + one.buffer_moment)
-    one.root[:] = root
+    theta = linear.solve(root, one.moment + one.buffer_moment)
+    for j in range(theta.size):  # one.theta[:] = theta does the same, and takes three seconds to compile
+        one.theta[j] = theta[j]
+        for k in range(theta.size):
+            one.root[j, k] = root[j, k]
     inside = max(0.0, linear.log_determinant(upper) + rules.beta_shift)
     one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
 

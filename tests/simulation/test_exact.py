@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade import PerCategory, Synthetic, simulate
+from fedcascade.environments.clustered import Clustered
+from fedcascade.environments.ratings import Ratings, generated_ratings
 from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES, Policy
@@ -32,7 +34,7 @@ def assert_equal(ours: Trace, theirs: Trace) -> None:
     assert ours.observations == theirs.observations
 
 
-def both(world: Synthetic, policy: Policy, rounds: int, length: int, **options: int) -> tuple[Trace, Trace]:
+def both(world: Clustered, policy: Policy, rounds: int, length: int, **options: int) -> tuple[Trace, Trace]:
     oracle = TopK(length=length)
     fast = exact.simulate(world, policy, rounds=rounds, oracle=oracle, keep_lists=True, **options)
     slow = reference.simulate(world, policy, rounds=rounds, oracle=oracle, keep_lists=True)
@@ -60,6 +62,17 @@ def test_odd_shapes_give_the_same_trace(name: str, world: Synthetic, length: int
     assert_equal(fast, slow)
     if name == "fedc3ucb-h":
         assert fast.clusters > 1, "the graph must have split, or this test shows little"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("items", [201, (2, 9)], ids=["whole-catalogue", "short-lists"])
+@pytest.mark.parametrize("preset", ["catalogue", "paper"])
+def test_ratings_give_the_same_trace(name: str, items: int | tuple[int, int], preset: str) -> None:
+    matrix = generated_ratings(120, 201, seed=5)
+    world = Ratings.from_matrix(matrix, users=13, clusters=4, dimension=7, items=items, preset=preset, seed=6)
+    fast, slow = both(world, tuned(name, QUICK), 2_000, 4)
+    assert_equal(fast, slow)
+    assert fast.regret > 0
 
 
 @settings(deadline=None, max_examples=40)

@@ -24,6 +24,9 @@ AUXILIARY = 5  # the random exchanges
 TIE = 6  # the order of equally good items
 THETA = 7  # the users' preferences
 CLUSTER = 8  # which users are alike
+SAMPLE = 9  # which users of a ratings file take part
+KMEANS = 10  # where k-means starts
+RATINGS = 11  # generated ratings
 
 _LANES = 16  # scratch rows are a multiple of this long, so that no vector loop has a slow remainder
 
@@ -33,7 +36,8 @@ _LOW32, _LOW24 = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFF)
 _24, _32 = np.uint64(24), np.uint64(32)
 
 # Typed, because numba turns float32 * 1.0 into float64 and int32 + uint32 into int64.
-_HALF, _ONE, _MINUS_TWO, _TINY = np.float32(0.5), np.float32(1.0), np.float32(-2.0), np.float32(1e-30)
+_ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
+_MINUS_TWO, _TINY = np.float32(-2.0), np.float32(1e-30)
 _STEP = np.float32(2.0**-23)
 _ROOT_HALF = np.float32(0.5**0.5)
 _ROOT_HALF_BITS, _TO_ROOT_HALF = np.int32(0x3F3504F3), np.int32(0x3F800000 - 0x3F3504F3)
@@ -233,3 +237,36 @@ def unit_items_into(seed: Integer, round_: Integer, out: NDArray[np.float32], li
     normals_into(seed, ITEMS, round_, out[:free])
     _resize(out[:free], _ROOT_HALF if lifted else _ONE)
     out[free:] = _ROOT_HALF
+
+
+@compiled
+def catalogue_items_into(
+    seed: Integer, round_: Integer, out: NDArray[np.float32], catalogue: NDArray[np.float32]
+) -> None:
+    """Fill out (dimension, items) with different columns of ``catalogue``, every choice equally likely.
+
+    The first steps of a Fisher-Yates shuffle, so that the first items do not depend on how many are drawn.
+    Columns of out for which there is no item left are 0.
+    """
+    offered = catalogue.shape[1]
+    drawn = min(out.shape[1], offered)
+    block, order = np.empty((4, _padded(drawn)), np.uint32), np.arange(offered)
+    _blocks_into(seed, ITEMS, round_, 0, block)
+    for i in range(drawn):
+        j = i + np.int64((np.uint64(block[0, i]) * np.uint64(offered - i)) >> _32)
+        order[i], order[j] = order[j], order[i]
+    for k in range(out.shape[0]):
+        for i in range(drawn):
+            out[k, i] = catalogue[k, order[i]]
+    out[:, drawn:] = _ZERO
+
+
+@compiled
+def items_into(
+    seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool, catalogue: NDArray[np.float32]
+) -> None:
+    """Fill out (dimension, items) with a round's items: from ``catalogue``, or fresh ones where it is empty."""
+    if catalogue.shape[1] > 0:
+        catalogue_items_into(seed, round_, out, catalogue)
+    else:
+        unit_items_into(seed, round_, out, lifted)

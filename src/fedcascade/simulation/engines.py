@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Literal, cast, get_args
 
 from fedcascade.checks import known
+from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
-from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation import exact, reference
@@ -66,7 +66,7 @@ def simulate(
             progress=progress,
         )
     return exact.simulate(
-        cast(Synthetic, environment),
+        cast(Clustered, environment),
         policy,
         rounds=rounds,
         oracle=cast(TopK, oracle),

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import whole
+from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
+from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.messages import Cause, Download, Upload
@@ -40,7 +42,7 @@ CAUSES = {
 }
 
 KNOWN = {
-    Synthetic,
+    *(Synthetic, Ratings),
     TopK,
     LastDownload,
     DownloadAndBuffer,
@@ -67,7 +69,7 @@ def leaves(trigger: Trigger) -> list[Trigger]:
 
 
 def simulate(
-    environment: Synthetic,
+    environment: Clustered,
     policy: Policy,
     *,
     rounds: int,
@@ -81,7 +83,7 @@ def simulate(
     """Run a policy; the arguments are those of ``reference.simulate``.
 
     Args:
-        environment: a synthetic world.
+        environment: a world of clustered users, synthetic or from ratings.
         policy: a policy of parts that this engine knows (see ``unknown_part``).
         rounds: T.
         oracle: how long lists are.
@@ -105,7 +107,7 @@ class _Engine:
 
     def __init__(
         self,
-        environment: Synthetic,
+        environment: Clustered,
         policy: Policy,
         oracle: TopK,
         stage: Stage,
@@ -204,7 +206,7 @@ class _Engine:
         one.numbers[kernels.TAUGHT] = 0.0
 
 
-def compile_world(environment: Synthetic) -> kernels.World:
+def compile_world(environment: Clustered) -> kernels.World:
     """The environment as compiled code sees it."""
     return kernels.World(
         seed=environment.seed,
@@ -212,6 +214,7 @@ def compile_world(environment: Synthetic) -> kernels.World:
         fewest_items=environment.fewest_items,
         most_items=environment.most_items,
         thetas=environment.thetas,
+        catalogue=environment.catalogue,
     )
 
 

@@ -20,13 +20,14 @@ EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in Fleet.counts
 
 
 class World(NamedTuple):
-    """A synthetic environment, as compiled code sees it."""
+    """An environment of clustered users, as compiled code sees it."""
 
     seed: np.uint64
     lifted: bool
     fewest_items: int
     most_items: int
     thetas: NDArray[np.float64]
+    catalogue: NDArray[np.float32]  # one column per item; without columns, rounds draw fresh items
 
 
 class Rules(NamedTuple):
@@ -167,7 +168,7 @@ def _play(
 ) -> None:
     """One round: draw the items, choose the list, click, learn, count the regret."""
     items = streams.shelf(world.seed, t, world.fewest_items, world.most_items)
-    streams.unit_items_into(world.seed, t, scratch.columns, world.lifted)
+    streams.items_into(world.seed, t, scratch.columns, world.lifted, world.catalogue)
     _weigh(theta, scratch)
     beta = one.numbers[BETA]
     chosen = choose(world.seed, t, items, rules.length, one.theta, one.root, beta, margin, scratch)

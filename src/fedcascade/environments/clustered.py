@@ -1,0 +1,113 @@
+"""What worlds of clustered users share: who arrives, what is on the shelf, what gets clicked, and luck."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcascade.checks import require, whole
+from fedcascade.environments import streams
+from fedcascade.learning.linear import means
+
+
+class Clustered:
+    """An ``Environment`` of users whose clicks follow their theta, every draw from one seed.
+
+    Args:
+        seed: names this world; the same seed is the same world, round by round.
+        clusters: the true cluster of each user.
+        thetas: the true theta of each user, one row per user.
+        items: how many items a round offers, or the (least, most) between which each round draws.
+        lifted: whether fresh random items are lifted.
+        catalogue: the items that rounds draw from, one column per item; with no column, rounds draw fresh ones.
+        arrivals: how likely each user is to arrive, up to scale; uniform if None.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        clusters: NDArray[np.int64],
+        thetas: NDArray[np.float64],
+        items: int | tuple[int, int],
+        lifted: bool,
+        catalogue: NDArray[np.float32] | None = None,
+        arrivals: ArrayLike | None = None,
+    ) -> None:
+        self.seed = np.uint64(seed)
+        self.clusters = clusters
+        self.thetas = thetas
+        self.users, self.dimension = thetas.shape
+        self.fewest_items, self.most_items = item_bounds(items)
+        self.lifted = lifted
+        self.catalogue = np.empty((self.dimension, 0), np.float32) if catalogue is None else catalogue
+        offered = self.catalogue.shape[1]
+        require(offered == 0 or self.most_items <= offered, f"items must be <= {offered}, the size of the catalogue, "
+                f"got {self.most_items}")  # fmt: skip
+        self._arrival_steps = arrival_steps(self.users, arrivals)
+
+    def arrival(self, round_: int) -> int:
+        """The user who arrives."""
+        return int(self.arrivals(round_, 1)[0])
+
+    def arrivals(self, first: int, count: int) -> NDArray[np.int64]:
+        """The users who arrive in ``count`` rounds from ``first`` on."""
+        users = np.empty(count, np.int64)
+        streams.arrivals(self.seed, first, self._arrival_steps, users)
+        return users
+
+    def items(self, round_: int) -> NDArray[np.float32]:
+        """The features on offer, one row per item."""
+        columns = np.empty((self.dimension, self.shelf(round_)), np.float32)
+        streams.items_into(self.seed, round_, columns, self.lifted, self.catalogue)
+        return columns.T
+
+    def shelf(self, round_: int) -> int:
+        """How many items a round offers."""
+        return int(streams.shelf(self.seed, round_, self.fewest_items, self.most_items))
+
+    def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: ARG002
+        """<theta, x>, clipped to [0, 1]."""
+        return np.clip(means(self.thetas[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
+
+    def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """w_t(i): each item has its own luck in a round, wherever in a list it stands."""
+        luck = [streams.uniform(self.seed, streams.CLICK, round_, int(item)) for item in items]
+        return np.asarray(luck) < weights
+
+    def ties(self, round_: int, items: int) -> NDArray[np.uint32]:
+        """A random word per item."""
+        return streams.words(self.seed, streams.TIE, round_, items)
+
+    def draw(self, round_: int) -> float:
+        """The round's uniform number."""
+        return float(streams.uniform(self.seed, streams.AUXILIARY, round_, 0))
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what cannot name a world."""
+    whole("seed", seed, 0)
+    require(seed < 2**64, f"seed must be in 0..2^64 - 1, got {seed}")
+
+
+def lift(units: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(z, 1) / sqrt(2) of every row."""
+    lifted: NDArray[np.float64] = np.hstack([units, np.ones((len(units), 1))]) * 0.5**0.5
+    return lifted
+
+
+def item_bounds(items: int | tuple[int, int]) -> tuple[int, int]:
+    """The least and the most items of a round."""
+    fewest, most = (items, items) if isinstance(items, int) else items
+    whole("items", fewest)
+    whole("items", most)
+    require(fewest <= most, f"items must be (least, most) with least <= most, got {items}")
+    return fewest, most
+
+
+def arrival_steps(users: int, arrivals: ArrayLike | None) -> NDArray[np.float64]:
+    """The inner steps of the cumulative distribution: as many as are <= a draw, that user arrives."""
+    weights = np.ones(users) if arrivals is None else np.asarray(arrivals, np.float64)
+    good = weights.shape == (users,) and bool(np.all(np.isfinite(weights))) and bool(np.all(weights > 0))
+    require(good, f"arrivals must be {users} finite numbers > 0, one per user")
+    shares = weights / weights.max()
+    steps: NDArray[np.float64] = np.cumsum(shares) / shares.sum()
+    return steps[:-1]

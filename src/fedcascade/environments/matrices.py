@@ -1,0 +1,166 @@
+"""From ratings to vectors: the most active users and most rated items, a matrix, its singular vectors."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import known, require, whole
+from fedcascade.environments import streams
+
+Selection = Literal["independent", "nested"]
+Values = Literal["stars", "counts", "threshold"]
+Scaling = Literal["root", "none"]
+
+NOTHING = 1e-10  # a vector shorter than this, next to the longest, points nowhere
+RANK, DENSITY, TAIL = 20, 0.1, 0.7  # of generated ratings
+
+
+class Triplets(NamedTuple):
+    """Ratings, one place each in three arrays; users and items are numbered from 0."""
+
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vectors:
+    """Users and items as unit vectors, one row each, and all singular values of the matrix."""
+
+    users: NDArray[np.float64]
+    items: NDArray[np.float64]
+    singular_values: NDArray[np.float64]
+
+
+def triplets_of(matrix: NDArray[np.float64]) -> Triplets:
+    """The ratings of a matrix (users, items), in which 0 says that there is none.
+
+    >>> triplets_of(np.array([[5.0, 0.0], [0.0, 3.0]])).values.tolist()
+    [5.0, 3.0]
+    """
+    matrix = np.asarray(matrix, np.float64)
+    good = matrix.ndim == 2 and bool(np.all(np.isfinite(matrix)))
+    require(good, "ratings must be a matrix (users, items) of finite numbers, 0 where a user has not rated")
+    users, items = np.nonzero(matrix)
+    return Triplets(users, items, matrix[users, items])
+
+
+def rating_matrix(
+    ratings: Triplets,
+    *,
+    top_users: int = 1_000,
+    top_items: int = 1_000,
+    selection: Selection = "independent",
+    values: Values = "stars",
+    threshold: float = 4.0,
+) -> NDArray[np.float64]:
+    """The matrix of the most active users and the most rated items, the busiest first.
+
+    Args:
+        ratings: all ratings; where a user rated an item several times, their mean counts.
+        top_users: how many users to keep, at most.
+        top_items: how many items to keep, at most.
+        selection: "independent": both by all ratings; "nested": the items by the ratings of three times as many
+            users, then the users by their ratings of those items.
+        values: "stars": the ratings; "counts": how often the user rated the item; "threshold": 1 for ratings of
+            at least ``threshold``.
+        threshold: see ``values``.
+    """
+    known("selection", selection, get_args(Selection))
+    known("values", values, get_args(Values))
+    whole("top_users", top_users)
+    whole("top_items", top_items)
+    require(ratings.values.size > 0, "ratings must hold at least one rating")
+    users, items = _selected(ratings, top_users, top_items, selection == "nested")
+    rows, columns = _places(ratings.users, users), _places(ratings.items, items)
+    kept = (rows >= 0) & (columns >= 0)
+    place, size = rows[kept] * items.size + columns[kept], users.size * items.size
+    counts = np.bincount(place, minlength=size)
+    if values == "counts":
+        return counts.astype(np.float64).reshape(users.size, items.size)
+    stars = np.bincount(place, ratings.values[kept], size) / np.maximum(counts, 1)
+    chosen = stars if values == "stars" else np.where((counts > 0) & (stars >= threshold), 1.0, 0.0)
+    return chosen.reshape(users.size, items.size)
+
+
+def _selected(
+    ratings: Triplets, top_users: int, top_items: int, nested: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    if not nested:
+        return _most_frequent(ratings.users, top_users), _most_frequent(ratings.items, top_items)
+    busy = _places(ratings.users, _most_frequent(ratings.users, 3 * top_users)) >= 0
+    items = _most_frequent(ratings.items[busy], top_items)
+    both = busy & (_places(ratings.items, items) >= 0)
+    return _most_frequent(ratings.users[both], top_users), items
+
+
+def _most_frequent(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    counts = np.bincount(numbers)
+    order = np.argsort(-counts, kind="stable")[:most]
+    return order[counts[order] > 0]
+
+
+def _places(numbers: NDArray[np.int64], among: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where in ``among`` each number is, or -1."""
+    places = np.full(int(numbers.max()) + 1, -1)
+    places[among] = np.arange(among.size)
+    return places[numbers]
+
+
+def vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scaling) -> Vectors:
+    """Users and items as unit vectors: rows of U sqrt(S) and V sqrt(S), or with scaling "none" of U and V.
+
+    Singular vectors are known up to their sign; here the largest entry of each in U is positive. Users and
+    items that point nowhere are left out.
+    """
+    known("scaling", scaling, get_args(Scaling))
+    left, singular, right = np.linalg.svd(matrix, full_matrices=False)
+    rank = int((singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps).sum())
+    require(dimension <= rank, f"the ratings must be of rank >= {dimension} for this dimension, got rank {rank}")
+    left, right = left[:, :dimension], right[:dimension].T
+    signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(dimension)])
+    scales = signs * (np.sqrt(singular[:dimension]) if scaling == "root" else 1.0)
+    return Vectors(users=_units(left * scales), items=_units(right * scales), singular_values=singular)
+
+
+def _units(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    lengths = np.linalg.norm(rows, axis=1)
+    some = lengths > NOTHING * lengths.max()
+    units: NDArray[np.float64] = rows[some] / lengths[some, None]
+    return units
+
+
+def generated_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> NDArray[np.float64]:
+    """A matrix of stars from 1 to 5, 0 where there is no rating: low rank, with noise and a long tail.
+
+    A user's affinity to an item has rank 20 at most. It moves both the stars, to which noise is added, and
+    whether the item is rated at all; few users and few items have most of the ratings. Less than a tenth is rated.
+
+    >>> matrix = generated_ratings(50, 80, seed=1)
+    >>> matrix.shape, sorted(set(matrix.ravel().tolist()))
+    ((50, 80), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    """
+    whole("users", users)
+    whole("items", items)
+    importance = 1.0 / np.sqrt(np.arange(1, RANK + 1))
+    importance /= np.linalg.norm(importance)
+    affinity = (_normals(seed, 0, (RANK, users)).T * importance) @ _normals(seed, 1, (RANK, items))
+    wanted = np.exp(affinity) * np.outer(_long_tail(seed, 2, users), _long_tail(seed, 3, items))
+    luck = streams.uniforms(np.uint64(seed), streams.RATINGS, 4, users * items).reshape(users, items)
+    stars = np.clip(np.rint(3.5 + 0.8 * affinity + 0.6 * _normals(seed, 5, (users, items))), 1.0, 5.0)
+    return np.where(luck < DENSITY * wanted / wanted.mean(), stars, 0.0)
+
+
+def _normals(seed: int, which: int, shape: tuple[int, int]) -> NDArray[np.float64]:
+    drawn = np.empty(shape, np.float32)
+    streams.normals_into(np.uint64(seed), streams.RATINGS, which, drawn)
+    return drawn.astype(np.float64)
+
+
+def _long_tail(seed: int, which: int, size: int) -> NDArray[np.float64]:
+    """The powers of 1, 1/2, 1/3, ..., in random order."""
+    ranks = np.argsort(streams.uniforms(np.uint64(seed), streams.RATINGS, which, size)) + 1.0
+    tail: NDArray[np.float64] = ranks**-TAIL
+    return tail

@@ -1,0 +1,160 @@
+"""A world made from ratings: users and items are singular vectors, clusters and true thetas come from k-means."""
+
+import warnings
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcascade.checks import known, require, whole
+from fedcascade.environments import streams
+from fedcascade.environments.clustered import Clustered, check_seed, lift
+from fedcascade.environments.kmeans import kmeans
+from fedcascade.environments.matrices import (
+    Scaling,
+    Selection,
+    Triplets,
+    Values,
+    Vectors,
+    generated_ratings,
+    rating_matrix,
+    triplets_of,
+    vectors,
+)
+
+__all__ = ["PRESETS", "Ratings", "Steps", "Triplets", "generated_ratings"]
+
+Shelf = Literal["catalogue", "random"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The steps from ratings to a world that can be taken in more than one way.
+
+    Args:
+        top_users: how many of the most active users to keep, at most.
+        top_items: how many of the most rated items to keep, at most.
+        selection: "independent" or "nested", see ``rating_matrix``.
+        values: what the matrix holds: "stars", "counts", or 1 for stars of at least the "threshold".
+        threshold: see ``values``.
+        scaling: "root": singular vectors times the roots of their singular values; "none": without.
+        lifted: whether vectors become (., 1) / sqrt(2), with one singular vector less.
+        shelf: "catalogue": a round offers items of the file; "random": fresh random ones, as in ``Synthetic``.
+    """
+
+    top_users: int = 1_000
+    top_items: int = 1_000
+    selection: Selection = "independent"
+    values: Values = "stars"
+    threshold: float = 4.0
+    scaling: Scaling = "root"
+    lifted: bool = False
+    shelf: Shelf = "catalogue"
+
+    def matrix(self, ratings: Triplets) -> NDArray[np.float64]:
+        """The matrix of the selected users and items."""
+        chosen = asdict(self)
+        return rating_matrix(ratings, **{name: chosen[name] for name in _OF_THE_MATRIX})
+
+
+_OF_THE_MATRIX = ("top_users", "top_items", "selection", "values", "threshold")
+
+PRESETS = {
+    "catalogue": Steps(),
+    "paper": Steps(scaling="none", lifted=True, shelf="random"),
+}
+
+
+def steps_of(preset: str, changes: dict[str, Any]) -> Steps:
+    """A preset with some steps taken in another way."""
+    known("preset", preset, PRESETS)
+    for name in changes:
+        known("step", name, (field.name for field in fields(Steps)))
+    steps = replace(PRESETS[preset], **changes)
+    known("shelf", steps.shelf, get_args(Shelf))
+    return steps
+
+
+class Ratings(Clustered):
+    """Users and items from ratings. The centres of k-means are the true thetas, as they are, not made longer.
+
+    Two presets, of which every step can be changed (see ``Steps``). In a "catalogue" world, the default, items
+    are those of the file, as vectors of norm 1, and <theta, x> is clipped to [0, 1]. A "paper" world takes only
+    the users from the file, lifted, and offers random lifted items.
+
+    Args:
+        ratings: who rated what, and how.
+        users: how many users to sample.
+        clusters: J, how many clusters k-means makes of them.
+        dimension: d, the lifting coordinate included.
+        items: how many items a round offers, or the (least, most) between which each round draws.
+        preset: "catalogue" or "paper".
+        arrivals: how likely each user is to arrive, up to scale; uniform if None.
+        seed: names this world: who is sampled, where k-means starts, and all that happens in its rounds.
+        steps: steps that differ from the preset's.
+
+    >>> world = Ratings.from_matrix(generated_ratings(60, 80), users=12, clusters=3, dimension=5, items=20)
+    >>> world.items(1).shape, np.unique(world.clusters).tolist()
+    ((20, 5), [0, 1, 2])
+    """
+
+    def __init__(
+        self,
+        ratings: Triplets,
+        *,
+        users: int = 40,
+        clusters: int = 10,
+        dimension: int = 20,
+        items: int | tuple[int, int] = 200,
+        preset: str = "catalogue",
+        arrivals: ArrayLike | None = None,
+        seed: int = 0,
+        **steps: Any,
+    ) -> None:
+        whole("users", users)
+        whole("clusters", clusters)
+        require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
+        whole("dimension", dimension, 2)
+        check_seed(seed)
+        self.steps = steps_of(preset, steps)
+        found = self._vectors(self.steps.matrix(ratings), dimension)
+        sampled = lifted_if(self.steps.lifted, _sample(found.users, users, seed))
+        centres, labels = kmeans(sampled, clusters, seed=seed)
+        catalogue = lifted_if(self.steps.lifted, found.items).T.astype(np.float32, order="C")
+        super().__init__(
+            seed=seed,
+            clusters=labels,
+            thetas=centres[labels],
+            items=items,
+            lifted=self.steps.lifted,
+            catalogue=catalogue if self.steps.shelf == "catalogue" else None,
+            arrivals=arrivals,
+        )
+        self.singular_values = found.singular_values
+        self.centres = centres
+
+    @classmethod
+    def from_matrix(cls, matrix: NDArray[np.float64], **options: Any) -> Self:
+        """The world of a matrix (users, items), 0 where a user has not rated; options are those of ``Ratings``."""
+        return cls(triplets_of(matrix), **options)
+
+    def _vectors(self, matrix: NDArray[np.float64], dimension: int) -> Vectors:
+        found = vectors(matrix, dimension - self.steps.lifted, self.steps.scaling)
+        counts = {"users": (len(matrix), len(found.users)), "items": (matrix.shape[1], len(found.items))}
+        lost = [f"{rows - kept} of {rows} {kind}" for kind, (rows, kept) in counts.items() if kept < rows]
+        if lost:
+            warnings.warn(f"left out, because their vector is zero: {' and '.join(lost)}", stacklevel=4)
+        return found
+
+
+def lifted_if(lifted: bool, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rows, lifted or as they are."""
+    return lift(rows) if lifted else rows
+
+
+def _sample(rows: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
+    """So many of the rows, in random order."""
+    there = len(rows)
+    require(count <= there, f"users must be <= {there}, as many as the ratings leave, got {count}")
+    return rows[np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, there))[:count]]

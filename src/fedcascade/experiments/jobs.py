@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from fedcascade import __version__
-from fedcascade.experiments.plan import Plan, Value
+from fedcascade.experiments.plan import Plan, Value, inside
 from fedcascade.experiments.worlds import World, build, fingerprint
 from fedcascade.federation.policies import policy
 from fedcascade.learning.oracles import TopK
@@ -79,10 +79,9 @@ def check(runs: Sequence[Run]) -> None:
 
 def play(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     """Play one run on one core."""
-    constants = {"lambda_" if name == "lambda" else name: value for name, value in job.constants.items()}
     trace = simulate(
         build(job.world, job.seed),
-        policy(job.policy).tuned(**constants),
+        policy(job.policy).tuned(**inside(job.constants)),
         rounds=job.rounds,
         oracle=TopK(length=job.list_length),
         threads=1,

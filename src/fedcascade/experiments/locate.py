@@ -9,9 +9,9 @@ _ASSIGNMENT = re.compile(r"^\s*([\w\"'.\- ]+?)\s*=")
 
 
 def line_of(text: str, path: Path) -> int:
-    """The line of the key at ``path``, or of the nearest thing around it; lines count from 1.
+    r"""The line of the key at ``path``, or of the nearest thing around it; lines count from 1.
 
-    >>> line_of("a = 1\\n[[b]]\\nc = 1\\n[[b]]\\nc = { d = 2 }", ("b", 1, "c", "d"))
+    >>> line_of("a = 1\n[[b]]\nc = 1\n[[b]]\nc = { d = 2 }", ("b", 1, "c", "d"))
     5
     """
     lines = text.splitlines()
@@ -38,6 +38,7 @@ def _lines(lines: list[str]) -> dict[Path, int]:
         if header := _HEADER.match(line):
             prefix = _resolved(_split(header[2]), counts, new=header[1] == "[[")
             found.setdefault(prefix, number)
+            found.setdefault(prefix[:-1], number)
         elif assignment := _ASSIGNMENT.match(line):
             found.setdefault(prefix + _split(assignment[1]), number)
     return found

@@ -5,8 +5,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 STYLE = """
-:root { color-scheme: light; --ink: #1c2430; --dim: #5d6875; --line: #e2e6ea; --good: #0a7a4b; --fair: #8a5a00; --bad: #b3261e; }
-body { margin: 0; background: #f6f7f9; color: var(--ink); font: 15px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+:root { color-scheme: light; --ink: #1c2430; --dim: #5d6875; --line: #e2e6ea;
+  --good: #0a7a4b; --fair: #8a5a00; --bad: #b3261e; }
+body { margin: 0; background: #f6f7f9; color: var(--ink);
+  font: 15px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
 main { max-width: 1080px; margin: 0 auto; padding: 36px 24px 64px; }
 h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 4px; }
 h2 { font-size: 1.2rem; margin: 44px 0 10px; }
@@ -30,7 +32,8 @@ tr:last-child td { border-bottom: 0; }
 .good { color: var(--good); } .fair { color: var(--fair); } .bad { color: var(--bad); }
 code { font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .88em; }
 pre { margin: 0; white-space: pre-wrap; font-size: .85rem; }
-@media print { body { background: #fff; } main { max-width: none; padding: 0; } figure, .card, tr { break-inside: avoid; } }
+@media print { body { background: #fff; } main { max-width: none; padding: 0; }
+  figure, .card, tr { break-inside: avoid; } }
 """
 
 
@@ -65,7 +68,8 @@ def table(
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     above = f"<caption>{text(caption)}</caption>" if caption else ""
     return Html(
-        f"<div class=card><table>{above}<thead><tr>{cells(header, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<div class=card><table>{above}<thead><tr>{cells(header, 'th')}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 

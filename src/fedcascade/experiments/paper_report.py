@@ -89,8 +89,8 @@ def _rule(results: Results) -> str:
     )
     return (
         "A gap holds if its mean is above zero beyond the noise of the runs (the 95% interval of the mean). "
-        f"{sizes}Where the interval only allows for that, it holds within noise. Gaps are taken run by run: in a "
-        "run, all systems meet the same users, items and luck."
+        f"{sizes}Where the mean is on the right side and the interval only allows for the rest, it holds within noise. "
+        "Gaps are taken run by run: in a run, all systems meet the same users, items and luck."
     )
 
 
@@ -110,8 +110,10 @@ def _exchanges(results: Results, found: Sequence[Claim]) -> Html:
         for claim in found
         if claim.unit == "exchanges"
     ]
-    rounds = results.plans[0].rounds
-    caption = f"Exchanges with the server. Paper: after {paper.ROUNDS:,} rounds. Ours: after {rounds:,}, mean ± standard deviation."
+    caption = (
+        f"Exchanges with the server. Paper: after {paper.ROUNDS:,} rounds. "
+        f"Ours: after {results.plans[0].rounds:,}, mean ± standard deviation."
+    )
     return page.table(
         ("where", "system", "paper", "ours", "difference", "verdict"), rows, numbers=(2, 3, 4), caption=caption
     )

@@ -188,8 +188,8 @@ class _Reader:
         self, row: policies.Policy, label: str, constants: dict[str, Value], point: dict[str, Value], at: KeyPath
     ) -> System:
         """One system; the policy itself refuses a constant that is out of bounds."""
-        given = {f"{k}_" if k == "lambda" else k: v for k, v in (constants | point).items()}
-        tuned = self.at((*at, "grid" if point else "constants"), lambda: row.tuned_where_known(given))
+        tuned = self.at((*at, "constants"), lambda: row.tuned_where_known(inside(constants)))
+        tuned = self.at((*at, "grid"), lambda: tuned.tuned_where_known(inside(point)))
         return System(_suffixed(label, point), row.name, _plain(tuned.constants()))
 
     def points(self, grid: Mapping[str, Sequence[Any]], at: KeyPath) -> list[dict[str, Any]]:
@@ -205,7 +205,7 @@ class _Reader:
             try:
                 known("key", key, names)
             except ValueError as error:
-                expected = "" if "expected" in str(error) else f"; expected one of {', '.join(sorted(names))}"
+                expected = "" if "expected" in str(error) else f" (expected one of {', '.join(sorted(names))})"
                 raise self.refusal(f"{error}{expected}", (*at, key)) from None
 
     def convert(self, value: Any, shape: type[Kind], at: KeyPath) -> Kind:
@@ -265,6 +265,11 @@ def _suffixed(name: str, point: Mapping[str, Any]) -> str:
 def _outside(constants: Mapping[str, Any]) -> dict[str, Any]:
     """Constants under the names that people type: lambda, not lambda_."""
     return {name.rstrip("_"): value for name, value in constants.items()}
+
+
+def inside(constants: Mapping[str, Any]) -> dict[str, Any]:
+    """Constants under the names that policies use."""
+    return {"lambda_" if name == "lambda" else name: value for name, value in constants.items()}
 
 
 def _plain(constants: Mapping[str, Any]) -> dict[str, Value]:

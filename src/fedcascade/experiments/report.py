@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import polars as pl
@@ -30,11 +30,17 @@ class Line(NamedTuple):
 def summary(results: Results) -> list[Line]:
     """A line for every system in every environment, in the order of the plans."""
     groups = results.runs.group_by("experiment", "environment", "system", maintain_order=True)
-    return [Line(*map(str, names), **_spreads(rows)) for names, rows in groups]
-
-
-def _spreads(rows: pl.DataFrame) -> dict[str, Any]:
-    return {quantity: spread(rows[quantity].to_list()) for quantity in QUANTITIES}
+    return [
+        Line(
+            experiment=str(experiment),
+            environment=str(environment),
+            system=str(system),
+            regret=spread(rows["regret"].to_list()),
+            exchanges=spread(rows["exchanges"].to_list()),
+            clustering_error=spread(rows["clustering_error"].to_list()),
+        )
+        for (experiment, environment, system), rows in groups
+    ]
 
 
 def write_report(results: Results) -> Path:

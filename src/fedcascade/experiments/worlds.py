@@ -5,12 +5,12 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 from msgspec import Meta, Struct
-from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
+from fedcascade.environments.matrices import Triplets, generated_ratings, triplets_of
+from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import DirectionKind, FeatureKind, Synthetic
 
 Count = Annotated[int, Meta(ge=1)]
@@ -29,7 +29,10 @@ class SyntheticWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="s
 
 
 class RatingsWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ratings"):
-    """Users and clusters from ratings: those of a file, or generated ones where no file is given."""
+    """Users and clusters from ratings: those of a file, or generated ones where no file is given.
+
+    The fields from ``top_users`` on are the steps of ``environments.ratings.Steps``; None leaves the preset's.
+    """
 
     file: str | None = None
     preset: Literal["paper", "catalogue"] = "catalogue"
@@ -37,6 +40,14 @@ class RatingsWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rat
     clusters: Count = 10
     dimension: Annotated[int, Meta(ge=2)] = 20
     items: Count = 200
+    top_users: Count | None = None
+    top_items: Count | None = None
+    selection: Literal["independent", "nested"] | None = None
+    values: Literal["stars", "counts", "threshold"] | None = None
+    threshold: float | None = None
+    scaling: Literal["root", "none"] | None = None
+    lifted: bool | None = None
+    shelf: Literal["catalogue", "random"] | None = None
 
 
 World = SyntheticWorld | RatingsWorld
@@ -68,19 +79,20 @@ def _bounds(items: int | tuple[int, ...]) -> int | tuple[int, int]:
 
 
 def _rated(world: RatingsWorld, seed: int) -> Environment:
-    from fedcascade.environments.ratings import Ratings
-
-    sizes = {name: getattr(world, name) for name in ("users", "clusters", "dimension", "items", "preset")}
-    if world.file is None:
-        return Ratings.from_matrix(_generated(), **sizes, seed=seed)
-    return Ratings.from_file(world.file, **sizes, seed=seed)
+    given = {name: getattr(world, name) for name in world.__struct_fields__ if name != "file"}
+    return Ratings(
+        _ratings(world.file), seed=seed, **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 @cache
-def _generated() -> NDArray[np.float64]:
-    from fedcascade.environments.ratings import generated_ratings
+def _ratings(file: str | None) -> Triplets:
+    """The ratings of a file, read once in a process."""
+    if file is None:
+        return triplets_of(generated_ratings())
+    from fedcascade.data import read_ratings
 
-    return generated_ratings()
+    return read_ratings(file)
 
 
 @cache

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -120,14 +121,10 @@ def on_ray(*, address: str | None = None) -> Scheduler:
 def _ray(jobs: Sequence[Job], tell: Tell, address: str | None) -> Iterator[tuple[Job, Record]]:
     import ray
 
+    _check_address(address)
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            configure_logging=False,
-            include_dashboard=False if address is None else None,
-        )
-    except ConnectionError as error:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
         raise ValueError(f"no Ray cluster at '{address}': {error}") from None
     try:
         remote = ray.remote(num_cpus=1, max_retries=3)(play)
@@ -142,3 +139,14 @@ def _ray(jobs: Sequence[Job], tell: Tell, address: str | None) -> Iterator[tuple
                 yield job, ray.get(reference)
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Refuse at once an address where nobody listens; Ray itself would go on trying for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise ValueError(f"no Ray cluster at '{address}': {error}") from None

@@ -1,8 +1,8 @@
 """The documentation runs: its Python blocks, its commands, and every name that it points to.
 
-A ``python`` block runs, all blocks of a file in one namespace; a ``text`` block right after it is what it prints. A
-``console`` block that starts with ``$ fedcascade`` runs, and what follows is what it prints; ``...`` stands for what
-depends on the machine, and line breaks may be moved.
+A page runs from top to bottom in a folder of its own. A ``python`` block runs, all blocks of a page in one namespace; a
+``text`` block right after it is what it prints. A ``console`` block that starts with ``$ fedcascade`` runs, and what
+follows is what it prints; ``...`` stands for what depends on the machine, and line breaks may be moved.
 """
 
 import ast
@@ -70,29 +70,31 @@ def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in page.read_text("utf-8")], ids=named)
-def test_python_blocks_run_and_print_what_the_page_says(
+def runs(block: Block) -> bool:
+    return block.language == "python" or (block.language == "console" and block.text.startswith("$ fedcascade "))
+
+
+@pytest.mark.usefixtures("_no_terminal")
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(runs, blocks(page)))], ids=named)
+def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "page"}
     found = blocks(page)
     for block, after in zip(found, [*found[1:], None], strict=True):
-        if block.language != "python":
+        if not runs(block):
             continue
-        source = "\n" * (block.line - 1) + block.text
-        exec(compile(source, str(page), "exec"), namespace)
+        where, promised = f"{page.name}:{block.line}", None
+        if block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+            promised = after.text if after is not None and after.language == "text" else None
+        else:
+            asked, promised = split_command(block)
+            main(shlex.split(asked)[1:])
         printed = capsys.readouterr().out
-        if after is not None and after.language == "text":
-            assert_prints(printed, after.text, f"{page.name}:{block.line}")
-
-
-@pytest.mark.usefixtures("_no_terminal")
-@pytest.mark.parametrize("block", commands("fedcascade"))
-def test_commands_run_and_print_what_the_page_says(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
-    asked, promised = split_command(block)
-    main(shlex.split(asked)[1:])
-    assert_prints(capsys.readouterr().out, promised, asked)
+        if promised is not None:
+            assert_prints(printed, promised, where)
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedcascade.environments.ratings import Ratings
     from fedcascade.environments.synthetic import Synthetic
     from fedcascade.federation.agent import Agent
     from fedcascade.federation.policies import POLICIES, Policy, policy
@@ -22,6 +23,7 @@ _HOME = {
     "POLICIES": "federation.policies",
     "PerCategory": "learning.oracles",
     "Policy": "federation.policies",
+    "Ratings": "environments.ratings",
     "Server": "federation.server",
     "Synthetic": "environments.synthetic",
     "TopK": "learning.oracles",
@@ -35,6 +37,7 @@ __all__ = [
     "Agent",
     "PerCategory",
     "Policy",
+    "Ratings",
     "Server",
     "Synthetic",
     "TopK",

@@ -6,13 +6,14 @@ Heavy modules are imported by the command that needs them, so that ``fedcascade 
 import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError
 
 from fedcascade import __version__
-from fedcascade.cli.options import Constants, Whole, World, chosen_policies, option
+from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
 
 app = App(
     name="fedcascade",
@@ -21,8 +22,6 @@ app = App(
     version=__version__,
     result_action="return_value",
 )
-
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
 
 
 @app.command
@@ -44,7 +43,7 @@ def run(
     world: World = World(),  # noqa: B008 (frozen)
     constants: Constants = Constants(),  # noqa: B008 (frozen)
 ) -> None:
-    """Simulate one or several systems in a synthetic world and compare them.
+    """Simulate one or several systems in a world, synthetic or made from ratings, and compare them.
 
     Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
     """
@@ -91,6 +90,7 @@ _ELSEWHERE = {  # name: home, and the line of --help, which loads no home
     "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
     "experiment": ("experiments", "Play every run of a plan, in parallel."),
     "report": ("experiments", "Write the tables and figures of a results folder."),
+    "data": ("data", "Fetch and describe files of ratings."),
 }
 for _name, (_home, _help) in _ELSEWHERE.items():
     app.command(f"fedcascade.cli.{_home}:{_name}", name=_name, help=_help)
@@ -99,7 +99,9 @@ for _name, (_home, _help) in _ELSEWHERE.items():
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:
-        app(arguments, exit_on_error=False, print_error=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"fedcascade: {message}", file=sys.stderr)
+            app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (ValueError, CycloptsError) as error:
         line = " ".join(str(error).split())

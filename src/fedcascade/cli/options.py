@@ -1,7 +1,8 @@
 """The options that commands share: the world that is simulated, and the constants of policies."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter, Token
@@ -9,13 +10,15 @@ from cyclopts import Group, Parameter, Token
 from fedcascade.checks import require
 
 if TYPE_CHECKING:
-    from fedcascade.environments.synthetic import Synthetic
+    from fedcascade.environments.clustered import Clustered
+    from fedcascade.environments.ratings import Ratings, Triplets
     from fedcascade.federation.policies import Policy
 
 _PLAIN = Group("Options", sort_key=0)
 _WORLD = Group("World", sort_key=1)
+_RATINGS = Group("Ratings", sort_key=2)
 _CONSTANTS = Group(
-    "Constants", sort_key=2, help="Where one is not given, the policy's own; in brackets those of the paper's systems."
+    "Constants", sort_key=3, help="Where one is not given, the policy's own; in brackets those of the paper's systems."
 )
 
 
@@ -33,10 +36,15 @@ def _whole(_type: object, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=_whole)]
+Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
 
 
 def _world(text: str) -> Parameter:
     return option(text, _WORLD)
+
+
+def _ratings(text: str) -> Parameter:
+    return option(text, _RATINGS, show_default=False)
 
 
 def _constant(text: str) -> Parameter:
@@ -45,14 +53,65 @@ def _constant(text: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class World:
-    """The synthetic world."""
+class FromRatings:
+    """Sizes of a world, and how it is made from a file of ratings."""
 
     seed: Annotated[Whole, _world("Names the world: users, items, clicks and luck all follow from it.")] = 0
     users: Annotated[Whole, _world("How many users, each with an agent.")] = 40
-    clusters: Annotated[str, _world("How many clusters of equal size, or the sizes: 20,10,10.")] = "10"
+    clusters: Annotated[
+        str, _world("How many clusters; of a synthetic world, of equal size, or the sizes: 20,10,10.")
+    ] = "10"
     dimension: Annotated[Whole, _world("d, how many features an item has.")] = 20
     items: Annotated[str, _world("Items on offer in a round, or a range to draw from: 150-250.")] = "200"
+    arrivals: Annotated[
+        str, _world("How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...")
+    ] = "uniform"
+    preset: Annotated[
+        Literal["catalogue", "paper"] | None,
+        _ratings("catalogue: rounds offer the file's own items; paper: random ones, and users are lifted. [catalogue]"),
+    ] = None
+    step: Annotated[
+        list[str],
+        _ratings("Take a step in another way than the preset, such as selection=nested or values=counts. Repeatable."),
+    ] = field(default_factory=list)
+    columns: Annotated[
+        str | None, _ratings("The file's columns of users, items and ratings, as user,item,rating. [the usual names]")
+    ] = None
+
+    def sizes(self) -> dict[str, Any]:
+        """What every world is told."""
+        return {
+            "users": self.users,
+            "clusters": cluster_sizes(self.clusters),
+            "dimension": self.dimension,
+            "items": item_range(self.items),
+            "arrivals": arrival_weights(self.arrivals, self.users),
+            "seed": self.seed,
+        }
+
+    def read(self, path: Path) -> "Triplets":
+        """The ratings in a file."""
+        from fedcascade.data import Columns, read_ratings
+
+        names = self.columns.split(",") if self.columns else []
+        require(len(names) in (0, 3), f"columns must be three names, as user,item,rating, got '{self.columns}'")
+        return read_ratings(path, columns=Columns(*names) if names else None)
+
+    def world_of(self, ratings: "Triplets") -> "Ratings":
+        """The environment made from ratings."""
+        from fedcascade.environments.ratings import Ratings
+
+        return Ratings(ratings, preset=self.preset or "catalogue", **self.sizes(), **steps(self.step))
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class World(FromRatings):
+    """The world: synthetic, or made from a file of ratings."""
+
+    ratings: Annotated[
+        Path | None, _ratings("Make the world from this file of ratings instead of a synthetic one.")
+    ] = None
     features: Annotated[
         Literal["lifted", "gaussian"],
         _world("lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1]."),
@@ -60,24 +119,18 @@ class World:
     directions: Annotated[
         Literal["orthonormal", "random"], _world("Theta directions: orthonormal, or independent.")
     ] = "orthonormal"
-    arrivals: Annotated[
-        str, _world("How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...")
-    ] = "uniform"
 
-    def build(self) -> "Synthetic":
+    def build(self) -> "Clustered":
         """The environment that these options describe."""
         from fedcascade.environments.synthetic import Synthetic
 
-        return Synthetic(
-            users=self.users,
-            clusters=cluster_sizes(self.clusters),
-            dimension=self.dimension,
-            items=item_range(self.items),
-            features=self.features,
-            directions=self.directions,
-            arrivals=arrival_weights(self.arrivals, self.users),
-            seed=self.seed,
-        )
+        if self.ratings is not None:
+            plain = (self.features, self.directions) == ("lifted", "orthonormal")
+            require(plain, "features and directions belong to a synthetic world: leave them out with --ratings")
+            return self.world_of(self.read(self.ratings))
+        given = (self.preset, self.columns, *self.step)
+        require(not any(given), "preset, step and columns belong to --ratings FILE")
+        return Synthetic(features=self.features, directions=self.directions, **self.sizes())
 
 
 @Parameter(name="*")
@@ -161,6 +214,28 @@ def arrival_weights(text: str, users: int) -> list[float] | None:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(f"arrivals must be uniform, zipf or a weight for each user, got '{text}'") from None
+
+
+def steps(texts: Sequence[str]) -> dict[str, Any]:
+    """'values=counts' is a step and how to take it; numbers and true or false are read as such.
+
+    >>> steps(["values=counts", "top_users=500", "lifted=true"])
+    {'values': 'counts', 'top_users': 500, 'lifted': True}
+    """
+    pairs = [text.partition("=") for text in texts]
+    require(all(sign for _, sign, _ in pairs), f"step must be like selection=nested, got '{' '.join(texts)}'")
+    return {name: _plain_value(value) for name, _, value in pairs}
+
+
+def _plain_value(text: str) -> object:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _whole_number(name: str, text: str) -> int:

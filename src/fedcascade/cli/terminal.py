@@ -5,7 +5,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.progress import Task as ProgressTask
 from rich.table import Table
 from rich.text import Text
@@ -23,17 +32,15 @@ class _Speed(TextColumn):
         return Text(f"{task.speed or 0:,.0f} rounds/s")
 
 
+ROUNDS = (MofNCompleteColumn(), _Speed(""))
+BYTES = (DownloadColumn(), TransferSpeedColumn())
+
+
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
+def progress_bars(counted: tuple[ProgressColumn, ...] = ROUNDS) -> Iterator[Progress]:
     """Progress bars on stderr, which disappear when done and never show where there is no terminal."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description:<16}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        _Speed(""),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description:<16}"), BarColumn(), *counted, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress
 

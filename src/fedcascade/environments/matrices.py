@@ -161,6 +161,5 @@ def _normals(seed: int, which: int, shape: tuple[int, int]) -> NDArray[np.float6
 
 def _long_tail(seed: int, which: int, size: int) -> NDArray[np.float64]:
     """The powers of 1, 1/2, 1/3, ..., in random order."""
-    ranks = np.argsort(streams.uniforms(np.uint64(seed), streams.RATINGS, which, size)) + 1.0
-    tail: NDArray[np.float64] = ranks**-TAIL
-    return tail
+    ranks = np.argsort(streams.uniforms(np.uint64(seed), streams.RATINGS, which, size)) + 1
+    return np.power(ranks.astype(np.float64), -TAIL)

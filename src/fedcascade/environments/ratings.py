@@ -52,6 +52,12 @@ class Steps:
     lifted: bool = False
     shelf: Shelf = "catalogue"
 
+    def __post_init__(self) -> None:
+        known("shelf", self.shelf, get_args(Shelf))
+        require(isinstance(self.lifted, bool), f"lifted must be true or false, got {self.lifted}")
+        number = isinstance(self.threshold, int | float) and np.isfinite(self.threshold)
+        require(bool(number), f"threshold must be a number, got {self.threshold}")
+
     def matrix(self, ratings: Triplets) -> NDArray[np.float64]:
         """The matrix of the selected users and items."""
         chosen = asdict(self)
@@ -71,9 +77,7 @@ def steps_of(preset: str, changes: dict[str, Any]) -> Steps:
     known("preset", preset, PRESETS)
     for name in changes:
         known("step", name, (field.name for field in fields(Steps)))
-    steps = replace(PRESETS[preset], **changes)
-    known("shelf", steps.shelf, get_args(Shelf))
-    return steps
+    return replace(PRESETS[preset], **changes)
 
 
 class Ratings(Clustered):
@@ -121,18 +125,19 @@ class Ratings(Clustered):
         found = self._vectors(self.steps.matrix(ratings), dimension)
         sampled = lifted_if(self.steps.lifted, _sample(found.users, users, seed))
         centres, labels = kmeans(sampled, clusters, seed=seed)
+        # Single precision, as items have: the last bits, which depend on the solver of the SVD, are rounded away.
+        self.centres = centres.astype(np.float32).astype(np.float64)
         catalogue = lifted_if(self.steps.lifted, found.items).T.astype(np.float32, order="C")
         super().__init__(
             seed=seed,
             clusters=labels,
-            thetas=centres[labels],
+            thetas=self.centres[labels],
             items=items,
             lifted=self.steps.lifted,
             catalogue=catalogue if self.steps.shelf == "catalogue" else None,
             arrivals=arrivals,
         )
         self.singular_values = found.singular_values
-        self.centres = centres
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], **options: Any) -> Self:

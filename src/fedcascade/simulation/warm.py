@@ -11,6 +11,7 @@ import numpy as np
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
+from fedcascade.learning.confidence import Problem
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -18,7 +19,6 @@ from fedcascade.simulation import exact, kernels
 from fedcascade.simulation.lists import make_scratch
 
 _SMALL: dict[str, Any] = {"users": 2, "clusters": 1, "dimension": 3, "items": 4}
-_RULES = kernels.Rules(1, np.zeros(1, np.int64), np.ones(1), 1.0, True, 1.0, 0.0, 0.0)
 
 
 def compile_round() -> None:
@@ -29,7 +29,12 @@ def compile_round() -> None:
     window = kernels.Window(
         1, numbers, numbers, numbers, numbers, numbers, np.zeros(1), flags, np.zeros(1, np.int64), lists
     )
-    kernels._play(world, _RULES, world.thetas[0], one, window, make_scratch(3, 4, 1), 1, 0.0)
+    kernels._play(world, _rules(), world.thetas[0], one, window, make_scratch(3, 4, 1), 1, 0.0)
+
+
+def _rules() -> kernels.Rules:
+    problem = Problem(users=2, dimension=3, list_length=1, rounds=2)
+    return exact.compile_rules(POLICIES["fedind"], TopK(length=1), problem)
 
 
 def compile_around() -> None:
@@ -37,8 +42,8 @@ def compile_around() -> None:
     kernels.sort_rounds(Synthetic(**_SMALL).arrivals(1, 2), 1, 2)
     _ = Ridge(Statistics.zero(3), 1.0).theta
     one = kernels.one_of(exact.empty_fleet(2, 3), 0)
-    kernels._prepare(_RULES, one, make_scratch(3, 4, 1))
-    kernels._fires(np.uint64(0), _RULES, one, 1)
+    kernels._prepare(_rules(), one, make_scratch(3, 4, 1))
+    kernels._fires(np.uint64(0), _rules(), one, 1)
 
 
 def compile_all() -> None:

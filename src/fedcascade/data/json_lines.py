@@ -1,0 +1,97 @@
+"""Read JSON lines, such as the reviews of Yelp's academic dataset, in a few megabytes at a time.
+
+What stays in memory is 24 bytes per rating and one entry per user and item: the text of reviews is skipped.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+import msgspec
+import numpy as np
+
+from fedcascade.checks import require
+from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
+from fedcascade.environments.matrices import Triplets
+
+CHUNK = 1 << 20
+LONGEST_LINE = 1 << 24
+
+
+def read_json_lines(path: Path, columns: Columns | None) -> Triplets:
+    """The ratings of a file with one JSON object per line."""
+    users: dict[int | str, int] = {}
+    items: dict[int | str, int] = {}
+    rows, places, values = array("q"), array("q"), array("d")
+    with path.open("rb") as file:
+        names = _names(file, columns, path)
+        decoder = msgspec.json.Decoder(_row_type(names))
+        first = 1
+        for chunk in _chunks(file, path):
+            try:
+                rated = decoder.decode_lines(chunk)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                _complain(path, names, decoder, first, chunk)
+            rows.extend([users.setdefault(each.user, len(users)) for each in rated])
+            places.extend([items.setdefault(each.item, len(items)) for each in rated])
+            values.extend([each.rating for each in rated])
+            first += chunk.count(b"\n")
+    return Triplets(np.frombuffer(rows, np.int64), np.frombuffer(places, np.int64), np.frombuffer(values))
+
+
+def _row_type(names: Columns) -> Any:
+    """An object with the three fields that matter; all others are skipped without being built."""
+    kinds: list[tuple[str, Any]] = [("user", int | str), ("item", int | str), ("rating", float)]
+    return msgspec.defstruct("Rated", kinds, rename=names._asdict(), gc=False)
+
+
+def _names(file: BinaryIO, columns: Columns | None, path: Path) -> Columns:
+    """The columns, from the first line; afterwards the file is at its beginning, behind a byte order mark."""
+    start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0
+    file.seek(start)
+    line = file.readline(LONGEST_LINE)
+    file.seek(start)
+    require(bool(line.strip()), f"{path} holds no ratings in its first line")
+    first = _decoded(line, path, 1)
+    require(isinstance(first, dict), f"{path}, line 1 is not a JSON object")
+    return find_columns(list(first), columns, path)
+
+
+def _chunks(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The file in pieces of whole lines."""
+    while chunk := file.read(CHUNK):
+        rest = file.readline(LONGEST_LINE)
+        require(len(rest) < LONGEST_LINE, f"{path} has a line longer than {LONGEST_LINE:,} bytes: not JSON lines")
+        yield chunk + rest
+
+
+def _decoded(line: bytes, path: Path, number: int) -> Any:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}, line {number} {NOT_TEXT}") from None
+    try:
+        return msgspec.json.decode(line)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
+
+
+def _complain(path: Path, names: Columns, decoder: Any, first: int, chunk: bytes) -> NoReturn:
+    """Say which line of a chunk is the first that cannot be read, and why."""
+    for number, line in enumerate(chunk.split(b"\n"), start=first):
+        try:
+            if line.strip():
+                decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            row = _decoded(line, path, number)
+            where = f"{path}, line {number}"
+            require(isinstance(row, dict), f"{where} is not a JSON object")
+            rating = row.get(names.rating, math.nan)
+            for name in names:
+                require(name in row, f"{where} has no '{name}'")
+            good = isinstance(rating, int | float) and not isinstance(rating, bool)
+            require(good, f"{where}: {names.rating} must be a number, got {rating!r}")
+            raise ValueError(f"{where}: {error}") from None
+    raise AssertionError("a chunk that cannot be read has a line that cannot be read")

@@ -1,0 +1,142 @@
+"""Read tables: text with a separator, or Parquet."""
+
+import codecs
+import csv
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.exceptions import PolarsError
+
+from fedcascade.checks import require
+from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
+from fedcascade.environments.matrices import Triplets
+
+CHUNK = 1 << 20
+
+
+def read_commas(path: Path, columns: Columns | None) -> Triplets:
+    """A CSV file with a header, such as ``ratings.csv`` of MovieLens."""
+    return _read_headed(path, columns, ",")
+
+
+def read_tabs(path: Path, columns: Columns | None) -> Triplets:
+    """The same with tabs."""
+    return _read_headed(path, columns, "\t")
+
+
+def read_colons(path: Path, columns: Columns | None) -> Triplets:
+    """``ratings.dat`` of MovieLens 1M: user::item::rating::time. To polars, every second column is empty."""
+    return _read_headless(path, columns, ":", (0, 2, 4))
+
+
+def read_u_data(path: Path, columns: Columns | None) -> Triplets:
+    """``u.data`` of MovieLens 100K: user, item, rating and time with tabs between."""
+    return _read_headless(path, columns, "\t", (0, 1, 2))
+
+
+def read_parquet(path: Path, columns: Columns | None) -> Triplets:
+    """A Parquet file with named columns."""
+    return _triplets(
+        path,
+        lambda: pl.scan_parquet(path),
+        lambda there: find_columns(there, columns, path),
+        lambda row: f"row {row + 1}",
+    )
+
+
+def _read_headed(path: Path, columns: Columns | None, separator: str) -> Triplets:
+    _check_text(path)
+    return _triplets(
+        path,
+        lambda: pl.scan_csv(path, separator=separator, infer_schema=False),
+        lambda there: find_columns(there, columns, path),
+        lambda row: f"line {_line_of_row(path, separator, row)}",
+    )
+
+
+def _read_headless(path: Path, columns: Columns | None, separator: str, places: tuple[int, int, int]) -> Triplets:
+    require(columns is None, f"{path}: columns cannot be named, a {path.suffix} file has no names of columns")
+    _check_text(path)
+
+    def chosen(there: list[str]) -> Columns:
+        form = "::" if separator == ":" else "tabs"
+        require(len(there) > max(places), f"{path}, line 1 must hold user, item and rating with {form} between")
+        return Columns(*(there[place] for place in places))
+
+    return _triplets(
+        path,
+        lambda: pl.scan_csv(path, separator=separator, infer_schema=False, has_header=False, quote_char=None),
+        chosen,
+        lambda row: f"line {row + 1}",
+    )
+
+
+def _triplets(
+    path: Path,
+    scan: Callable[[], pl.LazyFrame],
+    choose: Callable[[list[str]], Columns],
+    place: Callable[[int], str],
+) -> Triplets:
+    """Check and number the three columns; ``place`` says in words where a row is."""
+    try:
+        names = choose(scan().collect_schema().names())
+        selected = scan().select(**{what: pl.col(name) for what, name in names._asdict().items()})
+        table = selected.collect().with_row_index("row")
+    except PolarsError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be read: {reason}") from None
+    table = table.filter(~pl.all_horizontal(pl.col(Columns._fields).is_null()))  # empty lines
+    text = table["rating"].dtype == pl.String
+    rating = pl.col("rating").str.strip_chars() if text else pl.col("rating")
+    table = table.with_columns(value=rating.cast(pl.Float64, strict=False))
+    _check_rows(path, table, place)
+    return Triplets(_numbered(table["user"]), _numbered(table["item"]), table["value"].to_numpy())
+
+
+def _check_rows(path: Path, table: pl.DataFrame, place: Callable[[int], str]) -> None:
+    nameless = pl.col("user").is_null() | pl.col("item").is_null()
+    wrong = table.filter(nameless | ~pl.col("value").is_finite().fill_null(value=False)).head(1)
+    for row in wrong.iter_rows(named=True):
+        where = f"{path}, {place(row['row'])}"
+        for what in ("user", "item"):
+            require(row[what] is not None, f"{where} has no {what}")
+        got = "nothing" if row["rating"] is None else f"'{row['rating']}'"
+        raise ValueError(f"{where}: the rating must be a number, got {got}")
+
+
+def _numbered(names: pl.Series) -> NDArray[np.int64]:
+    """Each name's number, by first appearance."""
+    seen = names.unique(maintain_order=True).to_frame("name").with_row_index("number")
+    numbers = names.to_frame("name").join(seen, on="name", how="left", maintain_order="left")["number"]
+    return numbers.to_numpy().astype(np.int64)
+
+
+def _check_text(path: Path) -> None:
+    """Refuse what is not UTF-8, with the line."""
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with path.open("rb") as file:
+        while True:
+            chunk = file.read(CHUNK)
+            try:
+                text = decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                line += bytes(error.object[: error.start]).count(b"\n")
+                raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
+            if "\0" in text:  # UTF-16 without a byte order mark
+                line += text.partition("\0")[0].count("\n")
+                raise ValueError(f"{path}, line {line} {NOT_TEXT}")
+            line += chunk.count(b"\n")
+            if not chunk:
+                return
+
+
+def _line_of_row(path: Path, separator: str, row: int) -> int:
+    """The line on which a row ends; quoted text may hold line breaks."""
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.reader(file, delimiter=separator)
+        next(islice(reader, row + 1, row + 2), None)
+        return reader.line_num

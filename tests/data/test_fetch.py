@@ -1,0 +1,259 @@
+"""Fetching from a real server on this machine: checked, resumed, cached, and nothing half-written."""
+
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fedcascade.cli import main
+from fedcascade.data import fetch as fetching
+from fedcascade.data import read_ratings
+from fedcascade.data.fetch import cache_folder, fetch
+
+RATINGS = "userId,movieId,rating,timestamp\n" + "".join(f"{n % 50},{n % 31},{1 + n % 5},9\n" for n in range(9_000))
+
+
+def archive(**members: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:  # stored, so that there are many bytes to break
+        for name, text in (members or {"ratings.csv": RATINGS, "README.txt": "terms", "movies.csv": "1,Ä"}).items():
+            file.writestr(f"ml-latest-small/{name}", text)
+    return packed.getvalue()
+
+
+@dataclass
+class Publisher:
+    """What the server holds and how it misbehaves."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    break_after: list[int] = field(default_factory=list)  # bytes after which the next connections break
+    ranges: bool = True
+    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and Range of every request
+    address: str = ""
+
+    def offer(self, content: bytes, md5: str | None = None) -> None:
+        digest = md5 or hashlib.md5(content).hexdigest()
+        self.files = {
+            "/ml-latest-small.zip": content,
+            "/ml-latest-small.zip.md5": f"MD5 (ml-latest-small.zip) = {digest}\n".encode(),
+        }
+
+    def archives_asked(self) -> list[str | None]:
+        return [asked for path, asked in self.asked if path.endswith(".zip")]
+
+
+@pytest.fixture
+def publisher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Publisher]:
+    held = Publisher()
+    held.offer(archive())
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range")
+            held.asked.append((self.path, wanted))
+            if self.path not in held.files:
+                self.send_error(404)
+                return
+            content, start = held.files[self.path], 0
+            if wanted and held.ranges:
+                start = int(wanted.removeprefix("bytes=").rstrip("-"))
+                if start >= len(content):
+                    self.send_error(416)
+                    return
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            else:
+                self.send_response(200)
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            sent = content[start:]
+            if self.path.endswith(".zip") and held.break_after:
+                sent = sent[: held.break_after.pop(0)]
+            self.wfile.write(sent)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    held.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield held
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def kept(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+WHOLE = {f"movielens-small/{name}" for name in ("ratings.csv", "README.txt", "fetched.json")}
+
+
+def test_ratings_are_fetched_checked_and_recorded(publisher: Publisher, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    found = fetch(
+        "movielens-small", source=publisher.address, folder=tmp_path, progress=lambda *bytes_: seen.append(bytes_)
+    )
+    content = publisher.files["/ml-latest-small.zip"]
+    assert found.sha256 == hashlib.sha256(content).hexdigest()
+    assert found.md5 == hashlib.md5(content).hexdigest()
+    assert (found.bytes, found.cached) == (len(content), False)
+    assert seen[-1] == (len(content), len(content))
+    assert found.ratings.read_text() == RATINGS
+    assert found.terms.read_text() == "terms"
+    assert kept(tmp_path) == WHOLE
+    assert json.loads((tmp_path / "movielens-small" / "fetched.json").read_text())["sha256"] == found.sha256
+    assert read_ratings(found.ratings).values.size == 9_000
+
+
+def test_what_is_in_the_cache_is_not_fetched_again(publisher: Publisher, tmp_path: Path) -> None:
+    first = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    requests = len(publisher.asked)
+    again = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert len(publisher.asked) == requests
+    assert (again.cached, again.sha256, again.ratings) == (True, first.sha256, first.ratings)
+
+
+def test_a_cache_that_was_changed_is_noticed(publisher: Publisher, tmp_path: Path) -> None:
+    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    found.ratings.write_text("userId,movieId,rating\n1,1,1\n")
+    with pytest.raises(ValueError, match="are not those that were fetched: remove that folder"):
+        fetch("movielens-small", source=publisher.address, folder=tmp_path)
+
+
+def test_a_broken_connection_is_resumed_where_it_broke(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.break_after = [40_000, 1, 30_000]
+    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert publisher.archives_asked() == [None, "bytes=40000-", "bytes=40001-", "bytes=70001-"]
+    assert found.ratings.read_text() == RATINGS
+    assert kept(tmp_path) == WHOLE
+
+
+def test_a_connection_that_stays_broken_is_given_up_and_the_next_call_goes_on(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    publisher.break_after = [50_000] + [0] * fetching.ATTEMPTS
+    with pytest.raises(ValueError, match="50,000 bytes are kept, the same command goes on"):
+        fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert kept(tmp_path) == {"movielens-small/ml-latest-small.zip.part"}
+    publisher.asked.clear()
+    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert publisher.archives_asked() == ["bytes=50000-"]
+    assert found.ratings.read_text() == RATINGS
+
+
+def test_a_server_without_ranges_sends_everything_again(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.ranges = False
+    publisher.break_after = [50_000]
+    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert publisher.archives_asked() == [None, "bytes=50000-"]
+    assert found.ratings.read_text() == RATINGS
+
+
+def test_a_whole_archive_that_was_not_unpacked_needs_no_byte_more(publisher: Publisher, tmp_path: Path) -> None:
+    part = tmp_path / "movielens-small" / "ml-latest-small.zip.part"
+    part.parent.mkdir()
+    part.write_bytes(publisher.files["/ml-latest-small.zip"])
+    assert fetch("movielens-small", source=publisher.address, folder=tmp_path).ratings.read_text() == RATINGS
+    assert kept(tmp_path) == WHOLE
+
+
+def test_a_part_of_another_archive_is_refused_and_gone(publisher: Publisher, tmp_path: Path) -> None:
+    part = tmp_path / "movielens-small" / "ml-latest-small.zip.part"
+    part.parent.mkdir()
+    part.write_bytes(b"old" * 5_000)
+    with pytest.raises(ValueError, match="its publisher says"):
+        fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert kept(tmp_path) == set()
+    assert fetch("movielens-small", source=publisher.address, folder=tmp_path).cached is False
+
+
+def test_a_wrong_checksum_is_refused_and_nothing_is_kept(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.offer(archive(), md5="0" * 32)
+    with pytest.raises(ValueError, match=f"but its publisher says {'0' * 32}: not kept"):
+        fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert kept(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"this is no zip file", "is not the archive that was expected: File is not a zip file"),
+        (archive(**{"other.csv": "1,2"}), "is not the archive that was expected"),
+        (archive(**{"ratings.csv": RATINGS}), "README.txt"),
+    ],
+)
+def test_an_archive_that_is_another_is_refused(
+    publisher: Publisher, tmp_path: Path, content: bytes, complaint: str
+) -> None:
+    publisher.offer(content)
+    with pytest.raises(ValueError, match=complaint):
+        fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    assert kept(tmp_path) == set()
+
+
+def test_what_the_publisher_does_not_have_is_said(publisher: Publisher, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ml-1m.zip.md5: the server answers 404"):
+        fetch("movielens-1m", source=publisher.address, folder=tmp_path)
+    publisher.files["/ml-1m.zip.md5"] = b"sorry, no checksum today"
+    with pytest.raises(ValueError, match="must hold one MD5, got 'sorry"):
+        fetch("movielens-1m", source=publisher.address, folder=tmp_path)
+    publisher.files["/ml-1m.zip.md5"] = b"0" * 32
+    with pytest.raises(ValueError, match=r"ml-1m.zip: the server answers 404"):
+        fetch("movielens-1m", source=publisher.address, folder=tmp_path)
+    assert kept(tmp_path) == set()
+
+
+def test_a_server_that_is_not_there_is_said(tmp_path: Path, publisher: Publisher) -> None:
+    with pytest.raises(ValueError, match=r"cannot fetch http://127\.0\.0\.1:1/ml-latest-small\.zip\.md5"):
+        fetch("movielens-small", source="http://127.0.0.1:1", folder=tmp_path)
+    with pytest.raises(ValueError, match="source must be an http or https address"):
+        fetch("movielens-small", source="file:///etc", folder=tmp_path)
+    with pytest.raises(ValueError, match="unknown dataset 'movielens-smal': did you mean 'movielens-small'"):
+        fetch("movielens-smal", source=publisher.address, folder=tmp_path)
+
+
+def test_the_cache_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "fedcascade"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the specification
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "fedcascade"
+
+
+def test_the_command_says_the_licence_and_where_the_files_are(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    main(["data", "fetch", "movielens-small", "--source", publisher.address])
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "no commercial use without permission" in printed.out
+    assert str(tmp_path / "fedcascade" / "movielens-small" / "ratings.csv") in printed.out
+    assert hashlib.sha256(publisher.files["/ml-latest-small.zip"]).hexdigest() in printed.out
+    main(["data", "fetch", "movielens-small", "--source", publisher.address, "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["cached"] is True
+    assert Path(facts["ratings"]).read_text() == RATINGS
+
+
+def test_the_command_refuses_in_one_line(
+    publisher: Publisher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publisher.offer(archive(), md5="0" * 32)
+    for arguments in (["movielens-small"], ["movielens-huge"]):
+        with pytest.raises(SystemExit) as stopped:
+            main(["data", "fetch", *arguments, "--source", publisher.address, "--folder", str(tmp_path)])
+        printed = capsys.readouterr()
+        assert (stopped.value.code, printed.out, len(printed.err.splitlines())) == (2, "", 1)

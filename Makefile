@@ -31,9 +31,8 @@ $(INSTALLED_DEV): pyproject.toml constraints-dev.txt | $(VENV)
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $(INSTALLED) $@
 
-demo: $(INSTALLED) ## compare the paper's five systems over 20,000 rounds
-	$(BIN)/fedcascade run --rounds 20000 --clusters 10 --policy fedc3ucb-h --policy force-comm \
-		--policy no-auxiliary --policy fedlinucb --policy fedind
+demo: $(INSTALLED) ## run the paper's evaluation, the quick version, and write a report
+	$(BIN)/fedcascade reproduce --quick
 
 test: $(INSTALLED_DEV) ## run the fast tests
 	$(BIN)/python -m pytest -m 'not long' -n auto

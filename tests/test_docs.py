@@ -1,7 +1,8 @@
 """The documentation runs: its Python blocks, its commands, and every name that it points to.
 
 A page runs from top to bottom in a folder of its own. A ``python`` block runs, all blocks of a page in one namespace; a
-``text`` block right after it is what it prints. A ``console`` block that starts with ``$ fedcascade`` runs, and what
+``text`` block right after it is what it prints. A ``toml`` block that starts with a comment that is a file's name is written to that file, in an empty folder. A
+``console`` block that starts with ``$ fedcascade`` runs, and what
 follows is what it prints; ``...`` stands for what depends on the machine, and line breaks may be moved.
 """
 
@@ -30,6 +31,7 @@ TUTORIAL = ROOT / "docs" / "tutorial-write-a-policy.md"
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 REFERENCE = re.compile(r"`(fedcascade[\w.]*):([A-Za-z_][\w.]*)`")
+FILE = re.compile(r"# ([\w-]+\.toml)\n")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 LOOSELY = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -83,6 +85,8 @@ def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
     namespace: dict[str, object] = {"__name__": "page"}
     found = blocks(page)
     for block, after in zip(found, [*found[1:], None], strict=True):
+        if named_file := FILE.match(block.text):
+            Path(named_file[1]).write_text(block.text, encoding="utf-8")
         if not runs(block):
             continue
         where, promised = f"{page.name}:{block.line}", None

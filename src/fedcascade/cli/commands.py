@@ -1,4 +1,4 @@
-"""The command line: ``fedcascade run``, ``fedcascade policies``, ``fedcascade data``.
+"""The command line: ``fedcascade run``, ``fedcascade policies``, and the commands of neighbouring modules.
 
 Heavy modules are imported by the command that needs them, so that ``fedcascade --help`` answers at once.
 """
@@ -74,9 +74,6 @@ def run(
         terminal.show(terminal.results_table(summaries))
 
 
-app.command("fedcascade.cli.data:data", name="data", help="Fetch and describe files of ratings.")
-
-
 @app.command
 def policies(*, json_: Json = False) -> None:
     """List the systems that can be run, each as the parts it is made of."""
@@ -87,6 +84,16 @@ def policies(*, json_: Json = False) -> None:
         print(json.dumps([row.described() for row in installed().values()]))
     else:
         terminal.show(terminal.policies_table(installed().values()))
+
+
+_ELSEWHERE = {  # name: home, and the line of --help, which loads no home
+    "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
+    "experiment": ("experiments", "Play every run of a plan, in parallel."),
+    "report": ("experiments", "Write the tables and figures of a results folder."),
+    "data": ("data", "Fetch and describe files of ratings."),
+}
+for _name, (_home, _help) in _ELSEWHERE.items():
+    app.command(f"fedcascade.cli.{_home}:{_name}", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

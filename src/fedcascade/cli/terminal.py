@@ -20,6 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from fedcascade.experiments.paper import Claim
+    from fedcascade.experiments.report import Line
     from fedcascade.federation.policies import Policy
 
 
@@ -74,6 +76,32 @@ def results_table(summaries: Iterable[Mapping[str, Any]]) -> Table:
             f"{run['clustering_error']:.0%}",
             f"{run['rounds'] / run['seconds']:,.0f}",
         )
+    return table
+
+
+def summary_table(lines: Iterable["Line"]) -> Table:
+    """One line per system and environment: mean and standard deviation over its runs."""
+    from fedcascade.experiments.report import plus_minus
+
+    table = Table(title="mean ± standard deviation over runs", title_justify="left")
+    for name in ("environment", "system", "runs", "regret", "exchanges", "clustering error"):
+        table.add_column(name, justify="left" if name in {"environment", "system"} else "right")
+    for line in lines:
+        shares = plus_minus(line.clustering_error, "%")
+        table.add_row(line.environment, line.system, str(line.regret.runs), plus_minus(line.regret),
+                      plus_minus(line.exchanges), shares)  # fmt: skip
+    return table
+
+
+def claims_table(claims: Iterable["Claim"]) -> Table:
+    """The paper's claims beside our figures."""
+    from fedcascade.experiments.paper_report import difference, ours, paper_says
+
+    table = Table(title="the paper | ours", title_justify="left")
+    for name in ("where", "claim", "paper", "ours", "difference", "verdict"):
+        table.add_column(name, justify="right" if name in {"paper", "ours", "difference"} else "left")
+    for claim in claims:
+        table.add_row(claim.place, claim.text, paper_says(claim), ours(claim), difference(claim), claim.verdict)
     return table
 
 

@@ -20,7 +20,7 @@ def cholesky(matrix: Matrix) -> Matrix:
     """The upper factor U with matrix = U^T U; a matrix that is not positive definite leaves a NaN in it."""
     size = matrix.shape[0]
     upper = np.zeros((size, size))
-    for i in range(size):
+    for i in range(size):  # np.triu does the same, and takes two seconds to compile
         for j in range(i, size):
             upper[i, j] = matrix[i, j]
     for k in range(size):

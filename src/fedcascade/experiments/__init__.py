@@ -1,0 +1,1 @@
+"""Many runs: plans, parallel and resumable execution, results, figures and reports."""

@@ -1,0 +1,118 @@
+"""Figures in one style, as SVG, PDF and PNG; the same data gives the same file."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import polars as pl
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from fedcascade.experiments.results import write_whole
+
+# Okabe and Ito's colours, which people with any kind of colour vision can tell apart; more systems get dashes.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+DASHES = ("-", "--", ":", "-.")
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.labelcolor": "#333333",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.6,
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+}
+QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
+
+
+def curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]) -> Figure:
+    """The mean over runs against rounds, with a band of one standard deviation on either side.
+
+    Args:
+        data: curves of one environment.
+        quantity: a column of ``data``.
+        title: of the figure.
+        systems: which to draw; their order gives their colours.
+    """
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(4.6, 3.1), layout="constrained")
+        axes = figure.add_subplot()
+        drawn = [_draw(axes, data, quantity, system, number) for number, system in enumerate(systems)]
+        axes.set_title(title)
+        axes.set_xlabel("rounds")
+        axes.set_ylabel(QUANTITIES[quantity])
+        axes.xaxis.set_major_formatter(FuncFormatter(short))
+        axes.yaxis.set_major_formatter(FuncFormatter(percent if quantity == "clustering_error" else short))
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        lines = [line for _, line in sorted(drawn, key=lambda pair: -pair[0])]
+        axes.legend(handles=lines, loc="best" if quantity == "clustering_error" else "upper left")
+    return figure
+
+
+def _draw(axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, number: int) -> tuple[float, object]:
+    own = (
+        data.filter(pl.col("system") == system)
+        .group_by("round")
+        .agg(pl.col(quantity).mean().alias("mean"), pl.col(quantity).std().fill_null(0.0).alias("deviation"))
+        .sort("round")
+    )
+    rounds, mean, deviation = (own[name].to_numpy() for name in ("round", "mean", "deviation"))
+    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+    axes.fill_between(rounds, np.maximum(mean - deviation, 0), mean + deviation, color=colour, alpha=0.18, linewidth=0)
+    (line,) = axes.plot(rounds, mean, dash, color=colour, label=system)
+    return float(mean[-1]), line
+
+
+def short(value: float, _position: int | None = None) -> str:
+    """A round number in few letters.
+
+    >>> short(250_000), short(1_000_000), short(1_500), short(80)
+    ('250k', '1M', '1.5k', '80')
+    """
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def percent(value: float, _position: int | None = None) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.25)
+    '25%'
+    """
+    return f"{value:.0%}"
+
+
+def save(figure: Figure, folder: Path, name: str) -> str:
+    """Write a figure as SVG, PDF and PNG; returns the SVG."""
+    drawn = {kind: _rendered(figure, kind, name) for kind in ("svg", "pdf", "png")}
+    for kind, content in drawn.items():
+        write_whole(folder / f"{name}.{kind}", content)
+    return drawn["svg"].decode()
+
+
+def _rendered(figure: Figure, kind: str, name: str) -> bytes:
+    # The salt makes an SVG's ids the same every time, and different from those of its neighbours on a page.
+    dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
+    stream = io.BytesIO()
+    with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
+        figure.savefig(stream, format=kind, dpi=160, metadata=dateless)
+    return stream.getvalue()

@@ -1,0 +1,91 @@
+"""A job: one run as a plain value that any process on any machine can play, with the same result."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fedcascade import __version__
+from fedcascade.experiments.plan import Plan, Value, inside
+from fedcascade.experiments.worlds import World, build, fingerprint
+from fedcascade.federation.policies import policy
+from fedcascade.learning.oracles import TopK
+from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.summary import summarise
+
+Record = dict[str, Any]
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """Everything that a run's result depends on, and nothing else."""
+
+    world: World
+    policy: str
+    constants: dict[str, Value]
+    seed: int
+    rounds: int
+    checkpoints: int
+    list_length: int
+    version: str = __version__
+    data: str | None = None
+
+    @property
+    def key(self) -> str:
+        """A name for this run: equal jobs have equal keys, whichever plan they come from."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:20]
+
+
+class Run(Struct, frozen=True):
+    """A job and where it stands in a plan."""
+
+    experiment: str
+    environment: str
+    system: str
+    job: Job
+
+
+def runs_of(plans: Sequence[Plan]) -> list[Run]:
+    """Every run of the plans, in their order; runs that several plans share come once for each."""
+    return [
+        Run(
+            plan.name,
+            place.name,
+            system.label,
+            Job(
+                world=place.world,
+                policy=system.policy,
+                constants=system.constants,
+                seed=seed,
+                rounds=plan.rounds,
+                checkpoints=plan.checkpoints,
+                list_length=plan.list_length,
+                data=fingerprint(place.world),
+            ),
+        )
+        for plan in plans
+        for place in plan.environments
+        for seed in plan.seeds
+        for system in plan.systems
+    ]
+
+
+def check(runs: Sequence[Run]) -> None:
+    """Refuse, before anything runs, an environment that cannot be built."""
+    for world, seed in {run.job.world: run.job.seed for run in runs}.items():
+        build(world, seed)
+
+
+def play(job: Job, progress: Callable[[int], None] | None = None) -> Record:
+    """Play one run on one core."""
+    trace = simulate(
+        build(job.world, job.seed),
+        policy(job.policy).tuned(**inside(job.constants)),
+        rounds=job.rounds,
+        oracle=TopK(length=job.list_length),
+        threads=1,
+        checkpoints=job.checkpoints,
+        progress=progress,
+    )
+    return {"key": job.key, "job": msgspec.to_builtins(job), **summarise(trace, seed=job.seed)}

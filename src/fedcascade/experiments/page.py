@@ -1,0 +1,104 @@
+"""Pieces of a web page that needs nothing but itself: no script, no font, no picture from elsewhere."""
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+STYLE = """
+:root { color-scheme: light; --ink: #1c2430; --dim: #5d6875; --line: #e2e6ea;
+  --good: #0a7a4b; --fair: #8a5a00; --bad: #b3261e; }
+body { margin: 0; background: #f6f7f9; color: var(--ink);
+  font: 15px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+main { max-width: 1080px; margin: 0 auto; padding: 36px 24px 64px; }
+h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 4px; }
+h2 { font-size: 1.2rem; margin: 44px 0 10px; }
+p { max-width: 78ch; margin: 8px 0; }
+.dim, caption { color: var(--dim); }
+.card { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; overflow-x: auto; }
+.tally { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
+.tally div { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 10px 18px; }
+.tally b { display: block; font-size: 1.7rem; line-height: 1.2; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); gap: 16px; }
+figure { margin: 0; background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 12px 12px 8px; }
+figure svg { width: 100%; height: auto; display: block; }
+figcaption { color: var(--dim); font-size: .88rem; padding: 4px 6px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .93rem; }
+caption { text-align: left; padding-bottom: 6px; font-size: .88rem; }
+th { text-align: left; font-weight: 600; color: var(--dim); border-bottom: 2px solid var(--line); padding: 6px 10px; }
+td { border-bottom: 1px solid var(--line); padding: 6px 10px; vertical-align: top; }
+tr:last-child td { border-bottom: 0; }
+.n { text-align: right; white-space: nowrap; }
+.verdict { font-weight: 600; white-space: nowrap; }
+.good { color: var(--good); } .fair { color: var(--fair); } .bad { color: var(--bad); }
+code { font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .88em; }
+pre { margin: 0; white-space: pre-wrap; font-size: .85rem; }
+@media print { body { background: #fff; } main { max-width: none; padding: 0; }
+  figure, .card, tr { break-inside: avoid; } }
+"""
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def text(value: object) -> Html:
+    """Markup for a value: itself if it is markup, else escaped."""
+    return value if isinstance(value, Html) else Html(escape(str(value)))
+
+
+def paragraph(value: object, kind: str = "") -> Html:
+    """A paragraph."""
+    return Html(f'<p class="{kind}">{text(value)}</p>')
+
+
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Iterable[int] = (), caption: str = ""
+) -> Html:
+    """A table; the columns in ``numbers`` are aligned to the right."""
+    right = set(numbers)
+
+    def cells(values: Sequence[object], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=n' if column in right else ''}>{text(value)}</{tag}>"
+            for column, value in enumerate(values)
+        )
+
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    above = f"<caption>{text(caption)}</caption>" if caption else ""
+    return Html(
+        f"<div class=card><table>{above}<thead><tr>{cells(header, 'th')}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def drawing(svg: str, caption: str) -> Html:
+    """A figure with its SVG in place, as wide as there is room."""
+    inline = re.sub(r' (width|height)="[\d.]+pt"', "", svg[svg.index("<svg") :], count=2)
+    inline = re.sub(r"<metadata>.*?</metadata>", "", inline, flags=re.DOTALL)
+    labelled = inline.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
+    return Html(f"<figure>{labelled}<figcaption>{text(caption)}</figcaption></figure>")
+
+
+def gallery(figures: Iterable[Html]) -> Html:
+    """Figures side by side."""
+    return Html(f"<div class=figures>{''.join(figures)}</div>")
+
+
+def section(title: str, *parts: Html) -> Html:
+    """A heading and what is under it."""
+    return Html(f"<section><h2>{text(title)}</h2>{''.join(parts)}</section>")
+
+
+def page(title: str, *parts: Html) -> str:
+    """A whole page, which may load nothing from anywhere."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    return (
+        "<!doctype html>\n"
+        '<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{text(title)}</title><style>{STYLE}</style></head>"
+        f"<body><main><h1>{text(title)}</h1>{''.join(parts)}</main></body></html>\n"
+    )

@@ -1,0 +1,161 @@
+"""The report of the paper's evaluation: its figures and numbers beside ours."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedcascade.experiments import page, paper, report
+from fedcascade.experiments.page import Html
+from fedcascade.experiments.paper import AUXILIARY, FIVE, NAMES, RATINGS, TEN, Claim
+from fedcascade.experiments.results import Results
+from fedcascade.experiments.worlds import RatingsWorld
+
+TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
+KINDS = {"holds": "good", "holds within noise": "fair", "does not hold here": "bad", "not judged": "dim"}
+FIGURES = (  # letter, plan, quantity, title
+    ("a", FIVE, "regret", "(a) Synthetic, J = 5"),
+    ("b", TEN, "regret", "(b) Synthetic, J = 10"),
+    ("c", TEN, "clustering_error", "(c) Synthetic, J = 10: users in a wrong cluster"),
+    ("d", RATINGS, "regret", "(d) Ratings, J = 10"),
+)
+
+
+def write_report(results: Results) -> tuple[Path, list[Claim]]:
+    """Write figures and ``report.html`` into the folder; returns where the report is, and the claims."""
+    found = paper.claims(results)
+    parts = [
+        page.paragraph(_introduction(results), "dim"),
+        _tally(found),
+        page.section("Figure 1", _figures(results)),
+        page.section("The claims of the text", page.paragraph(_rule(results)), _claims(found)),
+        page.section("Communication cost", _exchanges(results, found)),
+        page.section("Regret", *_regret(results)),
+        report.making(results),
+    ]
+    return report.publish(results, TITLE, parts), found
+
+
+def _introduction(results: Results) -> str:
+    rounds = results.plans[0].rounds
+    length = (
+        f"Every run has {rounds:,} rounds, as in the paper."
+        if paper.is_full(results)
+        else f"This is the quick version: {rounds:,} rounds a run instead of {paper.ROUNDS:,}. "
+        "Directions are judged, sizes are not."
+    )
+    return (
+        "The systems are those of “Federated Contextual Cascading Bandits with Asynchronous Communication and "
+        "Heterogeneous Users” (Yang, Liu, Wang, Xie, Lui, Lian and Chen). "
+        f"{length} {ratings_note(results)} {report.overview(results)}"
+    )
+
+
+def ratings_note(results: Results) -> str:
+    """Where the ratings of Figure 1(d) come from."""
+    world = next(plan for plan in results.plans if plan.name == RATINGS).environments[0].world
+    if isinstance(world, RatingsWorld) and world.file is not None:
+        return f"Figure 1(d) uses the ratings file {Path(world.file).name}; the paper's are from Yelp."
+    return (
+        "Figure 1(d) uses generated ratings, a matrix of low rank with noise and a long tail, because no file was "
+        "given (--ratings FILE); the paper's are from Yelp."
+    )
+
+
+def _tally(found: Sequence[Claim]) -> Html:
+    counts = Counter(str(claim.verdict) for claim in found)
+    boxes = [
+        f'<div class="{kind}"><b>{counts[verdict]}</b>{verdict}</div>'
+        for verdict, kind in KINDS.items()
+        if counts[verdict]
+    ]
+    return Html(f"<div class=tally>{''.join(boxes)}</div>")
+
+
+def _figures(results: Results) -> Html:
+    drawn = []
+    for letter, plan, quantity, title in FIGURES:
+        environment = next(known for known in results.plans if known.name == plan).environments[0].name
+        shown = [name for name in NAMES if quantity == "regret" or name not in {"fedlinucb", "fedind"}]
+        drawn.append(report.draw(results, plan, environment, quantity, title, shown, f"figure-1{letter}", NAMES))
+    return page.gallery(drawn)
+
+
+def _rule(results: Results) -> str:
+    sizes = (
+        f"A percentage must be no more than {paper.WITHIN * 100:.0f} points short of the paper's, a count within "
+        f"{paper.WITHIN:.0%} of it. "
+        if paper.is_full(results)
+        else "In this quick version only the direction of a gap is judged; counts are shown, but not judged. "
+    )
+    return (
+        "A gap holds if its mean is above zero beyond the noise of the runs (the 95% interval of the mean). "
+        f"{sizes}Where the mean is on the right side and the interval only allows for the rest, it holds within noise. "
+        "Gaps are taken run by run: in a run, all systems meet the same users, items and luck."
+    )
+
+
+def _claims(found: Sequence[Claim]) -> Html:
+    rows = [
+        (claim.place, claim.text, paper_says(claim), ours(claim), _runs(claim), difference(claim), verdict(claim))
+        for claim in found
+        if claim.unit != "exchanges"
+    ]
+    header = ("where", "claim", "paper", "ours", "runs", "difference", "verdict")
+    return page.table(header, rows, numbers=(2, 3, 4, 5))
+
+
+def _exchanges(results: Results, found: Sequence[Claim]) -> Html:
+    rows = [
+        (claim.place, claim.text.partition(":")[0], paper_says(claim), ours(claim), difference(claim), verdict(claim))
+        for claim in found
+        if claim.unit == "exchanges"
+    ]
+    caption = (
+        f"Exchanges with the server. Paper: after {paper.ROUNDS:,} rounds. "
+        f"Ours: after {results.plans[0].rounds:,}, mean ± standard deviation."
+    )
+    return page.table(
+        ("where", "system", "paper", "ours", "difference", "verdict"), rows, numbers=(2, 3, 4), caption=caption
+    )
+
+
+def _regret(results: Results) -> list[Html]:
+    lines = [line._replace(system=NAMES[line.system]) for line in report.summary(results)]
+    return [
+        report.totals(
+            [line for line in lines if line.experiment == plan.name],
+            f"{plan.title}: {len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation",
+        )
+        for plan in results.plans
+        if plan.name != AUXILIARY or len(plan.seeds) > len(results.plans[1].seeds)
+    ]
+
+
+def paper_says(claim: Claim) -> str:
+    """The paper's figure; 'yes' where it says so without one."""
+    if claim.paper is None:
+        return "yes"
+    return f"{claim.paper:.0%}" if claim.unit == "%" else f"{claim.paper:,.1f}"
+
+
+def ours(claim: Claim) -> str:
+    """Our figure with its standard deviation."""
+    return report.plus_minus(claim.ours, "%" if claim.unit == "%" else "")
+
+
+def _runs(claim: Claim) -> str:
+    return str(claim.ours.runs)
+
+
+def difference(claim: Claim) -> str:
+    """How far ours is from the paper's: points of a percentage, or percent of a count."""
+    if claim.paper is None:
+        return "–"
+    if claim.unit == "%":
+        return f"{(claim.ours.mean - claim.paper) * 100:+.1f} points"
+    return f"{claim.ours.mean / claim.paper - 1:+.1%}"
+
+
+def verdict(claim: Claim) -> Html:
+    """The verdict in its colour."""
+    return Html(f'<span class="verdict {KINDS[claim.verdict]}">{claim.verdict}</span>')

@@ -1,0 +1,47 @@
+"""A plan that is small enough to run in a test, and its results, made once."""
+
+from pathlib import Path
+
+import pytest
+
+from fedcascade.experiments.plan import Plan, read_plan
+from fedcascade.experiments.results import Results, read_results
+from fedcascade.experiments.runner import execute
+from fedcascade.experiments.schedulers import local
+
+SMALL = """\
+name = "small"
+title = "A small world"
+rounds = 6_000
+checkpoints = 12
+seeds = 2
+
+[[environments]]
+name = "J = 3"
+kind = "synthetic"
+users = 12
+clusters = 3
+dimension = 6
+items = 20
+
+[[policies]]
+name = ["fedc3ucb-h", "fedlinucb", "fedind"]
+constants = { beta = 5.0, alpha_d = 1.5 }
+"""
+
+
+@pytest.fixture(scope="session")
+def small_plan() -> Plan:
+    return read_plan(SMALL)
+
+
+@pytest.fixture(scope="session")
+def small_folder(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small")
+    execute([small_plan], folder, local(workers=2), lambda _: None)
+    return folder
+
+
+@pytest.fixture
+def small_results(small_folder: Path) -> Results:
+    return read_results(small_folder)

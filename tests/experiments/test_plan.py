@@ -1,0 +1,193 @@
+"""Plans: every combination is there, and whatever is wrong is refused with its line before anything runs."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from fedcascade.experiments.jobs import runs_of
+from fedcascade.experiments.locate import line_of
+from fedcascade.experiments.plan import Plan, changed, load_plan, read_plan
+from fedcascade.experiments.worlds import RatingsWorld, SyntheticWorld
+from fedcascade.federation.policies import POLICIES
+
+GOOD = """\
+name = "good"
+rounds = 1_000
+checkpoints = 10
+seeds = [3, 5]
+
+[[environments]]
+name = "even"
+kind = "synthetic"
+users = 6
+grid = { clusters = [2, 3] }
+
+[[environments]]
+name = "rated"
+kind = "ratings"
+file = "ratings.csv"
+
+[[policies]]
+name = ["fedc3ucb-h", "fedind"]
+constants = { lambda = 2.0 }
+grid = { beta = [1.0, 5.0], alpha_d = [1.5] }
+
+[[policies]]
+name = "fedlinucb"
+label = "FedLinUCB"
+"""
+
+
+def test_every_combination_is_one_run() -> None:
+    plan = read_plan(GOOD.replace('file = "ratings.csv"\n', ""))
+    runs = runs_of([plan])
+    environments = ["even clusters=2", "even clusters=3", "rated"]
+    systems = [
+        "fedc3ucb-h beta=1.0 alpha_d=1.5",
+        "fedc3ucb-h beta=5.0 alpha_d=1.5",
+        "fedind beta=1.0",
+        "fedind beta=5.0",
+        "FedLinUCB",
+    ]
+    found = [(run.environment, run.job.seed, run.system) for run in runs]
+    assert found == list(product(environments, [3, 5], systems))
+    assert len({run.job.key for run in runs}) == len(runs)
+
+
+def test_a_system_carries_all_constants_of_its_policy() -> None:
+    first, *_, last = read_plan(GOOD).systems
+    assert first.constants == {
+        "lambda": 2.0,
+        "order": "upload-first",
+        "alpha_d": 1.5,
+        "alpha_c": 1.0,
+        "p_scale": 3.0,
+        "beta": 1.0,
+    }
+    assert last.constants["lambda"] == POLICIES["fedlinucb"].lambda_
+
+
+def test_files_are_looked_up_beside_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(GOOD)
+    world = load_plan(tmp_path / "plan.toml").environments[-1].world
+    assert isinstance(world, RatingsWorld)
+    assert world.file == str(tmp_path / "ratings.csv")
+
+
+def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(GOOD)
+    with pytest.raises(ValueError, match=r"ratings\.csv' not found"):
+        runs_of([load_plan(tmp_path / "plan.toml")])
+
+
+def test_equal_runs_of_two_plans_have_one_key_whatever_they_are_called() -> None:
+    plan = read_plan(GOOD.replace('file = "ratings.csv"\n', ""))
+    renamed = read_plan(GOOD.replace('file = "ratings.csv"\n', "").replace('"even"', '"odd"'))
+    longer = changed(plan, rounds=2_000)
+    keys, same, other = ([run.job.key for run in runs_of([one])] for one in (plan, renamed, longer))
+    assert keys == same
+    assert not set(keys) & set(other)
+
+
+def test_the_key_depends_on_the_file_behind_a_world(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(GOOD)
+    keys = []
+    for content in ("one", "two"):
+        folder = tmp_path / content
+        folder.mkdir()
+        (folder / "ratings.csv").write_text(content)
+        (folder / "plan.toml").write_text(GOOD)
+        keys.append(runs_of([load_plan(folder / "plan.toml")])[-1].job)
+    assert keys[0].data != keys[1].data
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("rounds", "round", 2, ["'round'", "did you mean 'rounds'", "expected one of"]),
+        ("1_000", '"many"', 2, ["rounds", "int", "str"]),
+        ("1_000", "0", 2, ["rounds", ">= 1"]),
+        ("checkpoints = 10", "checkpoints = 1001", 3, ["checkpoints must be <= rounds"]),
+        ("[3, 5]", "[3, 3]", 4, ["seeds"]),
+        ("[3, 5]", "[3, -1]", 4, ["seeds"]),
+        ("[3, 5]", "2.5", 4, ["seeds"]),
+        ('kind = "synthetic"', 'kind = "real"', 8, ["kind", "synthetic, ratings"]),
+        ("users = 6", "user = 6", 9, ["did you mean 'users'"]),
+        ("users = 6", "preset = 'paper'", 9, ["'preset'"]),
+        ("users = 6", "users = 'six'", 9, ["users"]),
+        ("clusters = [2, 3]", "cluster = [2, 3]", 10, ["did you mean 'clusters'"]),
+        ("clusters = [2, 3]", "clusters = []", 10, ["grid.clusters"]),
+        ('kind = "ratings"', 'kind = "ratings"\npreset = "papers"', 15, ["preset"]),
+        ("fedind", "fedin", 18, ["policy 'fedin'", "did you mean 'fedind'"]),
+        ("lambda = 2.0", "lamda = 2.0", 19, ["did you mean 'lambda'"]),
+        ("lambda = 2.0", "lambda = 0", 19, ["lambda must be"]),
+        ("alpha_d = [1.5]", "alpha_d = [-1.5]", 20, ["alpha_d"]),
+        ('label = "FedLinUCB"', "colour = 'red'", 24, ["'colour'", "expected one of"]),
+        (
+            'name = "fedlinucb"\nlabel = "FedLinUCB"',
+            'name = "fedind"\ngrid = { beta = [1.0] }',
+            17,
+            ["distinct", "fedind"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_line(old: str, new: str, line: int, words: list[str]) -> None:
+    assert GOOD.count(old) >= 1
+    with pytest.raises(ValueError, match=f"^plan line {line}: ") as refused:
+        read_plan(GOOD.replace(old, new, 1))
+    assert [word for word in words if word not in str(refused.value)] == []
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("missing", ["environments", "policies"])
+def test_a_plan_without_environments_or_policies_is_refused(missing: str) -> None:
+    head, *tables = GOOD.split("[[")
+    text = "[[".join([head, *(table for table in tables if not table.startswith(missing))])
+    with pytest.raises(ValueError, match=rf"\[\[{missing}\]\]"):
+        read_plan(text)
+
+
+def test_broken_toml_is_refused_with_its_line() -> None:
+    with pytest.raises(ValueError, match=r"not valid TOML.*line 2"):
+        read_plan('name = "x"\nrounds = = 3')
+
+
+def test_a_plan_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not found"):
+        load_plan(tmp_path / "nowhere.toml")
+    (tmp_path / "latin.toml").write_bytes('name = "é"'.encode("latin-1"))
+    with pytest.raises(ValueError, match="UTF-8"):
+        load_plan(tmp_path / "latin.toml")
+    with pytest.raises(ValueError, match="cannot be read"):
+        load_plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ((), 1),
+        (("name",), 1),
+        (("environments", 0), 6),
+        (("environments", 1, "kind"), 14),
+        (("environments", 0, "grid", "clusters"), 10),
+        (("policies", 0, "grid", "alpha_d"), 20),
+        (("policies", 1, "label"), 24),
+        (("environments", 7), 6),
+    ],
+)
+def test_lines_of_keys(path: tuple[str | int, ...], line: int) -> None:
+    assert line_of(GOOD, path) == line
+
+
+def test_lines_of_keys_in_headers_of_their_own() -> None:
+    text = "[[a]]\n[a.b]\nc = 1\n[[a]]\n[a.b]\n\nc = 2\n'd e' = 3"
+    assert line_of(text, ("a", 1, "b", "c")) == 7
+    assert line_of(text, ("a", 1, "b", "d e")) == 8
+
+
+def test_changed_plans_keep_checkpoints_within_rounds() -> None:
+    plan = changed(read_plan(GOOD), rounds=4, seeds=range(3))
+    assert isinstance(plan, Plan)
+    assert (plan.rounds, plan.checkpoints, plan.seeds) == (4, 4, (0, 1, 2))
+    assert plan.environments[0].world == SyntheticWorld(users=6, clusters=2)

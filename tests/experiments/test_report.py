@@ -1,0 +1,164 @@
+"""Reports: every figure is drawn, nothing is asked of any network, and a real browser shows it."""
+
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fedcascade.experiments import figures, page, paper, paper_report, report
+from fedcascade.experiments.plan import changed
+from fedcascade.experiments.results import Results, read_results
+from fedcascade.experiments.runner import execute
+from fedcascade.experiments.schedulers import local
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+KINDS = ("svg", "pdf", "png")
+BEGINNINGS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
+
+
+class References(HTMLParser):
+    """Collects what a page would load, and counts its drawings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.drawings = 0
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.drawings += tag == "svg"
+        if tag in {"script", "link", "img", "iframe", "object", "embed"}:
+            self.found.append(tag)
+        for name, value in attributes:
+            if name in {"src", "href", "xlink:href"} and not (value or "").startswith("#"):
+                self.found.append(f"{name}={value}")
+
+
+def read(path: Path) -> References:
+    references = References()
+    references.feed(path.read_text(encoding="utf-8"))
+    return references
+
+
+@pytest.fixture(scope="session")
+def paper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The paper's evaluation in 300 rounds a run."""
+    folder = tmp_path_factory.mktemp("paper")
+    execute([changed(plan, rounds=300) for plan in paper.plans(quick=True)], folder, local(workers=2), lambda _: None)
+    paper_report.write_report(read_results(folder))
+    return folder
+
+
+def test_any_results_folder_has_a_report(small_results: Results) -> None:
+    path = report.write_report(small_results)
+    found = read(path)
+    assert found.drawings == 3
+    assert found.found == []
+    for quantity in figures.QUANTITIES:
+        for kind in KINDS:
+            file = small_results.folder / "figures" / f"small-j---3-{quantity.replace('_', '-')}.{kind}"
+            assert file.read_bytes().startswith(BEGINNINGS[kind])
+
+
+def test_the_numbers_of_the_table_are_those_of_the_runs(small_results: Results) -> None:
+    for line in report.summary(small_results):
+        own = small_results.runs.filter(pl.col("system") == line.system)["regret"].to_numpy()
+        assert line.regret.mean == pytest.approx(own.mean())
+        assert line.regret.deviation == pytest.approx(own.std(ddof=1))
+        assert report.plus_minus(line.regret) in report.write_report(small_results).read_text()
+
+
+def test_the_same_results_give_the_same_files(small_results: Results) -> None:
+    def files() -> dict[Path, bytes]:
+        report.write_report(small_results)
+        return {path: path.read_bytes() for path in sorted((small_results.folder / "figures").iterdir())}
+
+    assert files() == files()
+
+
+def test_a_band_is_one_standard_deviation_wide(small_results: Results) -> None:
+    figure = figures.curves(small_results.curves, "regret", "title", ["fedind"])
+    own = small_results.curves.filter(pl.col("system") == "fedind").pivot("seed", index="round", values="regret")
+    runs = own.sort("round").drop("round").to_numpy()
+    (axes,) = figure.axes
+    assert np.allclose(axes.lines[0].get_ydata(), runs.mean(axis=1))
+    band = axes.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx((runs.mean(axis=1) + runs.std(axis=1, ddof=1)).max())
+
+
+def test_the_paper_report_is_whole_and_needs_nothing_else(paper_folder: Path) -> None:
+    path = paper_folder / "report.html"
+    found, text = read(path), path.read_text(encoding="utf-8")
+    assert found.drawings == 4
+    assert found.found == []
+    assert {file.name for file in (paper_folder / "figures").iterdir()} == {
+        f"figure-1{letter}.{kind}" for letter in "abcd" for kind in KINDS
+    }
+    for words in ("quick version", "generated ratings", "alpha_d = 7.0", "beta = 10.5", "seeds 0, 1", "numba"):
+        assert words in text
+
+
+def test_the_paper_report_names_a_given_file(paper_folder: Path) -> None:
+    results = read_results(paper_folder)
+    plans = paper.plans(quick=True, ratings=Path("ratings.csv"))
+    named = Results(results.folder, results.manifest, plans, results.runs, results.curves)
+    assert "ratings file ratings.csv" in paper_report.ratings_note(named)
+
+
+def test_text_is_escaped() -> None:
+    assert page.table(("<b>",), [("a & b",)]).count("&lt;b&gt;") == 1
+    assert "a &amp; b" in page.table(("x",), [("a & b",)])
+
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # the browser itself stays off the network, too
+    "--enable-logging=stderr",
+)
+WATCH = """<script>addEventListener("load", () => document.documentElement.dataset.loaded =
+performance.getEntriesByType("resource").map(entry => entry.name).join(" "))</script></body>"""
+
+
+def in_browser(path: Path, profile: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", *options, path.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+def loaded(text: str, folder: Path) -> str:
+    """What a browser loads for a page, which has to let a script watch."""
+    watched = folder / "watched.html"
+    watched.write_text(text.replace('http-equiv="Content-Security-Policy"', "").replace("</body>", WATCH))
+    shown = in_browser(watched, folder / "profile", "--dump-dom").stdout
+    return shown.partition('data-loaded="')[2].partition('"')[0] if "data-loaded" in shown else "nobody watched"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_real_browser_draws_every_figure(paper_folder: Path, tmp_path: Path) -> None:
+    shown = in_browser(paper_folder / "report.html", tmp_path / "a", "--dump-dom")
+    assert shown.stdout.count("<svg") == 4
+    assert "CONSOLE" not in shown.stderr  # what the browser has to complain about would be there
+    picture = tmp_path / "report.png"
+    in_browser(paper_folder / "report.html", tmp_path / "b", "--window-size=1150,2400", f"--screenshot={picture}")
+    colours = drawn_colours(picture)
+    assert {colour for colour in figures.COLOURS[:5] if colour not in colours} == set()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_a_real_browser_loads_nothing_else(paper_folder: Path, tmp_path: Path) -> None:
+    text = (paper_folder / "report.html").read_text(encoding="utf-8")
+    assert loaded(text, tmp_path) == ""
+    elsewhere = "http://127.0.0.1:9/picture.png"
+    assert loaded(text.replace("</main>", f'<img src="{elsewhere}"></main>'), tmp_path) == elsewhere
+
+
+def drawn_colours(picture: Path) -> set[str]:
+    """The colours of a picture's pixels."""
+    from matplotlib.image import imread
+
+    pixels = (imread(picture)[..., :3] * 255).round().astype(np.uint32)
+    packed = np.unique(pixels @ np.array([65536, 256, 1], np.uint32))
+    return {f"#{number:06X}" for number in packed}

@@ -1,0 +1,197 @@
+"""Runs in parallel processes: what one process would have found, each kept as it ends, none played twice."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from fedcascade import Synthetic, policy, simulate
+from fedcascade.experiments import results
+from fedcascade.experiments.jobs import Job, Record, play, runs_of
+from fedcascade.experiments.plan import Plan, changed, read_plan
+from fedcascade.experiments.runner import Progress, execute
+from fedcascade.experiments.schedulers import Scheduler, Tell, local
+
+from .conftest import SMALL
+
+TABLES = (results.RUNS, results.CURVES)
+
+
+def counted(played: list[Job], stop_after: int | None = None) -> Scheduler:
+    """Plays in this process, and may be stopped like a machine that loses power."""
+
+    def scheduler(jobs: Sequence[Job], tell: Tell) -> Iterator[tuple[Job, Record]]:
+        for job in jobs:
+            if stop_after is not None and len(played) == stop_after:
+                raise KeyboardInterrupt
+            played.append(job)
+            yield job, play(job)
+            tell(job.rounds * len(played))
+
+    return scheduler
+
+
+def tables(folder: Path) -> list[bytes]:
+    return [(folder / name).read_bytes() for name in TABLES]
+
+
+def test_the_tables_hold_what_simulate_finds(small_folder: Path) -> None:
+    runs = pl.read_parquet(small_folder / results.RUNS)
+    curves = pl.read_parquet(small_folder / results.CURVES)
+    assert runs.shape[0] == 6
+    for row in runs.iter_rows(named=True):
+        world = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=row["seed"])
+        tuned = policy(row["policy"]).tuned_where_known({"beta": 5.0, "alpha_d": 1.5})
+        trace = simulate(world, tuned, rounds=6_000, checkpoints=12)
+        assert (row["regret"], row["reward"], row["exchanges"]) == (trace.regret, trace.reward, trace.communications())
+        assert row["exchanges"] == row["exchanges_determinant"] + row["exchanges_auxiliary"] + row["exchanges_forced"]
+        own = curves.filter((pl.col("system") == row["system"]) & (pl.col("seed") == row["seed"]))
+        assert own["regret"].to_list() == [point.regret for point in trace.curve]
+        assert own["clustering_error"].to_list() == [point.clustering_error for point in trace.curve]
+
+
+def test_one_process_or_several_give_the_same_files(small_plan: Plan, small_folder: Path, tmp_path: Path) -> None:
+    execute([small_plan], tmp_path, counted([]), lambda _: None)
+    assert tables(tmp_path) == tables(small_folder)
+
+
+def test_a_stopped_experiment_goes_on_where_it_was(small_plan: Plan, small_folder: Path, tmp_path: Path) -> None:
+    first: list[Job] = []
+    with pytest.raises(KeyboardInterrupt):
+        execute([small_plan], tmp_path, counted(first, stop_after=4), lambda _: None)
+    assert not (tmp_path / results.RUNS).exists()
+    assert len(list((tmp_path / "runs").iterdir())) == 4
+    second: list[Job] = []
+    execute([small_plan], tmp_path, counted(second), lambda _: None)
+    assert len(second) == 2
+    assert not {job.key for job in first} & {job.key for job in second}
+    assert tables(tmp_path) == tables(small_folder)
+
+
+def test_a_finished_experiment_plays_nothing(small_plan: Plan, small_folder: Path) -> None:
+    before, played = tables(small_folder), list[Job]()
+    execute([small_plan], small_folder, counted(played), lambda _: None)
+    assert played == []
+    assert tables(small_folder) == before
+
+
+def test_more_seeds_play_the_new_ones_alone(small_plan: Plan, tmp_path: Path) -> None:
+    plan = changed(small_plan, rounds=200)
+    execute([plan], tmp_path, counted([]), lambda _: None)
+    played: list[Job] = []
+    execute([changed(plan, seeds=range(3))], tmp_path, counted(played), lambda _: None)
+    assert [job.seed for job in played] == [2, 2, 2]
+
+
+def test_runs_that_two_plans_share_are_played_once(small_plan: Plan, tmp_path: Path) -> None:
+    played: list[Job] = []
+    plan = changed(small_plan, rounds=200)
+    again = read_plan(SMALL.replace('"small"', '"again"').replace("6_000", "200"))
+    assert len(execute([plan, again], tmp_path, counted(played), lambda _: None)) == 12
+    assert len(played) == 6
+    assert pl.read_parquet(tmp_path / results.RUNS).shape[0] == 12
+
+
+def test_progress_counts_what_was_there_before(small_plan: Plan, tmp_path: Path) -> None:
+    plan, seen = changed(small_plan, rounds=200), list[Progress]()
+    with pytest.raises(KeyboardInterrupt):
+        execute([plan], tmp_path, counted([], stop_after=2), lambda _: None)
+    execute([plan], tmp_path, counted([]), seen.append)
+    assert seen[0] == Progress(2, 6, 400, 1_200)
+    assert seen[-1] == Progress(6, 6, 1_200, 1_200)
+
+
+def test_live_progress_of_processes_reaches_all_rounds(small_plan: Plan, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    execute([changed(small_plan, rounds=2_000)], tmp_path, local(workers=2), seen.append)
+    assert seen[-1].rounds == seen[-1].all_rounds == 12_000
+    assert [now.rounds for now in seen] == sorted(now.rounds for now in seen)
+
+
+def test_a_world_that_cannot_be_built_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    plan = read_plan(SMALL.replace("clusters = 3", "clusters = 13"))
+    with pytest.raises(ValueError, match="clusters"):
+        execute([plan], tmp_path / "out", counted([]), lambda _: None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_fails_does_not_lose_those_that_ended(small_plan: Plan, tmp_path: Path) -> None:
+    plan = changed(small_plan, rounds=200)
+    bad = read_plan(SMALL.replace("6_000", "200").replace('name = "small"', 'name = "bad"\nlist_length = 21'))
+    with pytest.raises(ValueError, match="list length"):
+        execute([plan, bad], tmp_path, local(workers=1), lambda _: None)
+    assert len(list((tmp_path / "runs").iterdir())) == 6
+
+
+def test_the_manifest_says_what_was_run_and_how(small_plan: Plan, small_folder: Path) -> None:
+    manifest = json.loads((small_folder / results.MANIFEST).read_text())
+    assert manifest["runs"] == 6
+    assert manifest["rounds"] == 36_000
+    assert manifest["plans"][0]["seeds"] == [0, 1]
+    assert manifest["plans"][0]["systems"][0]["constants"]["alpha_d"] == 1.5
+    assert manifest["libraries"]["polars"] == pl.__version__
+    assert results.read_results(small_folder).plans == [small_plan]
+
+
+def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no finished results folder"):
+        results.read_results(tmp_path)
+
+
+def test_a_record_that_is_there_is_whole(small_plan: Plan, small_folder: Path) -> None:
+    for run in runs_of([small_plan]):
+        record = results.saved(small_folder, run.job)
+        assert record is not None
+        assert record["key"] == run.job.key
+        assert len(record["curve"]) == 12
+    assert not [path for path in small_folder.rglob("*") if path.name.startswith(".")]
+
+
+def killed_at_random(folder: Path, plan: Path, times: int, luck: random.Random) -> int:
+    """Start the command and kill it, process by process or all of it, so many times; returns how often it was cut."""
+    command = [sys.executable, "-m", "fedcascade", "experiment", str(plan), "--out", str(folder), "--jobs", "2"]
+    cut = 0
+    for _ in range(times):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            process.wait(timeout=luck.uniform(0.5, 6.0))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            cut += 1
+        wait_until_nobody_is_left(process.pid)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=300)
+    return cut
+
+
+def wait_until_nobody_is_left(group: int) -> None:
+    """Workers of a killed parent must end by themselves."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    os.killpg(group, signal.SIGKILL)
+    pytest.fail("workers outlived their parent by ten seconds")
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
+def test_killed_at_random_moments_the_results_are_those_of_an_unbroken_run(tmp_path: Path, times: int) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(SMALL.replace("6_000", "40_000").replace("seeds = 2", "seeds = 4"))
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    execute([read_plan(plan.read_text())], unbroken, local(workers=2), lambda _: None)
+    cut = killed_at_random(broken, plan, times, random.Random())
+    assert cut >= 1
+    assert tables(broken) == tables(unbroken)

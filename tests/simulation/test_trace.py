@@ -117,7 +117,7 @@ def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
         recorder.count(0.25 * t, click, t)
         recorder.listed(t, np.arange(t % 3 + 1))
         if t == 3:
-            recorder.exchange(t, upload, (download, download))
+            recorder.exchange(t, [upload], (download, download))
         recorder.stop(t, np.array([0, 0, 0]) if t < 4 else np.array([5, 5, 1]))
     run = recorder.trace("p", "e", np.array([5, 5, 1]))
     assert run.curve == (Checkpoint(2, 0.75, 1, 0, 1.0), Checkpoint(4, 2.5, 2, 1, 0.0))

@@ -99,7 +99,7 @@ def test_a_trace_ends_with_its_last_checkpoint() -> None:
     run = trace()
     assert (run.regret, run.reward, run.clustering_error, run.clusters) == (2.5, 7, 0.25, 3)
     assert run.communications() == 3
-    assert [run.communications(cause) for cause in Cause] == [1, 2, 0]
+    assert [run.communications(cause) for cause in Cause] == [1, 2, 0, 0, 0]
 
 
 def test_traces_are_equal_but_for_seconds() -> None:

@@ -1,4 +1,4 @@
-"""The command line: ``fedcascade run``, ``fedcascade policies``.
+"""The command line: ``fedcascade run``, ``fedcascade policies``, ``fedcascade theory``.
 
 Heavy modules are imported by the command that needs them, so that ``fedcascade --help`` answers at once.
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError
 
 from fedcascade import __version__
-from fedcascade.cli.options import Constants, Whole, World, chosen_policies, option
+from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
 
 app = App(
     name="fedcascade",
@@ -22,7 +22,9 @@ app = App(
     result_action="return_value",
 )
 
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
+app.command(
+    "fedcascade.cli.theory:theory", name="theory", help="Print what the paper's Theorem 1 promises, in numbers."
+)
 
 
 @app.command
@@ -77,13 +79,14 @@ def run(
 
 @app.command
 def policies(*, json_: Json = False) -> None:
-    """List the systems that can be run, each as the parts it is made of."""
+    """List the systems that can be run: the paper's Table 1, and the parts that each is made of."""
     from fedcascade.cli import terminal
     from fedcascade.federation.policies import installed
 
     if json_:
         print(json.dumps([row.described() for row in installed().values()]))
     else:
+        terminal.show(terminal.systems_table(installed().values()))
         terminal.show(terminal.policies_table(installed().values()))
 
 

@@ -135,6 +135,11 @@ class Policy:
         parts = {name: _tuned(getattr(self, name), numbers) for name in PARTS}
         return replace(self, **parts, **own, formulas=tuple(kept + given))
 
+    def exploring(self, beta: float) -> "Policy":
+        """This policy with a constant beta, whatever its own was."""
+        kept = tuple(formula for formula in self.formulas if formula.constant != "beta")
+        return replace(self, confidence=Constant(beta=beta), formulas=kept)
+
     def fitted(self, problem: Problem) -> "Policy":
         """This policy with every formula worked out for a problem, lambda first: others may need it."""
         ordered = sorted(self.formulas, key=lambda formula: formula.constant != "lambda_")
@@ -177,14 +182,6 @@ POLICIES: Mapping[str, Policy] = {
     row.name: row
     for row in (
         # name, who shares, when an agent speaks, what it decides with, in words, who is answered
-        Policy("fedc3ucb-h", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),
-               "the paper's system: a graph of users who may be alike, rare random exchanges beside the needed ones"),
-        Policy("force-comm", HeterogeneityGraph(), Determinant() | Doubling(), LastDownload(),
-               "the same, but an exchange at an agent's 1st, 2nd, 4th, 8th... arrival instead of random ones"),
-        Policy("no-auxiliary", HeterogeneityGraph(), Determinant(), LastDownload(),
-               "the same, but exchanges only when an agent has learned enough"),
-        Policy("fedlinucb", Everyone(), Determinant(), LastDownload(),
-               "everybody is taken to be alike; exchanges when an agent has learned enough"),
         Policy("oful", Everyone(), Never(), DownloadAndBuffer(),
                "one learner serves everybody and learns in every round", OneLearner()),
         Policy("c3-ucb", Everyone(), Never(), DownloadAndBuffer(),
@@ -204,6 +201,14 @@ POLICIES: Mapping[str, Policy] = {
         Policy("phase-fclub", SplitAndMerge(), Ratio(gamma_u=1.01), DownloadAndBuffer(),
                "local servers split their users on evidence; at the end of each phase a global one merges clusters",
                Lagging(gamma_d=1.01)),
+        Policy("fedlinucb", Everyone(), Determinant(), LastDownload(),
+               "everybody is taken to be alike; exchanges when an agent has learned enough"),
+        Policy("fedc3ucb-h", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),
+               "the paper's system: a graph of users who may be alike, rare random exchanges beside the needed ones"),
+        Policy("force-comm", HeterogeneityGraph(), Determinant() | Doubling(), LastDownload(),
+               "the same, but an exchange at an agent's 1st, 2nd, 4th, 8th... arrival instead of random ones"),
+        Policy("no-auxiliary", HeterogeneityGraph(), Determinant(), LastDownload(),
+               "the same, but exchanges only when an agent has learned enough"),
         Policy("fedind", Alone(), Never(), DownloadAndBuffer(),
                "every agent learns alone, every round, and never speaks"),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.checks import ratio
 from fedcascade.federation.grouping import Groups
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.ridge import log_det
 from fedcascade.learning.statistics import Statistics
 
 
@@ -149,7 +150,7 @@ class _Behind(Audience):
         self.level = level
         held = groups.holdings
         self.known = np.zeros_like(held.gram)
-        self.log_det = np.full(len(held), self._log_det(self.known[0]))
+        self.log_det = np.full(len(held), log_det(self.known[0], held.lambda_))
 
     def heard(self, upload: Upload) -> None:
         self._knows(upload.agent, self.known[upload.agent] + upload.statistics.gram)
@@ -157,17 +158,15 @@ class _Behind(Audience):
     def due(self, asker: int) -> Sequence[int]:
         groups = self.groups
         label = groups.labels[asker]
-        behind = self._log_det(groups.pooled(asker).gram) - self.log_det > self.level
-        return np.flatnonzero((behind & (groups.labels == label)) | groups.regrouped).tolist()
+        pooled = log_det(groups.pooled(asker).gram, groups.holdings.lambda_)
+        behind = pooled - self.log_det > self.level
+        due: list[int] = np.flatnonzero((behind & (groups.labels == label)) | groups.regrouped).tolist()
+        return due
 
     def told(self, agent: int, statistics: Statistics) -> None:
         self.groups.regrouped[agent] = False
         self._knows(agent, statistics.gram)
 
-    def _knows(self, agent: int, gram: np.ndarray) -> None:
+    def _knows(self, agent: int, gram: NDArray[np.float64]) -> None:
         self.known[agent] = gram
-        self.log_det[agent] = self._log_det(gram)
-
-    def _log_det(self, gram: np.ndarray) -> float:
-        d = self.groups.holdings.dimension
-        return Ridge(Statistics(gram, np.zeros(d), 0, 0, 0), self.groups.holdings.lambda_).log_det
+        self.log_det[agent] = log_det(gram, self.groups.holdings.lambda_)

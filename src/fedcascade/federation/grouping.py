@@ -40,6 +40,10 @@ class Groups:
         """Take an upload into the sum of its group."""
         self._pooled[int(self.labels[agent])] += statistics
 
+    def set_pooled(self, label: int, statistics: Statistics) -> None:
+        """Replace the sum of a group, by an engine that has added it up elsewhere."""
+        self._pooled[label] = statistics
+
     def revise(self, agent: int) -> None:
         """Look at the partition again after an upload of ``agent``; a fixed grouping does nothing."""
 

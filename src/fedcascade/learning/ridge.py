@@ -53,8 +53,12 @@ class Ridge(Estimate):
 
     def growth(self, buffer: Statistics) -> float:
         """ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach."""
-        upper = linear.cholesky(_regularised(self.statistics.gram + buffer.gram, self.lambda_))
-        return float(linear.log_determinant(upper)) - self.log_det
+        return log_det(self.statistics.gram + buffer.gram, self.lambda_) - self.log_det
+
+
+def log_det(gram: NDArray[np.float64], lambda_: float) -> float:
+    """ln det(lambda I + gram)."""
+    return float(linear.log_determinant(linear.cholesky(_regularised(gram, lambda_))))
 
 
 def stacked(shared: Ridge, personal: Ridge) -> Estimate:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ from fedcascade.environments.environment import Environment
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.grouping import Components
+from fedcascade.federation.messages import Cause, Download, Upload, payload_bytes
 from fedcascade.federation.personal import AlternatingMinimisation, less_explained
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
@@ -39,9 +41,9 @@ from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation import kernels, turns
+from fedcascade.simulation import kernels, served, turns
 from fedcascade.simulation.stage import Stage, set_stage
-from fedcascade.simulation.trace import Trace
+from fedcascade.simulation.trace import Exchange, Trace
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 64, 4_096
 EVENTS_PER_WINDOW = 2  # after an event its agent plays the rest of the window alone, so there should be few
@@ -203,29 +205,58 @@ class _Engine:
 
     def _play_in_turn(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
         """The rounds of a window one after another: each exchange may change what the next agent knows."""
-        answers, count = self.policy.answers, arrivals.size
+        answers, groups = self.policy.answers, self.server.groups
+        if isinstance(answers, OnArrival):
+            return self._serve(window, arrivals) if type(groups) is Components else self._fetch(window, arrivals)
         agents = np.zeros_like(arrivals) if answers.one_learner else arrivals
         now = turns.Turns(users=arrivals, agents=agents, budget=sync_budget(self.policy.trigger))
-        fetches = isinstance(answers, OnArrival)
         done = events = 0
-        while done < count:
-            fetched = self.server.greet(int(agents[done])) if fetches else ()
-            for download in fetched:
-                self._receive(download)
-            end = done + 1 if fetches else count
-            done, fired = turns.advance(self.world, self.rules, self.fleet, self.own, window, now, done, end)
+        while done < arrivals.size:
+            done, fired = self._take_turns(window, now, done, arrivals.size)
             if fired >= 0:
                 events += 1
-                self._exchange(window.first + done - 1, int(agents[done - 1]), CAUSES[fired], fetched)
+                self._exchange(window.first + done - 1, int(agents[done - 1]), CAUSES[fired])
         return events
+
+    def _take_turns(self, window: kernels.Window, now: turns.Turns, begin: int, end: int) -> tuple[int, int]:
+        return turns.advance(self.world, self.rules, self.fleet, self.own, window, now, begin, end)
+
+    def _fetch(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+        """Agents that ask their server in every round, whatever it does with its groups."""
+        now = turns.Turns(users=arrivals, agents=arrivals, budget=np.inf)
+        for done, agent in enumerate(arrivals.tolist()):
+            fetched = self.server.greet(agent)
+            for download in fetched:
+                self._receive(download)
+            _, fired = self._take_turns(window, now, done, done + 1)
+            self._exchange(window.first + done, agent, CAUSES[fired], fetched)
+        return int(arrivals.size)
+
+    def _serve(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+        """The same with a heterogeneity graph, compiled until the graph changes."""
+        groups = cast(Components, self.server.groups)
+        done = 0
+        while done < arrivals.size:
+            graph = served.borrow(groups)
+            done = served.advance(self.world, self.rules, self.fleet, graph, window, arrivals, done)
+            served.give_back(graph, groups)
+            groups.revise(int(arrivals[done - 1]))
+        self.server.rounds += arrivals.size
+        weight = payload_bytes(self.problem.dimension)
+        for i, agent in enumerate(arrivals.tolist()):
+            self.recorder.ledger.append(Exchange(window.first + i, agent, Cause.FORCED, weight, weight))
+        return int(arrivals.size)
 
     def _exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
         """Upload the buffer of an agent, and let every download take effect."""
         upload = self._upload(agent, cause)
         uploads = [upload, *(self._upload(called, cause) for called in self.server.calls(upload))]
         downloads = self.server.receive(*uploads)
+        ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
         for download in downloads:
-            self._receive(download)
+            key = id(download.statistics)
+            ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
+            self._load(download.agent, ridges[key])
         self.recorder.exchange(round_, uploads, fetched + downloads, self.policy.answers.alone)
 
     def _upload(self, agent: int, cause: Cause) -> Upload:

@@ -151,6 +151,7 @@ class _Behind(Audience):
         held = groups.holdings
         self.known = np.zeros_like(held.gram)
         self.log_det = np.full(len(held), log_det(self.known[0], held.lambda_))
+        self._looked_at = self.known[0], float(self.log_det[0])
 
     def heard(self, upload: Upload) -> None:
         self._knows(upload.agent, self.known[upload.agent] + upload.statistics.gram)
@@ -158,8 +159,7 @@ class _Behind(Audience):
     def due(self, asker: int) -> Sequence[int]:
         groups = self.groups
         label = groups.labels[asker]
-        pooled = log_det(groups.pooled(asker).gram, groups.holdings.lambda_)
-        behind = pooled - self.log_det > self.level
+        behind = self._log_det(groups.pooled(asker).gram) - self.log_det > self.level
         due: list[int] = np.flatnonzero((behind & (groups.labels == label)) | groups.regrouped).tolist()
         return due
 
@@ -169,4 +169,10 @@ class _Behind(Audience):
 
     def _knows(self, agent: int, gram: NDArray[np.float64]) -> None:
         self.known[agent] = gram
-        self.log_det[agent] = log_det(gram, self.groups.holdings.lambda_)
+        self.log_det[agent] = self._log_det(gram)
+
+    def _log_det(self, gram: NDArray[np.float64]) -> float:
+        """Of the matrix that was looked at last, from memory: all agents of a group are told the same one."""
+        if gram is not self._looked_at[0]:
+            self._looked_at = gram, log_det(gram, self.groups.holdings.lambda_)
+        return self._looked_at[1]

@@ -275,16 +275,14 @@ class _Engine:
 
     def _load(self, agent: int, ridge: Ridge) -> None:
         """Let an agent decide with ``ridge`` from now on."""
-        one = kernels.one_of(self.fleet, agent)
-        one.gram[:] = ridge.statistics.gram
-        one.moment[:] = ridge.statistics.moment
-        one.theta[:] = ridge.theta
-        one.root[:] = ridge.root
-        one.numbers[kernels.LOG_DET] = ridge.log_det
-        one.numbers[kernels.BETA] = self.policy.confidence.radius(ridge, self.problem)
-        one.numbers[kernels.TAUGHT] = 0.0
+        fleet = self.fleet
+        fleet.gram[agent] = ridge.statistics.gram
+        fleet.moment[agent] = ridge.statistics.moment
+        fleet.theta[agent] = ridge.theta
+        fleet.root[agent] = ridge.root
+        fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), 0.0
         if self.policy.personal:
-            turns.settle(self.rules, one, self.own, agent)
+            turns.settle(self.rules, kernels.one_of(fleet, agent), self.own, agent)
 
 
 def compile_world(environment: Synthetic) -> kernels.World:

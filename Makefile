@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo test test-long check bench figures lock clean
+.PHONY: help demo test test-long check bench figures table1 docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -54,6 +54,12 @@ bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by sid
 
 figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
 	$(BIN)/python benchmarks/figures.py
+
+table1: $(INSTALLED_DEV) ## 300,000 rounds x 3 seeds of every system of Table 1
+	$(BIN)/python benchmarks/table1.py
+
+docs: $(INSTALLED_DEV) ## write docs/reference-policies.md from the code, and its figures if table1 was run
+	$(BIN)/python tools/reference_policies.py
 
 LOCK = echo 'hatchling>=1.25' | uv pip compile - pyproject.toml --universal --python-version 3.11 --upgrade \
 	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --quiet

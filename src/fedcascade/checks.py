@@ -22,6 +22,11 @@ def not_negative(name: str, value: float) -> None:
     require(math.isfinite(value) and value >= 0, f"{name} must be a finite number >= 0, got {value}")
 
 
+def ratio(name: str, value: float) -> None:
+    """Refuse what cannot bound a ratio: it must be greater than zero, and may be infinite."""
+    require(value > 0, f"{name} must be a number > 0 or inf, got {value}")
+
+
 def whole(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
     good = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

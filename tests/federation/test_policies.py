@@ -4,19 +4,36 @@ from dataclasses import replace
 
 import pytest
 
+from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping import Alone, Everyone, HeterogeneityGraph, KnownClusters
+from fedcascade.federation.grouping import Alone, Everyone, HeterogeneityGraph, KnownClusters, SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Order, Policy, installed, policy
-from fedcascade.federation.triggers import Auxiliary, Determinant, Doubling, Never
-from fedcascade.learning.confidence import Constant, Theory
+from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
+from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
 
 PARTS = {
     "fedc3ucb-h": (HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload()),
     "force-comm": (HeterogeneityGraph(), Determinant() | Doubling(), LastDownload()),
     "no-auxiliary": (HeterogeneityGraph(), Determinant(), LastDownload()),
     "fedlinucb": (Everyone(), Determinant(), LastDownload()),
+    "oful": (Everyone(), Never(), DownloadAndBuffer()),
+    "c3-ucb": (Everyone(), Never(), DownloadAndBuffer()),
+    "dislinucb": (Everyone(), SyncBudget(), DownloadAndBuffer()),
+    "club-cascade": (HeterogeneityGraph(), Always(), LastDownload()),
+    "async-linucb": (Everyone(), Ratio(), DownloadAndBuffer()),
+    "async-linucb-am": (Everyone(), Ratio(), DownloadAndBuffer()),
+    "phase-fclub": (SplitAndMerge(), Ratio(gamma_u=1.01), DownloadAndBuffer()),
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),
+}
+ANSWERS = {
+    "oful": OneLearner(),
+    "c3-ucb": OneLearner(),
+    "dislinucb": Everybody(),
+    "club-cascade": OnArrival(),
+    "async-linucb": Lagging(),
+    "async-linucb-am": Lagging(),
+    "phase-fclub": Lagging(gamma_d=1.01),
 }
 
 
@@ -30,8 +47,11 @@ def test_the_parts_of_a_row(name: str) -> None:
     row = POLICIES[name]
     assert row.name == name
     assert (row.grouping, row.trigger, row.decision) == PARTS[name]
-    assert row.confidence == Constant(beta=10.5)
-    assert row.lambda_ == 4.0
+    own = name.startswith("async-linucb")
+    assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=10.5))
+    assert row.lambda_ == (0.1 if own else 4.0)
+    assert row.answers == ANSWERS.get(name, Asker())
+    assert (row.personal is not None) == (name == "async-linucb-am")
     assert row.order is Order.UPLOAD_FIRST
     assert row.yardstick == (name == "known-clusters")
     assert row.summary
@@ -129,6 +149,8 @@ def test_a_row_as_plain_data() -> None:
         "name": "known-clusters",
         "summary": row.summary,
         "yardstick": True,
+        "agents": "asynchronous",
+        "users": "heterogeneous",
         "constants": row.constants(),
     }
 
@@ -137,3 +159,39 @@ def test_a_row_as_plain_data() -> None:
 def test_a_policy_without_a_regulariser_is_refused(lambda_: float) -> None:
     with pytest.raises(ValueError, match="lambda"):
         Policy("mine", Alone(), Never(), LastDownload(), lambda_=lambda_)
+
+
+PROBLEM = Problem(users=40, dimension=20, list_length=4, rounds=300_000)
+
+
+def test_formulas_are_worked_out_for_a_problem() -> None:
+    fitted = POLICIES["club-cascade"].fitted(PROBLEM).constants()
+    assert fitted["lambda_"] == 4.0
+    assert fitted["alpha_d"] == pytest.approx(8 * 20**0.5)
+    assert fitted["beta"] == pytest.approx(16.0, abs=0.05)  # sqrt(20 ln(3751) + 2 ln(4,800,000)) + 2
+    assert POLICIES["dislinucb"].fitted(PROBLEM).constants()["budget"] == pytest.approx(375 / 12.6115, rel=1e-4)
+
+
+def test_lambda_is_worked_out_before_what_needs_it() -> None:
+    longer = replace(PROBLEM, list_length=9)
+    known = POLICIES["club-cascade"].tuned(lambda_=9.0).fitted(longer)
+    assert POLICIES["club-cascade"].fitted(longer) == known
+
+
+def test_a_constant_that_is_given_replaces_its_formula() -> None:
+    row = POLICIES["club-cascade"].tuned(beta=5.0)
+    assert row.fitted(PROBLEM).constants()["beta"] == 5.0
+    assert row.fitted(PROBLEM).fitted(PROBLEM) == row.fitted(PROBLEM)
+    assert POLICIES["club-cascade"].described()["constants"]["alpha_d"] == "8 sqrt(d)"
+
+
+def test_an_agent_that_asks_on_arrival_uploads_in_every_round() -> None:
+    with pytest.raises(ValueError, match="Always"):
+        replace(POLICIES["club-cascade"], trigger=Determinant())
+
+
+@pytest.mark.parametrize(("name", "constant"), [("async-linucb", "gamma_u"), ("async-linucb", "gamma_d")])
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+def test_a_ratio_is_greater_than_zero(name: str, constant: str, bad: float) -> None:
+    with pytest.raises(ValueError, match=constant):
+        POLICIES[name].tuned(**{constant: bad})

@@ -9,10 +9,22 @@ from hypothesis import strategies as st
 from fedcascade import PerCategory, Synthetic, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings, generated_ratings
+from fedcascade.federation.answers import Asker, Everybody, Lagging, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer
+from fedcascade.federation.grouping import HeterogeneityGraph, SplitAndMerge
 from fedcascade.federation.messages import Cause
+from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import POLICIES, Policy
-from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Occasion, Trigger
+from fedcascade.federation.triggers import (
+    Always,
+    Auxiliary,
+    Determinant,
+    Doubling,
+    Never,
+    Occasion,
+    SyncBudget,
+    Trigger,
+)
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation import exact, reference
@@ -41,9 +53,14 @@ def both(world: Clustered, policy: Policy, rounds: int, length: int, **options: 
     return fast, slow
 
 
+def rounds_of(name: str) -> int:
+    """Systems in which an exchange reaches many agents have many more of them, and few rounds show it all."""
+    return 20_000 if isinstance(POLICIES[name].answers, Asker) else 2_000
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_paper_s_shape_gives_the_same_trace(name: str) -> None:
-    fast, slow = both(Synthetic(seed=3), POLICIES[name], 20_000, 4)
+    fast, slow = both(Synthetic(seed=3), POLICIES[name], rounds_of(name), 4)
     assert_equal(fast, slow)
 
 
@@ -58,7 +75,7 @@ def test_the_paper_s_shape_gives_the_same_trace(name: str) -> None:
     ids=["7x13x5", "41x201x21", "short-lists"],
 )
 def test_odd_shapes_give_the_same_trace(name: str, world: Synthetic, length: int) -> None:
-    fast, slow = both(world, tuned(name, QUICK), 20_000, length)
+    fast, slow = both(world, tuned(name, QUICK), rounds_of(name), length)
     assert_equal(fast, slow)
     if name == "fedc3ucb-h":
         assert fast.clusters > 1, "the graph must have split, or this test shows little"
@@ -121,6 +138,18 @@ def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
 def test_other_parts_give_the_same_trace(trigger, decision, confidence) -> None:
     policy = replace(POLICIES["fedc3ucb-h"], trigger=trigger, decision=decision, confidence=confidence)
     fast, slow = both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 1_000, 3)
+    assert_equal(fast, slow)
+
+
+@pytest.mark.parametrize("answers", [OneLearner(), Everybody(), Lagging(gamma_d=1.2)])
+@pytest.mark.parametrize("trigger", [Never(), SyncBudget(budget=3.0) | Doubling(), Determinant() | Auxiliary()])
+@pytest.mark.parametrize("personal", [None, AlternatingMinimisation()])
+@pytest.mark.parametrize("grouping", [HeterogeneityGraph(alpha_d=1.0), SplitAndMerge(local_servers=2)])
+def test_other_answers_give_the_same_trace(answers, trigger, personal, grouping) -> None:
+    policy = replace(
+        POLICIES["async-linucb"], grouping=grouping, trigger=trigger, answers=answers, personal=personal, lambda_=1.0
+    )
+    fast, slow = both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 600, 3)
     assert_equal(fast, slow)
 
 

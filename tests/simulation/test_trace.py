@@ -99,7 +99,7 @@ def test_a_trace_ends_with_its_last_checkpoint() -> None:
     run = trace()
     assert (run.regret, run.reward, run.clustering_error, run.clusters) == (2.5, 7, 0.25, 3)
     assert run.communications() == 3
-    assert [run.communications(cause) for cause in Cause] == [1, 2, 0]
+    assert [run.communications(cause) for cause in Cause] == [1, 2, 0, 0, 0]
 
 
 def test_traces_are_equal_but_for_seconds() -> None:
@@ -117,7 +117,7 @@ def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
         recorder.count(0.25 * t, click, t)
         recorder.listed(t, np.arange(t % 3 + 1))
         if t == 3:
-            recorder.exchange(t, upload, (download, download))
+            recorder.exchange(t, [upload], (download, download))
         recorder.stop(t, np.array([0, 0, 0]) if t < 4 else np.array([5, 5, 1]))
     run = recorder.trace("p", "e", np.array([5, 5, 1]))
     assert run.curve == (Checkpoint(2, 0.75, 1, 0, 1.0), Checkpoint(4, 2.5, 2, 1, 0.0))

@@ -76,13 +76,14 @@ def run(
 
 @app.command
 def policies(*, json_: Json = False) -> None:
-    """List the systems that can be run, each as the parts it is made of."""
+    """List the systems that can be run: the paper's Table 1, and the parts that each is made of."""
     from fedcascade.cli import terminal
     from fedcascade.federation.policies import installed
 
     if json_:
         print(json.dumps([row.described() for row in installed().values()]))
     else:
+        terminal.show(terminal.systems_table(installed().values()))
         terminal.show(terminal.policies_table(installed().values()))
 
 
@@ -90,6 +91,7 @@ _ELSEWHERE = {  # name: home, and the line of --help, which loads no home
     "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
     "experiment": ("experiments", "Play every run of a plan, in parallel."),
     "report": ("experiments", "Write the tables and figures of a results folder."),
+    "theory": ("theory", "Print what the paper's Theorem 1 promises, in numbers."),
     "data": ("data", "Fetch and describe files of ratings."),
 }
 for _name, (_home, _help) in _ELSEWHERE.items():

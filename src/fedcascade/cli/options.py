@@ -39,6 +39,9 @@ Whole = Annotated[int, Parameter(converter=_whole)]
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
 
 
+Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
+
+
 def _world(text: str) -> Parameter:
     return option(text, _WORLD)
 
@@ -148,8 +151,19 @@ class Constants:
         _constant("Width of exploration, or 'theory' for the formula of Lemma 1. [10.5]"),
     ] = None
     p_scale: Annotated[float | None, _constant("Scale of the random exchanges: p_t = scale ln(t) / t. [3]")] = None
-    noise: Annotated[float | None, _constant("R of Lemma 1, with --beta theory. [0.5]")] = None
-    delta: Annotated[float | None, _constant("delta of Lemma 1, with --beta theory. [0.01]")] = None
+    noise: Annotated[
+        float | None, _constant("R of Lemma 1, with --beta theory, and of async-linucb's own beta. [0.5]")
+    ] = None
+    delta: Annotated[float | None, _constant("delta of the same two. [0.01]")] = None
+    gamma_u: Annotated[
+        float | None, _constant("async-linucb, phase-fclub: an agent uploads beyond this ratio of determinants.")
+    ] = None
+    gamma_d: Annotated[
+        float | None, _constant("async-linucb, phase-fclub: the server pushes beyond this ratio of determinants.")
+    ] = None
+    budget: Annotated[float | None, _constant("dislinucb: D, what an agent may learn before all synchronise.")] = None
+    alpha_2: Annotated[float | None, _constant("phase-fclub: clusters are merged within so many widths. [2]")] = None
+    local_servers: Annotated[Whole | None, _constant("phase-fclub: how many local servers there are. [4]")] = None
     order: Annotated[
         Literal["upload-first", "aggregate-first"] | None,
         _constant("Whether the server adds an upload before or after it forms the answer. [upload-first]"),
@@ -159,10 +173,13 @@ class Constants:
         """The policy with those of the given constants that it has."""
         from fedcascade.learning.confidence import Theory
 
-        theory = self.beta == "theory"
-        require(theory or (self.noise is None and self.delta is None), "noise and delta belong to --beta theory")
-        confidence = Theory(alpha_c=policy.constants().get("alpha_c", 1.0))
-        row = replace(policy, confidence=confidence) if theory else policy
+        row = policy
+        if self.beta == "theory":
+            row = replace(policy, confidence=Theory(alpha_c=policy.constants().get("alpha_c", 1.0)))
+        elif self.beta is not None:
+            row = policy.exploring(self.beta)
+        useless = (self.noise is not None or self.delta is not None) and "noise" not in row.constants()
+        require(not useless, f"noise and delta belong to --beta theory, {policy.name} has a constant beta")
         return row.tuned_where_known(self._given())
 
     def _given(self) -> dict[str, Any]:

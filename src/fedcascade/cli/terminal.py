@@ -1,6 +1,6 @@
 """What the command line shows people: tables on stdout, progress on stderr."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +58,11 @@ def bar(bars: Progress, name: str, rounds: int) -> Callable[[int], None]:
     return report
 
 
-def results_table(summaries: Iterable[Mapping[str, Any]]) -> Table:
+def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """One line per run: regret, exchanges by cause, clustering."""
     table = Table(title="expected regret and exchanges with the server", title_justify="left")
-    for name in ("policy", "regret", "reward", "exchanges", "determinant", "auxiliary", "forced", "clusters",
-                 "clustering error", "rounds/s"):  # fmt: skip
+    causes = list(dict.fromkeys(cause for run in summaries for cause in run["communications"] if cause != "total"))
+    for name in ("policy", "regret", "reward", "exchanges", *causes, "clusters", "clustering error", "rounds/s"):
         table.add_column(name, justify="left" if name == "policy" else "right")
     for run in summaries:
         spoken = run["communications"]
@@ -71,7 +71,7 @@ def results_table(summaries: Iterable[Mapping[str, Any]]) -> Table:
             f"{run['regret']:,.1f}",
             f"{run['reward']:,}",
             f"{spoken['total']:,}",
-            *(f"{spoken[cause]:,}" for cause in ("determinant", "auxiliary", "forced")),
+            *(f"{spoken.get(cause, 0):,}" for cause in causes),
             f"{run['clusters']:,}",
             f"{run['clustering_error']:.0%}",
             f"{run['rounds'] / run['seconds']:,.0f}",
@@ -105,14 +105,61 @@ def claims_table(claims: Iterable["Claim"]) -> Table:
     return table
 
 
-def policies_table(policies: Iterable["Policy"]) -> Table:
-    """One line per policy: its parts and what it is."""
-    table = Table(show_lines=True)
-    for name in ("policy", "who shares", "when an agent speaks", "what it decides with", "in words"):
+def systems_table(policies: Iterable["Policy"]) -> Table:
+    """The paper's Tables 1 and 2; systems that are not in them have no claims."""
+    from fedcascade.federation.claims import TABLE_1
+
+    table = Table(title="Table 1: systems and what is claimed of them", title_justify="left")
+    for name in ("policy", "agents", "users", "arms", "regret", "communication", "source"):
         table.add_column(name)
     for row in policies:
-        table.add_row(row.name, *(_words(part) for part in (row.grouping, row.trigger, row.decision)), row.summary)
+        claim = TABLE_1.get(row.name)
+        claimed = (claim.arms, claim.regret, claim.communication, claim.source) if claim else ()
+        table.add_row(row.name, row.agents, row.users, *claimed)
     return table
+
+
+def policies_table(policies: Iterable["Policy"]) -> Table:
+    """One line per policy: its parts and what it is."""
+    table = Table(title="parts", title_justify="left", show_lines=True)
+    for name in ("policy", "who shares", "when an agent speaks", "who is answered", "what it decides with", "in words"):
+        table.add_column(name)
+    for row in policies:
+        parts = (row.grouping, row.trigger, row.answers, row.decision)
+        table.add_row(row.name, *(_words(part) for part in parts), row.summary)
+    return table
+
+
+def theory_table(found: Mapping[str, float]) -> Table:
+    """Theorem 1, term by term."""
+    table = Table(title="Theorem 1, with the constants of the appendix", title_justify="left")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for name, words in THEORY:
+        table.add_row(words, _number(found[name]), end_section=name in ("T_1", "regret"))
+    if found["regret"] >= found["rounds"]:
+        table.caption = f"The regret bound is above T = {found['rounds']:,}: at these sizes it says nothing."
+    return table
+
+
+THEORY = (
+    ("delta", "delta = |U|^2 / T"),
+    ("beta", "beta of Lemma 1"),
+    ("lambda_tilde", "lambda~_x"),
+    ("T_0", "T_0: rounds until users can be told apart"),
+    ("T_1", "T_1: rounds more until the server has heard of it"),
+    ("regret_learning", "regret of learning within clusters"),
+    ("regret_partition", "regret until then: T_0 + T_1"),
+    ("regret_failure", "regret where the bounds fail"),
+    ("regret", "regret, in all"),
+    ("exchanges_determinant", "exchanges for the determinant (equation 37)"),
+    ("exchanges_auxiliary", "auxiliary exchanges (equation 38)"),
+    ("exchanges", "exchanges, in all"),
+)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def show(table: Table) -> None:

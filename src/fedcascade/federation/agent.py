@@ -43,6 +43,8 @@ class Agent:
         self.buffer = Statistics.zero(problem.dimension)
         self.unanswered = Statistics.zero(problem.dimension)
         self.download = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
+        personal = policy.personal
+        self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
         self._open: dict[int, Shown] = {}
         self._decide()
 
@@ -78,6 +80,8 @@ class Agent:
             "feedback must be for a list that was shown and not yet answered",
         )
         self.buffer = self.buffer.observe(shown.features, click)
+        if self.personal is not None:
+            self.personal.observe(shown.features, click)
         del self._open[shown.impression]
         occasion = Occasion(
             round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
@@ -86,6 +90,10 @@ class Agent:
         upload = None if cause is None else self._upload(cause)
         self._decide()
         return upload
+
+    def hand_over(self, cause: Cause) -> Upload:
+        """Upload because the server asks for it."""
+        return self._upload(cause)
 
     def receive(self, download: Download) -> None:
         """Algorithm 1, line 11: decide with what the server sent from now on."""
@@ -98,16 +106,25 @@ class Agent:
     def _upload(self, cause: Cause) -> Upload:
         """Algorithm 1, line 8: send the buffer and start an empty one."""
         self.uploads += 1
-        upload = Upload(agent=self.agent, sequence=self.uploads, cause=cause, statistics=self.buffer)
-        self.unanswered += self.buffer
+        upload = Upload(agent=self.agent, sequence=self.uploads, cause=cause, statistics=self._told())
+        if self.policy.answers.replies:
+            self.unanswered += upload.statistics
+        else:  # nobody will send it back, so it stays with what this agent knows
+            self.download = Ridge(self.download.statistics + upload.statistics, self.policy.lambda_)
         self.buffer = Statistics.zero(self.problem.dimension)
         return upload
 
     def _decide(self) -> None:
         """What was sent but not yet answered still counts as the agent's own."""
-        own = self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
-        self.decision = self.policy.decision.ridge(self.download, own)
+        own = self._told()
+        own = self.unanswered + own if self.unanswered.rounds else own
+        shared = self.policy.decision.ridge(self.download, own)
+        self.decision = shared if self.personal is None else self.personal.beside(shared)
         self.beta = self.policy.confidence.radius(self.decision, self.problem)
+
+    def _told(self) -> Statistics:
+        """The buffer as others see it: without what is explained by the part of theta that the agent keeps."""
+        return self.buffer if self.personal is None else self.personal.partial(self.buffer)
 
     def _checked(self, features: ArrayLike) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):  # what overflows is refused below

@@ -12,8 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import positive, require
+from fedcascade.checks import positive, require, whole
 from fedcascade.federation.holdings import Holdings
+from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 Labels = NDArray[np.int64]
@@ -25,6 +26,7 @@ class Groups:
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         self.holdings = holdings
         self.labels = labels
+        self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have not been told of their new group
         self._pooled = {int(label): Statistics.zero(holdings.dimension) for label in np.unique(labels)}
 
     def __len__(self) -> int:
@@ -38,6 +40,10 @@ class Groups:
         """Take an upload into the sum of its group."""
         self._pooled[int(self.labels[agent])] += statistics
 
+    def set_pooled(self, label: int, statistics: Statistics) -> None:
+        """Replace the sum of a group, by an engine that has added it up elsewhere."""
+        self._pooled[label] = statistics
+
     def revise(self, agent: int) -> None:
         """Look at the partition again after an upload of ``agent``; a fixed grouping does nothing."""
 
@@ -46,7 +52,17 @@ class Groups:
         fresh = max(self._pooled) + 1
         for part, name in zip(parts, [label, *range(fresh, fresh + len(parts) - 1)], strict=True):
             self.labels[part] = name
+            self.regrouped[part] = True
             self._pooled[name] = self.holdings.total(part)
+
+    def regroup(self, parts: Sequence[NDArray[np.intp]]) -> None:
+        """Replace all groups."""
+        before = self.labels.copy()
+        self._pooled = {}
+        for label, part in enumerate(parts):
+            self.labels[part] = label
+            self.regrouped[part] |= not np.array_equal(part, np.flatnonzero(before == before[part[0]]))
+            self._pooled[label] = self.holdings.total(part)
 
 
 class Grouping(Protocol):
@@ -97,35 +113,122 @@ class HeterogeneityGraph:
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """The complete graph: one component."""
-        return Components(holdings, self.alpha_d)
+        return Components(holdings, self.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
 
 
 class Components(Groups):
     """The state of a heterogeneity graph: edges, and the partition into connected components."""
 
-    def __init__(self, holdings: Holdings, alpha_d: float) -> None:
+    def __init__(self, holdings: Holdings, alpha_d: float, edges: NDArray[np.bool_]) -> None:
         super().__init__(holdings, np.zeros(len(holdings), np.int64))
         self.alpha_d = alpha_d
-        self.edges = ~np.eye(len(holdings), dtype=np.bool_)
+        self.edges = edges
 
     def revise(self, agent: int) -> None:
         """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search only where one went."""
-        refuted = self._refuted(agent)
-        if refuted.size == 0:
+        if not self.delete_refuted(agent):
             return
-        self.edges[agent, refuted] = self.edges[refuted, agent] = False
         label = int(self.labels[agent])
         parts = components(self.edges, np.flatnonzero(self.labels == label))
         if len(parts) > 1:
             self.split(label, parts)
 
+    def delete_refuted(self, agent: int) -> bool:
+        """Lines 5 to 13, the edges alone; returns whether one went."""
+        refuted = self._refuted(agent)
+        self.edges[agent, refuted] = self.edges[refuted, agent] = False
+        return refuted.size > 0
+
     def _refuted(self, agent: int) -> NDArray[np.intp]:
         """Line 9: the neighbours whose estimate is too far away."""
         held = self.holdings
         neighbours = np.flatnonzero(self.edges[agent])
-        gap = np.linalg.norm(held.theta[neighbours] - held.theta[agent], axis=1)
-        bound = self.alpha_d * (confidence_width(held.count[neighbours]) + confidence_width(held.count[agent]))
-        return np.asarray(neighbours[gap > bound])
+        apart = far_apart(
+            self.alpha_d, held.theta[neighbours], held.count[neighbours], held.theta[agent], held.count[agent]
+        )
+        return np.asarray(neighbours[apart])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitAndMerge:
+    """Phase-based FCLUB: local servers split their users on evidence, a global one merges what looks alike.
+
+    Agents are dealt out to ``local_servers``. Edges join agents of one local server alone, and are deleted as
+    in a heterogeneity graph. At the end of each phase, 1, 2, 4, ... rounds long, the clusters are formed
+    anew: connected components of local servers, merged across servers where their centres are not further
+    apart than ``alpha_2`` confidence widths.
+    """
+
+    alpha_d: float = 1.5
+    alpha_2: float = 2.0
+    local_servers: int = 4
+
+    def __post_init__(self) -> None:
+        positive("alpha_d", self.alpha_d)
+        positive("alpha_2", self.alpha_2)
+        whole("local_servers", self.local_servers)
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """One cluster: where nothing is known, all centres are alike."""
+        return Phases(holdings, self)
+
+
+class Phases(Components):
+    """The state of phase-based FCLUB: edges within local servers, clusters since the end of the last phase."""
+
+    def __init__(self, holdings: Holdings, parts: SplitAndMerge) -> None:
+        self.parts = parts
+        self.servers = np.arange(len(holdings)) % parts.local_servers
+        together = self.servers[:, None] == self.servers[None, :]
+        super().__init__(holdings, parts.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
+        self.phase = 0
+
+    @property
+    def phase_ends(self) -> int:
+        """The round after which the present phase is over: 1, 3, 7, 15, ..."""
+        return int(2 ** (self.phase + 1) - 1)
+
+    def add(self, agent: int, statistics: Statistics) -> None:
+        """Take an upload in; when the server has heard of enough rounds, the phase is over."""
+        super().add(agent, statistics)
+        rounds = int(self.holdings.rounds.sum())
+        if rounds >= self.phase_ends:
+            self.regroup(self.merged())
+        while rounds >= self.phase_ends:
+            self.phase += 1
+
+    def revise(self, agent: int) -> None:
+        """Gather evidence; it counts when the phase ends."""
+        self.delete_refuted(agent)
+
+    def merged(self) -> list[NDArray[np.intp]]:
+        """Local clusters, merged across local servers where their centres are close."""
+        held = self.holdings
+        local = components(self.edges, np.arange(len(held)))
+        ridges = [Ridge(held.total(part), held.lambda_) for part in local]
+        theta = np.array([ridge.theta for ridge in ridges])
+        count = np.array([ridge.statistics.count for ridge in ridges])
+        server = np.array([self.servers[part[0]] for part in local])
+        close = np.array(
+            [
+                ~far_apart(self.parts.alpha_2, theta, count, theta[one], count[one]) & (server != server[one])
+                for one in range(len(local))
+            ]
+        )
+        joined = components(close, np.arange(len(local)))
+        return [np.sort(np.concatenate([local[one] for one in part])) for part in joined]
+
+
+def far_apart(
+    alpha: float,
+    thetas: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    theta: NDArray[np.float64],
+    count: np.int64,
+) -> NDArray[np.bool_]:
+    """Which of some estimates are further from one than alpha (F(T) + F(T')): Algorithm 3, line 9."""
+    gap = np.linalg.norm(thetas - theta, axis=1)
+    return np.asarray(gap > alpha * (confidence_width(counts) + confidence_width(count)))
 
 
 def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:

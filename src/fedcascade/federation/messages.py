@@ -12,6 +12,8 @@ class Cause(StrEnum):
     DETERMINANT = "determinant"
     AUXILIARY = "auxiliary"
     FORCED = "forced"
+    SYNCHRONISATION = "synchronisation"
+    PUSH = "push"
 
 
 @dataclass(frozen=True, kw_only=True)

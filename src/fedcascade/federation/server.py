@@ -1,5 +1,7 @@
 """The server: takes an upload, answers with the pooled statistics of the agent's group (Algorithm 3)."""
 
+from collections.abc import Iterable, Sequence
+
 from fedcascade.checks import require, whole
 from fedcascade.federation.grouping import Labels
 from fedcascade.federation.holdings import Holdings
@@ -9,7 +11,7 @@ from fedcascade.learning.ridge import Ridge
 
 
 class Server:
-    """Holds what agents uploaded, groups them, and answers the agent that asked. Nobody else is contacted."""
+    """Holds what agents uploaded, groups them, and answers those whom the policy names."""
 
     def __init__(self, *, policy: Policy, agents: int, dimension: int, truth: Labels | None = None) -> None:
         whole("agents", agents)
@@ -17,24 +19,49 @@ class Server:
         self.policy = policy
         self.holdings = Holdings(agents, dimension, policy.lambda_)
         self.groups = policy.grouping.begin(self.holdings, truth)
+        self.audience = policy.answers.begin(self.groups)
         self.rounds = 0
 
-    def receive(self, upload: Upload) -> tuple[Download, ...]:
-        """Algorithm 3: add the upload, answer over the graph as it stood, then delete refuted edges."""
-        self._check(upload)
-        self.rounds += upload.statistics.rounds
-        if self.policy.order is Order.AGGREGATE_FIRST:
-            download = self._aggregate(upload.agent)
-            self._add(upload)
-        else:
-            self._add(upload)
-            download = self._aggregate(upload.agent)
-        self.groups.revise(upload.agent)
-        return (download,)
+    def greet(self, agent: int) -> tuple[Download, ...]:
+        """What an agent is told before it serves its user: nothing, unless the policy keeps it up to date."""
+        return self._tell(self.audience.greeted(agent))
 
-    def _add(self, upload: Upload) -> None:
-        self.holdings.add(upload.agent, upload.statistics)
-        self.groups.add(upload.agent, upload.statistics)
+    def calls(self, upload: Upload) -> Sequence[int]:
+        """The agents that must hand over their buffers together with this upload: none, or all others."""
+        return self.audience.called(upload.agent)
+
+    def receive(self, upload: Upload, *handed: Upload) -> tuple[Download, ...]:
+        """Algorithm 3: add the upload, answer over the graph as it stood, then delete refuted edges.
+
+        Args:
+            upload: what an agent sent by itself.
+            handed: what the agents handed over that had to (see ``calls``).
+        """
+        uploads = (upload, *handed)
+        for one in uploads:
+            self._check(one)
+        self.rounds += sum(one.statistics.rounds for one in uploads)
+        if self.policy.order is Order.AGGREGATE_FIRST:
+            downloads = self._tell(self.audience.due(upload.agent))
+            self._add(uploads)
+        else:
+            self._add(uploads)
+            downloads = self._tell(self.audience.due(upload.agent))
+        for one in uploads:
+            self.groups.revise(one.agent)
+        return downloads
+
+    def _add(self, uploads: Iterable[Upload]) -> None:
+        for upload in uploads:
+            self.holdings.add(upload.agent, upload.statistics)
+            self.groups.add(upload.agent, upload.statistics)
+            self.audience.heard(upload)
+
+    def _tell(self, agents: Sequence[int]) -> tuple[Download, ...]:
+        downloads = tuple(self._aggregate(agent) for agent in agents)
+        for download in downloads:
+            self.audience.told(download.agent, download.statistics)
+        return downloads
 
     def _aggregate(self, agent: int) -> Download:
         pooled = self.groups.pooled(agent)

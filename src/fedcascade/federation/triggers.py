@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedcascade.checks import not_negative, positive
+from fedcascade.checks import not_negative, positive, ratio
 from fedcascade.federation.messages import Cause
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -48,8 +48,21 @@ class AnyOf(Trigger):
         return self.either.cause(occasion) or self.other.cause(occasion)
 
 
+class Growth(Trigger):
+    """Fires when the log-determinant has grown by more than a level."""
+
+    @property
+    @abstractmethod
+    def level(self) -> float:
+        """What the log-determinant must have grown by."""
+
+    def cause(self, occasion: Occasion) -> Cause | None:
+        """Speak when the buffer has taught enough."""
+        return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > self.level else None
+
+
 @dataclass(frozen=True, kw_only=True)
-class Determinant(Trigger):
+class Determinant(Growth):
     """Algorithm 2, line 13, first half: det(Sigma + Sigma_loc) > (1 + alpha_c) det(Sigma)."""
 
     alpha_c: float = 1.0
@@ -59,12 +72,38 @@ class Determinant(Trigger):
 
     @property
     def level(self) -> float:
-        """ln(1 + alpha_c), what the log-determinant must have grown by."""
+        """ln(1 + alpha_c)."""
         return math.log1p(self.alpha_c)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio(Growth):
+    """Async-LinUCB: det(A) > gamma_u det(A - buffer). With 1 an agent always speaks, with inf never."""
+
+    gamma_u: float = 5.0
+
+    def __post_init__(self) -> None:
+        ratio("gamma_u", self.gamma_u)
+
+    @property
+    def level(self) -> float:
+        """ln(gamma_u)."""
+        return math.log(self.gamma_u)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncBudget(Trigger):
+    """DisLinUCB: n ln(det(A) / det(A - buffer)) >= D, with the number n of items examined since the last one."""
+
+    budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        not_negative("budget", self.budget)
+
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Speak when the buffer has taught enough."""
-        return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > self.level else None
+        """Call for a synchronisation when much was learned, or something long ago."""
+        spent = occasion.buffer.count * occasion.download.growth(occasion.buffer)
+        return Cause.SYNCHRONISATION if spent >= self.budget else None
 
 
 @dataclass(frozen=True, kw_only=True)

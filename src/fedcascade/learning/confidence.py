@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedcascade.checks import not_negative, positive, require, whole
-from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.ridge import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Problem:
 class Confidence(Protocol):
     """Gives the beta of U(i) = <theta, x> + beta ||x||."""
 
-    def radius(self, ridge: Ridge, problem: Problem) -> float:
+    def radius(self, ridge: Estimate, problem: Problem) -> float:
         """beta for decisions made with ``ridge``."""
 
 
@@ -38,7 +38,7 @@ class Constant:
     def __post_init__(self) -> None:
         not_negative("beta", self.beta)
 
-    def radius(self, ridge: Ridge, problem: Problem) -> float:  # noqa: ARG002
+    def radius(self, ridge: Estimate, problem: Problem) -> float:  # noqa: ARG002
         """The constant."""
         return self.beta
 
@@ -55,7 +55,7 @@ class Theory:
         positive("alpha_c", self.alpha_c)
         _check_noise(self.noise, self.delta)
 
-    def radius(self, ridge: Ridge, problem: Problem) -> float:
+    def radius(self, ridge: Estimate, problem: Problem) -> float:
         """sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""
         users, d, a = problem.users, problem.dimension, self.alpha_c
         seen = problem.list_length * problem.rounds
@@ -78,7 +78,7 @@ class Oful:
     def __post_init__(self) -> None:
         _check_noise(self.noise, self.delta)
 
-    def radius(self, ridge: Ridge, problem: Problem) -> float:
+    def radius(self, ridge: Estimate, problem: Problem) -> float:
         """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
         base, slope, shift = self.terms(ridge.lambda_, problem)
         return base + slope * math.sqrt(max(0.0, ridge.log_det + shift))

@@ -155,3 +155,33 @@ def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, 
     if click >= 0:
         for i in range(size):
             moment[i] += listed[click, i]
+
+
+@compiled
+def multiply(matrix: Matrix, vector: Vector) -> Vector:
+    """The product of a matrix and a vector."""
+    product = np.zeros(vector.size)
+    for i in range(vector.size):
+        for j in range(vector.size):
+            product[i] += matrix[i, j] * vector[j]
+    return product
+
+
+@compiled
+def joint_root(one: Matrix, other: Matrix) -> Matrix:
+    """The lower triangular R with R^T R = one^T one + other^T other.
+
+    It is a Cholesky factor taken from the last coordinate to the first.
+    """
+    size = one.shape[0]
+    flipped = np.zeros((size, size))
+    for k in range(size):
+        for i in range(k + 1):
+            for j in range(k + 1):
+                flipped[size - 1 - i, size - 1 - j] += one[k, i] * one[k, j] + other[k, i] * other[k, j]
+    upper = cholesky(flipped)
+    root = np.zeros((size, size))
+    for i in range(size):
+        for j in range(size):
+            root[i, j] = upper[size - 1 - i, size - 1 - j]
+    return root

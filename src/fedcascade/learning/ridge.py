@@ -10,27 +10,16 @@ from fedcascade.learning import linear
 from fedcascade.learning.statistics import Statistics
 
 
-class Ridge:
-    """What statistics say about theta: Sigma = lambda I + gram, theta = Sigma^-1 moment.
+class Estimate:
+    """What decisions come from: theta, the width of an item as the length of root x, a log-determinant."""
 
-    >>> ridge = Ridge(Statistics.zero(2), lambda_=4.0)
-    >>> ridge.theta.tolist(), float(ridge.width([[1.0, 0.0]])[0]), round(ridge.log_det, 6)
-    ([0.0, 0.0], 0.5, 2.772589)
-    """
+    __slots__ = ("lambda_", "log_det", "root", "theta")
 
-    __slots__ = ("lambda_", "log_det", "root", "statistics", "theta")
-
-    def __init__(self, statistics: Statistics, lambda_: float) -> None:
-        positive("lambda", lambda_)
-        sound = bool(linear.is_sound(statistics.gram, statistics.moment))
-        require(sound, "gram and moment must be finite, and gram symmetric")
-        upper = linear.cholesky(_regularised(statistics.gram, lambda_))
-        self.log_det = float(linear.log_determinant(upper))
-        require(math.isfinite(self.log_det), "gram must be positive semi-definite")
-        self.statistics = statistics
+    def __init__(self, theta: NDArray[np.float64], root: NDArray[np.float64], log_det: float, lambda_: float) -> None:
+        self.theta = theta
+        self.root = root
+        self.log_det = log_det
         self.lambda_ = lambda_
-        self.root = linear.inverse_root(upper)
-        self.theta = linear.solve(self.root, statistics.moment)
 
     def width(self, features: ArrayLike) -> NDArray[np.float64]:
         """||x|| in the norm of Sigma^-1, for every row of ``features``."""
@@ -40,10 +29,42 @@ class Ridge:
         """U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
         return linear.optimistic_scores(self.theta, self.root, beta, columns(features))
 
+
+class Ridge(Estimate):
+    """What statistics say about theta: Sigma = lambda I + gram, theta = Sigma^-1 moment.
+
+    >>> ridge = Ridge(Statistics.zero(2), lambda_=4.0)
+    >>> ridge.theta.tolist(), float(ridge.width([[1.0, 0.0]])[0]), round(ridge.log_det, 6)
+    ([0.0, 0.0], 0.5, 2.772589)
+    """
+
+    __slots__ = ("statistics",)
+
+    def __init__(self, statistics: Statistics, lambda_: float) -> None:
+        positive("lambda", lambda_)
+        sound = bool(linear.is_sound(statistics.gram, statistics.moment))
+        require(sound, "gram and moment must be finite, and gram symmetric")
+        upper = linear.cholesky(_regularised(statistics.gram, lambda_))
+        log_det = float(linear.log_determinant(upper))
+        require(math.isfinite(log_det), "gram must be positive semi-definite")
+        root = linear.inverse_root(upper)
+        super().__init__(linear.solve(root, statistics.moment), root, log_det, lambda_)
+        self.statistics = statistics
+
     def growth(self, buffer: Statistics) -> float:
         """ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach."""
-        upper = linear.cholesky(_regularised(self.statistics.gram + buffer.gram, self.lambda_))
-        return float(linear.log_determinant(upper)) - self.log_det
+        return log_det(self.statistics.gram + buffer.gram, self.lambda_) - self.log_det
+
+
+def log_det(gram: NDArray[np.float64], lambda_: float) -> float:
+    """ln det(lambda I + gram)."""
+    return float(linear.log_determinant(linear.cholesky(_regularised(gram, lambda_))))
+
+
+def stacked(shared: Ridge, personal: Ridge) -> Estimate:
+    """Theta and width of [theta_g; theta_u] for items whose features are [x; x]: squared widths add up."""
+    root = linear.joint_root(shared.root, personal.root)
+    return Estimate(shared.theta + personal.theta, root, shared.log_det, shared.lambda_)
 
 
 def columns(features: ArrayLike) -> NDArray[np.float32]:

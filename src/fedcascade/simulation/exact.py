@@ -3,13 +3,15 @@
 Between two exchanges an agent's rounds depend on nobody else, so a window of rounds is played agent by
 agent, on all cores, each agent until it wants to speak. Those moments are events: a queue hands them, in the
 order of rounds, to the same ``federation.Server`` that the reference uses, and the agent that was answered
-plays on. Nothing is guessed and nothing is thrown away.
+plays on. Nothing is guessed and nothing is thrown away. Where an exchange may reach other agents, or one
+learner serves everybody, rounds are played in the order of time instead (``turns``).
 """
 
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +21,31 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.grouping import Components
+from fedcascade.federation.messages import Cause, Download, Upload, payload_bytes
+from fedcascade.federation.personal import AlternatingMinimisation, less_explained
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
-from fedcascade.federation.triggers import Always, AnyOf, Auxiliary, Determinant, Doubling, Never, Trigger
+from fedcascade.federation.triggers import (
+    Always,
+    AnyOf,
+    Auxiliary,
+    Determinant,
+    Doubling,
+    Never,
+    Ratio,
+    SyncBudget,
+    Trigger,
+)
 from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation import kernels
+from fedcascade.simulation import kernels, served, turns
 from fedcascade.simulation.stage import Stage, set_stage
-from fedcascade.simulation.trace import Trace
+from fedcascade.simulation.trace import Exchange, Trace
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 64, 4_096
 EVENTS_PER_WINDOW = 2  # after an event its agent plays the rest of the window alone, so there should be few
@@ -39,6 +54,7 @@ CAUSES = {
     kernels.AUXILIARY: Cause.AUXILIARY,
     kernels.DOUBLING: Cause.FORCED,
     kernels.ALWAYS: Cause.FORCED,
+    turns.SYNCHRONISATION: Cause.SYNCHRONISATION,
 }
 
 KNOWN = {
@@ -46,7 +62,9 @@ KNOWN = {
     TopK,
     LastDownload,
     DownloadAndBuffer,
-    *(Determinant, Auxiliary, Doubling, Always, Never),
+    *(Determinant, Ratio, SyncBudget, Auxiliary, Doubling, Always, Never),
+    *(Asker, OneLearner, OnArrival, Everybody, Lagging),
+    *(AlternatingMinimisation, type(None)),
     *(Constant, Theory, Oful),
 }
 
@@ -55,6 +73,7 @@ def unknown_part(environment: Environment, policy: Policy, oracle: Oracle) -> st
     """The first part that this engine does not know, in words; None if it knows them all."""
     parts: list[tuple[str, object]] = [("environment", environment), ("oracle", oracle), ("decision", policy.decision)]
     parts += [("trigger", leaf) for leaf in leaves(policy.trigger)]
+    parts += [("answers", policy.answers), ("personal part", policy.personal)]
     if isinstance(policy.decision, DownloadAndBuffer):
         parts += [("confidence", policy.confidence)]
     unknown = (f"{kind} {type(part).__name__}" for kind, part in parts if type(part) not in KNOWN)
@@ -97,7 +116,7 @@ def simulate(
     whole("threads", threads)
     stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
     with ThreadPoolExecutor(threads) as pool:
-        engine = _Engine(environment, policy, oracle, stage, pool, threads)
+        engine = _Engine(environment, oracle, stage, pool, threads)
         engine.play(window, progress)
     return stage.recorder.trace(policy.name, "exact", stage.server.groups.labels)
 
@@ -108,14 +127,14 @@ class _Engine:
     def __init__(
         self,
         environment: Clustered,
-        policy: Policy,
         oracle: TopK,
         stage: Stage,
         pool: ThreadPoolExecutor,
         threads: int,
     ) -> None:
+        users, d = environment.users, environment.dimension
         self.environment = environment
-        self.policy = policy
+        self.policy = policy = stage.policy
         self.problem = stage.problem
         self.server: Server = stage.server
         self.recorder = stage.recorder
@@ -123,10 +142,11 @@ class _Engine:
         self.threads = threads
         self.world = compile_world(environment)
         self.rules = compile_rules(policy, oracle, stage.problem)
-        self.fleet = empty_fleet(environment.users, environment.dimension)
-        self.uploads = np.zeros(environment.users, np.int64)
-        blank = Ridge(Statistics.zero(environment.dimension), policy.lambda_)
-        for agent in range(environment.users):
+        self.fleet = empty_fleet(users, d)
+        self.own = empty_own(users if policy.personal else 0, d)
+        self.uploads = np.zeros(users, np.int64)
+        blank = Ridge(Statistics.zero(d), policy.lambda_)
+        for agent in range(users):
             self._load(agent, blank)
 
     def play(self, window: int | None, progress: Callable[[int], None] | None) -> None:
@@ -150,6 +170,10 @@ class _Engine:
     def _play_window(self, first: int, count: int) -> int:
         arrivals = self.environment.arrivals(first, count)
         window = self._window(first, arrivals)
+        if type(self.policy.answers) is not Asker:
+            events = self._play_in_turn(window, arrivals)
+            self.recorder.count_all(first, window.regret, window.clicked, window.examined, window.lists)
+            return events
         present = np.flatnonzero(window.stop > window.cursor)
         list(self.pool.map(lambda shard: self._advance(window, shard), shards(window, present, self.threads)))
         queue = [(int(window.spoke[agent]), int(agent)) for agent in present if window.spoke[agent]]
@@ -185,29 +209,86 @@ class _Engine:
     def _advance(self, window: kernels.Window, agents: NDArray[np.int64]) -> None:
         kernels.advance(self.world, self.rules, self.fleet, window, agents)
 
-    def _exchange(self, round_: int, agent: int, cause: Cause) -> None:
+    def _play_in_turn(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+        """The rounds of a window one after another: each exchange may change what the next agent knows."""
+        answers, groups = self.policy.answers, self.server.groups
+        if isinstance(answers, OnArrival):
+            return self._serve(window, arrivals) if type(groups) is Components else self._fetch(window, arrivals)
+        agents = np.zeros_like(arrivals) if answers.one_learner else arrivals
+        now = turns.Turns(users=arrivals, agents=agents, budget=sync_budget(self.policy.trigger))
+        done = events = 0
+        while done < arrivals.size:
+            done, fired = self._take_turns(window, now, done, arrivals.size)
+            if fired >= 0:
+                events += 1
+                self._exchange(window.first + done - 1, int(agents[done - 1]), CAUSES[fired])
+        return events
+
+    def _take_turns(self, window: kernels.Window, now: turns.Turns, begin: int, end: int) -> tuple[int, int]:
+        return turns.advance(self.world, self.rules, self.fleet, self.own, window, now, begin, end)
+
+    def _fetch(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+        """Agents that ask their server in every round, whatever it does with its groups."""
+        now = turns.Turns(users=arrivals, agents=arrivals, budget=np.inf)
+        for done, agent in enumerate(arrivals.tolist()):
+            fetched = self.server.greet(agent)
+            for download in fetched:
+                self._receive(download)
+            _, fired = self._take_turns(window, now, done, done + 1)
+            self._exchange(window.first + done, agent, CAUSES[fired], fetched)
+        return int(arrivals.size)
+
+    def _serve(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+        """The same with a heterogeneity graph, compiled until the graph changes."""
+        groups = cast(Components, self.server.groups)
+        done = 0
+        while done < arrivals.size:
+            graph = served.borrow(groups)
+            done = served.advance(self.world, self.rules, self.fleet, graph, window, arrivals, done)
+            served.give_back(graph, groups)
+            groups.revise(int(arrivals[done - 1]))
+        self.server.rounds += arrivals.size
+        weight = payload_bytes(self.problem.dimension)
+        for i, agent in enumerate(arrivals.tolist()):
+            self.recorder.ledger.append(Exchange(window.first + i, agent, Cause.FORCED, weight, weight))
+        return int(arrivals.size)
+
+    def _exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
         """Upload the buffer of an agent, and let every download take effect."""
+        upload = self._upload(agent, cause)
+        uploads = [upload, *(self._upload(called, cause) for called in self.server.calls(upload))]
+        downloads = self.server.receive(*uploads)
+        ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
+        for download in downloads:
+            key = id(download.statistics)
+            ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
+            self._load(download.agent, ridges[key])
+        self.recorder.exchange(round_, uploads, fetched + downloads, self.policy.answers.alone)
+
+    def _upload(self, agent: int, cause: Cause) -> Upload:
         self.uploads[agent] += 1
         buffer = take_buffer(self.fleet, agent)
-        upload = Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer)
-        downloads = self.server.receive(upload)
-        for download in downloads:
-            self._receive(download)
-        self.recorder.exchange(round_, upload, downloads)
+        if self.policy.personal:
+            buffer = less_explained(buffer, self.own.theta[agent])
+        if not self.policy.answers.replies:
+            one = kernels.one_of(self.fleet, agent)
+            known = Statistics(one.gram + buffer.gram, one.moment + buffer.moment, 0, 0, 0)
+            self._load(agent, Ridge(known, self.policy.lambda_))
+        return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer)
 
     def _receive(self, download: Download) -> None:
         self._load(download.agent, Ridge(download.statistics, self.policy.lambda_))
 
     def _load(self, agent: int, ridge: Ridge) -> None:
         """Let an agent decide with ``ridge`` from now on."""
-        one = kernels.one_of(self.fleet, agent)
-        one.gram[:] = ridge.statistics.gram
-        one.moment[:] = ridge.statistics.moment
-        one.theta[:] = ridge.theta
-        one.root[:] = ridge.root
-        one.numbers[kernels.LOG_DET] = ridge.log_det
-        one.numbers[kernels.BETA] = self.policy.confidence.radius(ridge, self.problem)
-        one.numbers[kernels.TAUGHT] = 0.0
+        fleet = self.fleet
+        fleet.gram[agent] = ridge.statistics.gram
+        fleet.moment[agent] = ridge.statistics.moment
+        fleet.theta[agent] = ridge.theta
+        fleet.root[agent] = ridge.root
+        fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), 0.0
+        if self.policy.personal:
+            turns.settle(self.rules, kernels.one_of(fleet, agent), self.own, agent)
 
 
 def compile_world(environment: Clustered) -> kernels.World:
@@ -244,7 +325,7 @@ def compile_rules(policy: Policy, oracle: TopK, problem: Problem) -> kernels.Rul
 def compile_trigger(trigger: Trigger) -> list[tuple[int, float]]:
     """A trigger as its kind and its constant; Never is no trigger at all."""
     match trigger:
-        case Determinant():
+        case Determinant() | Ratio():
             return [(kernels.DETERMINANT, trigger.level)]
         case Auxiliary():
             return [(kernels.AUXILIARY, trigger.p_scale)]
@@ -261,6 +342,11 @@ def without_slower(triggers: list[tuple[int, float]]) -> list[tuple[int, float]]
     lowest = min((level for kind, level in triggers if kind == kernels.DETERMINANT), default=0.0)
     lowered = [(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in triggers]
     return list(dict.fromkeys(lowered))
+
+
+def sync_budget(trigger: Trigger) -> float:
+    """D, or infinity where nobody synchronises."""
+    return min((leaf.budget for leaf in leaves(trigger) if isinstance(leaf, SyncBudget)), default=np.inf)
 
 
 def compile_confidence(policy: Policy, problem: Problem) -> tuple[float, float, float]:
@@ -283,6 +369,11 @@ def empty_fleet(users: int, d: int) -> kernels.Fleet:
         numbers=np.zeros((users, 3)),
         counts=np.zeros((users, 4), np.int64),
     )
+
+
+def empty_own(users: int, d: int) -> turns.Own:
+    """Personal parts that know nothing."""
+    return turns.Own(gram=np.zeros((users, d, d)), moment=np.zeros((users, d)), theta=np.zeros((users, d)))
 
 
 def take_buffer(fleet: kernels.Fleet, agent: int) -> Statistics:

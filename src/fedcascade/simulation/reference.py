@@ -5,9 +5,10 @@ from collections.abc import Callable
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.transport import exchange, greet
 from fedcascade.learning.cascade import examined, expected_reward, first_click
 from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.simulation.stage import set_stage
+from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Trace
 
 Progress = Callable[[int], None]
@@ -45,22 +46,19 @@ def simulate(
     oracle = oracle or TopK()
     stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
     server, recorder = stage.server, stage.recorder
-    agents = [
-        Agent(agent=user, policy=policy, problem=stage.problem, oracle=oracle) for user in range(environment.users)
-    ]
+    agents = make_agents(stage, oracle)
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
         user = environment.arrival(t)  # line 5
+        fetched = greet(server, agents, user)
         features = environment.items(t)
         shown = agents[user].recommend(features, environment.ties(t, len(features)))  # line 6: LocalAgent
         weights = environment.weights(t, user, features)
         click = first_click(environment.attracted(t, shown.items, weights[shown.items]))
         upload = agents[user].observe(shown, click, round_=t, draw=environment.draw(t))
         if upload is not None:  # line 7
-            downloads = server.receive(upload)  # lines 8 and 9: Server
-            for download in downloads:
-                agents[download.agent].receive(download)  # lines 10 and 11
-            recorder.exchange(t, upload, downloads)
+            uploads, downloads = exchange(server, agents, upload)  # lines 8 to 11
+            recorder.exchange(t, uploads, fetched + downloads, policy.answers.alone)
 
         best = expected_reward(weights[oracle.best(weights)])
         regret = oracle.alpha * best - expected_reward(weights[shown.items])
@@ -71,3 +69,11 @@ def simulate(
             progress(t)
 
     return recorder.trace(policy.name, "reference", server.groups.labels)
+
+
+def make_agents(stage: Stage, oracle: Oracle) -> list[Agent]:
+    """The agent of each user; where one learner serves everybody, it is the same for all."""
+    users = len(stage.server.holdings)
+    learners = 1 if stage.policy.answers.one_learner else users
+    agents = [Agent(agent=one, policy=stage.policy, problem=stage.problem, oracle=oracle) for one in range(learners)]
+    return agents * (users // learners)

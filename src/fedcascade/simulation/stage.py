@@ -13,9 +13,10 @@ from fedcascade.simulation.trace import Recorder
 
 @dataclass(frozen=True)
 class Stage:
-    """The sizes of the problem, the server, and an empty record."""
+    """The sizes of the problem, the policy fitted to them, the server, and an empty record."""
 
     problem: Problem
+    policy: Policy
     server: Server
     recorder: Recorder
 
@@ -28,9 +29,11 @@ def set_stage(
     users, d, most = environment.users, environment.dimension, environment.most_items
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
     problem = Problem(users=users, dimension=d, list_length=oracle.length, rounds=rounds)
+    fitted = policy.fitted(problem)
     return Stage(
         problem=problem,
-        server=Server(policy=policy, agents=users, dimension=d, truth=environment.clusters),
+        policy=fitted,
+        server=Server(policy=fitted, agents=users, dimension=d, truth=environment.clusters),
         recorder=Recorder(
             rounds=rounds,
             checkpoints=checkpoints,

@@ -1,6 +1,7 @@
 """What a simulation leaves behind: curves at checkpoints, a ledger of exchanges, the final partition."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -152,10 +153,23 @@ class Recorder:
         if self.lists is not None:
             self.lists[round_ - 1, : items.size] = items
 
-    def exchange(self, round_: int, upload: Upload, downloads: tuple[Download, ...]) -> None:
-        """Write an exchange into the ledger."""
-        down = sum(download.bytes for download in downloads)
-        self.ledger.append(Exchange(round_, upload.agent, upload.cause, upload.bytes, down))
+    def exchange(
+        self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None
+    ) -> None:
+        """Write what crossed into the ledger.
+
+        Args:
+            round_: t.
+            uploads: what agents sent; the first of them by itself.
+            downloads: what the server sent.
+            alone: the cause under which a download counts by itself; None if it belongs to its upload.
+        """
+        if alone is None:
+            down = sum(download.bytes for download in downloads)
+            self.ledger += [Exchange(round_, one.agent, one.cause, one.bytes, down) for one in uploads]
+        else:
+            self.ledger += [Exchange(round_, one.agent, one.cause, one.bytes, 0) for one in uploads]
+            self.ledger += [Exchange(round_, one.agent, alone, 0, one.bytes) for one in downloads]
 
     def stop(self, round_: int, labels: NDArray[np.int64]) -> None:
         """Keep the totals, if this round is a checkpoint."""

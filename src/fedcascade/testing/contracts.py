@@ -7,14 +7,13 @@ import numpy as np
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.server import Server
+from fedcascade.federation.transport import exchange, greet
 from fedcascade.learning.cascade import first_click
-from fedcascade.learning.confidence import Problem
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.reference import simulate
+from fedcascade.simulation.reference import make_agents, simulate
+from fedcascade.simulation.stage import set_stage
 
 
 def check_environment(environment: Environment, *, rounds: int = 50) -> None:
@@ -62,22 +61,24 @@ def check_policy(policy: Policy, *, rounds: int = 400) -> None:
 
 def _conserves(policy: Policy, world: Synthetic, rounds: int) -> None:
     oracle = TopK(length=3)
-    problem = Problem(users=world.users, dimension=world.dimension, list_length=3, rounds=rounds)
-    agents = [Agent(agent=user, policy=policy, problem=problem, oracle=oracle) for user in range(world.users)]
-    server = Server(policy=policy, agents=world.users, dimension=world.dimension, truth=world.clusters)
+    stage = set_stage(world, policy, oracle, rounds=rounds, checkpoints=1, keep_lists=False)
+    server, agents = stage.server, make_agents(stage, oracle)
     observed = [Statistics.zero(world.dimension)] * world.users
     for t in range(1, rounds + 1):
         user, features = world.arrival(t), world.items(t)
+        greet(server, agents, user)
         shown = agents[user].recommend(features, world.ties(t, len(features)))
         weights = world.weights(t, user, features)[shown.items]
         click = first_click(world.attracted(t, shown.items, weights))
-        observed[user] = observed[user].observe(shown.features, click)
+        served = agents[user].agent
+        observed[served] = observed[served].observe(shown.features, click)
         upload = agents[user].observe(shown, click, round_=t, draw=world.draw(t))
-        for download in server.receive(upload) if upload else ():
-            agents[download.agent].receive(download)
         if upload:
-            for agent in range(world.users):
-                _same(observed[agent], server.holdings[agent] + agents[agent].buffer, agent, t)
+            exchange(server, agents, upload)
+        if upload or t == rounds:
+            for agent in set(agents):
+                held = server.holdings[agent.agent]
+                _same(observed[agent.agent], held + agent.buffer, agent.agent, t)
 
 
 def _same(observed: Statistics, accounted: Statistics, agent: int, t: int) -> None:

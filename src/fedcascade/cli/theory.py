@@ -1,0 +1,62 @@
+"""``fedcascade theory``: what Theorem 1 promises, in numbers."""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Annotated
+
+from fedcascade.cli.options import Json, Whole, option
+
+
+def theory(
+    *,
+    users: Annotated[Whole, option("|U|, how many users.")] = 40,
+    clusters: Annotated[Whole, option("J, how many clusters of users.")] = 10,
+    dimension: Annotated[Whole, option("d, how many features an item has.")] = 20,
+    items: Annotated[Whole, option("I, the most items on offer in a round.")] = 200,
+    list_length: Annotated[Whole, option("K, the longest list.")] = 4,
+    rounds: Annotated[Whole, option("T.")] = 1_000_000,
+    gamma: Annotated[float, option("How far the thetas of two clusters are apart; 1 in the synthetic world.")] = 1.0,
+    lambda_x: Annotated[
+        float | None, option("Smallest eigenvalue of E[x x^T]. [default: 1 / (2 (d - 1)), as in the synthetic world]")
+    ] = None,
+    sigma: Annotated[
+        float | None,
+        option(
+            "(theta . x)^2 is sub-Gaussian with it. [default: lambda_x / sqrt(8 ln(4 I)), what earlier work assumes]"
+        ),
+    ] = None,
+    lambda_: Annotated[float, option("Regulariser of the ridge estimate.")] = 4.0,
+    alpha_c: Annotated[float, option("An agent speaks when its determinant has grown by this factor plus one.")] = 1.0,
+    p_scale: Annotated[float, option("Scale of the random exchanges: p_t = scale ln(t) / t.")] = 3.0,
+    noise: Annotated[float, option("R of Lemma 1.")] = 0.5,
+    json_: Json = False,
+) -> None:
+    """Print the bounds of Theorem 1 on regret and exchanges, and what they are made of.
+
+    Example: fedcascade theory --users 40 --clusters 10 --rounds 1000000 --alpha-c 0.1
+    """
+    from fedcascade.checks import require
+    from fedcascade.cli import terminal
+    from fedcascade.learning.confidence import Problem
+    from fedcascade.learning.theory import guarantee
+
+    require(lambda_x is not None or dimension >= 2, f"dimension must be >= 2, got {dimension}")
+    regular = lambda_x if lambda_x is not None else 1 / (2 * (dimension - 1))
+    bound = guarantee(
+        Problem(users=users, dimension=dimension, list_length=list_length, rounds=rounds),
+        clusters=clusters,
+        items=items,
+        gamma=gamma,
+        lambda_x=regular,
+        sigma=sigma if sigma is not None else regular / math.sqrt(8 * math.log(4 * items)),
+        lambda_=lambda_,
+        alpha_c=alpha_c,
+        p_scale=p_scale,
+        noise=noise,
+    )
+    found = asdict(bound) | {"regret": bound.regret, "exchanges": bound.exchanges, "rounds": rounds}
+    if json_:
+        print(json.dumps({name: value if math.isfinite(value) else None for name, value in found.items()}))
+    else:
+        terminal.show(terminal.theory_table(found))

@@ -1,0 +1,156 @@
+"""Theorem 1 in numbers: what the paper guarantees for given sizes, with the constants of its appendix.
+
+ln is the natural logarithm, as everywhere in the paper's proofs but for one log_2 that its last line drops.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedcascade.checks import positive, require, whole
+from fedcascade.learning.confidence import Problem, Theory
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+
+PANELS, NODES = 64, 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """Theorem 1 for one problem; see ``guarantee`` for what goes in."""
+
+    delta: float
+    beta: float
+    lambda_tilde: float
+    T_0: float
+    T_1: float
+    regret_learning: float
+    regret_partition: float
+    regret_failure: float
+    exchanges_determinant: float
+    exchanges_auxiliary: float
+
+    @property
+    def regret(self) -> float:
+        """The bound on Reg(T)."""
+        return self.regret_learning + self.regret_partition + self.regret_failure
+
+    @property
+    def exchanges(self) -> float:
+        """The bound on Com(T)."""
+        return self.exchanges_determinant + self.exchanges_auxiliary
+
+
+def guarantee(
+    problem: Problem,
+    *,
+    clusters: int,
+    items: int,
+    gamma: float,
+    lambda_x: float,
+    sigma: float,
+    lambda_: float = 4.0,
+    alpha_c: float = 1.0,
+    p_scale: float = 3.0,
+    noise: float = 0.5,
+) -> Guarantee:
+    """Everything that Theorem 1 says.
+
+    Args:
+        problem: |U|, d, K and T.
+        clusters: J.
+        items: I, the most items on offer.
+        gamma: how far the thetas of two clusters are apart at least (Assumption 1).
+        lambda_x: the smallest eigenvalue of E[x x^T] (Assumption 3).
+        sigma: (theta . x)^2 is sub-Gaussian with this parameter (Assumption 3).
+        lambda_: regulariser.
+        alpha_c: the determinant's factor less one.
+        p_scale: the 3 of p_t = 3 ln t / t.
+        noise: R of Lemma 1.
+
+    >>> sizes = Problem(users=4, dimension=5, list_length=2, rounds=10_000)
+    >>> bound = guarantee(sizes, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01)
+    >>> round(bound.lambda_tilde, 4), round(bound.exchanges)
+    (0.0761, 519)
+    """
+    positive("gamma", gamma)
+    users, rounds = problem.users, problem.rounds
+    delta = confidence_level(users, rounds)
+    tilde = lambda_tilde(lambda_x, sigma, items)
+    beta = Theory(alpha_c=alpha_c, noise=noise, delta=delta).radius(
+        Ridge(Statistics.zero(problem.dimension), lambda_), problem
+    )
+    first = rounds_to_tell_apart(problem, gamma=gamma, lambda_tilde=tilde, delta=delta)
+    second = rounds_to_hear_of_it(users, rounds, delta)
+    return Guarantee(
+        delta=delta,
+        beta=beta,
+        lambda_tilde=tilde,
+        T_0=first,
+        T_1=second,
+        regret_learning=regret_of_learning(problem, clusters=clusters, beta=beta, lambda_=lambda_, alpha_c=alpha_c),
+        regret_partition=first + second,
+        regret_failure=max(0.0, rounds - first - second) * (2 * delta + users * delta**1.5),
+        exchanges_determinant=determinant_exchanges(problem, lambda_=lambda_, alpha_c=alpha_c),
+        exchanges_auxiliary=auxiliary_exchanges(rounds, p_scale),
+    )
+
+
+def confidence_level(users: int, rounds: int) -> float:
+    """delta = |U|^2 / T, as the proof of Theorem 1 sets it."""
+    require(rounds > users**2, f"rounds must be > users^2 ({users**2}) for the theorem to say anything, got {rounds}")
+    return users**2 / rounds
+
+
+def lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
+    """The integral from 0 to lambda_x of (1 - exp(-(lambda_x - x)^2 / (2 sigma^2)))^I, by Gauss-Legendre.
+
+    >>> round(lambda_tilde(1.0, 1e-9, 200), 6)
+    1.0
+    """
+    positive("lambda_x", lambda_x)
+    positive("sigma", sigma)
+    whole("items", items)
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    edges = np.linspace(0.0, lambda_x, PANELS + 1)
+    half = lambda_x / PANELS / 2
+    gap = (edges[:-1, None] + half) + half * nodes[None, :]  # lambda_x - x, from 0 to lambda_x
+    power = items * np.log(-np.expm1(-(gap**2) / (2 * sigma**2)))
+    return float(half * np.sum(weights * np.exp(power)))
+
+
+def rounds_to_tell_apart(problem: Problem, *, gamma: float, lambda_tilde: float, delta: float) -> float:
+    """T_0: after so many rounds the estimates of all users would be within gamma / 2, if the server had them."""
+    if lambda_tilde == 0.0:
+        return math.inf
+    users, d = problem.users, problem.dimension
+    regular = 1024 / lambda_tilde**2 * math.log(512 * d / (lambda_tilde**2 * delta))
+    apart = 512 * d / (gamma**2 * lambda_tilde) * math.log(4 * users / delta)
+    return 16 * users * math.log(4 * users * problem.rounds / delta) + 4 * users * max(regular, apart)
+
+
+def rounds_to_hear_of_it(users: int, rounds: int, delta: float) -> float:
+    """T_1: in so many rounds more, every agent has had an exchange."""
+    return 16 * users * math.log(4 * users * rounds / delta) + 4 * users * math.sqrt(1 / delta)
+
+
+def regret_of_learning(problem: Problem, *, clusters: int, beta: float, lambda_: float, alpha_c: float) -> float:
+    """2 d K |U| ln(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda))."""
+    users, d, seen = problem.users, problem.dimension, problem.list_length * problem.rounds
+    logs = math.log1p(seen / lambda_)
+    return 2 * d * problem.list_length * users * logs + 4 * beta * math.sqrt(
+        (clusters + users * alpha_c) * d * seen * logs
+    )
+
+
+def determinant_exchanges(problem: Problem, *, lambda_: float, alpha_c: float) -> float:
+    """Equation 37: 2 ln 2 d (|U| + 1/alpha_c) ln(1 + KT / (lambda d))."""
+    seen = problem.list_length * problem.rounds
+    d = problem.dimension
+    return 2 * math.log(2) * d * (problem.users + 1 / alpha_c) * math.log1p(seen / (lambda_ * d))
+
+
+def auxiliary_exchanges(rounds: int, p_scale: float) -> float:
+    """Equation 38: k (ln T + ln^2 T), in expectation."""
+    return p_scale * (math.log(rounds) + math.log(rounds) ** 2)

@@ -1,0 +1,145 @@
+"""Who is told what: pushes go to those who miss something, and phases tell those whose group is new."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
+from fedcascade.federation.grouping import HeterogeneityGraph, SplitAndMerge
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.federation.server import Server
+from fedcascade.learning.statistics import Statistics
+
+D = 3
+
+
+def axis(k: int, times: int, clicked: bool = True) -> Statistics:
+    """The k-th unit vector, examined so many times."""
+    x = np.zeros((1, D), np.float32)
+    x[0, k] = 1.0
+    seen = Statistics.zero(D)
+    for _ in range(times):
+        seen = seen.observe(x, 0 if clicked else None)
+    return seen
+
+
+def upload(agent: int, statistics: Statistics) -> Upload:
+    return Upload(agent=agent, sequence=1, cause=Cause.DETERMINANT, statistics=statistics)
+
+
+def server_of(policy: Policy, agents: int = 3) -> Server:
+    return Server(policy=policy.tuned(lambda_=1.0), agents=agents, dimension=D)
+
+
+def told(server: Server, sent: Upload) -> list[int]:
+    return [download.agent for download in server.receive(sent)]
+
+
+def test_a_push_goes_to_those_who_miss_too_much() -> None:
+    server = server_of(POLICIES["async-linucb"].tuned(gamma_d=3.0))
+    assert told(server, upload(0, axis(0, 1))) == []  # det 2 against 1
+    assert told(server, upload(0, axis(0, 1))) == []  # det 3 against 1: not more than 3
+    assert told(server, upload(1, axis(1, 1))) == [2]  # det 6 against 3, 2 and 1
+    assert told(server, upload(2, axis(1, 2))) == [0, 1]  # det 12 against 3, 2 and 12
+    assert told(server, upload(2, axis(1, 2))) == []
+
+
+def test_a_push_carries_everything() -> None:
+    server = server_of(POLICIES["async-linucb"].tuned(gamma_d=1.0))
+    server.receive(upload(0, axis(0, 2)))
+    downloads = server.receive(upload(1, axis(1, 3)))
+    assert [download.agent for download in downloads] == [0, 2]
+    assert {download.statistics.count for download in downloads} == {5}
+
+
+def test_infinity_never_pushes() -> None:
+    server = server_of(POLICIES["async-linucb"].tuned(gamma_d=math.inf))
+    assert told(server, upload(0, axis(0, 5_000))) == []
+
+
+def test_everybody_is_called_and_told() -> None:
+    server = server_of(POLICIES["dislinucb"])
+    first = upload(1, axis(0, 2))
+    assert server.calls(first) == [0, 2]
+    downloads = server.receive(first, upload(0, axis(1, 1)), upload(2, Statistics.zero(D)))
+    assert [(download.agent, download.statistics.count) for download in downloads] == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_a_bad_hand_over_changes_nothing() -> None:
+    server = server_of(POLICIES["dislinucb"])
+    with pytest.raises(ValueError, match=r"agent in 0\.\.2"):
+        server.receive(upload(1, axis(0, 2)), upload(3, axis(1, 1)))
+    assert server.rounds == server.holdings.count.sum() == 0
+
+
+def test_on_arrival_an_agent_is_told_first() -> None:
+    server = server_of(POLICIES["club-cascade"])
+    assert told(server, upload(1, axis(0, 2))) == []
+    (download,) = server.greet(2)
+    assert (download.agent, download.statistics.count) == (2, 2)
+    assert server_of(POLICIES["fedc3ucb-h"]).greet(2) == ()
+
+
+@pytest.mark.parametrize(
+    ("answers", "agents", "alone"),
+    [
+        (OneLearner(), "single", None),
+        (OnArrival(), "synchronous", None),
+        (Everybody(), "synchronous", Cause.SYNCHRONISATION),
+        (Lagging(), "partly asynchronous", Cause.PUSH),
+        (Asker(), "asynchronous", None),
+    ],
+)
+def test_the_words_of_table_1_and_what_counts(answers, agents: str, alone: Cause | None) -> None:
+    assert (answers.agents, answers.alone) == (agents, alone)
+
+
+def test_phases_double_and_regroup_at_their_end() -> None:
+    row = Policy("mine", SplitAndMerge(local_servers=1, alpha_d=0.5), *_rest())
+    server = server_of(row)
+    ends = []
+    for one in range(20):
+        server.receive(upload(one % 3, axis(0, 1)))
+        ends.append(server.groups.phase)
+    assert ends == [1, 1, 2, 2, 2, 2, *[3] * 8, *[4] * 6]
+
+
+def test_a_split_counts_from_the_end_of_the_phase_and_everyone_is_told() -> None:
+    row = Policy("mine", SplitAndMerge(local_servers=1, alpha_d=1.0), *_rest())
+    server = server_of(row)
+    assert told(server, upload(0, axis(0, 400))) == [1, 2]
+    server.receive(upload(1, axis(0, 400)))
+    assert len(server.groups) == 1
+    assert told(server, upload(2, axis(0, 100, clicked=False))) == [0, 1]
+    assert not server.groups.edges[2].any()
+    assert len(server.groups) == 1
+    downloads = server.receive(upload(2, axis(0, 1000, clicked=False)))
+    assert server.groups.labels.tolist() == [0, 0, 1]
+    assert {download.agent: download.statistics.clicks for download in downloads} == {0: 800, 1: 800, 2: 0}
+
+
+def test_local_clusters_are_merged_across_servers() -> None:
+    grouping = SplitAndMerge(local_servers=2, alpha_d=0.5, alpha_2=0.5)
+    server = server_of(Policy("mine", grouping, *_rest()), agents=6)
+    for agent in range(6):  # servers: 0 2 4 and 1 3 5; alike: 0 1 2 3 and 4 5
+        server.receive(upload(agent, axis(0, 500, clicked=agent < 4)))
+    server.receive(upload(0, axis(0, 3000)))
+    assert server.groups.labels.tolist() == [0, 0, 0, 0, 1, 1]
+    assert not server.groups.edges[0, 1]
+
+
+def test_an_agent_that_was_split_off_is_told_at_once() -> None:
+    row = Policy("mine", HeterogeneityGraph(alpha_d=1.0), *_rest())
+    server = server_of(row, agents=2)
+    server.receive(upload(0, axis(0, 400)))
+    server.receive(upload(1, axis(0, 400, clicked=False)))  # answered over the graph as it stood, then split
+    assert len(server.groups) == 2
+    downloads = server.receive(upload(0, axis(0, 1)))
+    assert {download.agent: download.statistics.count for download in downloads} == {0: 401, 1: 400}
+
+
+def _rest():
+    row = POLICIES["async-linucb"].tuned(gamma_d=1.01)
+    return row.trigger, row.decision, "", row.answers

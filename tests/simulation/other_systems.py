@@ -1,0 +1,144 @@
+"""Async-LinUCB, DisLinUCB and CLUB-cascade as their papers print them: determinants, inverses, download buffers.
+
+Written for tests, from the papers, with numpy alone. What to compare: lists, exchanges and the partition.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import networkx as nx
+import numpy as np
+
+from fedcascade.environments.synthetic import Synthetic
+
+
+@dataclass
+class Told:
+    """What a transcription tells of a run."""
+
+    lists: list[list[int]] = field(default_factory=list)
+    exchanges: list[tuple[int, int, str]] = field(default_factory=list)
+    partition: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Data:
+    """A and b of a sum over observations."""
+
+    A: np.ndarray
+    b: np.ndarray
+    n: int = 0
+
+    @classmethod
+    def none(cls, d: int) -> "Data":
+        return cls(np.zeros((d, d)), np.zeros(d))
+
+    def plus(self, other: "Data") -> "Data":
+        return Data(self.A + other.A, self.b + other.b, self.n + other.n)
+
+    def minus(self, other: "Data") -> "Data":
+        return Data(self.A - other.A, self.b - other.b, self.n - other.n)
+
+    def see(self, x: np.ndarray, y: float) -> None:
+        self.A += np.outer(x, x)
+        self.b += x * y
+        self.n += 1
+
+
+def det(data: Data, lambda_: float) -> float:
+    return float(np.linalg.det(data.A + lambda_ * np.eye(len(data.b))))
+
+
+def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: float, data: Data, see: Callable) -> list[int]:
+    """Show the K best by optimistic score, and let ``see`` have every item that was examined."""
+    user = world.arrival(t)
+    X = world.items(t).astype(np.float64)
+    inverse = np.linalg.inv(data.A + lambda_ * np.eye(world.dimension))
+    scores = np.minimum(X @ (inverse @ data.b) + beta * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X)), 1.0)
+    ties = world.ties(t, len(X))
+    order = sorted(range(len(X)), key=lambda i: (-scores[i], -int(ties[i]), i))[:K]
+    weights = world.weights(t, user, world.items(t))
+    attracted = world.attracted(t, np.array(order), weights[order])
+    for item, attractive in zip(order, attracted, strict=True):
+        see(X[item], float(attractive))
+        if attractive:
+            break
+    return order
+
+
+def async_linucb(world, *, rounds, K, lambda_, beta, gamma_u, gamma_d) -> Told:
+    """Li and Wang 2021, algorithm 1: the server keeps for each client what it has not been sent yet."""
+    d, users, told = world.dimension, range(world.users), Told()
+    local = [Data.none(d) for _ in users]
+    upload_buffer = [Data.none(d) for _ in users]
+    download_buffer = [Data.none(d) for _ in users]
+    server = Data.none(d)
+    for t in range(1, rounds + 1):
+        u = world.arrival(t)
+
+        def see(x, y, u=u):
+            local[u].see(x, y)
+            upload_buffer[u].see(x, y)
+
+        told.lists.append(play_round(world, t, K, lambda_, beta, local[u], see))
+        if det(local[u], lambda_) / det(local[u].minus(upload_buffer[u]), lambda_) > gamma_u:
+            told.exchanges.append((t, u, "determinant"))
+            server = server.plus(upload_buffer[u])
+            for v in users:
+                if v != u:
+                    download_buffer[v] = download_buffer[v].plus(upload_buffer[u])
+            upload_buffer[u] = Data.none(d)
+            for v in users:
+                if det(server, lambda_) / det(server.minus(download_buffer[v]), lambda_) > gamma_d:
+                    told.exchanges.append((t, v, "push"))
+                    local[v] = local[v].plus(download_buffer[v])
+                    download_buffer[v] = Data.none(d)
+    told.partition = [0] * world.users
+    return told
+
+
+def dislinucb(world, *, rounds, K, lambda_, beta, budget) -> Told:
+    """Wang et al. 2019, for agents that are active one at a time."""
+    d, users, told = world.dimension, range(world.users), Told()
+    synchronised = Data.none(d)
+    fresh = [Data.none(d) for _ in users]
+    for t in range(1, rounds + 1):
+        u = world.arrival(t)
+        told.lists.append(play_round(world, t, K, lambda_, beta, synchronised.plus(fresh[u]), fresh[u].see))
+        ratio = det(synchronised.plus(fresh[u]), lambda_) / det(synchronised, lambda_)
+        if fresh[u].n * np.log(ratio) >= budget:
+            told.exchanges += [(t, v, "synchronisation") for v in [u, *(v for v in users if v != u)]]
+            told.exchanges += [(t, v, "synchronisation") for v in users]
+            for v in users:
+                synchronised = synchronised.plus(fresh[v])
+                fresh[v] = Data.none(d)
+    told.partition = [0] * world.users
+    return told
+
+
+def club_cascade(world, *, rounds, K, lambda_, beta, alpha_d) -> Told:
+    """Li and Zhang 2018: serve with the component, learn, delete edges."""
+    d, users, told = world.dimension, range(world.users), Told()
+    data = [Data.none(d) for _ in users]
+    G = nx.complete_graph(world.users)
+
+    def theta(v):
+        return np.linalg.solve(data[v].A + lambda_ * np.eye(d), data[v].b)
+
+    def width(v):
+        return np.sqrt((1 + np.log(1 + data[v].n)) / (1 + data[v].n))
+
+    for t in range(1, rounds + 1):
+        u = world.arrival(t)
+        component = Data.none(d)
+        for v in sorted(nx.node_connected_component(G, u)):
+            component = component.plus(data[v])
+        told.lists.append(play_round(world, t, K, lambda_, beta, component, data[u].see))
+        told.exchanges.append((t, u, "forced"))
+        G.remove_edges_from(
+            [(u, v) for v in list(G[u]) if np.linalg.norm(theta(u) - theta(v)) > alpha_d * (width(u) + width(v))]
+        )
+    names: dict[frozenset[int], int] = {}
+    parts = [frozenset(nx.node_connected_component(G, v)) for v in users]
+    told.partition = [names.setdefault(part, len(names)) for part in parts]
+    return told

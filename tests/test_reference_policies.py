@@ -1,0 +1,60 @@
+"""The page of systems is what the code says; only its measured passages come from elsewhere."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fedcascade.federation.claims import TABLE_1
+from fedcascade.federation.policies import POLICIES
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "reference-policies.md"
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("reference_policies", ROOT / "tools" / "reference_policies.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_up_to_date(tool: ModuleType) -> None:
+    written = PAGE.read_text(encoding="utf-8")
+    assert tool.page(written, []) == written, "run `make docs`"
+
+
+def test_a_measured_passage_is_kept_and_all_else_written_anew(tool: ModuleType) -> None:
+    page = tool.page("<!-- measured: oful -->\nSomething was measured.\n<!-- end -->\nand this was typed by hand", [])
+    assert "Something was measured." in page
+    assert "typed by hand" not in page
+
+
+def test_every_system_has_a_section_and_those_of_table_1_a_source_and_a_curve() -> None:
+    sections = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = {section.partition("\n")[0]: section for section in sections}
+    assert set(POLICIES) <= set(found)
+    for name, claim in TABLE_1.items():
+        assert claim.title in found[name]
+        assert f"figures/policy-{name}.svg" in found[name]
+        assert (PAGE.parent / "figures" / f"policy-{name}.svg").stat().st_size < 60_000
+
+
+def test_the_rows_of_table_1_in_the_papers_words() -> None:
+    words = {name: (POLICIES[name].agents, POLICIES[name].users, claim.arms) for name, claim in TABLE_1.items()}
+    assert words == {
+        "oful": ("single", "homogeneous", "single"),
+        "c3-ucb": ("single", "homogeneous", "cascade"),
+        "dislinucb": ("synchronous", "homogeneous", "single"),
+        "club-cascade": ("synchronous", "heterogeneous", "cascade"),
+        "async-linucb": ("partly asynchronous", "homogeneous", "single"),
+        "async-linucb-am": ("partly asynchronous", "heterogeneous", "single"),
+        "phase-fclub": ("partly asynchronous", "heterogeneous", "single"),
+        "fedlinucb": ("asynchronous", "homogeneous", "single"),
+        "fedc3ucb-h": ("asynchronous", "heterogeneous", "cascade"),
+    }

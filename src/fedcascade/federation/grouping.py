@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import positive, require
-from fedcascade.federation.holdings import Holdings
+from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
 
 Labels = NDArray[np.int64]
+# Two estimates are never further apart than their lengths together; this leaves room for rounding.
+CERTAIN = 1.0 - 1e-9
 
 
 class Groups:
@@ -41,12 +43,47 @@ class Groups:
     def revise(self, agent: int) -> None:
         """Look at the partition again after an upload of ``agent``; a fixed grouping does nothing."""
 
+    def join(self) -> None:
+        """Place the newcomer that the holdings have just made room for; a grouping that cannot say where refuses."""
+        raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
+
+    def forget(self, agent: int) -> None:
+        """Take out an agent that the holdings have just removed: its group is summed anew over who is left."""
+        label = int(self.labels[agent])
+        self.labels = np.delete(self.labels, agent)
+        members = np.flatnonzero(self.labels == label)
+        if members.size:
+            self._pooled[label] = self.holdings.total(members)
+        else:
+            del self._pooled[label]
+
+    def place(self, label: int) -> None:
+        """Give the newcomer a label, which may be a new one."""
+        self.labels = np.append(self.labels, label)
+        self._pooled.setdefault(label, Statistics.zero(self.holdings.dimension))
+
     def split(self, label: int, parts: Sequence[NDArray[np.intp]]) -> None:
         """Replace one group by several; the first part keeps its label."""
         fresh = max(self._pooled) + 1
         for part, name in zip(parts, [label, *range(fresh, fresh + len(parts) - 1)], strict=True):
             self.labels[part] = name
             self._pooled[name] = self.holdings.total(part)
+
+
+class Shared(Groups):
+    """One group for all."""
+
+    def join(self) -> None:
+        """Into the group."""
+        self.place(0)
+
+
+class Apart(Groups):
+    """A group for each."""
+
+    def join(self) -> None:
+        """Into a new group."""
+        self.place(max(self._pooled, default=-1) + 1)
 
 
 class Grouping(Protocol):
@@ -62,7 +99,7 @@ class Everyone:
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """One group."""
-        return Groups(holdings, np.zeros(len(holdings), np.int64))
+        return Shared(holdings, np.zeros(len(holdings), np.int64))
 
 
 @dataclass(frozen=True)
@@ -71,7 +108,7 @@ class Alone:
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """A group for each agent."""
-        return Groups(holdings, np.arange(len(holdings), dtype=np.int64))
+        return Apart(holdings, np.arange(len(holdings), dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -119,18 +156,44 @@ class Components(Groups):
         if len(parts) > 1:
             self.split(label, parts)
 
+    def join(self) -> None:
+        """The graph is complete until data refute an edge: a newcomer is joined to all, so all share through it."""
+        newcomer = len(self.labels)
+        self.edges = with_room(self.edges)
+        self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
+        if len(self) > 1:
+            self._pooled = {0: sum(self._pooled.values(), Statistics.zero(self.holdings.dimension))}
+            self.labels[:] = 0
+        self.place(next(iter(self._pooled), 0))
+
+    def forget(self, agent: int) -> None:
+        """Without the agent, those whom it alone connected are no longer connected."""
+        label = int(self.labels[agent])
+        self.edges = np.delete(np.delete(self.edges, agent, axis=0), agent, axis=1)
+        super().forget(agent)
+        parts = components(self.edges, np.flatnonzero(self.labels == label))
+        if len(parts) > 1:
+            self.split(label, parts)
+
     def _refuted(self, agent: int) -> NDArray[np.intp]:
         """Line 9: the neighbours whose estimate is too far away."""
         held = self.holdings
-        neighbours = np.flatnonzero(self.edges[agent])
+        reach = held.length + held.length[agent]
+        near = reach < CERTAIN * self.alpha_d * (held.width + held.width[agent])
+        neighbours = np.flatnonzero(self.edges[agent] & ~near)
         gap = np.linalg.norm(held.theta[neighbours] - held.theta[agent], axis=1)
         bound = self.alpha_d * (confidence_width(held.count[neighbours]) + confidence_width(held.count[agent]))
         return np.asarray(neighbours[gap > bound])
 
 
-def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:
-    """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
-    return np.asarray(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
+def with_room(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The graph with one more agent that has no edges; room is made for twice as many at a time."""
+    agents = len(edges)
+    room = edges if edges.base is None else edges.base
+    if len(room) == agents:
+        room = np.zeros((max(8, 2 * agents), max(8, 2 * agents)), np.bool_)
+        room[:agents, :agents] = edges
+    return room[: agents + 1, : agents + 1]
 
 
 def components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:

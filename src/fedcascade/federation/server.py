@@ -32,6 +32,18 @@ class Server:
         self.groups.revise(upload.agent)
         return (download,)
 
+    def join(self) -> int:
+        """Take in a newcomer, connected as the policy's grouping says; its number."""
+        newcomer = self.holdings.join()
+        self.groups.join()
+        return newcomer
+
+    def forget(self, agent: int) -> None:
+        """Remove an agent and all that it uploaded; the numbers of those after it fall by one."""
+        self.rounds -= int(self.holdings.rounds[agent])
+        self.holdings.forget(agent)
+        self.groups.forget(agent)
+
     def _add(self, upload: Upload) -> None:
         self.holdings.add(upload.agent, upload.statistics)
         self.groups.add(upload.agent, upload.statistics)

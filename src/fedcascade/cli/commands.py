@@ -87,6 +87,9 @@ def policies(*, json_: Json = False) -> None:
         terminal.show(terminal.policies_table(installed().values()))
 
 
+app.command("fedcascade.cli.service:serve", name="serve")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:

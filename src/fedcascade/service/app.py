@@ -134,6 +134,11 @@ async def message_of(request: Asked, kind: type[Kind]) -> Kind:
     return wire.decoded(await request.body(), kind, media_of(request))
 
 
+def agent_of(request: Asked) -> int:
+    """The agent that a path names."""
+    return int(request.path_params["agent"])
+
+
 def service_of(request: Asked) -> Service:
     """The service behind an application."""
     found: Service = request.app.state.service
@@ -183,9 +188,9 @@ async def enrol(request: Asked) -> Response[bytes]:
 
 
 @get("/v1/agents/{agent:int}")
-async def standing(request: Asked, agent: int) -> Response[bytes]:
+async def standing(request: Asked) -> Response[bytes]:
     """How an agent stands."""
-    service = service_of(request)
+    service, agent = service_of(request), agent_of(request)
     await service.self_or_operator(request, agent)
 
     def job(store: Any, _: Any) -> wire.Standing:
@@ -201,18 +206,18 @@ async def standing(request: Asked, agent: int) -> Response[bytes]:
 
 
 @delete("/v1/agents/{agent:int}", status_code=204)
-async def forget(request: Asked, agent: int) -> None:
+async def forget(request: Asked) -> None:
     """Forget an agent: its statistics are subtracted, its uploads erased."""
-    service = service_of(request)
+    service, agent = service_of(request), agent_of(request)
     await service.self_or_operator(request, agent)
     await service.do(operations.forget(agent))
     service.keys.pop(agent, None)
 
 
 @post("/v1/agents/{agent:int}/revocation", status_code=204)
-async def revoke(request: Asked, agent: int) -> None:
+async def revoke(request: Asked) -> None:
     """Let an agent speak no more."""
-    service = service_of(request)
+    service, agent = service_of(request), agent_of(request)
     await service.operator(request)
     await service.do(operations.revoke(agent, time.time()))
 

@@ -60,7 +60,7 @@ def claim(headers: Mapping[str, str], method: str, path: str, body: bytes) -> Cl
     parameters = headers.get("signature-input", "").removeprefix("agent=")
     found = PARAMETERS.fullmatch(parameters)
     signature = re.fullmatch(r"agent=:([A-Za-z0-9+/]{86}==):", headers.get("signature", ""))
-    if found is None or signature is None or re.fullmatch(r"\d{1,16}", sequence, re.ASCII) is None:
+    if not digest or found is None or signature is None or re.fullmatch(r"\d{1,16}", sequence, re.ASCII) is None:
         raise unauthorised("unsigned", "the request must carry content-digest, signature-input and signature")
     if not hmac.compare_digest(digest.encode(), content_digest(body).encode()):
         raise unauthorised("altered", "content-digest is not that of the body")

@@ -18,6 +18,7 @@ SHIFT = 1e-8
 SLACK = 1e-6
 
 
+@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused
 def check_upload(statistics: Statistics, dimension: int) -> None:
     """Refuse statistics that no data can have."""
     statistics.check(dimension)
@@ -32,8 +33,7 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
     shifted.flat[:: dimension + 1] += SHIFT * max(trace, SLACK)
     upper = linear.cholesky(shifted)
     require(bool(np.isfinite(linear.log_determinant(upper))), "gram must be positive semi-definite")
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
-        leverage = float(statistics.moment @ linear.solve(linear.inverse_root(upper), statistics.moment))
+    leverage = float(statistics.moment @ linear.solve(linear.inverse_root(upper), statistics.moment))
     belongs = np.isfinite(leverage) and leverage <= clicks * (1 + SLACK) + SLACK
     require(
         bool(belongs),

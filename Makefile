@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo test test-long check figures lock clean
+.PHONY: help demo test test-long check chaos bench-service figures lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -46,6 +46,12 @@ check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+chaos: $(INSTALLED_DEV) ## kill servers 200 times and agents beside them; count what was lost or doubled
+	$(BIN)/python tests/service/chaos.py --kills 200
+
+bench-service: $(INSTALLED_DEV) ## load a server with 10,000 agents: uploads/s, latency, memory, start-up
+	$(BIN)/python benchmarks/service.py
 
 figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
 	$(BIN)/python benchmarks/figures.py

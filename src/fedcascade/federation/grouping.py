@@ -181,6 +181,8 @@ class Components(Groups):
         reach = held.length + held.length[agent]
         near = reach < CERTAIN * self.alpha_d * (held.width + held.width[agent])
         neighbours = np.flatnonzero(self.edges[agent] & ~near)
+        if neighbours.size == 0:
+            return neighbours
         gap = np.linalg.norm(held.theta[neighbours] - held.theta[agent], axis=1)
         bound = self.alpha_d * (confidence_width(held.count[neighbours]) + confidence_width(held.count[agent]))
         return np.asarray(neighbours[gap > bound])

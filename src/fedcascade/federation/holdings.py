@@ -1,5 +1,6 @@
 """What the server holds of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Holdings:
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds
         self.theta[agent] = Ridge(self[agent], self.lambda_).theta
-        self.length[agent] = np.linalg.norm(self.theta[agent])
+        self.length[agent] = math.sqrt(self.theta[agent] @ self.theta[agent])
         self.width[agent] = confidence_width(self.count[agent])
 
     def join(self) -> int:

@@ -106,7 +106,7 @@ class Service:
         claimed = await self.signed(request, await request.body())
         if claimed.agent != agent:
             raise Refused(403, "not-yours", f"agent {claimed.agent} may not speak for agent {agent}")
-        await self.do(lambda store, _: operations.may_speak(store, agent))
+        await self.do(operations.may_speak(agent))
 
     def stranger(self, request: Asked) -> None:
         """Count a request of somebody who is not known yet."""

@@ -6,7 +6,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.auth import token_hash, unauthorised
 from fedcascade.service.errors import Refused
 from fedcascade.service.fold import Fold
-from fedcascade.service.store import Entry, Identity, Store
+from fedcascade.service.store import Entry, Identity, Revoked, Store
 from fedcascade.service.wire import MSGPACK, PROTOCOLS, Offer, Overview, answer_of, encoded, packed
 from fedcascade.service.writer import Job, save_snapshot
 
@@ -20,7 +20,7 @@ def exchange(agent: int, offer: Offer, statistics: Statistics, nonce: int) -> Jo
     """
 
     def job(store: Store, fold: Fold) -> bytes:
-        may_speak(store, agent)
+        known = store.entry(agent, offer.sequence)
         entry = Entry(
             position=fold.position + 1,
             agent=agent,
@@ -32,7 +32,6 @@ def exchange(agent: int, offer: Offer, statistics: Statistics, nonce: int) -> Jo
             numbers=packed(statistics),
             nonce=nonce.to_bytes(8, "big"),
         )
-        known = store.entry(agent, offer.sequence)
         if known is not None:
             return _again(store, known, entry)
         download = fold.apply(entry)
@@ -51,10 +50,15 @@ def _again(store: Store, known: Entry, entry: Entry) -> bytes:
     return store.answer(known.position)
 
 
-def may_speak(store: Store, agent: int) -> None:
-    """Refuse an agent that was revoked or forgotten, at once and whichever process revoked it."""
-    if store.revoked([agent]):
-        raise Refused(403, "revoked", "this agent may not speak: it was revoked or has left")
+def may_speak(agent: int) -> Job[None]:
+    """Refuse an agent that was revoked or forgotten."""
+
+    def job(store: Store, fold: Fold) -> None:  # noqa: ARG001
+        identity = store.identity(agent)
+        if identity is None or identity.revoked:
+            raise Revoked(agent)
+
+    return job
 
 
 def enrol(token: str, public_key: bytes, now: float) -> Job[int]:

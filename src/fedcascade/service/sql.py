@@ -5,10 +5,14 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 from fedcascade.federation.messages import Cause
-from fedcascade.service.store import Entry, Identity
+from fedcascade.service.store import Entry, Identity, Revoked
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
 CHUNK = 512
+LOOK_UP = (
+    f"SELECT {COLUMNS} FROM agent LEFT JOIN upload ON upload.agent = agent.id AND sequence = ? "
+    "WHERE agent.id = ? AND revoked IS NULL"
+)
 
 
 class SqlStore:
@@ -104,9 +108,11 @@ class SqlStore:
             after = rows[-1][0]
 
     def entry(self, agent: int, sequence: int) -> Entry | None:
-        """The upload of that number."""
-        found = self.row(f"SELECT {COLUMNS} FROM upload WHERE agent = ? AND sequence = ?", agent, sequence)
-        return None if found is None else _entry(found)
+        """The upload of that number, in one question with whether the agent may speak."""
+        found = self.row(LOOK_UP, sequence, agent)
+        if found is None:
+            raise Revoked(agent)
+        return None if found[0] is None else _entry(found)
 
     def answer(self, position: int) -> bytes:
         """What an upload was answered."""
@@ -177,13 +183,6 @@ class SqlStore:
     def revoke(self, agent: int, now: float) -> bool:
         """Let an agent speak no more."""
         return bool(self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent).rowcount == 1)
-
-    def revoked(self, agents: Iterable[int]) -> set[int]:
-        """Those of the agents who may not speak."""
-        asked = set(agents)
-        marks = ", ".join("?" * len(asked))
-        rows = self.run(f"SELECT id FROM agent WHERE revoked IS NULL AND id IN ({marks})", *asked).fetchall()
-        return asked - {int(row[0]) for row in rows}
 
     def enrolled(self) -> int:
         """How many agents there are."""

@@ -27,6 +27,16 @@ MIGRATIONS = (
 )
 
 
+# A page that many commits touch is copied back once per checkpoint, so checkpoints are rare: every 32 MB.
+PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "secure_delete = ON",
+    "cache_size = -65536",
+    "wal_autocheckpoint = 8000",
+)
+
+
 class SqliteStore(SqlStore):
     """One file beside its write-ahead log. The lock of the transaction keeps other writers out."""
 
@@ -47,7 +57,7 @@ def open_sqlite(path: str) -> SqliteStore:
     connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
     store = SqliteStore(connection)
     try:
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON", "cache_size = -65536"):
+        for pragma in PRAGMAS:
             store.run(f"PRAGMA {pragma}")
         store.migrate(MIGRATIONS)
     except BaseException:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause
+from fedcascade.service.errors import Refused
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,13 @@ class Identity:
     revoked: bool
 
 
+class Revoked(Refused):
+    """An agent that may not speak, whichever process revoked it."""
+
+    def __init__(self, agent: int) -> None:
+        super().__init__(403, "revoked", f"agent {agent} may not speak: it was revoked or has left")
+
+
 class Store(Protocol):
     """Where a server keeps what must not be lost."""
 
@@ -65,7 +73,7 @@ class Store(Protocol):
         """The log beyond a position, in order."""
 
     def entry(self, agent: int, sequence: int) -> Entry | None:
-        """The upload of that number."""
+        """The upload of that number; ``Revoked`` if the agent may not speak: revoked, forgotten or unknown."""
 
     def answer(self, position: int) -> bytes:
         """What the upload at that position was answered."""
@@ -108,9 +116,6 @@ class Store(Protocol):
 
     def revoke(self, agent: int, now: float) -> bool:
         """Let an agent speak no more; False if there is none of that number."""
-
-    def revoked(self, agents: Iterable[int]) -> set[int]:
-        """Those who may not speak: revoked or unknown."""
 
     def enrolled(self) -> int:
         """How many agents are enrolled."""

@@ -8,7 +8,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.errors import Refused
 from fedcascade.service.fold import Fold, caught_up
 from fedcascade.service.operations import exchange, forget
-from fedcascade.service.store import Entry, Store
+from fedcascade.service.store import Entry, Revoked, Store
 from fedcascade.service.wire import Offer, offer_of, packed
 from fedcascade.service.writer import save_snapshot
 
@@ -52,16 +52,17 @@ class StoreContract:
     def test_the_log_is_read_in_order_and_in_pieces(self) -> None:
         """Also one that is longer than a piece."""
         store = self.open()
-        written = [entry(position, 1, position, position % 3) for position in range(1, 1200)]
         with store.transaction():
+            agent = store.add_agent(b"k" * 32, 1.0)
+            written = [entry(position, agent, position, position % 3) for position in range(1, 1200)]
             for one in reversed(written):
                 store.append(one, b"answer %d" % one.position)
         assert list(store.entries(after=0)) == written
         assert list(store.entries(after=1190)) == written[1190:]
         assert store.answer(17) == b"answer 17"
-        assert store.entry(1, 18) == written[17]
-        assert store.entry(2, 18) is None
-        assert store.uploads(1) == (1199, 1199)
+        assert store.entry(agent, 18) == written[17]
+        assert store.entry(agent, 1800) is None
+        assert store.uploads(agent) == (1199, 1199)
         store.close()
 
     def test_what_is_not_committed_never_happened(self) -> None:
@@ -130,7 +131,8 @@ class StoreContract:
             first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
             assert store.revoke(first, 2.0)
             assert not store.revoke(99, 2.0)
-            assert store.revoked([first, second, 99]) == {first, 99}
+            assert store.entry(second, 1) is None
+            assert [self._may_speak(store, agent) for agent in (first, second, 99)] == [False, True, False]
             store.forget(second, 1)
             assert store.identity(second) is None
             assert store.add_agent(bytes([3]) * 32, 3.0) > second
@@ -190,6 +192,13 @@ class StoreContract:
         assert refused == "conflict"
         assert np.array_equal(np.diag(live.total().gram), [1.0, 1.0, 0.0])
         store.close()
+
+    def _may_speak(self, store: Store, agent: int) -> bool:
+        try:
+            store.entry(agent, 1)
+        except Revoked:
+            return False
+        return True
 
     _nonce = 0
 

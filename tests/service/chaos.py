@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -124,6 +125,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def wait_until_it_listens(port: int, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            reply = urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
+            reply.close()
+            return
+        except OSError:
+            time.sleep(0.02)
+
+
 class Chaos:
     """Servers and agents that are killed and started again."""
 
@@ -147,7 +159,10 @@ class Chaos:
 
     def kill_one(self) -> None:
         """After a random while, somebody dies, most often a server, and is started again."""
-        time.sleep(self.random.uniform(0.05, 0.35))
+        if self.random.random() < 0.85:  # else somebody may die while a server starts
+            for port in self.ports:
+                wait_until_it_listens(port)
+        time.sleep(self.random.uniform(0.0, 0.4))
         if self.random.random() < 0.75:
             port = self.random.choice(self.ports)
             reap(self.servers[port])

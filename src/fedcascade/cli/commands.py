@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from cyclopts import App, CycloptsError
 
 from fedcascade import __version__
-from fedcascade.cli.options import Constants, Whole, World, chosen_policies, option
+from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
 
 app = App(
     name="fedcascade",
@@ -21,8 +21,6 @@ app = App(
     version=__version__,
     result_action="return_value",
 )
-
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
 
 
 @app.command
@@ -87,7 +85,15 @@ def policies(*, json_: Json = False) -> None:
         terminal.show(terminal.policies_table(installed().values()))
 
 
-app.command("fedcascade.cli.service:serve", name="serve")
+SERVICE = {
+    "serve": "Run a server for agents.",
+    "enroll": "Make one-time enrolment tokens for agents.",
+    "revoke": "Let an agent speak no more.",
+    "forget": "Remove an agent and everything that it uploaded.",
+    "swarm": "Let real agents with simulated users play against a real server.",
+}
+for _name, _help in SERVICE.items():
+    app.command(f"fedcascade.cli.service:{_name}", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -102,6 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output has gone, as in `fedcascade policies | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except ConnectionError as error:
+        print(f"fedcascade: cannot reach the server: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("fedcascade: interrupted", file=sys.stderr)
         sys.exit(130)

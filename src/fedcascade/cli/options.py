@@ -35,6 +35,9 @@ def _whole(_type: object, tokens: Sequence[Token]) -> int:
 Whole = Annotated[int, Parameter(converter=_whole)]
 
 
+Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
+
+
 def _world(text: str) -> Parameter:
     return option(text, _WORLD)
 

@@ -79,6 +79,11 @@ def enrol(transport: Transport, token: str, key: Ed25519PrivateKey, protocol: in
     return understood(reply, wire.Welcome)
 
 
+def terms(transport: Transport) -> wire.Terms:
+    """What a server runs."""
+    return understood(transport.send("GET", "/v1/terms", b"", {"content-type": MSGPACK}), wire.Terms)
+
+
 class Operator:
     """Speaks for the operator."""
 

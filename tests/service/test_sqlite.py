@@ -1,9 +1,13 @@
 """The embedded store keeps the contract, opens databases of older versions, and forgets for real."""
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service.fold import caught_up
 from fedcascade.service.sqlite import MIGRATIONS
 from fedcascade.service.store import Store, open_store
 from fedcascade.testing.stores import StoreContract, entry
@@ -58,3 +62,20 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 def test_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot open the store"):
         open_store(f"sqlite:///{tmp_path}/missing/store.db")
+
+
+def test_a_database_of_an_older_version_opens_with_all_that_it_held(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    shutil.copy(Path(__file__).parent / "assets" / "migration-1.db", old)
+    store = open_store(f"sqlite:///{old}")
+    assert [one.position for one in store.entries(after=0)] == [1, 2, 3, 4, 5, 6]
+    assert store.answer(4) == b"answer 4"
+    assert store.enrolled() == 2
+    with store.transaction():
+        fold = caught_up(store, POLICIES["fedc3ucb-h"], 3)
+        assert np.diag(fold.total().gram).tolist() == [2.0, 2.0, 2.0]
+        store.append(entry(7, 1, 9), b"new")
+        store.forget(2, 8)
+    assert store.row("SELECT max(number) FROM migration")[0] == len(MIGRATIONS)  # type: ignore[attr-defined]
+    store.close()
+    open_store(f"sqlite:///{old}").close()

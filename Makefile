@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo test test-long check bench figures table1 docs lock clean
+.PHONY: help demo test test-long check chaos bench bench-service figures table1 docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -51,6 +51,12 @@ bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by sid
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --editable ".[bench]"; }
 	$(BIN)/python benchmarks/engines.py $(BENCH)
+
+chaos: $(INSTALLED_DEV) ## kill servers 200 times and agents beside them; count what was lost or doubled
+	$(BIN)/python tests/service/chaos.py --kills 200
+
+bench-service: $(INSTALLED_DEV) ## load a server with 10,000 agents: uploads/s, latency, memory, start-up
+	$(BIN)/python benchmarks/service.py
 
 figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
 	$(BIN)/python benchmarks/figures.py

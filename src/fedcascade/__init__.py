@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import POLICIES, Policy, policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
+    from fedcascade.service.remote import connect, connect_async
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
@@ -28,6 +29,8 @@ _HOME = {
     "Synthetic": "environments.synthetic",
     "TopK": "learning.oracles",
     "Trace": "simulation.trace",
+    "connect": "service.remote",
+    "connect_async": "service.remote",
     "policy": "federation.policies",
     "simulate": "simulation.engines",
 }
@@ -43,6 +46,8 @@ __all__ = [
     "TopK",
     "Trace",
     "__version__",
+    "connect",
+    "connect_async",
     "policy",
     "simulate",
 ]

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
-from fedcascade.federation.grouping import HeterogeneityGraph, SplitAndMerge
+from fedcascade.federation.grouping import HeterogeneityGraph
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics

@@ -6,7 +6,8 @@ import pytest
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.grouping import Everyone, Phases
+from fedcascade.federation.grouping import Everyone
+from fedcascade.federation.phases import Phases
 from fedcascade.federation.policies import POLICIES, Order, Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.transport import exchange, greet

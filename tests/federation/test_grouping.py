@@ -189,3 +189,75 @@ def test_confidence_width_by_hand() -> None:
 def test_a_bad_alpha_d_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="alpha_d"):
         HeterogeneityGraph(alpha_d=bad)
+
+
+def late(grouping: Grouping, play: Play) -> tuple[Server, dict[int, int]]:
+    """A server that meets each agent at its first upload; and the numbers it gave them."""
+    policy = replace(POLICIES["fedc3ucb-h"], grouping=grouping, lambda_=1.0)
+    server = Server(policy=policy, agents=1, dimension=DIMENSION)
+    numbers: dict[int, int] = {}
+    for upload in uploads(play):
+        if upload.agent not in numbers:
+            numbers[upload.agent] = server.join() if numbers else 0
+        server.receive(replace(upload, agent=numbers[upload.agent]))
+        check_pools(server.groups, server.holdings)
+    return server, numbers
+
+
+@settings(deadline=None, max_examples=60)
+@given(plays())
+def test_agents_may_join_at_any_time(play: Play) -> None:
+    for grouping in (Everyone(), Alone(), HeterogeneityGraph(alpha_d=play.alpha_d)):
+        server, numbers = late(grouping, play)
+        early = server_of(grouping, play)
+        for upload in uploads(play):
+            early.receive(upload)
+        for agent, number in numbers.items():
+            assert np.array_equal(early.holdings.gram[agent], server.holdings.gram[number])
+            assert np.array_equal(early.holdings.theta[agent], server.holdings.theta[number])
+
+
+@settings(deadline=None, max_examples=60)
+@given(plays())
+def test_a_newcomer_is_joined_to_all_by_the_graph(play: Play) -> None:
+    server, _ = late(HeterogeneityGraph(alpha_d=play.alpha_d), play)
+    before = server.groups.edges.copy()  # type: ignore[attr-defined]
+    newcomer = server.join()
+    after = server.groups.edges  # type: ignore[attr-defined]
+    assert np.array_equal(after[:newcomer, :newcomer], before)
+    assert after[newcomer, :newcomer].all()
+    assert not after[newcomer, newcomer]
+    assert len(server.groups) == 1
+    check_pools(server.groups, server.holdings)
+
+
+@settings(deadline=None, max_examples=60)
+@given(plays(), st.data())
+def test_a_forgotten_agent_leaves_nothing_behind(play: Play, data: st.DataObject) -> None:
+    for grouping in (Everyone(), Alone(), HeterogeneityGraph(alpha_d=play.alpha_d)):
+        server, numbers = late(grouping, play)
+        gone = data.draw(st.sampled_from(sorted(numbers)))
+        server.forget(numbers[gone])
+        left = sorted((number, agent) for agent, number in numbers.items() if agent != gone)
+        assert len(server.holdings) == len(server.groups.labels) == len(left)
+        for place, (_, agent) in enumerate(left):
+            own = [upload.statistics for upload in uploads(play) if upload.agent == agent]
+            assert np.array_equal(server.holdings.gram[place], sum((s.gram for s in own[1:]), own[0].gram))
+        assert server.rounds == server.holdings.rounds.sum()
+        check_pools(server.groups, server.holdings)
+        if isinstance(grouping, HeterogeneityGraph) and left:
+            assert parts_of(server.groups.labels) == true_parts(server.groups.edges)  # type: ignore[attr-defined]
+
+
+def test_a_grouping_that_does_not_say_where_newcomers_go_refuses_them() -> None:
+    play = Play(agents=2, kinds=[0, 1], turns=[0], seed=0, alpha_d=1.0)
+    with pytest.raises(ValueError, match="newcomer"):
+        server_of(KnownClusters(), play).join()
+
+
+def test_a_thousand_newcomers_share_one_large_graph() -> None:
+    server = server_of(HeterogeneityGraph(), Play(agents=1, kinds=[0], turns=[0], seed=0, alpha_d=1.0))
+    for _ in range(999):
+        server.join()
+    assert server.groups.edges.sum() == 1000 * 999  # type: ignore[attr-defined]
+    assert len(server.groups) == 1

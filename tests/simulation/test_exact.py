@@ -11,9 +11,10 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings, generated_ratings
 from fedcascade.federation.answers import Asker, Everybody, Lagging, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer
-from fedcascade.federation.grouping import HeterogeneityGraph, SplitAndMerge
+from fedcascade.federation.grouping import HeterogeneityGraph
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
+from fedcascade.federation.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.triggers import (
     Always,

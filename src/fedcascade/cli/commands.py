@@ -93,6 +93,11 @@ _ELSEWHERE = {  # name: home, and the line of --help, which loads no home
     "report": ("experiments", "Write the tables and figures of a results folder."),
     "theory": ("theory", "Print what the paper's Theorem 1 promises, in numbers."),
     "data": ("data", "Fetch and describe files of ratings."),
+    "serve": ("service", "Run a server for agents."),
+    "enroll": ("service", "Make one-time enrolment tokens for agents."),
+    "revoke": ("service", "Let an agent speak no more."),
+    "forget": ("service", "Remove an agent and everything that it uploaded."),
+    "swarm": ("service", "Let real agents with simulated users play against a real server."),
 }
 for _name, (_home, _help) in _ELSEWHERE.items():
     app.command(f"fedcascade.cli.{_home}:{_name}", name=_name, help=_help)
@@ -112,6 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # the reader of our output has gone, as in `fedcascade policies | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except ConnectionError as error:
+        print(f"fedcascade: cannot reach the server: {error}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("fedcascade: interrupted", file=sys.stderr)
         sys.exit(130)

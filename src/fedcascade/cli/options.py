@@ -39,9 +39,6 @@ Whole = Annotated[int, Parameter(converter=_whole)]
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
 
 
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
-
-
 def _world(text: str) -> Parameter:
     return option(text, _WORLD)
 

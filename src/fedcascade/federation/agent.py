@@ -1,5 +1,6 @@
 """The agent of one user: recommend, observe, perhaps upload, receive (Algorithm 2)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,13 +96,42 @@ class Agent:
         """Upload because the server asks for it."""
         return self._upload(cause)
 
-    def receive(self, download: Download) -> None:
-        """Algorithm 1, line 11: decide with what the server sent from now on."""
+    def receive(self, download: Download, *, unanswered: Statistics | None = None) -> None:
+        """Algorithm 1, line 11: decide with what the server sent from now on.
+
+        Args:
+            download: what the server sent.
+            unanswered: what was sent after the upload that this answers; nothing if None.
+        """
         require(download.agent == self.agent, f"this is agent {self.agent}, the download is for {download.agent}")
         download.statistics.check(self.problem.dimension)
-        self.unanswered = Statistics.zero(self.problem.dimension)
+        self.unanswered = Statistics.zero(self.problem.dimension) if unanswered is None else unanswered
         self.download = Ridge(download.statistics, self.policy.lambda_)
         self._decide()
+
+    def resume(
+        self,
+        *,
+        arrivals: int,
+        uploads: int,
+        buffer: Statistics,
+        unanswered: Statistics,
+        download: Statistics,
+        shown: Iterable[Shown],
+    ) -> None:
+        """Go on where another agent of the same user stopped; ``shown`` are the lists that have no feedback yet."""
+        self.arrivals, self.uploads = arrivals, uploads
+        self.buffer, self.unanswered = buffer, unanswered
+        self.download = Ridge(download, self.policy.lambda_)
+        self._open = {one.impression: one for one in shown}
+        self._decide()
+
+    def open_list(self, impression: int) -> Shown:
+        """The list of that number, which was shown and has no feedback yet."""
+        shown = self._open.get(impression)
+        require(shown is not None, f"agent {self.agent} has no open list {impression}")
+        assert shown is not None
+        return shown
 
     def _upload(self, cause: Cause) -> Upload:
         """Algorithm 1, line 8: send the buffer and start an empty one."""

@@ -12,12 +12,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import positive, require, whole
-from fedcascade.federation.holdings import Holdings
-from fedcascade.learning.ridge import Ridge
+from fedcascade.checks import positive, require
+from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
 
 Labels = NDArray[np.int64]
+# Two estimates are never further apart than their lengths together; this leaves room for rounding.
+CERTAIN = 1.0 - 1e-9
 
 
 class Groups:
@@ -47,6 +48,27 @@ class Groups:
     def revise(self, agent: int) -> None:
         """Look at the partition again after an upload of ``agent``; a fixed grouping does nothing."""
 
+    def join(self) -> None:
+        """Place the newcomer that the holdings have just made room for; a grouping that cannot say where refuses."""
+        raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
+
+    def forget(self, agent: int) -> None:
+        """Take out an agent that the holdings have just removed: its group is summed anew over who is left."""
+        label = int(self.labels[agent])
+        self.labels = np.delete(self.labels, agent)
+        self.regrouped = np.delete(self.regrouped, agent)
+        members = np.flatnonzero(self.labels == label)
+        if members.size:
+            self._pooled[label] = self.holdings.total(members)
+        else:
+            del self._pooled[label]
+
+    def place(self, label: int) -> None:
+        """Give the newcomer a label, which may be a new one."""
+        self.labels = np.append(self.labels, label)
+        self.regrouped = np.append(self.regrouped, False)
+        self._pooled.setdefault(label, Statistics.zero(self.holdings.dimension))
+
     def split(self, label: int, parts: Sequence[NDArray[np.intp]]) -> None:
         """Replace one group by several; the first part keeps its label."""
         fresh = max(self._pooled) + 1
@@ -65,6 +87,22 @@ class Groups:
             self._pooled[label] = self.holdings.total(part)
 
 
+class Shared(Groups):
+    """One group for all."""
+
+    def join(self) -> None:
+        """Into the group."""
+        self.place(0)
+
+
+class Apart(Groups):
+    """A group for each."""
+
+    def join(self) -> None:
+        """Into a new group."""
+        self.place(max(self._pooled, default=-1) + 1)
+
+
 class Grouping(Protocol):
     """A part of a policy that says who shares with whom."""
 
@@ -78,7 +116,7 @@ class Everyone:
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """One group."""
-        return Groups(holdings, np.zeros(len(holdings), np.int64))
+        return Shared(holdings, np.zeros(len(holdings), np.int64))
 
 
 @dataclass(frozen=True)
@@ -87,7 +125,7 @@ class Alone:
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """A group for each agent."""
-        return Groups(holdings, np.arange(len(holdings), dtype=np.int64))
+        return Apart(holdings, np.arange(len(holdings), dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -139,84 +177,35 @@ class Components(Groups):
         self.edges[agent, refuted] = self.edges[refuted, agent] = False
         return refuted.size > 0
 
+    def join(self) -> None:
+        """The graph is complete until data refute an edge: a newcomer is joined to all, so all share through it."""
+        newcomer = len(self.labels)
+        self.edges = with_room(self.edges)
+        self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
+        if len(self) > 1:
+            self._pooled = {0: sum(self._pooled.values(), Statistics.zero(self.holdings.dimension))}
+            self.labels[:] = 0
+        self.place(next(iter(self._pooled), 0))
+
+    def forget(self, agent: int) -> None:
+        """Without the agent, those whom it alone connected are no longer connected."""
+        label = int(self.labels[agent])
+        self.edges = np.delete(np.delete(self.edges, agent, axis=0), agent, axis=1)
+        super().forget(agent)
+        parts = components(self.edges, np.flatnonzero(self.labels == label))
+        if len(parts) > 1:
+            self.split(label, parts)
+
     def _refuted(self, agent: int) -> NDArray[np.intp]:
         """Line 9: the neighbours whose estimate is too far away."""
         held = self.holdings
-        neighbours = np.flatnonzero(self.edges[agent])
+        reach = held.length + held.length[agent]
+        near = reach < CERTAIN * self.alpha_d * (held.width + held.width[agent])
+        neighbours = np.flatnonzero(self.edges[agent] & ~near)
         apart = far_apart(
             self.alpha_d, held.theta[neighbours], held.count[neighbours], held.theta[agent], held.count[agent]
         )
         return np.asarray(neighbours[apart])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitAndMerge:
-    """Phase-based FCLUB: local servers split their users on evidence, a global one merges what looks alike.
-
-    Agents are dealt out to ``local_servers``. Edges join agents of one local server alone, and are deleted as
-    in a heterogeneity graph. At the end of each phase, 1, 2, 4, ... rounds long, the clusters are formed
-    anew: connected components of local servers, merged across servers where their centres are not further
-    apart than ``alpha_2`` confidence widths.
-    """
-
-    alpha_d: float = 1.5
-    alpha_2: float = 2.0
-    local_servers: int = 4
-
-    def __post_init__(self) -> None:
-        positive("alpha_d", self.alpha_d)
-        positive("alpha_2", self.alpha_2)
-        whole("local_servers", self.local_servers)
-
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
-        """One cluster: where nothing is known, all centres are alike."""
-        return Phases(holdings, self)
-
-
-class Phases(Components):
-    """The state of phase-based FCLUB: edges within local servers, clusters since the end of the last phase."""
-
-    def __init__(self, holdings: Holdings, parts: SplitAndMerge) -> None:
-        self.parts = parts
-        self.servers = np.arange(len(holdings)) % parts.local_servers
-        together = self.servers[:, None] == self.servers[None, :]
-        super().__init__(holdings, parts.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
-        self.phase = 0
-
-    @property
-    def phase_ends(self) -> int:
-        """The round after which the present phase is over: 1, 3, 7, 15, ..."""
-        return int(2 ** (self.phase + 1) - 1)
-
-    def add(self, agent: int, statistics: Statistics) -> None:
-        """Take an upload in; when the server has heard of enough rounds, the phase is over."""
-        super().add(agent, statistics)
-        rounds = int(self.holdings.rounds.sum())
-        if rounds >= self.phase_ends:
-            self.regroup(self.merged())
-        while rounds >= self.phase_ends:
-            self.phase += 1
-
-    def revise(self, agent: int) -> None:
-        """Gather evidence; it counts when the phase ends."""
-        self.delete_refuted(agent)
-
-    def merged(self) -> list[NDArray[np.intp]]:
-        """Local clusters, merged across local servers where their centres are close."""
-        held = self.holdings
-        local = components(self.edges, np.arange(len(held)))
-        ridges = [Ridge(held.total(part), held.lambda_) for part in local]
-        theta = np.array([ridge.theta for ridge in ridges])
-        count = np.array([ridge.statistics.count for ridge in ridges])
-        server = np.array([self.servers[part[0]] for part in local])
-        close = np.array(
-            [
-                ~far_apart(self.parts.alpha_2, theta, count, theta[one], count[one]) & (server != server[one])
-                for one in range(len(local))
-            ]
-        )
-        joined = components(close, np.arange(len(local)))
-        return [np.sort(np.concatenate([local[one] for one in part])) for part in joined]
 
 
 def far_apart(
@@ -231,9 +220,14 @@ def far_apart(
     return np.asarray(gap > alpha * (confidence_width(counts) + confidence_width(count)))
 
 
-def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:
-    """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
-    return np.asarray(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
+def with_room(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The graph with one more agent that has no edges; room is made for twice as many at a time."""
+    agents = len(edges)
+    room = edges if edges.base is None else edges.base
+    if len(room) == agents:
+        room = np.zeros((max(8, 2 * agents), max(8, 2 * agents)), np.bool_)
+        room[:agents, :agents] = edges
+    return room[: agents + 1, : agents + 1]
 
 
 def components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:

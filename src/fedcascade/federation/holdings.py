@@ -1,20 +1,36 @@
 """What the server holds of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
+ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
+
+
+def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:
+    """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
+    return np.asarray(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
+
 
 class Holdings:
-    """Statistics and estimate of every agent, as arrays over agents."""
+    """Statistics and estimate of every agent, as arrays over agents.
+
+    ``length`` is the norm of theta_ser and ``width`` is F(T_ser): both are kept because a graph asks for those of
+    all agents at every upload.
+    """
 
     def __init__(self, agents: int, dimension: int, lambda_: float) -> None:
         self.lambda_ = lambda_
         self.gram = np.zeros((agents, dimension, dimension))
         self.moment = np.zeros((agents, dimension))
         self.theta = np.zeros((agents, dimension))
+        self.length = np.zeros(agents)
+        self.width = np.ones(agents)
         self.count = np.zeros(agents, np.int64)
         self.clicks = np.zeros(agents, np.int64)
         self.rounds = np.zeros(agents, np.int64)
@@ -44,6 +60,21 @@ class Holdings:
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds
         self.theta[agent] = Ridge(self[agent], self.lambda_).theta
+        self.length[agent] = math.sqrt(self.theta[agent] @ self.theta[agent])
+        self.width[agent] = confidence_width(self.count[agent])
+
+    def join(self) -> int:
+        """Make room for a newcomer, of whom nothing is known; its number."""
+        newcomer = len(self)
+        for name in ARRAYS:
+            setattr(self, name, extended(getattr(self, name)))
+        self.width[newcomer] = 1.0
+        return newcomer
+
+    def forget(self, agent: int) -> None:
+        """Remove an agent; those after it move up by one."""
+        for name in ARRAYS:
+            setattr(self, name, np.delete(getattr(self, name), agent, axis=0))
 
     def total(self, members: NDArray[np.intp]) -> Statistics:
         """The sum over some agents."""
@@ -54,3 +85,12 @@ class Holdings:
             int(self.clicks[members].sum()),
             int(self.rounds[members].sum()),
         )
+
+
+def extended(rows: NDArray[Any]) -> NDArray[Any]:
+    """These rows and one more of zeros; room is made for twice as many at a time, so that joining stays cheap."""
+    room = rows if rows.base is None else rows.base
+    if len(room) == len(rows):
+        room = np.zeros((max(8, 2 * len(rows)), *rows.shape[1:]), rows.dtype)
+        room[: len(rows)] = rows
+    return room[: len(rows) + 1]

@@ -17,9 +17,9 @@ from fedcascade.federation.grouping import (
     Grouping,
     HeterogeneityGraph,
     KnownClusters,
-    SplitAndMerge,
 )
 from fedcascade.federation.personal import AlternatingMinimisation
+from fedcascade.federation.phases import SplitAndMerge
 from fedcascade.federation.triggers import (
     Always,
     Auxiliary,

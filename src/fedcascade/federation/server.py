@@ -63,6 +63,18 @@ class Server:
             self.audience.told(download.agent, download.statistics)
         return downloads
 
+    def join(self) -> int:
+        """Take in a newcomer, connected as the policy's grouping says; its number."""
+        newcomer = self.holdings.join()
+        self.groups.join()
+        return newcomer
+
+    def forget(self, agent: int) -> None:
+        """Remove an agent and all that it uploaded; the numbers of those after it fall by one."""
+        self.rounds -= int(self.holdings.rounds[agent])
+        self.holdings.forget(agent)
+        self.groups.forget(agent)
+
     def _aggregate(self, agent: int) -> Download:
         pooled = self.groups.pooled(agent)
         return Download(agent=agent, statistics=pooled, rounds=self.rounds, agents=len(self.holdings))

@@ -142,6 +142,18 @@ class Always(Trigger):
         return Cause.FORCED
 
 
+@dataclass(frozen=True, kw_only=True)
+class AtLeast(Trigger):
+    """Fires when ``trigger`` does, but never with fewer observations: an upload of one would reveal it."""
+
+    trigger: Trigger
+    observations: int
+
+    def cause(self, occasion: Occasion) -> Cause | None:
+        """Keep silent while the buffer is small."""
+        return self.trigger.cause(occasion) if occasion.buffer.count >= self.observations else None
+
+
 @dataclass(frozen=True)
 class Never(Trigger):
     """No round."""

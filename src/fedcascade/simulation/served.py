@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcascade.compiled import compiled
 from fedcascade.federation.grouping import Components
-from fedcascade.federation.holdings import Holdings
+from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels
 from fedcascade.simulation.kernels import BETA, Fleet, Rules, Window, World
@@ -58,6 +58,7 @@ def give_back(graph: Graph, groups: Components) -> None:
     """Write the sums back into the server's state."""
     held: Holdings = groups.holdings
     held.count[:], held.clicks[:], held.rounds[:] = graph.held.counts.T
+    held.length[:], held.width[:] = np.linalg.norm(held.theta, axis=1), confidence_width(held.count)
     for label in np.unique(graph.labels):
         pooled = graph.pooled
         counts = [int(count) for count in pooled.counts[label]]

@@ -1,0 +1,207 @@
+"""Load on the service, client included: acknowledged durable uploads per second, with and without group commit.
+
+Prints throughput, latency, memory over time, the time to start with a long log, and the ratio of group commit to one
+commit per upload, all from one run on one machine.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.learning.statistics import Statistics
+from fedcascade.service import wire
+from fedcascade.service.client import Client
+from fedcascade.service.store import open_store
+
+PATH = "/v1/exchanges"
+
+
+def observed(random: np.random.Generator, dimension: int) -> Statistics:
+    """What an agent may have seen in twenty rounds."""
+    total = Statistics.zero(dimension)
+    for _ in range(20):
+        drawn = random.normal(size=(4, dimension))
+        listed = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+        total = total.observe(listed, int(random.integers(0, 4)))
+    return total
+
+
+class Connection(asyncio.Protocol):
+    """One kept connection that has one request under way at a time."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = transport
+        self.received = b""
+        self.waiting: asyncio.Future[int] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for a whole reply; its status."""
+        self.received += data
+        head, found, body = self.received.partition(b"\r\n\r\n")
+        if found and self.waiting is not None:
+            length = int(re.search(rb"content-length: (\d+)", head)[1])
+            if len(body) >= length:
+                self.received = b""
+                self.waiting.set_result(int(head[9:12]))
+
+    async def post(self, headers: dict[str, str], body: bytes) -> int:
+        """One request; the status of its reply."""
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n{lines}\r\n"
+        self.waiting = asyncio.get_running_loop().create_future()
+        self.transport.write(head.encode() + body)
+        return await self.waiting
+
+
+class Load:
+    """Agents that upload as fast as a number of connections lets them."""
+
+    def __init__(self, agents: list[Client], offers: list[wire.Offer]) -> None:
+        self.agents = agents
+        self.offers = offers
+        self.sent = 0
+        self.latencies: list[float] = []
+        self.moments: list[float] = []
+
+    async def run(self, port: int, seconds: float, connections: int) -> float:
+        """Uploads per second."""
+        started = time.perf_counter()
+        self.latencies, self.moments = [], []
+        await asyncio.gather(*(self._pump(port, started + seconds) for _ in range(connections)))
+        return len(self.latencies) / (time.perf_counter() - started)
+
+    async def _pump(self, port: int, end: float) -> None:
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
+        while (began := time.perf_counter()) < end:
+            agent = self.agents[self.sent % len(self.agents)]
+            sequence = self.sent // len(self.agents) + 1
+            offer = self.offers[self.sent % len(self.offers)]
+            self.sent += 1
+            body = wire.encoded(wire.msgspec.structs.replace(offer, sequence=sequence), wire.MSGPACK)
+            status = await connection.post(agent.headers("POST", PATH, body, sequence), body)
+            if status != 200:
+                raise SystemExit(f"upload refused with {status}")
+            self.latencies.append(time.perf_counter() - began)
+        connection.transport.close()
+
+
+def enrolled(store_url: str, count: int) -> list[Client]:
+    """Agents whose keys are written into the store before the server starts."""
+    store = open_store(store_url)
+    keys = [Ed25519PrivateKey.generate() for _ in range(count)]
+    with store.transaction():
+        numbers = [store.add_agent(key.public_key().public_bytes_raw(), time.time()) for key in keys]
+    store.close()
+    return [Client(None, key, number) for key, number in zip(keys, numbers, strict=True)]
+
+
+@contextmanager
+def server(folder: Path, *options: str) -> Iterator[tuple[int, int, float]]:
+    """A server process: its port, its process id, and how long it took to start."""
+    command = [sys.executable, "-m", "fedcascade", "serve", "--store", "sqlite:///bench.db", "--port", "0"]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, "--rate", "1e9", "--burst", "1e9", *options], cwd=folder, stderr=subprocess.PIPE, text=True
+    )
+    line = next(line for line in process.stderr if " on http" in line)
+    try:
+        yield int(line.rsplit(":", 1)[1]), process.pid, time.perf_counter() - began
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stderr.close()
+
+
+def memory(pid: int) -> float:
+    """Resident megabytes of a process."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def watch(pid: int, seconds: float, readings: list[float]) -> None:
+    """Read a server's memory every few seconds."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        readings.append(memory(pid))
+        await asyncio.sleep(min(5.0, seconds / 10))
+
+
+async def loaded(load: Load, port: int, pid: int, seconds: float, connections: int) -> dict[str, object]:
+    """Throughput, latency and memory under load."""
+    await load.run(port, 2.0, connections)  # compiled functions are loaded, all agents are known
+    readings: list[float] = []
+    before = cpu_seconds(pid)
+    watching = asyncio.create_task(watch(pid, seconds, readings))
+    rate = await load.run(port, seconds, connections)
+    await watching
+    cpu = (cpu_seconds(pid) - before) / len(load.latencies)
+    p50, p99 = np.percentile(load.latencies, [50, 99])
+    third = max(1, len(readings) // 3)
+    return {
+        "uploads_per_second": round(rate),
+        "server_cpu_us_per_upload": round(cpu * 1e6),
+        "p50_ms": round(p50 * 1e3, 1),
+        "p99_ms": round(p99 * 1e3, 1),
+        "megabytes_first_third": round(float(np.median(readings[:third]))),
+        "megabytes_last_third": round(float(np.median(readings[-third:]))),
+    }
+
+
+def main() -> None:
+    """Run the load and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--single-seconds", type=float, default=10.0)
+    parser.add_argument("--agents", type=int, default=10_000)
+    parser.add_argument("--connections", type=int, default=48)
+    parser.add_argument("--log", type=int, default=100_000, help="uploads in the log before the last start")
+    given = parser.parse_args()
+    random = np.random.default_rng(0)
+    offers = [
+        wire.offer_of(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=observed(random, 20)))
+        for _ in range(256)
+    ]
+    results: dict[str, object] = {"cpus": os.cpu_count(), "agents": given.agents, "connections": given.connections}
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        folder = Path(name)
+        load = Load(enrolled(f"sqlite:///{folder}/bench.db", given.agents), offers)
+        with server(folder, "--batch", "1") as (port, pid, _):
+            single = uvloop.run(loaded(load, port, pid, given.single_seconds, given.connections))
+        with server(folder) as (port, pid, _):
+            group = uvloop.run(loaded(load, port, pid, given.seconds, given.connections))
+            while load.sent < given.log:
+                uvloop.run(load.run(port, 5.0, given.connections))
+            os.kill(pid, 9)  # no snapshot at the end: the next start replays
+        with server(folder) as (_, _, started):
+            results["start_seconds"] = round(started, 2)
+            results["logged_uploads"] = load.sent
+    ratio = group["uploads_per_second"] / single["uploads_per_second"]  # type: ignore[operator]
+    results |= {"one_commit_per_upload": single, "group_commit": group, "ratio": round(ratio, 1)}
+    results["client_cpu_seconds"] = round(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+    print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

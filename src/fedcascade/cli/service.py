@@ -1,0 +1,181 @@
+"""Commands of the service: serve, enroll, revoke, forget, swarm."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
+
+if TYPE_CHECKING:
+    from fedcascade.service.client import Operator
+
+LOCAL = "http://127.0.0.1:8777"
+TOKEN = Path("operator.token")
+Url = Annotated[str, option("Address of the server.")]
+OperatorToken = Annotated[Path, option("File that holds the operator's token.")]
+
+
+def say(line: str) -> None:
+    """Tell the operator something, on stderr."""
+    print(f"fedcascade: {line}", file=sys.stderr, flush=True)
+
+
+def operator_of(url: str, token_file: Path) -> "Operator":
+    """Speak to a server as its operator."""
+    from fedcascade.service.client import Operator
+    from fedcascade.service.transport import Http
+
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"cannot read the operator's token from '{token_file}': {error.strerror}") from None
+    return Operator(Http(url), token)
+
+
+def serve(
+    *,
+    store: Annotated[
+        str, option("Where everything is kept: sqlite:///file.db or postgresql://user@host/database.")
+    ] = "sqlite:///fedcascade.db",
+    policy: Annotated[str, option("System to run (see 'fedcascade policies').")] = "fedc3ucb-h",
+    dimension: Annotated[Whole, option("d, how many features an item has.")] = 20,
+    host: Annotated[str, option("Address to listen on.")] = "127.0.0.1",
+    port: Annotated[Whole, option("Port to listen on; 0 takes any that is free.")] = 8777,
+    tls_cert: Annotated[Path | None, option("Certificate chain (PEM), to serve https.", show_default=False)] = None,
+    tls_key: Annotated[Path | None, option("Private key (PEM) of the certificate.", show_default=False)] = None,
+    operator_token: Annotated[
+        Path, option("File with the operator's token; made at the first start if missing.")
+    ] = TOKEN,
+    rate: Annotated[float, option("Requests per second that one agent may make in the long run.")] = 50.0,
+    burst: Annotated[float, option("Requests that one agent may make at once.")] = 100.0,
+    batch: Annotated[Whole, option("Most uploads that share one commit.")] = 256,
+    snapshot_every: Annotated[Whole, option("Uploads between two snapshots of the state.")] = 10_000,
+    constants: Constants = Constants(),  # noqa: B008 (frozen)
+) -> None:
+    """Run a server for agents.
+
+    Example: fedcascade serve --store sqlite:///fedcascade.db --policy fedc3ucb-h --dimension 20
+    """
+    from fedcascade.service.app import Limits
+    from fedcascade.service.serve import Setup
+    from fedcascade.service.serve import serve as run
+
+    [system] = chosen_policies([policy], constants)
+    setup = Setup(
+        store=store,
+        policy=system,
+        dimension=dimension,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        operator_token=operator_token,
+        batch=batch,
+        snapshot_every=snapshot_every,
+        limits=Limits(rate=rate, burst=burst),
+    )
+    run(setup, say)
+
+
+def enroll(
+    *,
+    url: Url = LOCAL,
+    operator_token: OperatorToken = TOKEN,
+    count: Annotated[Whole, option("How many tokens to make.")] = 1,
+    valid_days: Annotated[Whole, option("For how many days they are good.")] = 7,
+) -> None:
+    """Make one-time enrolment tokens, one per line; each lets one agent in.
+
+    Example: fedcascade enroll --url http://127.0.0.1:8777 --count 3
+    """
+    for token in operator_of(url, operator_token).enrolment_tokens(count, valid_days * 86_400):
+        print(token)
+
+
+def revoke(agent: Whole, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
+    """Let an agent speak no more, from now on; what it taught stays.
+
+    Args:
+        agent: the agent's number.
+        url: address of the server.
+        operator_token: file that holds the operator's token.
+    """
+    operator_of(url, operator_token).revoke(agent)
+    say(f"agent {agent} may not speak any more")
+
+
+def forget(agent: Whole, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
+    """Remove an agent: its statistics are subtracted and its uploads erased.
+
+    Args:
+        agent: the agent's number.
+        url: address of the server.
+        operator_token: file that holds the operator's token.
+    """
+    operator_of(url, operator_token).forget(agent)
+    say(f"agent {agent} is forgotten")
+
+
+def swarm(
+    *,
+    url: Url = LOCAL,
+    operator_token: OperatorToken = TOKEN,
+    agents: Annotated[Whole | None, option("How many agents, each with a simulated user. [default: --users]")] = None,
+    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
+    list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
+    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10,
+    folder: Annotated[
+        Path | None, option("Where the agents keep their files. [default: in memory]", show_default=False)
+    ] = None,
+    lockstep: Annotated[
+        bool,
+        option("Wait for every exchange, as a simulation does; else exchanges run in the background."),
+    ] = False,
+    min_observations: Annotated[
+        Whole | None, option("Fewest observations in an upload. [default: 0 with --lockstep, else 2 d]")
+    ] = None,
+    json_: Json = False,
+    world: World = World(),  # noqa: B008 (frozen)
+) -> None:
+    """Let real agents with simulated users play against a real server.
+
+    With --lockstep the exchanges are exactly those of 'fedcascade run' with the same world and constants.
+
+    Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
+    """
+    import json
+    from dataclasses import replace
+
+    from fedcascade.cli import terminal
+    from fedcascade.service.client import terms
+    from fedcascade.service.remote import policy_of
+    from fedcascade.service.swarm import swarm as play
+    from fedcascade.service.transport import Http
+    from fedcascade.simulation.summary import summarise
+
+    operator = operator_of(url, operator_token)
+    offered = terms(operator.transport)
+    policy = policy_of(offered)
+    world = replace(world, users=agents or world.users, dimension=offered.dimension)
+    floor = 0 if lockstep else 2 * offered.dimension
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with terminal.progress_bars() as bars:
+        trace = play(
+            world.build(),
+            policy,
+            rounds=rounds,
+            operator=operator,
+            new_transport=lambda: Http(url),
+            folder=folder,
+            list_length=list_length,
+            checkpoints=min(checkpoints, rounds),
+            lockstep=lockstep,
+            min_observations=floor if min_observations is None else min_observations,
+            progress=terminal.bar(bars, policy.name, rounds),
+        )
+    summary = summarise(trace, seed=world.seed)
+    if json_:
+        print(json.dumps(summary))
+    else:
+        terminal.show(terminal.results_table([summary]))

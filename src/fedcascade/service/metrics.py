@@ -1,0 +1,41 @@
+"""What an operator watches: Prometheus metrics of one server process."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from fedcascade.federation.messages import Cause
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Metrics:
+    """Counters, gauges and one histogram, in a registry of their own."""
+
+    def __init__(self, gauges: dict[str, tuple[str, Callable[[], float]]]) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._exchanges = Counter("fedcascade_exchanges", "Answered uploads.", ["cause"], registry=registry)
+        self._refused = Counter("fedcascade_refused", "Refused requests.", ["reason"], registry=registry)
+        self._bytes = Counter("fedcascade_bytes", "Bytes of exchanges.", ["direction"], registry=registry)
+        self._latency = Histogram(
+            "fedcascade_exchange_seconds", "From request to durable answer.", buckets=BUCKETS, registry=registry
+        )
+        for name, (text, read) in gauges.items():
+            Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
+        self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
+        self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
+
+    def exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
+        """Count an answered upload."""
+        self._causes[cause].inc()
+        self._up.inc(up)
+        self._down.inc(down)
+        self._latency.observe(seconds)
+
+    def refused(self, reason: str) -> None:
+        """Count a refused request."""
+        self._refused.labels(reason).inc()
+
+    def text(self) -> bytes:
+        """Everything, as Prometheus reads it."""
+        return generate_latest(self._registry)

@@ -1,0 +1,122 @@
+"""A server process: store, writer, application, socket."""
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from fedcascade.checks import require, whole
+from fedcascade.federation.policies import Policy
+from fedcascade.service import auth, operations
+from fedcascade.service.app import Limits, application
+from fedcascade.service.store import Store, open_store
+from fedcascade.service.writer import Writer
+
+TERMS = "terms"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a server needs to know before it starts."""
+
+    store: str
+    policy: Policy
+    dimension: int
+    host: str = "127.0.0.1"
+    port: int = 8777
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    operator_token: Path = Path("operator.token")
+    batch: int = 256
+    snapshot_every: int = 10_000
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        whole("dimension", self.dimension)
+        whole("batch", self.batch)
+        whole("snapshot every", self.snapshot_every)
+        both = (self.tls_cert is None) == (self.tls_key is None)
+        require(both, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
+        require(not self.policy.yardstick, f"{self.policy.name} is a yardstick for simulations: no real server knows")
+
+
+def open_writer(setup: Setup) -> Writer:
+    """The writer on the store, after a look whether the store is one of this policy and dimension."""
+    first = open_store(setup.store)
+    try:
+        with first.transaction():
+            _agree(first, setup)
+    finally:
+        first.close()
+    return Writer(
+        lambda: open_store(setup.store),
+        setup.policy,
+        setup.dimension,
+        batch=setup.batch,
+        snapshot_every=setup.snapshot_every,
+    )
+
+
+def _agree(store: Store, setup: Setup) -> None:
+    """A log of another dimension cannot be read; one of another policy is folded anew."""
+    kept = json.loads(store.setting(TERMS) or "{}")
+    dimension = kept.get("dimension", setup.dimension)
+    agrees = dimension == setup.dimension
+    require(agrees, f"the store holds uploads of dimension {dimension}, got --dimension {setup.dimension}")
+    store.set_setting(TERMS, json.dumps({"dimension": setup.dimension, "policy": setup.policy.name}))
+
+
+def ensure_operator(writer: Writer, path: Path) -> bool:
+    """Make the operator's token if there is none yet; True if it was written to ``path`` just now."""
+    if path.exists():
+        writer.submit(operations.set_operator(path.read_text(encoding="utf-8").strip())).result()
+        return False
+    if writer.submit(operations.operator_hash()).result() is not None:
+        return False
+    token = auth.new_token()
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(f"{token}\n")
+    writer.submit(operations.set_operator(token)).result()
+    return True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listening
+
+
+def serve(setup: Setup, say: Callable[[str], None]) -> None:
+    """Run a server until it is told to stop. ``say`` is given what an operator wants to know."""
+    listening = listen(setup.host, setup.port)
+    try:
+        writer = open_writer(setup)
+        if ensure_operator(writer, setup.operator_token):
+            say(f"the operator's token is in {setup.operator_token}, readable by you alone")
+        app = application(writer, setup.policy, setup.dimension, limits=setup.limits)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
+            ssl_certfile=setup.tls_cert,
+            ssl_keyfile=setup.tls_key,
+        )
+        scheme = "http" if setup.tls_cert is None else "https"
+        say(f"serving {setup.policy.name} on {scheme}://{setup.host}:{listening.getsockname()[1]}")
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        listening.close()

@@ -1,0 +1,79 @@
+"""States as bytes: arrays, statistics and plain values, to the last bit. No code is ever loaded from a snapshot."""
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.learning.statistics import Statistics
+
+PART_BYTES = 1 << 20
+
+
+def dumped(value: Any) -> bytes:
+    """The bytes of a value; a kind of value that is not known here is refused.
+
+    >>> import numpy as np
+    >>> loaded(dumped({3: np.array([True, False])}))
+    {3: array([ True, False])}
+    """
+    return msgspec.msgpack.encode(_plain(value))
+
+
+def loaded(body: bytes) -> Any:
+    """The value of these bytes."""
+    return _rich(msgspec.msgpack.decode(body))
+
+
+def parts(body: bytes) -> Iterator[bytes]:
+    """Pieces that are written one at a time, so that nobody waits for a large snapshot."""
+    for start in range(0, len(body), PART_BYTES):
+        yield body[start : start + PART_BYTES]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str() | bytes():
+            return value
+        case np.ndarray():
+            return ["array", value.dtype.str, list(value.shape), _array_bytes(value)]
+        case Statistics():
+            counts = [value.count, value.clicks, value.rounds]
+            return ["statistics", _plain(value.gram), _plain(value.moment), counts]
+        case dict():
+            return ["map", [[_plain(key), _plain(item)] for key, item in value.items()]]
+        case list() | tuple():
+            return ["list", [_plain(item) for item in value]]
+        case np.generic():
+            return _plain(value.item())
+    raise TypeError(f"a snapshot cannot hold a {type(value).__name__}")
+
+
+def _rich(value: Any) -> Any:
+    match value:
+        case ["array", str(dtype), list(shape), bytes(body)]:
+            return _array(np.dtype(dtype), shape, body)
+        case ["statistics", gram, moment, [int(count), int(clicks), int(rounds)]]:
+            return Statistics(_rich(gram), _rich(moment), count, clicks, rounds)
+        case ["map", list(items)]:
+            return {_rich(key): _rich(item) for key, item in items}
+        case ["list", list(items)]:
+            return [_rich(item) for item in items]
+    return value
+
+
+def _array_bytes(array: NDArray[Any]) -> bytes:
+    if array.dtype == np.bool_:
+        return zlib.compress(np.packbits(array).tobytes(), 1)
+    return array.tobytes()
+
+
+def _array(dtype: np.dtype[Any], shape: list[int], body: bytes) -> NDArray[Any]:
+    if dtype == np.bool_:
+        bits = np.frombuffer(zlib.decompress(body), np.uint8)
+        size = int(np.prod(shape))
+        return np.unpackbits(bits, count=size).view(np.bool_).reshape(shape).copy()
+    return np.frombuffer(body, dtype).reshape(shape).copy()

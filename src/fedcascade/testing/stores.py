@@ -1,0 +1,212 @@
+"""The contract of stores, as a class of tests: inherit it, say how to open yours, and run pytest."""
+
+import numpy as np
+
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import POLICIES
+from fedcascade.learning.statistics import Statistics
+from fedcascade.service.errors import Refused
+from fedcascade.service.fold import Fold, caught_up
+from fedcascade.service.operations import exchange, forget
+from fedcascade.service.store import Entry, Revoked, Store
+from fedcascade.service.wire import Offer, offer_of, packed
+from fedcascade.service.writer import save_snapshot
+
+DIMENSION = 3
+
+
+def unit(axis: int, dimension: int = DIMENSION) -> Statistics:
+    """One round in which one item, a unit vector, was shown and clicked: its axis shows where it was counted."""
+    gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
+    gram[axis, axis] = moment[axis] = 1.0
+    return Statistics(gram, moment, 1, 1, 1)
+
+
+def entry(position: int, agent: int, sequence: int, axis: int = 0) -> Entry:
+    """An entry of the log that carries a unit vector."""
+    held = unit(axis)
+    return Entry(
+        position=position,
+        agent=agent,
+        sequence=sequence,
+        cause=Cause.FORCED,
+        count=held.count,
+        clicks=held.clicks,
+        rounds=held.rounds,
+        numbers=packed(held),
+        nonce=sequence.to_bytes(8, "big"),
+    )
+
+
+class Interrupted(Exception):  # noqa: N818 (a test's own)
+    """Ends a transaction in the middle."""
+
+
+class StoreContract:
+    """What every store keeps. ``open`` opens the same database again and again; each test gets an empty one."""
+
+    def open(self) -> Store:
+        """Open the database of this test; override it."""
+        raise NotImplementedError
+
+    def test_the_log_is_read_in_order_and_in_pieces(self) -> None:
+        """Also one that is longer than a piece."""
+        store = self.open()
+        with store.transaction():
+            agent = store.add_agent(b"k" * 32, 1.0)
+            written = [entry(position, agent, position, position % 3) for position in range(1, 1200)]
+            for one in reversed(written):
+                store.append(one, b"answer %d" % one.position)
+        assert list(store.entries(after=0)) == written
+        assert list(store.entries(after=1190)) == written[1190:]
+        assert store.answer(17) == b"answer 17"
+        assert store.entry(agent, 18) == written[17]
+        assert store.entry(agent, 1800) is None
+        assert store.uploads(agent) == (1199, 1199)
+        store.close()
+
+    def test_what_is_not_committed_never_happened(self) -> None:
+        """An exception in a transaction undoes all of it."""
+        store = self.open()
+        try:
+            with store.transaction():
+                store.append(entry(1, 1, 1), b"")
+                store.set_setting("name", "value")
+                raise Interrupted
+        except Interrupted:
+            pass
+        assert list(store.entries(after=0)) == []
+        assert store.setting("name") is None
+        store.close()
+
+    def test_what_is_committed_is_there_for_the_next_who_opens(self) -> None:
+        """Settings, identities, log, snapshot."""
+        store = self.open()
+        with store.transaction():
+            store.set_setting("name", "first")
+            store.set_setting("name", "second")
+            agent = store.add_agent(b"k" * 32, 1.0)
+            store.append(entry(1, agent, 1), b"answer")
+            store.save_part(1, 0, 2, b"head ")
+            store.save_part(1, 1, 2, b"tail")
+        store.close()
+        again = self.open()
+        assert again.setting("name") == "second"
+        assert again.identity(agent) == again.identity_of_key(b"k" * 32)
+        assert again.enrolled() == 1
+        assert [one.agent for one in again.entries(after=0)] == [agent]
+        assert again.snapshot() == (1, b"head tail")
+        again.close()
+
+    def test_the_same_sequence_number_cannot_be_logged_twice(self) -> None:
+        """Whatever the code above does, the database refuses."""
+        store = self.open()
+        with store.transaction():
+            store.append(entry(1, 1, 1), b"")
+        refused = False
+        try:
+            with store.transaction():
+                store.append(entry(2, 1, 1), b"")
+        except store.failures:
+            refused = True
+        assert refused
+        assert len(list(store.entries(after=0))) == 1
+        store.close()
+
+    def test_tokens_are_good_once_and_for_a_while(self) -> None:
+        """Unknown, used and old ones are not."""
+        store = self.open()
+        with store.transaction():
+            store.add_tokens([b"one", b"two"], expires=10.0)
+            assert not store.use_token(b"three", 1.0)
+            assert store.use_token(b"one", 1.0)
+            assert not store.use_token(b"one", 1.0)
+            assert not store.use_token(b"two", 11.0)
+        store.close()
+
+    def test_revoked_and_unknown_agents_may_not_speak(self) -> None:
+        """And a number is never given twice."""
+        store = self.open()
+        with store.transaction():
+            first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
+            assert store.revoke(first, 2.0)
+            assert not store.revoke(99, 2.0)
+            assert store.entry(second, 1) is None
+            assert [self._may_speak(store, agent) for agent in (first, second, 99)] == [False, True, False]
+            store.forget(second, 1)
+            assert store.identity(second) is None
+            assert store.add_agent(bytes([3]) * 32, 3.0) > second
+            assert store.last_forgotten() == 1
+        store.close()
+
+    def test_only_whole_snapshots_count_and_older_ones_go(self) -> None:
+        """A snapshot whose writing was interrupted is as good as none."""
+        store = self.open()
+        with store.transaction():
+            store.save_part(5, 0, 1, b"old")
+            store.save_part(9, 0, 2, b"half")
+        assert store.snapshot() == (5, b"old")
+        with store.transaction():
+            store.save_part(9, 1, 2, b" whole")
+            store.drop_snapshots(before=9)
+        assert store.snapshot() == (9, b"half whole")
+        store.close()
+
+    def test_replay_is_the_live_state_bit_for_bit(self) -> None:
+        """From the beginning, and from a snapshot in the middle; also after somebody was forgotten."""
+        store, policy = self.open(), POLICIES["fedc3ucb-h"].tuned(alpha_d=0.05)
+        live = Fold(policy, DIMENSION)
+        with store.transaction():
+            agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(4)]
+            for number in range(40):
+                self._exchange(store, live, agents[number % 4], number // 4 + 1, number % 3)
+                if number == 25:
+                    save_snapshot(store, live)
+        assert live.clusters > 1
+        assert caught_up(store, policy, DIMENSION).dump() == live.dump()
+        with store.transaction():
+            store.drop_snapshots(before=100)
+        assert caught_up(store, policy, DIMENSION).dump() == live.dump()
+        with store.transaction():
+            forget(agents[1])(store, live)
+            self._exchange(store, live, agents[0], 50, 0)
+        store.scrub()
+        assert caught_up(store, policy, DIMENSION).dump() == live.dump()
+        assert agents[1] not in live.numbers
+        assert all(one.agent != agents[1] for one in store.entries(after=0))
+        store.close()
+
+    def test_an_upload_counts_once(self) -> None:
+        """Repeated it gets the same answer, with another content it is refused."""
+        store, live = self.open(), Fold(POLICIES["fedc3ucb-h"], DIMENSION)
+        with store.transaction():
+            agent = store.add_agent(b"k" * 32, 1.0)
+            first = self._exchange(store, live, agent, 1, 0)
+            self._exchange(store, live, agent, 2, 1)
+            assert self._exchange(store, live, agent, 1, 0) == first
+            refused = ""
+            try:
+                self._exchange(store, live, agent, 1, 2)
+            except Refused as refusal:
+                refused = refusal.reason
+        assert refused == "conflict"
+        assert np.array_equal(np.diag(live.total().gram), [1.0, 1.0, 0.0])
+        store.close()
+
+    def _may_speak(self, store: Store, agent: int) -> bool:
+        try:
+            store.entry(agent, 1)
+        except Revoked:
+            return False
+        return True
+
+    _nonce = 0
+
+    def _exchange(self, store: Store, live: Fold, agent: int, sequence: int, axis: int) -> bytes:
+        self._nonce += 1
+        statistics = unit(axis)
+        return exchange(agent, _offer(sequence, statistics), statistics, self._nonce)(store, live)
+
+
+def _offer(sequence: int, statistics: Statistics) -> Offer:
+    return offer_of(Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=statistics))

@@ -1,0 +1,137 @@
+"""A whole service in this process, and servers in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.learning.statistics import Statistics
+from fedcascade.service import client
+from fedcascade.service.app import Limits, application
+from fedcascade.service.operations import set_operator
+from fedcascade.service.store import open_store
+from fedcascade.service.transport import Http, InProcess, Transport
+from fedcascade.service.wire import Offer, offer_of
+from fedcascade.service.writer import Writer
+
+TOKEN = "the-operators-token-in-tests"
+FREE = Limits(rate=1e6, burst=1e6)
+
+
+@dataclass
+class Running:
+    """A service and ways to speak to it."""
+
+    url: str
+    transport: Transport
+    writer: Writer | None
+    operator: client.Operator
+
+    def enrol(self, transport: Transport | None = None) -> client.Client:
+        """A new agent, as its client."""
+        key = Ed25519PrivateKey.generate()
+        [token] = self.operator.enrolment_tokens()
+        welcome = client.enrol(self.transport, token, key)
+        return client.Client(transport or self.transport, key, welcome.agent)
+
+
+@contextmanager
+def in_process(
+    path: Path, *, policy: Policy = POLICIES["fedc3ucb-h"], dimension: int = 3, limits: Limits = FREE, **options: int
+) -> Iterator[Running]:
+    """A service without sockets, on a SQLite file."""
+    url = f"sqlite:///{path}"
+    writer = Writer(lambda: open_store(url), policy, dimension, **options)
+    writer.submit(set_operator(TOKEN)).result()
+    transport = InProcess(application(writer, policy, dimension, limits=limits))
+    try:
+        yield Running(url, transport, writer, client.Operator(transport, TOKEN))
+    finally:
+        transport.close()
+        writer.close()
+
+
+def unit_offer(sequence: int, axis: int, dimension: int, protocol: int = 2) -> Offer:
+    """An upload that carries a unit vector of its own."""
+    gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
+    gram[axis, axis] = moment[axis] = 1.0
+    upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=Statistics(gram, moment, 1, 1, 1))
+    return offer_of(upload, protocol)
+
+
+class Process:
+    """``fedcascade serve`` in a process of its own, which can be killed and started again on the same port."""
+
+    def __init__(self, folder: Path, store: str, *options: str, dimension: int = 3, token: str = TOKEN) -> None:
+        self.folder = folder
+        self.store = store
+        self.options = options
+        self.dimension = dimension
+        self.port = 0
+        folder.mkdir(exist_ok=True)
+        (folder / "operator.token").write_text(token, encoding="utf-8")
+        self.process: subprocess.Popen[str] | None = None
+
+    def command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", "fedcascade", "serve", "--store", self.store, "--port", str(self.port)),
+            *("--dimension", str(self.dimension), "--rate", "1000000", "--burst", "1000000", *self.options),
+        ]
+
+    def start(self) -> "Process":
+        self.process = subprocess.Popen(
+            self.command(),
+            cwd=self.folder,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if " on http" in line:
+                self.port = int(line.rsplit(":", 1)[1])
+                break
+        else:
+            raise AssertionError(f"the server did not start: {self.process.wait()}")
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def running(self) -> Running:
+        transport = Http(self.url)
+        wait_until_ready(transport)
+        return Running(self.url, transport, None, client.Operator(transport, TOKEN))
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(timeout=20)
+            assert self.process.stderr is not None
+            self.process.stderr.close()
+            self.process = None
+
+
+def wait_until_ready(transport: Transport, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if transport.send("GET", "/readyz", b"", {}).status == 200:
+                return
+        except ConnectionError:
+            time.sleep(0.02)
+    raise AssertionError("the server is not ready")

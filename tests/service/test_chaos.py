@@ -1,0 +1,87 @@
+"""Bad networks and sudden deaths: every acknowledged upload is counted exactly once."""
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.triggers import Always
+from fedcascade.service.remote import connect
+from fedcascade.testing.faults import Faulty
+
+from .helpers import in_process
+
+CHAOS = Path(__file__).parent / "chaos.py"
+DIMENSION = 16
+
+
+class Borrowed:
+    """A transport that many agents share."""
+
+    def __init__(self, transport) -> None:  # type: ignore[no-untyped-def]
+        self.send = transport.send
+
+    def close(self) -> None:
+        """Not ours."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bad_network_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> None:
+    policy = replace(POLICIES["fedc3ucb-h"], trigger=Always())
+    with in_process(tmp_path / "store.db", policy=POLICIES["fedc3ucb-h"], dimension=DIMENSION) as running:
+
+        def live(number: int) -> int:
+            [token] = running.operator.enrolment_tokens()
+            faulty = Faulty(Borrowed(running.transport), seed=100 * seed + number)
+            while True:
+                try:
+                    agent = connect(
+                        "",
+                        store=str(tmp_path / f"agent-{number}.db"),
+                        token=token,
+                        policy=policy,
+                        min_observations=0,
+                        transport=faulty,
+                        first_pause=0.001,
+                    )
+                    break
+                except ConnectionError:
+                    continue
+            for axis in range(DIMENSION):
+                item = np.zeros((1, DIMENSION), np.float32)
+                item[0, axis] = 1.0
+                agent.feedback(agent.recommend(item, 1), 0)
+            assert agent.flush(60), agent.trouble
+            agent.close()
+            return agent.id
+
+        with ThreadPoolExecutor(4) as pool:
+            agents = list(pool.map(live, range(4)))
+        held = running.writer.submit(lambda _, fold: [fold.statistics(agent) for agent in agents]).result()  # type: ignore[union-attr]
+        for statistics in held:
+            assert np.array_equal(statistics.gram, np.eye(DIMENSION))
+            assert np.array_equal(statistics.moment, np.ones(DIMENSION))
+        assert running.operator.overview().position == 4 * DIMENSION
+
+
+def run_chaos(*options: str, timeout: float) -> dict[str, int]:
+    done = subprocess.run(
+        [sys.executable, str(CHAOS), *options], capture_output=True, text=True, timeout=timeout, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+def test_killed_servers_and_agents_lose_and_double_nothing() -> None:
+    found = run_chaos("--kills", "5", "--seed", "4", timeout=120)
+    assert found["server"] == 5
+    assert found["agent"] >= 1
+    assert found["uploads"] == found["agents"] * 12 > 0
+    assert (found["lost"], found["doubled"], found["replay_differs"]) == (0, 0, 0)

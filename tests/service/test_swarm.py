@@ -1,0 +1,102 @@
+"""A swarm over a transport makes exactly the exchanges of the simulator."""
+
+from pathlib import Path
+
+import pytest
+
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.learning.oracles import TopK
+from fedcascade.service.swarm import swarm
+from fedcascade.service.transport import Http, InProcess, Transport
+from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.trace import Trace
+
+from .helpers import Process, in_process
+
+WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
+ROUNDS = 3_000
+
+
+class Borrowed:
+    """A transport that many agents share; closing it is its owner's business."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.send = transport.send
+
+    def close(self) -> None:
+        """Not ours."""
+
+
+def tuned(name: str) -> Policy:
+    return POLICIES[name].tuned_where_known({"alpha_d": 1.5, "beta": 5.0})
+
+
+def assert_same(trace: Trace, simulated: Trace) -> None:
+    assert trace.ledger == simulated.ledger
+    assert [point.regret for point in trace.curve] == [point.regret for point in simulated.curve]
+    assert trace.reward == simulated.reward
+    assert trace.observations == simulated.observations
+
+
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "force-comm", "fedlinucb"])
+def test_in_process_the_exchanges_are_those_of_the_simulator(name: str, tmp_path: Path) -> None:
+    policy = tuned(name)
+    simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5)
+    with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        trace = swarm(
+            WORLD,
+            policy,
+            rounds=ROUNDS,
+            operator=running.operator,
+            new_transport=lambda: Borrowed(running.transport),
+            folder=tmp_path,
+            list_length=3,
+            checkpoints=5,
+        )
+    assert len(trace.ledger) > 30
+    assert_same(trace, simulated)
+    assert trace.partition == simulated.partition
+    assert trace.clustering_error == simulated.clustering_error
+    if name == "fedc3ucb-h":
+        assert trace.clusters == 3
+
+
+def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> None:
+    policy = tuned("fedc3ucb-h")
+    simulated = simulate(WORLD, policy, rounds=1_000, oracle=TopK(length=3), checkpoints=5)
+    process = Process(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
+    try:
+        running = process.running()
+        trace = swarm(
+            WORLD,
+            policy,
+            rounds=1_000,
+            operator=running.operator,
+            new_transport=lambda: Http(process.url),
+            folder=None,
+            list_length=3,
+            checkpoints=5,
+        )
+        running.transport.close()
+    finally:
+        process.stop()
+    assert_same(trace, simulated)
+
+
+def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
+    policy = tuned("fedc3ucb-h")
+    with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        assert isinstance(running.transport, InProcess)
+        trace = swarm(
+            WORLD,
+            policy,
+            rounds=600,
+            operator=running.operator,
+            new_transport=lambda: Borrowed(running.transport),
+            folder=None,
+            lockstep=False,
+            min_observations=12,
+            checkpoints=2,
+        )
+        assert running.operator.overview().position == len(trace.ledger)

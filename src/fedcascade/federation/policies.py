@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from fedcascade.checks import known, positive
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
+from fedcascade.federation.evidence import Evidence
 from fedcascade.federation.grouping import Alone, Everyone, Grouping, HeterogeneityGraph, KnownClusters
 from fedcascade.federation.triggers import Auxiliary, Determinant, Doubling, Never, Trigger
 from fedcascade.learning.confidence import Confidence, Constant
@@ -94,6 +95,9 @@ POLICIES: Mapping[str, Policy] = {
                "everybody is taken to be alike; exchanges when an agent has learned enough"),
         Policy("fedind", Alone(), Never(), DownloadAndBuffer(),
                "every agent learns alone, every round, and never speaks"),
+        Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=10.0), DownloadAndBuffer(),
+               "beyond the paper: users start apart and join on evidence; agents also decide with their own data",
+               confidence=Constant(beta=2.0)),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
                "yardstick: the server is told the true clusters", yardstick=True),
     )

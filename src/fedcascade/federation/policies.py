@@ -95,7 +95,7 @@ POLICIES: Mapping[str, Policy] = {
                "everybody is taken to be alike; exchanges when an agent has learned enough"),
         Policy("fedind", Alone(), Never(), DownloadAndBuffer(),
                "every agent learns alone, every round, and never speaks"),
-        Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=10.0), DownloadAndBuffer(),
+        Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=7.0), DownloadAndBuffer(),
                "beyond the paper: users start apart and join on evidence; agents also decide with their own data",
                confidence=Constant(beta=2.0)),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from fedcascade.checks import known, positive, require
 from fedcascade.federation.answers import Answers, Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
+from fedcascade.federation.evidence import Evidence
 from fedcascade.federation.grouping import (
     Alone,
     Everyone,
@@ -211,6 +212,9 @@ POLICIES: Mapping[str, Policy] = {
                "the same, but exchanges only when an agent has learned enough"),
         Policy("fedind", Alone(), Never(), DownloadAndBuffer(),
                "every agent learns alone, every round, and never speaks"),
+        Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=7.0), DownloadAndBuffer(),
+               "beyond the paper: users start apart and join on evidence; agents also decide with their own data",
+               confidence=Constant(beta=2.0)),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
                "yardstick: the server is told the true clusters", yardstick=True),
     )

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
+
+from fedcascade.federation.evidence import Evidence, EvidenceGroups
+from fedcascade.federation.holdings import Holdings
+from fedcascade.learning.statistics import Statistics
+
+
+def drawn(theta: np.ndarray, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features and clicks of a user with this theta."""
+    random = np.random.default_rng(seed)
+    z = random.normal(size=(rows, theta.size - 1))
+    x = np.hstack([z / np.linalg.norm(z, axis=1, keepdims=True), np.ones((rows, 1))]) / np.sqrt(2)
+    return x.astype(np.float32), random.random(rows) < x @ theta
+
+
+def gathered(x: np.ndarray, clicks: np.ndarray) -> Statistics:
+    statistics = Statistics.zero(x.shape[1])
+    for row, clicked in zip(x, clicks, strict=True):
+        statistics = statistics.observe(row[None], 0 if clicked else None)
+    return statistics
+
+
+def lifted(*direction: float) -> np.ndarray:
+    z = np.array(direction) / np.linalg.norm(direction)
+    return np.append(z, 1.0) / np.sqrt(2)
+
+
+@settings(deadline=None, max_examples=25)
+@given(rows=st.integers(1, 12), prior=st.floats(0.5, 9.0), variance=st.floats(0.05, 1.0), seed=st.integers(0, 999))
+def test_the_evidence_is_the_log_marginal_likelihood_against_noise_alone(rows, prior, variance, seed) -> None:
+    x, clicks = drawn(lifted(1, 2, 0), rows, seed)
+    x64, y = x.astype(float), clicks.astype(float)
+    noise = variance * np.eye(rows)
+    with_theta = multivariate_normal.logpdf(y, cov=noise + (variance / prior) * x64 @ x64.T)
+    without = multivariate_normal.logpdf(y, cov=noise)
+    ours = Evidence(prior=prior, variance=variance).of(gathered(x, clicks))
+    assert ours == pytest.approx(with_theta - without, rel=1e-6, abs=1e-6)
+
+
+def test_evidence_is_zero_without_data_and_tells_equals_from_unequals() -> None:
+    evidence = Evidence()
+
+    def factor(one: Statistics, other: Statistics) -> float:
+        return evidence.of(one + other) - evidence.of(one) - evidence.of(other)
+
+    assert evidence.of(Statistics.zero(4)) == 0.0
+    east, also_east = (gathered(*drawn(lifted(1, 0, 0), 3_000, seed)) for seed in (1, 2))
+    west = gathered(*drawn(lifted(-1, 0, 0), 3_000, 3))
+    assert factor(east, also_east) > 4.0
+    assert factor(east, west) < -100.0
+
+
+def test_agents_start_apart_join_their_like_and_sums_stay_right() -> None:
+    holdings = Holdings(6, 4, 4.0)
+    groups = EvidenceGroups(holdings, Evidence())
+    assert len(set(groups.labels.tolist())) == 6
+    thetas = [lifted(1, 0, 0), lifted(0, -1, 0)]
+    for step in range(60):
+        agent = step % 6
+        upload = gathered(*drawn(thetas[agent % 2], 100, step))
+        holdings.add(agent, upload)
+        groups.add(agent, upload)
+        for other in range(6):
+            members = np.flatnonzero(groups.labels == groups.labels[other])
+            total, pooled = holdings.total(members), groups.pooled(other)
+            assert pooled.count == total.count
+            np.testing.assert_array_equal(pooled.gram, total.gram)
+    assert [len(set(groups.labels[side::2].tolist())) for side in (0, 1)] == [1, 1]
+    assert len(groups) == 2
+
+
+def test_an_agent_whose_taste_has_changed_leaves() -> None:
+    holdings = Holdings(3, 4, 4.0)
+    groups = EvidenceGroups(holdings, Evidence())
+    for step in range(30):
+        agent = step % 3
+        upload = gathered(*drawn(lifted(1, 0, 0), 100, step))
+        holdings.add(agent, upload)
+        groups.add(agent, upload)
+    assert len(groups) == 1
+    upload = gathered(*drawn(lifted(-1, 0, 0), 4_000, 99))
+    holdings.add(0, upload)
+    groups.add(0, upload)
+    assert groups.labels[0] != groups.labels[1] == groups.labels[2]
+
+
+@pytest.mark.parametrize("constants", [{"variance": 0.0}, {"prior": -1.0}, {"variance": float("nan")}])
+def test_constants_that_make_no_sense_are_refused(constants) -> None:
+    with pytest.raises(ValueError, match=next(iter(constants))):
+        Evidence(**constants)

@@ -92,3 +92,19 @@ def test_an_agent_whose_taste_has_changed_leaves() -> None:
 def test_constants_that_make_no_sense_are_refused(constants) -> None:
     with pytest.raises(ValueError, match=next(iter(constants))):
         Evidence(**constants)
+
+
+def test_a_newcomer_starts_apart_and_one_who_leaves_takes_its_data_along() -> None:
+    holdings = Holdings(2, 4, 4.0)
+    groups = EvidenceGroups(holdings, Evidence())
+    for step in range(20):
+        upload = gathered(*drawn(lifted(1, 0, 0), 100, step))
+        holdings.add(step % 2, upload)
+        groups.add(step % 2, upload)
+    assert len(groups) == 1
+    newcomer = holdings.join()
+    groups.join()
+    assert groups.labels[newcomer] not in groups.labels[:2]
+    holdings.forget(0)
+    groups.forget(0)
+    np.testing.assert_array_equal(groups.pooled(0).gram, holdings[0].gram)

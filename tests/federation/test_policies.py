@@ -6,6 +6,7 @@ import pytest
 
 from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
+from fedcascade.federation.evidence import Evidence
 from fedcascade.federation.grouping import Alone, Everyone, HeterogeneityGraph, KnownClusters
 from fedcascade.federation.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Order, Policy, installed, policy
@@ -25,6 +26,7 @@ PARTS = {
     "async-linucb-am": (Everyone(), Ratio(), DownloadAndBuffer()),
     "phase-fclub": (SplitAndMerge(), Ratio(gamma_u=1.01), DownloadAndBuffer()),
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
+    "fedc3ucb-e": (Evidence(), Determinant(alpha_c=7.0), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),
 }
 ANSWERS = {

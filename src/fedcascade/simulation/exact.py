@@ -44,6 +44,7 @@ from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels, served, turns
+from fedcascade.simulation.lists import may_be_off
 from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Exchange, Trace
 
@@ -314,6 +315,7 @@ def compile_rules(policy: Policy, oracle: TopK, problem: Problem) -> kernels.Rul
         triggers=np.array([kind for kind, _ in triggers], np.int64),
         levels=levels,
         bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),
+        slack=may_be_off(d, (d / policy.lambda_) ** 0.5),  # ||root||^2 is the trace of Sigma^-1
         lambda_=policy.lambda_,
         every_round=isinstance(policy.decision, DownloadAndBuffer),
         beta_base=base,

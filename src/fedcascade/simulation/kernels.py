@@ -37,6 +37,7 @@ class Rules(NamedTuple):
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
     bounds: NDArray[np.float64]  # while TAUGHT is below, a determinant cannot have passed its level
+    slack: float  # how far a width in single precision may be off
     lambda_: float
     every_round: bool  # agents decide with download and buffer
     beta_base: float  # beta = base + slope sqrt(log_det + shift), for agents that decide anew in every round
@@ -187,7 +188,7 @@ def _play(
         if click < 0 and streams.uniform(world.seed, streams.CLICK, t, item) < attraction:
             click = position
     examined = chosen.size if click < 0 else click + 1
-    _learn(one, scratch, chosen, examined, click, margin)
+    _learn(one, scratch, chosen, examined, click, rules.slack)
 
     row = t - window.first
     window.regret[row] = best_reward(theta, items, rules.length, scratch) - (1.0 - missed)
@@ -199,9 +200,8 @@ def _play(
 
 
 @compiled
-def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int, click: int, margin: float) -> None:
+def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int, click: int, slack: float) -> None:
     """What was examined goes into the buffer; TAUGHT stays at or above the sum of its squared widths."""
-    slack = margin / max(one.numbers[BETA], 1e-3)
     for position in range(examined):
         item = chosen[position]
         for k in range(scratch.listed.shape[1]):

@@ -81,7 +81,12 @@ def load(theta: NDArray[np.float64], root: NDArray[np.float64], beta: float, scr
         for k in range(j + 1):
             frobenius += root[j, k] * root[j, k]
             scratch.root[j, k] = root[j, k]
-    size = np.sqrt(length) + beta * np.sqrt(frobenius)
+    return may_be_off(d, np.sqrt(length) + beta * np.sqrt(frobenius))
+
+
+@compiled
+def may_be_off(d: int, size: float) -> float:
+    """A bound on the error of single precision, ``size`` being the length of theta plus beta times that of the root."""
     return float(4.0 * (d + 4) * 2.0**-24 * size)
 
 
@@ -127,7 +132,7 @@ def weight(theta: NDArray[np.float64], columns: NDArray[np.float32], item: int) 
 def best_reward(theta: NDArray[np.float64], items: int, length: int, scratch: Scratch) -> float:
     """The reward of the best list for known weights; single precision says which items can be in it."""
     floor = _surely_reached(scratch.truth, items, min(length, items), scratch.lanes)
-    margin = 4.0 * (theta.size + 4) * 2.0**-24 * np.sqrt(theta.size)  # ||theta|| is at most 1
+    margin = may_be_off(theta.size, 1.0)  # ||theta|| is at most 1
     candidates = _reaching(scratch.truth, items, floor - 2.0 * margin, scratch.candidates)
     best = scratch.best[: min(length, items)]
     best[:] = -np.inf

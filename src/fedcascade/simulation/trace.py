@@ -36,7 +36,10 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Trace:
-    """A whole run. Two runs of the same world and policy are equal; seconds and lists do not take part in ``==``."""
+    """A whole run. Two runs of the same world and policy are equal; seconds and lists do not take part in ``==``.
+
+    ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count.
+    """
 
     policy: str
     engine: str

@@ -1,0 +1,55 @@
+"""Single precision is never further off than the engine takes it to be."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcascade.environments import streams
+from fedcascade.learning import linear
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation import lists
+
+
+def ridge_of(d: int, seen: int, lambda_: float, seed: int) -> Ridge:
+    rng = np.random.default_rng(seed)
+    data = rng.standard_normal((seen, d))
+    data /= np.maximum(np.linalg.norm(data, axis=1, keepdims=True), 1.0)
+    gram = data.T @ data
+    moment = data[rng.random(seen) < 0.5].sum(axis=0)
+    return Ridge(Statistics((gram + gram.T) / 2, moment, seen, 0, seen), lambda_)
+
+
+def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float, float]:
+    """By how much a score and a width are off at most, and the margin."""
+    d = ridge.theta.size
+    scratch = lists.make_scratch(d, items, 1)
+    columns = scratch.columns[:d]
+    streams.unit_items_into(seed, 1, columns, True)
+    margin = lists.load(ridge.theta, ridge.root, beta, scratch)
+    lists._filter(scratch.columns, np.float32(beta), scratch)
+    widths = np.sqrt(linear.squared_widths(ridge.root, columns))
+    scores = linear.means(ridge.theta, columns) + beta * widths
+    off_widths = np.abs(np.sqrt(scratch.square.astype(np.float64)) - widths)
+    return float(np.abs(scratch.score - scores).max()), float(off_widths.max()), margin
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    d=st.integers(2, 70),
+    items=st.integers(1, 60),
+    seen=st.sampled_from([0, 1, 30, 3_000]),
+    lambda_=st.sampled_from([1e-4, 1.0, 4.0, 1e4]),
+    beta=st.sampled_from([0.0, 1e-5, 0.3, 10.5, 1e5]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_scores_and_widths_are_within_the_margin(d, items, seen, lambda_, beta, seed) -> None:
+    """Within half of it: the other half is for the rounding of the reference itself."""
+    off_score, off_width, margin = off(ridge_of(d, seen, lambda_, seed), beta, items, seed)
+    assert off_score <= margin / 2
+    assert off_width <= lists.may_be_off(d, (d / lambda_) ** 0.5) / 2
+
+
+def test_a_margin_that_is_a_thousand_times_smaller_would_not_do() -> None:
+    off_score, _, margin = off(ridge_of(20, 30, 1.0, 0), 10.5, 200, 0)
+    assert off_score > margin / 1000

@@ -69,13 +69,17 @@ KNOWN = {
 
 def unknown_part(environment: Environment, policy: Policy, oracle: Oracle) -> str | None:
     """The first part that this engine does not know, in words; None if it knows them all."""
+    answers, triggers = policy.answers, leaves(policy.trigger)
     parts: list[tuple[str, object]] = [("environment", environment), ("oracle", oracle), ("decision", policy.decision)]
-    parts += [("trigger", leaf) for leaf in leaves(policy.trigger)]
-    parts += [("answers", policy.answers), ("personal part", policy.personal)]
-    if isinstance(policy.decision, DownloadAndBuffer):
+    parts += [("trigger", leaf) for leaf in triggers] + [("answers", answers), ("personal part", policy.personal)]
+    if isinstance(policy.decision, DownloadAndBuffer) or isinstance(answers, OnArrival):
         parts += [("confidence", policy.confidence)]
-    unknown = (f"{kind} {type(part).__name__}" for kind, part in parts if type(part) not in KNOWN)
-    return next(unknown, None)
+    unknown = [f"{kind} {type(part).__name__}" for kind, part in parts if type(part) not in KNOWN]
+    if policy.personal and type(answers) not in (Lagging, OneLearner):
+        unknown.append("personal part beside such answers")
+    if any(isinstance(leaf, SyncBudget) for leaf in (triggers if type(answers) is Asker else triggers[:-1])):
+        unknown.append("trigger SyncBudget in such a place")
+    return next(iter(unknown), None)
 
 
 def leaves(trigger: Trigger) -> list[Trigger]:

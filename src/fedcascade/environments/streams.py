@@ -202,9 +202,10 @@ def normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[n
     block, rows = np.empty((4, _padded(items)), np.uint32), np.empty((4, _padded(items)), np.float32)
     for first in range(0, coordinates, 4):
         _blocks_into(seed, stream, round_, first // 4, block)
-        _pair_into(block[0], block[1], rows[0], rows[1])
-        _pair_into(block[2], block[3], rows[2], rows[3])
-        for k in range(first, min(first + 4, coordinates)):
+        into = out[first : first + 4] if first + 4 <= coordinates and items == _padded(items) else rows
+        _pair_into(block[0], block[1], into[0], into[1])
+        _pair_into(block[2], block[3], into[2], into[3])
+        for k in range(first, min(first + 4, coordinates) if into is rows else first):
             for i in range(items):
                 out[k, i] = rows[k - first, i]
 

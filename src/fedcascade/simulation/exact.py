@@ -302,12 +302,15 @@ def compile_world(environment: Synthetic) -> kernels.World:
 
 def compile_rules(policy: Policy, oracle: TopK, problem: Problem) -> kernels.Rules:
     """The policy as compiled code sees it."""
-    triggers = [rule for leaf in leaves(policy.trigger) for rule in compile_trigger(leaf)]
+    triggers = without_slower([rule for leaf in leaves(policy.trigger) for rule in compile_trigger(leaf)])
+    levels = np.array([level for _, level in triggers], np.float64)
     base, slope, shift = compile_confidence(policy, problem)
+    d = problem.dimension
     return kernels.Rules(
         length=oracle.length,
         triggers=np.array([kind for kind, _ in triggers], np.int64),
-        levels=np.array([level for _, level in triggers], np.float64),
+        levels=levels,
+        bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),
         lambda_=policy.lambda_,
         every_round=isinstance(policy.decision, DownloadAndBuffer),
         beta_base=base,
@@ -334,6 +337,13 @@ def compile_trigger(trigger: Trigger) -> list[tuple[int, float]]:
 def sync_budget(trigger: Trigger) -> float:
     """D, or infinity where nobody synchronises."""
     return min((leaf.budget for leaf in leaves(trigger) if isinstance(leaf, SyncBudget)), default=np.inf)
+
+
+def without_slower(triggers: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Of several determinant triggers only the one with the lowest level, which fires first, in the first's place."""
+    lowest = min((level for kind, level in triggers if kind == kernels.DETERMINANT), default=0.0)
+    lowered = [(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in triggers]
+    return list(dict.fromkeys(lowered))
 
 
 def compile_confidence(policy: Policy, problem: Problem) -> tuple[float, float, float]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedcascade.compiled import compiled
 from fedcascade.environments import streams
 from fedcascade.learning import linear
-from fedcascade.simulation.lists import Scratch, choose, largest, load, make_scratch
+from fedcascade.simulation.lists import Scratch, best_reward, choose, load, make_scratch, weight
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS = 0, 1, 2, 3  # kinds of triggers
 LOG_DET, BETA, TAUGHT = 0, 1, 2  # places in Fleet.numbers
@@ -35,6 +35,7 @@ class Rules(NamedTuple):
     length: int
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
+    bounds: NDArray[np.float64]  # while TAUGHT is below, a determinant cannot have passed its level
     lambda_: float
     every_round: bool  # agents decide with download and buffer
     beta_base: float  # beta = base + slope sqrt(log_det + shift), for agents that decide anew in every round
@@ -110,6 +111,7 @@ def advance(world: World, rules: Rules, fleet: Fleet, window: Window, agents: ND
     for agent in agents:
         one = one_of(fleet, agent)
         theta = world.thetas[agent]
+        scratch.true_theta[: theta.size] = theta
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
         margin = _prepare(rules, one, scratch)
         while cursor < stop and fired < 0:
@@ -164,41 +166,26 @@ def _play(
 ) -> None:
     """One round: draw the items, choose the list, click, learn, count the regret."""
     items = streams.shelf(world.seed, t, world.fewest_items, world.most_items)
-    streams.unit_items_into(world.seed, t, scratch.columns, world.lifted)
-    _weigh(theta, scratch)
+    streams.unit_items_into(world.seed, t, scratch.columns[: theta.size], world.lifted)
     beta = one.numbers[BETA]
     chosen = choose(world.seed, t, items, rules.length, one.theta, one.root, beta, margin, scratch)
-    click = _click(world.seed, t, chosen, scratch.weights)
+    click, missed = -1, 1.0
+    for position in range(chosen.size):
+        item = chosen[position]
+        attraction = weight(theta, scratch.columns, item)
+        missed *= 1.0 - attraction
+        if click < 0 and streams.uniform(world.seed, streams.CLICK, t, item) < attraction:
+            click = position
     examined = chosen.size if click < 0 else click + 1
     _learn(one, scratch, chosen, examined, click, margin)
 
     row = t - window.first
-    best = scratch.best[: min(rules.length, items)]
-    largest(scratch.weights[:items], best)
-    window.regret[row] = _reward(best) - _reward(scratch.weights[chosen])
+    window.regret[row] = best_reward(theta, items, rules.length, scratch) - (1.0 - missed)
     window.clicked[row] = click >= 0
     window.examined[row] = examined
     if window.lists.shape[0] > 0:
         for position in range(chosen.size):
             window.lists[row, position] = chosen[position]
-
-
-@compiled
-def _weigh(theta: NDArray[np.float64], scratch: Scratch) -> None:
-    """The click probability of every item."""
-    weights = scratch.weights
-    linear.means_into(theta, scratch.columns, weights)
-    for i in range(weights.size):
-        weights[i] = min(max(weights[i], 0.0), 1.0)
-
-
-@compiled
-def _click(seed: np.uint64, t: int, chosen: NDArray[np.intp], weights: NDArray[np.float64]) -> int:
-    """The position of the first attractive item, or -1."""
-    for position in range(chosen.size):
-        if streams.uniform(seed, streams.CLICK, t, chosen[position]) < weights[chosen[position]]:
-            return position
-    return -1
 
 
 @compiled
@@ -219,19 +206,11 @@ def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int
 
 
 @compiled
-def _reward(weights: NDArray[np.float64]) -> float:
-    missed = 1.0
-    for weight in weights:
-        missed *= 1.0 - weight
-    return 1.0 - missed
-
-
-@compiled
 def _fires(seed: np.uint64, rules: Rules, one: Fleet, t: int) -> int:
     """The kind of the first trigger that fires, or -1."""
     for which in range(rules.triggers.size):
         kind, level = int(rules.triggers[which]), rules.levels[which]
-        if kind == DETERMINANT and _grown(rules, one, level):
+        if kind == DETERMINANT and _grown(rules, one, which):
             return kind
         if kind == AUXILIARY and streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, level * np.log(t) / t):
             return kind
@@ -243,13 +222,17 @@ def _fires(seed: np.uint64, rules: Rules, one: Fleet, t: int) -> int:
 
 
 @compiled
-def _grown(rules: Rules, one: Fleet, level: float) -> bool:
+def _grown(rules: Rules, one: Fleet, which: int) -> bool:
     """ln det(Sigma + Sigma_loc) - ln det(Sigma) > level.
 
     With M = Sigma^-1/2 Sigma_loc Sigma^-1/2, ln det(I + M) <= d ln(1 + tr M / d), and tr M is at most TAUGHT
-    while decisions are made with the download; the determinant is looked at only when that passes the level.
+    while decisions are made with the download. So the determinant is looked at only when that may pass the
+    level; if it has not, every further item adds at most its squared width to it, and TAUGHT is set so that
+    the next look comes when those could make up for what is missing.
     """
-    d = one.theta.size
-    if not rules.every_round and d * np.log1p(one.numbers[TAUGHT] / d) < level * (1.0 - 1e-9):
+    if not rules.every_round and one.numbers[TAUGHT] < rules.bounds[which]:
         return False
-    return bool(linear.log_determinant(_factor(rules.lambda_, one)) - one.numbers[LOG_DET] > level)
+    growth = linear.log_determinant(_factor(rules.lambda_, one)) - one.numbers[LOG_DET]
+    missing = rules.levels[which] - growth
+    one.numbers[TAUGHT] = rules.bounds[which] - (1.0 - 1e-9) * missing
+    return bool(missing < 0.0)

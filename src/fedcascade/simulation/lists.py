@@ -23,13 +23,14 @@ class Scratch(NamedTuple):
     """Room for one round of one thread."""
 
     columns: NDArray[np.float32]
-    weights: NDArray[np.float64]
+    truth: NDArray[np.float32]
     score: NDArray[np.float32]
     square: NDArray[np.float32]
     part: NDArray[np.float32]
     next_part: NDArray[np.float32]
     theta: NDArray[np.float32]
     root: NDArray[np.float32]
+    true_theta: NDArray[np.float32]
     lanes: NDArray[np.float32]
     best: NDArray[np.float64]
     candidates: NDArray[np.int64]
@@ -44,15 +45,17 @@ class Scratch(NamedTuple):
 def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
     """Room for the largest round there can be."""
     items = (most_items + LANES - 1) // LANES * LANES
+    rows = (dimension + 2) // 3 * 3
     return Scratch(
-        columns=np.empty((dimension, items), np.float32),
-        weights=np.empty(items, np.float64),
+        columns=np.zeros((rows, items), np.float32),
+        truth=np.empty(items, np.float32),
         score=np.empty(items, np.float32),
         square=np.empty(items, np.float32),
         part=np.empty(items, np.float32),
         next_part=np.empty(items, np.float32),
-        theta=np.empty(dimension, np.float32),
-        root=np.zeros((dimension + 1, dimension), np.float32),  # one row more: rows are taken in pairs
+        theta=np.zeros(rows, np.float32),
+        root=np.zeros((dimension + 1, rows), np.float32),  # a row more: rows are taken in pairs
+        true_theta=np.zeros(rows, np.float32),
         lanes=np.empty(LANES, np.float32),
         best=np.empty(length, np.float64),
         candidates=np.empty(items, np.int64),
@@ -97,13 +100,11 @@ def choose(
     """The list that the reference would show."""
     _filter(scratch.columns, np.float32(beta), scratch)
     floor = min(_surely_reached(scratch.score, items, min(length, items), scratch.lanes), 1.0) - 2.0 * margin
-    found = 0
-    for i in range(items):
-        if scratch.score[i] >= floor:
-            scratch.candidates[found] = i
-            scratch.value[found] = 1.0 if scratch.score[i] > 1.0 + margin else scratch.score[i]
-            found += 1
-    candidates, value = scratch.candidates[:found], scratch.value[:found]
+    candidates = _reaching(scratch.score, items, floor, scratch.candidates)
+    value = scratch.value[: candidates.size]
+    for one in range(candidates.size):
+        score = scratch.score[candidates[one]]
+        value[one] = 1.0 if score > 1.0 + margin else score
     if _rescore_close(theta, root, beta, margin, candidates, value, scratch):
         chosen = top(value, streams.words(seed, streams.TIE, t, items)[candidates], length)
     else:
@@ -113,16 +114,49 @@ def choose(
     return chosen
 
 
+@compiled
+def weight(theta: NDArray[np.float64], columns: NDArray[np.float32], item: int) -> float:
+    """The probability of a click on one item: <theta, x> to the bit as ``linear.means`` has it, clipped."""
+    mean = 0.0
+    for k in range(theta.size):
+        mean += theta[k] * columns[k, item]
+    return min(max(mean, 0.0), 1.0)
+
+
+@compiled
+def best_reward(theta: NDArray[np.float64], items: int, length: int, scratch: Scratch) -> float:
+    """The reward of the best list for known weights; single precision says which items can be in it."""
+    floor = _surely_reached(scratch.truth, items, min(length, items), scratch.lanes)
+    margin = 4.0 * (theta.size + 4) * 2.0**-24 * np.sqrt(theta.size)  # ||theta|| is at most 1
+    candidates = _reaching(scratch.truth, items, floor - 2.0 * margin, scratch.candidates)
+    best = scratch.best[: min(length, items)]
+    best[:] = -np.inf
+    for item in candidates:
+        _insert(best, weight(theta, scratch.columns, item))
+    missed = 1.0
+    for value in best:
+        missed *= 1.0 - value
+    return 1.0 - missed
+
+
+@compiled
+def _insert(best: NDArray[np.float64], value: float) -> None:
+    """Keep the largest values, in falling order."""
+    place = best.size
+    while place > 0 and best[place - 1] < value:
+        place -= 1
+    for later in range(best.size - 1, place, -1):
+        best[later] = best[later - 1]
+    if place < best.size:
+        best[place] = value
+
+
 @approximate
 def _filter(columns: NDArray[np.float32], beta: np.float32, scratch: Scratch) -> None:
-    """Squared widths and scores of all items in single precision, scores not clipped at 1."""
-    d, items = columns.shape
+    """True weights, squared widths and scores of all items in single precision, not clipped."""
+    d, items = scratch.listed.shape[1], columns.shape[1]
     score, square, part, next_part = scratch.score, scratch.square, scratch.part, scratch.next_part
-    score[:] = _ZERO
-    for k in range(d):
-        weight = scratch.theta[k]
-        for i in range(items):
-            score[i] += weight * columns[k, i]
+    _two_sums(columns, scratch.theta, scratch.true_theta, d, score, scratch.truth)
     square[:] = _ZERO
     for j in range(0, d, 2):
         _two_sums(columns, scratch.root[j], scratch.root[j + 1], min(j + 2, d), part, next_part)
@@ -144,23 +178,19 @@ def _two_sums(
     """Two sums of the first rows of ``columns``, each row times its factor.
 
     Three rows and two sums at a time save loads and stores; with more, LLVM cannot tell the arrays apart in
-    time and does not vectorise.
+    time and does not vectorise. Rows and factors are padded with zeros to a multiple of three.
     """
-    out[:] = _ZERO
-    next_out[:] = _ZERO
-    threes = rows // 3 * 3
-    for k in range(0, threes, 3):
-        a, b, c = one[k], one[k + 1], one[k + 2]
-        d, e, f = other[k], other[k + 1], other[k + 2]
+    a, b, c, d, e, f = one[0], one[1], one[2], other[0], other[1], other[2]
+    for i in range(out.size):
+        x, y, z = columns[0, i], columns[1, i], columns[2, i]
+        out[i] = a * x + b * y + c * z
+        next_out[i] = d * x + e * y + f * z
+    for k in range(3, rows, 3):
+        a, b, c, d, e, f = one[k], one[k + 1], one[k + 2], other[k], other[k + 1], other[k + 2]
         for i in range(out.size):
             x, y, z = columns[k, i], columns[k + 1, i], columns[k + 2, i]
             out[i] += a * x + b * y + c * z
             next_out[i] += d * x + e * y + f * z
-    for k in range(threes, rows):
-        a, d = one[k], other[k]
-        for i in range(out.size):
-            out[i] += a * columns[k, i]
-            next_out[i] += d * columns[k, i]
 
 
 @compiled
@@ -173,9 +203,21 @@ def _surely_reached(score: NDArray[np.float32], items: int, length: int, lanes: 
             lanes[lane] = max(lanes[lane], score[first + lane])
     for i in range(whole, items):
         lanes[i - whole] = max(lanes[i - whole], score[i])
-    if length > min(LANES, items):
-        return -np.inf
-    return float(np.sort(lanes)[LANES - length])
+    for _ in range(length - 1):
+        lanes[np.argmax(lanes)] = _LOWEST
+    return float(lanes.max())
+
+
+@compiled
+def _reaching(score: NDArray[np.float32], items: int, floor: float, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The items that reach the floor, in order."""
+    low = np.float32(floor - 1e-6 * max(1.0, abs(floor)))  # rounding must not raise it
+    found = 0
+    for i in range(items):
+        if score[i] >= low:
+            candidates[found] = i
+            found += 1
+    return candidates[:found]
 
 
 @compiled
@@ -213,18 +255,3 @@ def _has_neighbour(value: NDArray[np.float64], one: int, within: float) -> bool:
         if other != one and abs(value[other] - value[one]) <= within:
             return True
     return False
-
-
-@compiled
-def largest(values: NDArray[np.float64], best: NDArray[np.float64]) -> None:
-    """Fill ``best`` with the largest values, in falling order."""
-    best[:] = -np.inf
-    last = best.size - 1
-    for i in range(values.size):
-        value = values[i]
-        if value > best[last]:
-            place = last
-            while place > 0 and best[place - 1] < value:
-                best[place] = best[place - 1]
-                place -= 1
-            best[place] = value

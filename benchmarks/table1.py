@@ -44,8 +44,8 @@ def play(job: Job) -> dict[str, Any]:
     world = Synthetic(clusters=job.clusters, seed=job.seed)
     trace = simulate(world, job.row(), rounds=ROUNDS[job.clusters], threads=1, checkpoints=CHECKPOINTS)
     curve = [(point.round, point.regret, point.communications) for point in trace.curve]
-    kinds = {"clusters": trace.clusters, "error": trace.clustering_error, "seconds": trace.seconds}
-    return asdict(job) | kinds | {"curve": curve}
+    end = {"found": trace.clusters, "error": trace.clustering_error, "seconds": trace.seconds}
+    return asdict(job) | end | {"curve": curve}
 
 
 def jobs() -> list[Job]:

@@ -204,7 +204,7 @@ def tables(runs: list[dict[str, Any]]) -> str:
         mine = last(runs, name, 10)
         users = POLICIES[name.partition(" ")[0]].users
         regret, exchanges = ([run["curve"][-1][which] for run in mine] for which in (1, 2))
-        found, error = [run["clusters"] for run in mine], [100 * run["error"] for run in mine]
+        found, error = [run["found"] for run in mine], [100 * run["error"] for run in mine]
         lines.append(
             f"| {name} | {users} | {spread(regret)} | {spread(exchanges)} | {mean(found):.1f} | {mean(error):.0f}% |"
         )

@@ -102,6 +102,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
         (["--help"], ["run", "policies", "--version"]),
         (["run", "--help"], ["--policy", "--rounds", "--lambda", "--alpha-c", "--clusters", "--json"]),
         (["policies", "--help"], ["--json"]),
+        (["theory", "--help"], ["--users", "--gamma", "--lambda-x", "--sigma", "--json"]),
     ],
 )
 def test_help_names_what_there_is(arguments: list[str], words: list[str]) -> None:
@@ -240,6 +241,13 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("surplus"), "surplus"),
         (["walk"], "walk"),
         (["policies", "--bogus"], "--bogus"),
+        (small("--policy", "async-linucb", "--gamma-u", "0"), "gamma_u"),
+        (small("--policy", "dislinucb", "--budget", "-1"), "budget"),
+        (small("--policy", "phase-fclub", "--local-servers", "0"), "local_servers"),
+        (small("--policy", "async-linucb", "--beta", "1", "--noise", "1"), "noise"),
+        (["theory", "--rounds", "1600"], "rounds must be > users^2"),
+        (["theory", "--gamma", "0"], "gamma"),
+        (["theory", "--dimension", "1"], "dimension"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -272,3 +280,52 @@ def test_policies_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.err == ""
     assert [name for name in POLICIES if name not in printed.out] == []
     assert "Determinant or Auxiliary" in printed.out
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("async-linucb", ("--gamma-u", "1.1")),
+        ("async-linucb", ("--gamma-d", "inf")),
+        ("async-linucb", ("--noise", "0.5")),
+        ("async-linucb-am", ("--beta", "0.5")),
+        ("dislinucb", ("--budget", "0")),
+        ("club-cascade", ("--alpha-d", "0.01")),
+        ("phase-fclub", ("--alpha-2", "0.01")),
+    ],
+)
+def test_constants_of_the_other_systems(capsys: pytest.CaptureFixture[str], name: str, option: tuple[str, str]) -> None:
+    (plain,) = results(capsys, small("--policy", name))
+    (changed,) = results(capsys, small("--policy", name, *option))
+    assert without_seconds(plain) != without_seconds(changed)
+
+
+def test_causes_beyond_the_papers_are_there_where_they_occur(capsys: pytest.CaptureFixture[str]) -> None:
+    pushed, synchronised, silent = results(
+        capsys, small("--policy", "async-linucb", "--policy", "dislinucb", "--policy", "oful")
+    )
+    paper = {"total", "determinant", "auxiliary", "forced"}
+    assert set(pushed["communications"]) == paper | {"push"}
+    assert set(synchronised["communications"]) == paper | {"synchronisation"}
+    assert set(silent["communications"]) == paper
+    for run in (pushed, synchronised, silent):
+        counts = run["communications"]
+        assert counts.pop("total") == sum(counts.values())
+    assert silent["bytes"] == {"up": 0, "down": 0}
+    message = 8 * (5 * 6 // 2 + 5 + 5)
+    assert pushed["bytes"]["up"] == message * pushed["communications"]["determinant"]
+    assert pushed["bytes"]["down"] == message * pushed["communications"]["push"]
+    main(small("--policy", "async-linucb", "--policy", "dislinucb"))
+    assert "synchronisation" in capsys.readouterr().out
+
+
+def test_theory_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["theory", "--users", "40", "--sigma", "0.5", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["delta"] == 0.0016
+    assert found["T_0"] is None  # infinite
+    assert found["exchanges"] == pytest.approx(found["exchanges_determinant"] + found["exchanges_auxiliary"])
+    main(["theory", "--users", "40"])
+    printed = capsys.readouterr().out
+    assert "T_0" in printed
+    assert "it says nothing" in " ".join(printed.split())

@@ -191,6 +191,8 @@ def test_a_constant_that_is_given_replaces_its_formula() -> None:
 def test_an_agent_that_asks_on_arrival_uploads_in_every_round() -> None:
     with pytest.raises(ValueError, match="Always"):
         replace(POLICIES["club-cascade"], trigger=Determinant())
+    with pytest.raises(ValueError, match="Never"):
+        replace(POLICIES["oful"], trigger=Always())
 
 
 @pytest.mark.parametrize(("name", "constant"), [("async-linucb", "gamma_u"), ("async-linucb", "gamma_d")])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from fedcascade import PerCategory, Synthetic, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings, generated_ratings
-from fedcascade.federation.answers import Asker, Everybody, Lagging, OneLearner
-from fedcascade.federation.decisions import DownloadAndBuffer
-from fedcascade.federation.grouping import HeterogeneityGraph
+from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
+from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
+from fedcascade.federation.grouping import Everyone, HeterogeneityGraph
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.phases import SplitAndMerge
@@ -142,15 +142,36 @@ def test_other_parts_give_the_same_trace(trigger, decision, confidence) -> None:
     assert_equal(fast, slow)
 
 
-@pytest.mark.parametrize("answers", [OneLearner(), Everybody(), Lagging(gamma_d=1.2)])
-@pytest.mark.parametrize("trigger", [Never(), SyncBudget(budget=3.0) | Doubling(), Determinant() | Auxiliary()])
+@pytest.mark.parametrize(
+    ("answers", "trigger"),
+    [
+        (OneLearner(), Never()),
+        (OnArrival(), Always()),
+        (Everybody(), Doubling() | SyncBudget(budget=3.0)),
+        (Everybody(), Determinant() | Auxiliary()),
+        (Lagging(gamma_d=1.2), Doubling() | SyncBudget(budget=3.0)),
+        (Lagging(gamma_d=1.2), Determinant() | Auxiliary()),
+    ],
+)
 @pytest.mark.parametrize("personal", [None, AlternatingMinimisation()])
-@pytest.mark.parametrize("grouping", [HeterogeneityGraph(alpha_d=1.0), SplitAndMerge(local_servers=2)])
-def test_other_answers_give_the_same_trace(answers, trigger, personal, grouping) -> None:
+@pytest.mark.parametrize("decision", [LastDownload(), DownloadAndBuffer()])
+@pytest.mark.parametrize("grouping", [HeterogeneityGraph(alpha_d=1.0), SplitAndMerge(local_servers=2), Everyone()])
+def test_other_answers_give_the_same_trace(answers, trigger, personal, decision, grouping) -> None:
     policy = replace(
-        POLICIES["async-linucb"], grouping=grouping, trigger=trigger, answers=answers, personal=personal, lambda_=1.0
+        POLICIES["async-linucb"],
+        grouping=grouping,
+        trigger=trigger,
+        decision=decision,
+        answers=answers,
+        personal=personal,
+        lambda_=1.0,
     )
-    fast, slow = both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 600, 3)
+    world = Synthetic(users=6, clusters=2, dimension=6, items=20)
+    unknown = exact.unknown_part(world, policy, TopK(length=3))
+    assert (unknown is not None) == (personal is not None and isinstance(answers, Everybody | OnArrival))
+    if unknown is not None:
+        return
+    fast, slow = both(world, policy, 400, 3)
     assert_equal(fast, slow)
 
 
@@ -160,6 +181,21 @@ class EveryThird(Trigger):
 
     def cause(self, occasion: Occasion) -> Cause | None:
         return Cause.FORCED if occasion.arrivals % 3 == 0 else None
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"trigger": SyncBudget()}, "trigger SyncBudget"),
+        ({"personal": AlternatingMinimisation()}, "personal part"),
+        ({"trigger": SyncBudget() | Doubling(), "answers": Lagging()}, "trigger SyncBudget"),
+    ],
+)
+def test_what_the_engine_cannot_play_exactly_it_leaves_to_the_reference(changed, named: str) -> None:
+    world = Synthetic(users=4, clusters=2, dimension=4, items=8)
+    policy = replace(POLICIES["fedlinucb"], **changed)
+    with pytest.warns(UserWarning, match=named):
+        assert simulate(world, policy, rounds=50).engine == "reference"
 
 
 def test_an_unknown_part_falls_back_to_the_reference_and_says_which() -> None:

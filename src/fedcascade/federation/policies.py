@@ -55,6 +55,8 @@ class Formula:
         return self.words
 
 
+# A request and an upload make one exchange; one learner has nobody to speak with.
+TRIGGERS: Mapping[type[Answers], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
 PARTS = ("grouping", "trigger", "decision", "answers", "personal", "confidence")
 
 
@@ -86,8 +88,9 @@ class Policy:
         known("order", str(self.order), [order.value for order in Order])
         object.__setattr__(self, "order", Order(self.order))
         object.__setattr__(self, "formulas", tuple(sorted(self.formulas, key=lambda formula: formula.constant)))
-        alternate = isinstance(self.answers, OnArrival) and not isinstance(self.trigger, Always)
-        require(not alternate, "OnArrival() needs the trigger Always(): a download and an upload make one exchange")
+        needed = TRIGGERS.get(type(self.answers), Trigger)
+        words = f"{type(self.answers).__name__}() needs the trigger {needed.__name__}()"
+        require(isinstance(self.trigger, needed), f"{words}, got {type(self.trigger).__name__}")
 
     @property
     def agents(self) -> str:

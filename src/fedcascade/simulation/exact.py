@@ -30,21 +30,27 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import (
     Always,
-    AnyOf,
     Auxiliary,
     Determinant,
     Doubling,
     Never,
     Ratio,
     SyncBudget,
-    Trigger,
 )
-from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
+from fedcascade.learning.confidence import Constant, Oful, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels, served, turns
-from fedcascade.simulation.lists import may_be_off
+from fedcascade.simulation.compiling import (
+    compile_rules,
+    compile_world,
+    empty_fleet,
+    empty_own,
+    leaves,
+    sync_budget,
+    take_buffer,
+)
 from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Exchange, Trace
 
@@ -72,20 +78,17 @@ KNOWN = {
 
 def unknown_part(environment: Environment, policy: Policy, oracle: Oracle) -> str | None:
     """The first part that this engine does not know, in words; None if it knows them all."""
+    answers, triggers = policy.answers, leaves(policy.trigger)
     parts: list[tuple[str, object]] = [("environment", environment), ("oracle", oracle), ("decision", policy.decision)]
-    parts += [("trigger", leaf) for leaf in leaves(policy.trigger)]
-    parts += [("answers", policy.answers), ("personal part", policy.personal)]
-    if isinstance(policy.decision, DownloadAndBuffer):
+    parts += [("trigger", leaf) for leaf in triggers] + [("answers", answers), ("personal part", policy.personal)]
+    if isinstance(policy.decision, DownloadAndBuffer) or isinstance(answers, OnArrival):
         parts += [("confidence", policy.confidence)]
-    unknown = (f"{kind} {type(part).__name__}" for kind, part in parts if type(part) not in KNOWN)
-    return next(unknown, None)
-
-
-def leaves(trigger: Trigger) -> list[Trigger]:
-    """The triggers that are joined by ``|``, in order."""
-    if isinstance(trigger, AnyOf):
-        return leaves(trigger.either) + leaves(trigger.other)
-    return [trigger]
+    unknown = [f"{kind} {type(part).__name__}" for kind, part in parts if type(part) not in KNOWN]
+    if policy.personal and type(answers) not in (Lagging, OneLearner):
+        unknown.append("personal part beside such answers")
+    if any(isinstance(leaf, SyncBudget) for leaf in (triggers if type(answers) is Asker else triggers[:-1])):
+        unknown.append("trigger SyncBudget in such a place")
+    return next(iter(unknown), None)
 
 
 def simulate(
@@ -290,103 +293,6 @@ class _Engine:
         fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), 0.0
         if self.policy.personal:
             turns.settle(self.rules, kernels.one_of(fleet, agent), self.own, agent)
-
-
-def compile_world(environment: Clustered) -> kernels.World:
-    """The environment as compiled code sees it."""
-    return kernels.World(
-        seed=environment.seed,
-        lifted=environment.lifted,
-        fewest_items=environment.fewest_items,
-        most_items=environment.most_items,
-        thetas=environment.thetas,
-        catalogue=environment.catalogue,
-    )
-
-
-def compile_rules(policy: Policy, oracle: TopK, problem: Problem) -> kernels.Rules:
-    """The policy as compiled code sees it."""
-    triggers = without_slower([rule for leaf in leaves(policy.trigger) for rule in compile_trigger(leaf)])
-    levels = np.array([level for _, level in triggers], np.float64)
-    base, slope, shift = compile_confidence(policy, problem)
-    d = problem.dimension
-    return kernels.Rules(
-        length=oracle.length,
-        triggers=np.array([kind for kind, _ in triggers], np.int64),
-        levels=levels,
-        bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),
-        slack=may_be_off(d, (d / policy.lambda_) ** 0.5),  # ||root||^2 is the trace of Sigma^-1
-        lambda_=policy.lambda_,
-        every_round=isinstance(policy.decision, DownloadAndBuffer),
-        beta_base=base,
-        beta_slope=slope,
-        beta_shift=shift,
-    )
-
-
-def compile_trigger(trigger: Trigger) -> list[tuple[int, float]]:
-    """A trigger as its kind and its constant; Never is no trigger at all."""
-    match trigger:
-        case Determinant() | Ratio():
-            return [(kernels.DETERMINANT, trigger.level)]
-        case Auxiliary():
-            return [(kernels.AUXILIARY, trigger.p_scale)]
-        case Doubling():
-            return [(kernels.DOUBLING, 0.0)]
-        case Always():
-            return [(kernels.ALWAYS, 0.0)]
-        case _:
-            return []
-
-
-def without_slower(triggers: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Of several determinant triggers only the one with the lowest level, which fires first, in the first's place."""
-    lowest = min((level for kind, level in triggers if kind == kernels.DETERMINANT), default=0.0)
-    lowered = [(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in triggers]
-    return list(dict.fromkeys(lowered))
-
-
-def sync_budget(trigger: Trigger) -> float:
-    """D, or infinity where nobody synchronises."""
-    return min((leaf.budget for leaf in leaves(trigger) if isinstance(leaf, SyncBudget)), default=np.inf)
-
-
-def compile_confidence(policy: Policy, problem: Problem) -> tuple[float, float, float]:
-    """The beta of agents that decide anew in every round, as base, slope and shift of sqrt(log_det + shift)."""
-    if isinstance(policy.confidence, Oful):
-        return policy.confidence.terms(policy.lambda_, problem)
-    blank = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
-    return policy.confidence.radius(blank, problem), 0.0, 0.0
-
-
-def empty_fleet(users: int, d: int) -> kernels.Fleet:
-    """Agents that know nothing."""
-    return kernels.Fleet(
-        gram=np.zeros((users, d, d)),
-        moment=np.zeros((users, d)),
-        theta=np.zeros((users, d)),
-        root=np.zeros((users, d, d)),
-        buffer_gram=np.zeros((users, d, d)),
-        buffer_moment=np.zeros((users, d)),
-        numbers=np.zeros((users, 3)),
-        counts=np.zeros((users, 4), np.int64),
-    )
-
-
-def empty_own(users: int, d: int) -> turns.Own:
-    """Personal parts that know nothing."""
-    return turns.Own(gram=np.zeros((users, d, d)), moment=np.zeros((users, d)), theta=np.zeros((users, d)))
-
-
-def take_buffer(fleet: kernels.Fleet, agent: int) -> Statistics:
-    """An agent's buffer, which is empty afterwards."""
-    one = kernels.one_of(fleet, agent)
-    examined, clicks, rounds, _ = one.counts.tolist()
-    taken = Statistics(one.buffer_gram.copy(), one.buffer_moment.copy(), examined, clicks, rounds)
-    one.buffer_gram[:] = 0.0
-    one.buffer_moment[:] = 0.0
-    one.counts[: kernels.ARRIVALS] = 0
-    return taken
 
 
 def shards(window: kernels.Window, present: NDArray[np.int64], threads: int) -> list[NDArray[np.int64]]:

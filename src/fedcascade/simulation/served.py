@@ -90,6 +90,7 @@ def advance(
         one.theta[:] = theta
         one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(max(0.0, log_det + rules.beta_shift))
         margin = load(one.theta, one.root, one.numbers[BETA], scratch)
+        scratch.true_theta[: theta.size] = world.thetas[user]
         kernels._play(world, rules, world.thetas[user], one, window, scratch, window.first + i, margin)
         _add(graph.held, user, one)
         _add(graph.pooled, label, one)

@@ -44,11 +44,13 @@ def advance(
     for i in range(begin, end):
         agent, t = turns.agents[i], window.first + i
         one = kernels.one_of(fleet, agent)
+        theta = world.thetas[turns.users[i]]
+        scratch.true_theta[: theta.size] = theta
         if personal:
             margin = load(one.theta, one.root, one.numbers[BETA], scratch)
         else:
             margin = kernels._prepare(rules, one, scratch)
-        kernels._play(world, rules, world.thetas[turns.users[i]], one, window, scratch, t, margin)
+        kernels._play(world, rules, theta, one, window, scratch, t, margin)
         if personal:
             _see(own, agent, window, scratch, i)
         fired = kernels._fires(world.seed, rules, one, t)

@@ -15,7 +15,7 @@ from fedcascade.learning.confidence import Problem
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation import exact, kernels
+from fedcascade.simulation import compiling, exact, kernels
 from fedcascade.simulation.lists import make_scratch
 
 _SMALL: dict[str, Any] = {"users": 2, "clusters": 1, "dimension": 3, "items": 4}
@@ -23,8 +23,8 @@ _SMALL: dict[str, Any] = {"users": 2, "clusters": 1, "dimension": 3, "items": 4}
 
 def compile_round() -> None:
     """Compile what happens within a round, which takes about as long as everything around it."""
-    world = exact.compile_world(Synthetic(**_SMALL))
-    one = kernels.one_of(exact.empty_fleet(2, 3), 0)
+    world = compiling.compile_world(Synthetic(**_SMALL))
+    one = kernels.one_of(compiling.empty_fleet(2, 3), 0)
     numbers, flags, lists = np.zeros(1, np.int64), np.zeros(1, np.bool_), np.zeros((0, 1), np.int32)
     window = kernels.Window(
         1, numbers, numbers, numbers, numbers, numbers, np.zeros(1), flags, np.zeros(1, np.int64), lists
@@ -34,14 +34,14 @@ def compile_round() -> None:
 
 def _rules() -> kernels.Rules:
     problem = Problem(users=2, dimension=3, list_length=1, rounds=2)
-    return exact.compile_rules(POLICIES["fedind"], TopK(length=1), problem)
+    return compiling.compile_rules(POLICIES["fedind"], TopK(length=1), problem)
 
 
 def compile_around() -> None:
     """Compile what happens between rounds: who arrives, estimates, triggers."""
     kernels.sort_rounds(Synthetic(**_SMALL).arrivals(1, 2), 1, 2)
     _ = Ridge(Statistics.zero(3), 1.0).theta
-    one = kernels.one_of(exact.empty_fleet(2, 3), 0)
+    one = kernels.one_of(compiling.empty_fleet(2, 3), 0)
     kernels._prepare(_rules(), one, make_scratch(3, 4, 1))
     kernels._fires(np.uint64(0), _rules(), one, 1)
 

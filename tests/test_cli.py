@@ -99,7 +99,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["run", "policies", "--version"]),
+        (["--help"], ["run", "policies", "reproduce", "experiment", "report", "--version"]),
         (["run", "--help"], ["--policy", "--rounds", "--lambda", "--alpha-c", "--clusters", "--json"]),
         (["policies", "--help"], ["--json"]),
         (["theory", "--help"], ["--users", "--gamma", "--lambda-x", "--sigma", "--json"]),

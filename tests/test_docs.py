@@ -1,9 +1,9 @@
 """The documentation runs: its Python blocks, its commands, and every name that it points to.
 
 A page runs from top to bottom in a folder of its own. A ``python`` block runs, all blocks of a page in one namespace; a
-``text`` block right after it is what it prints. A ``toml`` block that starts with a comment that is a file's name is
-written to that file, in an empty folder. A ``console`` block that starts with ``$ fedcascade`` runs, and what follows
-is what it prints; ``...`` stands for what depends on the machine, and line breaks may be moved.
+``text`` block right after it is what it prints. A ``toml`` block that starts with a file's name in a comment is that
+file. A ``console`` block that starts with ``$ fedcascade`` runs, and what follows is what it prints; ``...`` stands for
+what depends on the machine, and line breaks may be moved.
 """
 
 import ast

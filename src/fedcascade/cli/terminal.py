@@ -94,13 +94,15 @@ def summary_table(lines: Iterable["Line"]) -> Table:
 
 
 def claims_table(claims: Iterable["Claim"]) -> Table:
-    """The paper's claims beside our figures."""
+    """The paper's claims beside our figures; what was not judged is in the report alone."""
     from fedcascade.experiments.paper_report import difference, ours, paper_says
 
     table = Table(title="the paper | ours", title_justify="left")
     for name in ("where", "claim", "paper", "ours", "difference", "verdict"):
         table.add_column(name, justify="right" if name in {"paper", "ours", "difference"} else "left")
     for claim in claims:
+        if claim.verdict == "not judged":
+            continue
         table.add_row(claim.place, claim.text, paper_says(claim), ours(claim), difference(claim), claim.verdict)
     return table
 

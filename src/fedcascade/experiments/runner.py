@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedcascade.checks import require
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import Job, Run, check, runs_of
 from fedcascade.experiments.plan import Plan
@@ -28,9 +27,9 @@ def execute(
     started = time.perf_counter()
     runs = runs_of(plans)
     check(runs)
+    _make(folder)
     jobs = {run.job.key: run.job for run in runs}
     missing = [job for job in jobs.values() if results.saved(folder, job) is None]
-    _make(folder)
     _play(missing, folder, scheduler, lambda done, rounds: progress(_so_far(jobs, missing, done, rounds)))
     results.write_tables(folder, plans, runs, time.perf_counter() - started)
     return runs
@@ -52,5 +51,5 @@ def _so_far(jobs: dict[str, Job], missing: Sequence[Job], done: int, rounds: int
 def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        require(False, f"'{folder}' cannot hold results: a file is in the way")
+    except OSError as error:
+        raise ValueError(f"'{folder}' cannot hold results: {error.strerror}; name another folder with --out") from None

@@ -1,0 +1,20 @@
+"""Compiling ahead compiles what runs use, and nothing else."""
+
+import pytest
+
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES
+from fedcascade.simulation import kernels
+from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.warm import STAGES
+
+
+@pytest.mark.parametrize("name", ["_play", "_prepare", "_fires", "advance", "sort_rounds"])
+def test_runs_find_what_was_compiled_ahead(name: str) -> None:
+    for stage in STAGES:
+        for part in stage:
+            part()
+    for policy in ("fedc3ucb-h", "fedind"):
+        simulate(Synthetic(users=4, clusters=2, dimension=5, items=10), POLICIES[policy], rounds=50)
+    # A second signature would mean that one of the two was compiled in vain.
+    assert len(getattr(kernels, name).signatures) == 1

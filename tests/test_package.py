@@ -10,7 +10,10 @@ import pytest
 
 import fedcascade
 
-BLOCKED = ("rich", "cyclopts", "scipy", "networkx", "msgspec", "polars", "matplotlib")
+BLOCKED = (
+    *("rich", "cyclopts", "scipy", "networkx", "msgspec", "polars", "matplotlib"),
+    *("litestar", "uvicorn", "httpx2", "cryptography", "psycopg", "prometheus_client"),
+)
 BLOCK = f"""
 import sys
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import POLICIES, Policy, policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
-    from fedcascade.service.remote import connect, connect_async
+    from fedcascade.service.remote import connect, connect_async  # noqa: F401
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
@@ -35,6 +35,7 @@ _HOME = {
     "simulate": "simulation.engines",
 }
 
+# ``connect`` and ``connect_async`` need the extra ``service``, so a star import leaves them out.
 __all__ = [
     "POLICIES",
     "Agent",
@@ -46,8 +47,6 @@ __all__ = [
     "TopK",
     "Trace",
     "__version__",
-    "connect",
-    "connect_async",
     "policy",
     "simulate",
 ]

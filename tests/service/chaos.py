@@ -75,7 +75,7 @@ def enrolled(url: str, path: Path) -> RemoteAgent:
         transport.close()
         path.with_suffix(".token").write_text(token, encoding="utf-8")
     token = path.with_suffix(".token").read_text(encoding="utf-8")
-    return connect(url, store=str(path), token=token, policy=SPEAKS_ALWAYS, min_observations=0, first_pause=0.02)
+    return connect(url, store=str(path), token=token, policy=SPEAKS_ALWAYS, min_observations=0, pauses=(0.02, 1.0))
 
 
 def patiently(attempt: Callable[[], RemoteAgent]) -> RemoteAgent:
@@ -99,7 +99,7 @@ def live(agent: RemoteAgent) -> None:
         item[0, axis] = 1.0
         agent.feedback(agent.recommend(item, 1), 0)
         time.sleep(0.005)
-    if not agent.flush(60):
+    if not agent.flush(120):
         raise TimeoutError(f"agent {agent.id} was not answered: {agent.trouble}")
     agent.close()
 

@@ -48,7 +48,7 @@ def test_a_bad_network_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> N
                         policy=policy,
                         min_observations=0,
                         transport=faulty,
-                        first_pause=0.001,
+                        pauses=(0.001, 0.1),
                     )
                     break
                 except ConnectionError:

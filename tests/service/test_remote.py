@@ -54,7 +54,7 @@ def running(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def made(running: Running, path: Path, switch: Switch | None = None, **options) -> RemoteAgent:  # type: ignore[no-untyped-def]
     [token] = running.operator.enrolment_tokens()
-    options = {"policy": TALKATIVE, "min_observations": 0, "first_pause": 0.005} | options
+    options = {"policy": TALKATIVE, "min_observations": 0, "pauses": (0.005, 1.0)} | options
     return connect("", store=str(path), token=token, transport=switch or Switch(running), **options)
 
 
@@ -94,7 +94,7 @@ def test_decisions_do_not_wait_for_a_network_that_is_down_and_nothing_is_lost(ru
     assert not agent.flush(0.05)
     assert "down" in (agent.trouble or "")
     agent.close()
-    offline = connect("", store=str(tmp_path / "agent.db"), transport=switch, policy=TALKATIVE, first_pause=0.005)
+    offline = connect("", store=str(tmp_path / "agent.db"), transport=switch, policy=TALKATIVE, pauses=(0.005, 1.0))
     assert offline.unsent == 30
     play(offline, 1)
     switch.up = True
@@ -105,12 +105,12 @@ def test_decisions_do_not_wait_for_a_network_that_is_down_and_nothing_is_lost(ru
 
 
 def test_the_network_is_not_hammered_while_it_is_down() -> None:
-    longest = [pause(failures, 0.25, None, lambda: 1.0) for failures in range(1, 20)]
+    longest = [pause(failures, remote.PAUSES, None, lambda: 1.0) for failures in range(1, 20)]
     assert longest[:4] == [0.25, 0.5, 1.0, 2.0]
-    assert longest[-1] == remote.LONGEST_PAUSE
-    assert pause(3, 0.25, None, lambda: 0.0) == 0.5  # jitter: half to all of it
-    assert pause(1, 0.25, 7.0) == 7.0  # the server asked for more
-    assert pause(10_000, 0.25, None) <= remote.LONGEST_PAUSE
+    assert longest[-1] == remote.PAUSES[1]
+    assert pause(3, remote.PAUSES, None, lambda: 0.0) == 0.5  # jitter: half to all of it
+    assert pause(1, remote.PAUSES, 7.0) == 7.0  # the server asked for more
+    assert pause(10_000, remote.PAUSES, None) <= remote.PAUSES[1]
 
 
 def test_an_open_list_survives_a_restart_and_is_answered_once(running: Running, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             warnings.showwarning = lambda message, *_, **__: print(f"fedcascade: {message}", file=sys.stderr)
             app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
-    except (ValueError, CycloptsError) as error:
+    except (ValueError, ImportError, CycloptsError) as error:
         line = " ".join(str(error).split())
         print(f"fedcascade: {line}", file=sys.stderr)
         sys.exit(2)

@@ -1,6 +1,8 @@
 """Commands of the service: serve, enroll, revoke, forget, swarm."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +22,8 @@ def say(line: str) -> None:
     print(f"fedcascade: {line}", file=sys.stderr, flush=True)
 
 
-def operator_of(url: str, token_file: Path) -> "Operator":
+@contextmanager
+def operator_of(url: str, token_file: Path) -> Iterator["Operator"]:
     """Speak to a server as its operator."""
     from fedcascade.service.client import Operator
     from fedcascade.service.transport import Http
@@ -29,7 +32,11 @@ def operator_of(url: str, token_file: Path) -> "Operator":
         token = token_file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ValueError(f"cannot read the operator's token from '{token_file}': {error.strerror}") from None
-    return Operator(Http(url), token)
+    transport = Http(url)
+    try:
+        yield Operator(transport, token)
+    finally:
+        transport.close()
 
 
 def serve(
@@ -88,8 +95,9 @@ def enroll(
 
     Example: fedcascade enroll --url http://127.0.0.1:8777 --count 3
     """
-    for token in operator_of(url, operator_token).enrolment_tokens(count, valid_days * 86_400):
-        print(token)
+    with operator_of(url, operator_token) as operator:
+        for token in operator.enrolment_tokens(count, valid_days * 86_400):
+            print(token)
 
 
 def revoke(agent: Whole, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
@@ -100,7 +108,8 @@ def revoke(agent: Whole, *, url: Url = LOCAL, operator_token: OperatorToken = TO
         url: address of the server.
         operator_token: file that holds the operator's token.
     """
-    operator_of(url, operator_token).revoke(agent)
+    with operator_of(url, operator_token) as operator:
+        operator.revoke(agent)
     say(f"agent {agent} may not speak any more")
 
 
@@ -112,7 +121,8 @@ def forget(agent: Whole, *, url: Url = LOCAL, operator_token: OperatorToken = TO
         url: address of the server.
         operator_token: file that holds the operator's token.
     """
-    operator_of(url, operator_token).forget(agent)
+    with operator_of(url, operator_token) as operator:
+        operator.forget(agent)
     say(f"agent {agent} is forgotten")
 
 
@@ -153,16 +163,14 @@ def swarm(
     from fedcascade.service.transport import Http
     from fedcascade.simulation.summary import summarise
 
-    operator = operator_of(url, operator_token)
-    offered = terms(operator.transport)
-    policy = policy_of(offered)
-    world = replace(world, users=agents or world.users, dimension=offered.dimension)
-    floor = 0 if lockstep else 2 * offered.dimension
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    with terminal.progress_bars() as bars:
+    with operator_of(url, operator_token) as operator, terminal.progress_bars() as bars:
+        offered = terms(operator.transport)
+        policy = policy_of(offered)
+        floor = 0 if lockstep else 2 * offered.dimension
         trace = play(
-            world.build(),
+            replace(world, users=agents or world.users, dimension=offered.dimension).build(),
             policy,
             rounds=rounds,
             operator=operator,

@@ -135,8 +135,11 @@ async def message_of(request: Asked, kind: type[Kind]) -> Kind:
 
 
 def agent_of(request: Asked) -> int:
-    """The agent that a path names."""
-    return int(request.path_params["agent"])
+    """The agent that a path names; a number that no store can hold is nobody's."""
+    agent = int(request.path_params["agent"])
+    if not 0 < agent < 2**63:
+        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    return agent
 
 
 def service_of(request: Asked) -> Service:

@@ -26,7 +26,7 @@ from fedcascade.service.local import Clock, LocalStore
 from fedcascade.service.transport import Http, Transport
 
 log = logging.getLogger("fedcascade.agent")
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 300.0
+PAUSES = (0.25, 300.0)
 
 
 class RemoteAgent:
@@ -40,7 +40,7 @@ class RemoteAgent:
         policy: Policy | None,
         oracle: Oracle | None,
         min_observations: int | None,
-        first_pause: float,
+        pauses: tuple[float, float],
     ) -> None:
         welcome = msgspec.json.decode(store.setting("welcome") or b"", type=wire.Welcome)
         self.id = welcome.agent
@@ -52,7 +52,7 @@ class RemoteAgent:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closed = False
-        self._first_pause = first_pause
+        self._pauses = pauses
         self._clock = Clock()
         self.trouble: str | None = None
         floor = 2 * self.dimension if min_observations is None else min_observations
@@ -186,11 +186,11 @@ class RemoteAgent:
                 failures += 1
                 self.trouble = str(error)
                 log.info("upload %d waits: %s", upload.sequence, error)
-                self._pause(pause(failures, self._first_pause, getattr(error, "retry_after", None)))
+                self._pause(pause(failures, self._pauses, getattr(error, "retry_after", None)))
             except Exception:  # a reply that cannot be understood must not end the thread
                 failures += 1
                 log.exception("upload %d waits", upload.sequence)
-                self._pause(pause(failures, self._first_pause, None))
+                self._pause(pause(failures, self._pauses, None))
 
     def _next(self) -> Upload | None:
         with self._lock:
@@ -257,7 +257,7 @@ def connect(
     min_observations: int | None = None,
     transport: Transport | None = None,
     protocol: int = wire.PROTOCOLS[-1],
-    first_pause: float = FIRST_PAUSE,
+    pauses: tuple[float, float] = PAUSES,
 ) -> RemoteAgent:
     """An agent of the server at ``url``. The first time it enrols, and needs the server; later it also starts offline.
 
@@ -270,7 +270,7 @@ def connect(
         min_observations: an upload never holds fewer; 2 d if None. One observation would reveal itself.
         transport: how requests travel; HTTP to ``url`` if None.
         protocol: the version to speak.
-        first_pause: seconds before the first retry; doubles with every failure, with jitter.
+        pauses: seconds before the first retry, which double with every failure, and the longest they become.
     """
     if min_observations is not None:
         whole("min_observations", min_observations, 0)
@@ -285,7 +285,7 @@ def connect(
             policy=policy,
             oracle=oracle,
             min_observations=min_observations,
-            first_pause=first_pause,
+            pauses=pauses,
         )
     except BaseException:
         kept.close()
@@ -322,7 +322,9 @@ def with_floor(row: Policy, observations: int) -> Policy:
     return replace(row, trigger=AtLeast(trigger=row.trigger, observations=observations)) if observations else row
 
 
-def pause(failures: int, first: float, retry_after: float | None, luck: Callable[[], float] = random.random) -> float:
+def pause(
+    failures: int, pauses: tuple[float, float], retry_after: float | None, luck: Callable[[], float] = random.random
+) -> float:
     """Seconds until the next try: exponential backoff with jitter, and never sooner than the server asked for."""
-    longest = min(LONGEST_PAUSE, first * 2.0 ** min(failures - 1, 30))
-    return max(retry_after or 0.0, longest * (0.5 + 0.5 * luck()))
+    first, longest = pauses
+    return max(retry_after or 0.0, min(longest, first * 2.0 ** min(failures - 1, 30)) * (0.5 + 0.5 * luck()))

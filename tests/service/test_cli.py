@@ -1,0 +1,137 @@
+"""The commands of the service, against a real server process."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedcascade.cli import main
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service.remote import connect
+from fedcascade.simulation.engines import simulate
+
+from .helpers import Process
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
+    server = Process(tmp_path_factory.mktemp("cli"), "sqlite:///store.db", dimension=5).start()
+    server.running().transport.close()
+    yield server
+    server.stop()
+
+
+def told(process: Process) -> list[str]:
+    return ["--url", process.url, "--operator-token", str(process.folder / "operator.token")]
+
+
+def test_enroll_revoke_and_forget(process: Process, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["enroll", *told(process), "--count", "2"])
+    first, second = capsys.readouterr().out.split()
+    agents = [
+        connect(process.url, store=str(tmp_path / f"{n}.db"), token=token) for n, token in enumerate((first, second))
+    ]
+    main(["revoke", str(agents[0].id), *told(process)])
+    main(["forget", str(agents[1].id), *told(process)])
+    for agent in agents:
+        agent.close()
+    said = capsys.readouterr().err
+    assert f"agent {agents[0].id} may not speak" in said
+    assert f"agent {agents[1].id} is forgotten" in said
+    with pytest.raises(SystemExit) as ended:
+        main(["forget", "4711", *told(process)])
+    assert ended.value.code == 2
+    assert "there is no agent 4711" in capsys.readouterr().err
+
+
+def test_a_swarm_in_lockstep_prints_what_run_prints(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["swarm", *told(process), "--agents", "4", "--rounds", "300", "--clusters", "2", "--items", "12",
+          "--lockstep", "--json"])  # fmt: skip
+    swarm = json.loads(capsys.readouterr().out)
+    world = Synthetic(users=4, clusters=2, dimension=5, items=12)
+    trace = simulate(world, POLICIES["fedc3ucb-h"], rounds=300)
+    assert (swarm["engine"], swarm["regret"], swarm["reward"]) == ("swarm", trace.regret, trace.reward)
+    assert swarm["communications"]["total"] == trace.communications() > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "--policy", "known-clusters"], "yardstick"),
+        (["serve", "--policy", "fedc3ucb"], "did you mean 'fedc3ucb-h'"),
+        (["serve", "--store", "nonsense"], "a store must be"),
+        (["serve", "--tls-cert", "chain.pem"], "both a certificate and a key"),
+        (["serve", "--dimension", "0"], "dimension must be"),
+        (["enroll", "--operator-token", "missing.token"], "cannot read the operator's token"),
+        (["enroll", "--url", "ftp://x"], "a server's address looks like"),
+        (["enroll", "--url", "http://127.0.0.1:1"], "cannot reach the server"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if arguments[0] == "enroll" and "--operator-token" not in arguments:
+        (tmp_path / "operator.token").write_text("x" * 43, encoding="utf-8")
+    if arguments[0] == "serve":
+        arguments = [*arguments, "--port", "0"]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_a_store_of_another_dimension_is_refused(process: Process) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fedcascade",
+            "serve",
+            "--store",
+            "sqlite:///store.db",
+            "--dimension",
+            "6",
+            "--port",
+            "0",
+        ],
+        cwd=process.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "uploads of dimension 5" in done.stderr
+
+
+def test_tls(tmp_path: Path) -> None:
+    """A server with a certificate of its own speaks https, and a client that knows the certificate trusts it."""
+    import ssl
+
+    from fedcascade.service.transport import Http
+
+    made = subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
+         "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+        cwd=tmp_path, capture_output=True, check=False,
+    )  # fmt: skip
+    if made.returncode:
+        pytest.skip("openssl is not installed")
+    server = Process(tmp_path, "sqlite:///store.db", "--tls-cert", "cert.pem", "--tls-key", "key.pem").start()
+    try:
+        url = f"https://127.0.0.1:{server.port}"
+        trusting = Http(url, verify=ssl.create_default_context(cafile=str(tmp_path / "cert.pem")))
+        assert trusting.send("GET", "/healthz", b"", {}).status == 200
+        trusting.close()
+        careful = Http(url)
+        with pytest.raises(ConnectionError, match="certificate"):
+            careful.send("GET", "/healthz", b"", {})
+        careful.close()
+    finally:
+        server.stop()

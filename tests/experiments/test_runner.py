@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,23 +156,22 @@ def test_a_record_that_is_there_is_whole(small_plan: Plan, small_folder: Path) -
     assert not [path for path in small_folder.rglob("*") if path.name.startswith(".")]
 
 
-def killed_at_random(folder: Path, plan: Path, times: int, luck: random.Random) -> int:
-    """Start the command and kill it, process by process or all of it, so many times; returns how often it was cut."""
-    command = [sys.executable, "-m", "fedcascade", "experiment", str(plan), "--out", str(folder), "--jobs", "2"]
-    cut = 0
-    for _ in range(times):
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        try:
-            process.wait(timeout=luck.uniform(0.5, 6.0))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            cut += 1
+def command(plan: Path, folder: Path) -> list[str]:
+    return [sys.executable, "-m", "fedcascade", "experiment", str(plan), "--out", str(folder), "--jobs", "2"]
+
+
+def kill_after(seconds: float, asked: list[str]) -> bool:
+    """Start a command and kill it after so many seconds; returns whether it was still at work."""
+    process = subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return True
+    finally:
         wait_until_nobody_is_left(process.pid)
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True, timeout=300)
-    return cut
+    return False
 
 
 def wait_until_nobody_is_left(group: int) -> None:
@@ -188,10 +188,16 @@ def wait_until_nobody_is_left(group: int) -> None:
 
 @pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
 def test_killed_at_random_moments_the_results_are_those_of_an_unbroken_run(tmp_path: Path, times: int) -> None:
-    plan = tmp_path / "plan.toml"
+    plan, unbroken, broken = (tmp_path / name for name in ("plan.toml", "unbroken", "broken"))
     plan.write_text(SMALL.replace("6_000", "40_000").replace("seeds = 2", "seeds = 4"))
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    execute([read_plan(plan.read_text())], unbroken, local(workers=2), lambda _: None)
-    cut = killed_at_random(broken, plan, times, random.Random())
-    assert cut >= 1
+    started = time.monotonic()
+    subprocess.run(command(plan, unbroken), stdout=subprocess.DEVNULL, check=True, timeout=300)
+    whole = time.monotonic() - started
+    cut = 0
+    while cut < times:
+        cut += kill_after(random.uniform(0.3, 1.0) * whole, command(plan, broken))
+        if (broken / results.MANIFEST).exists() and cut < times:  # it got to the end: start afresh
+            assert tables(broken) == tables(unbroken)
+            shutil.rmtree(broken)
+    subprocess.run(command(plan, broken), stdout=subprocess.DEVNULL, check=True, timeout=300)
     assert tables(broken) == tables(unbroken)

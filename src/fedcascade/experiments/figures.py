@@ -62,7 +62,7 @@ def curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         lines = [line for _, line in sorted(drawn, key=lambda pair: -pair[0])]
-        axes.legend(handles=lines, loc="best" if quantity == "clustering_error" else "upper left")
+        axes.legend(handles=lines, loc="best")
     return figure
 
 
@@ -75,7 +75,9 @@ def _draw(axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, n
     )
     rounds, mean, deviation = (own[name].to_numpy() for name in ("round", "mean", "deviation"))
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-    axes.fill_between(rounds, np.maximum(mean - deviation, 0), mean + deviation, color=colour, alpha=0.18, linewidth=0)
+    most = 1.0 if quantity == "clustering_error" else np.inf
+    low, high = np.maximum(mean - deviation, 0), np.minimum(mean + deviation, most)
+    axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
     (line,) = axes.plot(rounds, mean, dash, color=colour, label=system)
     return float(mean[-1]), line
 

@@ -14,7 +14,8 @@ h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 4px; }
 h2 { font-size: 1.2rem; margin: 44px 0 10px; }
 p { max-width: 78ch; margin: 8px 0; }
 .dim, caption { color: var(--dim); }
-.card { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; overflow-x: auto; }
+.card { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px;
+  overflow-x: auto; margin: 0 0 16px; }
 .tally { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
 .tally div { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 10px 18px; }
 .tally b { display: block; font-size: 1.7rem; line-height: 1.2; }
@@ -67,10 +68,8 @@ def table(
 
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     above = f"<caption>{text(caption)}</caption>" if caption else ""
-    return Html(
-        f"<div class=card><table>{above}<thead><tr>{cells(header, 'th')}</tr></thead>"
-        f"<tbody>{body}</tbody></table></div>"
-    )
+    head = f"<thead><tr>{cells(header, 'th')}</tr></thead>" if any(header) else ""
+    return Html(f"<div class=card><table>{above}{head}<tbody>{body}</tbody></table></div>")
 
 
 def drawing(svg: str, caption: str) -> Html:

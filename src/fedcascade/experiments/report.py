@@ -70,7 +70,10 @@ def overview(results: Results) -> str:
 def _of_environment(results: Results, plan: Plan, environment: str) -> Html:
     systems = [system.label for system in plan.systems]
     lines = [line for line in summary(results) if (line.experiment, line.environment) == (plan.name, environment)]
-    drawn = [draw(results, plan.name, environment, quantity, environment, systems) for quantity in QUANTITIES]
+    drawn = [
+        draw(results, plan.name, environment, quantity, f"{environment}: {words}", systems)
+        for quantity, words in QUANTITIES.items()
+    ]
     runs = f"{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
     return page.section(f"{plan.title}: {environment}", totals(lines, runs), page.gallery(drawn))
 
@@ -101,7 +104,9 @@ def draw(
     figure = figures.curves(named, quantity, title, [names.get(system, system) for system in systems])
     plain = "".join(letter if letter.isalnum() else "-" for letter in f"{experiment}-{environment}-{quantity}".lower())
     svg = figures.save(figure, results.folder / "figures", file or plain)
-    return page.drawing(svg, f"{title}: {QUANTITIES[quantity]}, mean of the runs and one standard deviation.")
+    return page.drawing(
+        svg, f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs ± one standard deviation."
+    )
 
 
 def making(results: Results) -> Html:

@@ -77,12 +77,11 @@ class Load:
         self.offers = offers
         self.sent = 0
         self.latencies: list[float] = []
-        self.moments: list[float] = []
 
     async def run(self, port: int, seconds: float, connections: int) -> float:
         """Uploads per second."""
         started = time.perf_counter()
-        self.latencies, self.moments = [], []
+        self.latencies = []
         await asyncio.gather(*(self._pump(port, started + seconds) for _ in range(connections)))
         return len(self.latencies) / (time.perf_counter() - started)
 
@@ -148,9 +147,11 @@ async def watch(pid: int, seconds: float, readings: list[float]) -> None:
         await asyncio.sleep(min(5.0, seconds / 10))
 
 
-async def loaded(load: Load, port: int, pid: int, seconds: float, connections: int) -> dict[str, object]:
-    """Throughput, latency and memory under load."""
-    await load.run(port, 2.0, connections)  # compiled functions are loaded, all agents are known
+async def loaded(load: Load, port: int, pid: int, seconds: float, connections: int, warm: int = 0) -> dict[str, object]:
+    """Throughput, latency and memory under load, after ``warm`` uploads: then all agents have joined."""
+    await load.run(port, 2.0, connections)
+    while load.sent < warm:
+        await load.run(port, 2.0, connections)
     readings: list[float] = []
     before = cpu_seconds(pid)
     watching = asyncio.create_task(watch(pid, seconds, readings))
@@ -190,7 +191,7 @@ def main() -> None:
         with server(folder, "--batch", "1") as (port, pid, _):
             single = uvloop.run(loaded(load, port, pid, given.single_seconds, given.connections))
         with server(folder) as (port, pid, _):
-            group = uvloop.run(loaded(load, port, pid, given.seconds, given.connections))
+            group = uvloop.run(loaded(load, port, pid, given.seconds, given.connections, given.agents + 1))
             while load.sent < given.log:
                 uvloop.run(load.run(port, 5.0, given.connections))
             os.kill(pid, 9)  # no snapshot at the end: the next start replays

@@ -42,7 +42,7 @@ def assert_same(trace: Trace, simulated: Trace) -> None:
 @pytest.mark.parametrize("name", ["fedc3ucb-h", "force-comm", "fedlinucb"])
 def test_in_process_the_exchanges_are_those_of_the_simulator(name: str, tmp_path: Path) -> None:
     policy = tuned(name)
-    simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5)
+    simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         trace = swarm(
             WORLD,
@@ -64,7 +64,7 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(name: str, tmp_path
 
 def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> None:
     policy = tuned("fedc3ucb-h")
-    simulated = simulate(WORLD, policy, rounds=1_000, oracle=TopK(length=3), checkpoints=5)
+    simulated = simulate(WORLD, policy, rounds=1_000, oracle=TopK(length=3), checkpoints=5, engine="reference")
     process = Process(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
     try:
         running = process.running()

@@ -51,7 +51,8 @@ def test_the_parts_of_a_row(name: str) -> None:
     assert row.name == name
     assert (row.grouping, row.trigger, row.decision) == PARTS[name]
     own = name.startswith("async-linucb")
-    assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=10.5))
+    beta = 2.0 if name == "fedc3ucb-e" else 10.5
+    assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=beta))
     assert row.lambda_ == (0.1 if own else 4.0)
     assert row.answers == ANSWERS.get(name, Asker())
     assert (row.personal is not None) == (name == "async-linucb-am")

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for_process
 from typing import Any
@@ -45,8 +45,12 @@ def _local(jobs: Sequence[Job], tell: Tell, workers: int) -> Iterator[tuple[Job,
         while pending:
             done, _ = wait(pending, LOOK_EVERY, FIRST_COMPLETED)
             tell(counter.value)
-            for future in done:
+            for future in sorted(done, key=_failed):  # a failure must not hide what ended beside it
                 yield pending.pop(future), future.result()
+
+
+def _failed(future: Future[Record]) -> bool:
+    return future.exception() is not None
 
 
 @contextmanager

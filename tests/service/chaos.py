@@ -211,7 +211,7 @@ def count(store_url: str) -> dict[str, int]:
 def chaos(folder: Path, store: str, *, kills: int, agents: int = 3, servers: int = 1, seed: int = 0) -> dict[str, int]:
     """Kill servers as often as asked, and agents beside them; then count."""
     run = Chaos(folder, store, agents, servers, seed)
-    while run.killed["server"] < kills:
+    while run.killed["server"] < kills or run.killed["agent"] == 0:
         run.kill_one()
     run.finish()
     return {**run.killed, **count(store)}

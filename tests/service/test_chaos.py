@@ -81,7 +81,7 @@ def run_chaos(*options: str, timeout: float) -> dict[str, int]:
 
 def test_killed_servers_and_agents_lose_and_double_nothing() -> None:
     found = run_chaos("--kills", "5", "--seed", "4", timeout=120)
-    assert found["server"] == 5
+    assert found["server"] >= 5
     assert found["agent"] >= 1
     assert found["uploads"] == found["agents"] * 12 > 0
     assert (found["lost"], found["doubled"], found["replay_differs"]) == (0, 0, 0)

@@ -64,9 +64,9 @@ class Fold:
         place = self._place(entry.agent)
         assert self.server is not None
         upload = Upload(agent=place, sequence=entry.sequence, cause=entry.cause, statistics=statistics)
-        [download] = self.server.receive(upload)
+        downloads = self.server.receive(upload)
         self.position = entry.position
-        return download
+        return next(download for download in downloads if download.agent == place)  # others are told when they ask
 
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from fedcascade.federation.evidence import Evidence, EvidenceGroups
+from fedcascade.federation.evidence import Evidence, evidence
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
 
@@ -37,17 +37,18 @@ def test_the_evidence_is_the_log_marginal_likelihood_against_noise_alone(rows, p
     noise = variance * np.eye(rows)
     with_theta = multivariate_normal.logpdf(y, cov=noise + (variance / prior) * x64 @ x64.T)
     without = multivariate_normal.logpdf(y, cov=noise)
-    ours = Evidence(prior=prior, variance=variance).of(gathered(x, clicks))
+    ours = evidence(gathered(x, clicks), prior=prior, variance=variance)
     assert ours == pytest.approx(with_theta - without, rel=1e-6, abs=1e-6)
 
 
 def test_evidence_is_zero_without_data_and_tells_equals_from_unequals() -> None:
-    evidence = Evidence()
+    def known(statistics: Statistics) -> float:
+        return evidence(statistics, variance=0.2, prior=4.0)
 
     def factor(one: Statistics, other: Statistics) -> float:
-        return evidence.of(one + other) - evidence.of(one) - evidence.of(other)
+        return known(one + other) - known(one) - known(other)
 
-    assert evidence.of(Statistics.zero(4)) == 0.0
+    assert known(Statistics.zero(4)) == 0.0
     east, also_east = (gathered(*drawn(lifted(1, 0, 0), 3_000, seed)) for seed in (1, 2))
     west = gathered(*drawn(lifted(-1, 0, 0), 3_000, 3))
     assert factor(east, also_east) > 4.0
@@ -56,7 +57,7 @@ def test_evidence_is_zero_without_data_and_tells_equals_from_unequals() -> None:
 
 def test_agents_start_apart_join_their_like_and_sums_stay_right() -> None:
     holdings = Holdings(6, 4, 4.0)
-    groups = EvidenceGroups(holdings, Evidence())
+    groups = Evidence().begin(holdings, None)
     assert len(set(groups.labels.tolist())) == 6
     thetas = [lifted(1, 0, 0), lifted(0, -1, 0)]
     for step in range(60):
@@ -75,7 +76,7 @@ def test_agents_start_apart_join_their_like_and_sums_stay_right() -> None:
 
 def test_an_agent_whose_taste_has_changed_leaves() -> None:
     holdings = Holdings(3, 4, 4.0)
-    groups = EvidenceGroups(holdings, Evidence())
+    groups = Evidence().begin(holdings, None)
     for step in range(30):
         agent = step % 3
         upload = gathered(*drawn(lifted(1, 0, 0), 100, step))
@@ -96,7 +97,7 @@ def test_constants_that_make_no_sense_are_refused(constants) -> None:
 
 def test_a_newcomer_starts_apart_and_one_who_leaves_takes_its_data_along() -> None:
     holdings = Holdings(2, 4, 4.0)
-    groups = EvidenceGroups(holdings, Evidence())
+    groups = Evidence().begin(holdings, None)
     for step in range(20):
         upload = gathered(*drawn(lifted(1, 0, 0), 100, step))
         holdings.add(step % 2, upload)

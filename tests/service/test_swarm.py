@@ -39,7 +39,7 @@ def assert_same(trace: Trace, simulated: Trace) -> None:
     assert trace.observations == simulated.observations
 
 
-@pytest.mark.parametrize("name", ["fedc3ucb-h", "force-comm", "fedlinucb"])
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e"])
 def test_in_process_the_exchanges_are_those_of_the_simulator(name: str, tmp_path: Path) -> None:
     policy = tuned(name)
     simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")

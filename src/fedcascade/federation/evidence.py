@@ -40,21 +40,24 @@ class Evidence:
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """Everybody apart."""
-        return EvidenceGroups(holdings, self)
+        return EvidenceGroups(holdings, hurdle=self.hurdle, variance=self.variance, prior=self.prior)
 
-    def of(self, statistics: Statistics) -> float:
-        """E(S, b)."""
-        ridge = Ridge(statistics, self.prior)
-        fit = float(statistics.moment @ ridge.theta) / self.variance
-        return 0.5 * (fit - ridge.log_det + statistics.dimension * math.log(self.prior))
+
+def evidence(statistics: Statistics, *, variance: float, prior: float) -> float:
+    """E(S, b)."""
+    ridge = Ridge(statistics, prior)
+    fit = float(statistics.moment @ ridge.theta) / variance
+    return 0.5 * (fit - ridge.log_det + statistics.dimension * math.log(prior))
 
 
 class EvidenceGroups(Groups):
     """The state of a grouping by evidence: a partition in which an agent may move at each of its uploads."""
 
-    def __init__(self, holdings: Holdings, evidence: Evidence) -> None:
+    def __init__(self, holdings: Holdings, *, hurdle: float, variance: float, prior: float) -> None:
         super().__init__(holdings, np.arange(len(holdings), dtype=np.int64))
-        self.evidence = evidence
+        self.hurdle = hurdle
+        self.variance = variance
+        self.prior = prior
         self._known = dict.fromkeys(self._pooled, 0.0)
 
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002 (the holdings have it already)
@@ -80,14 +83,14 @@ class EvidenceGroups(Groups):
 
     def _best_group(self, own: Statistics) -> int:
         """The group with the most evidence that ``own`` belongs to it, or a fresh one."""
-        alone = self.evidence.of(own)
+        alone = self._evidence(own)
         gains = {
-            label: self.evidence.of(own + pooled) - alone - self._known[label]
+            label: self._evidence(own + pooled) - alone - self._known[label]
             for label, pooled in self._pooled.items()
             if pooled.count > 0
         }
         best = max(gains, key=gains.__getitem__, default=NOBODY)
-        if best != NOBODY and gains[best] > self.evidence.hurdle:
+        if best != NOBODY and gains[best] > self.hurdle:
             return best
         return self._unused()
 
@@ -101,4 +104,7 @@ class EvidenceGroups(Groups):
         self._known.pop(label, None)
         if members.size:
             self._pooled[label] = self.holdings.total(members)
-            self._known[label] = self.evidence.of(self._pooled[label])
+            self._known[label] = self._evidence(self._pooled[label])
+
+    def _evidence(self, statistics: Statistics) -> float:
+        return evidence(statistics, variance=self.variance, prior=self.prior)

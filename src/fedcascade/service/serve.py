@@ -41,6 +41,10 @@ class Setup:
         whole("snapshot every", self.snapshot_every)
         both = (self.tls_cert is None) == (self.tls_key is None)
         require(both, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
+        require(
+            self.policy.answers.replies and self.policy.answers.alone is None,
+            f"{self.policy.name} does not answer the agent that asks and nobody else: a server cannot call agents",
+        )
         require(not self.policy.yardstick, f"{self.policy.name} is a yardstick for simulations: no real server knows")
 
 

@@ -84,8 +84,9 @@ def unknown_part(environment: Environment, policy: Policy, oracle: Oracle) -> st
     if isinstance(policy.decision, DownloadAndBuffer) or isinstance(answers, OnArrival):
         parts += [("confidence", policy.confidence)]
     unknown = [f"{kind} {type(part).__name__}" for kind, part in parts if type(part) not in KNOWN]
-    if policy.personal and type(answers) not in (Lagging, OneLearner):
-        unknown.append("personal part beside such answers")
+    fits = type(answers) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
+    if policy.personal and not fits:
+        unknown.append("personal part beside such answers or decisions")
     if any(isinstance(leaf, SyncBudget) for leaf in (triggers if type(answers) is Asker else triggers[:-1])):
         unknown.append("trigger SyncBudget in such a place")
     return next(iter(unknown), None)

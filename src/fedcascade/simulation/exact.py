@@ -291,7 +291,9 @@ class _Engine:
         fleet.moment[agent] = ridge.statistics.moment
         fleet.theta[agent] = ridge.theta
         fleet.root[agent] = ridge.root
-        fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), 0.0
+        # A push may come while the buffer holds data, whose widths by the new ridge nobody has added up.
+        taught = 0.0 if fleet.counts[agent, kernels.ROUNDS] == 0 else np.inf
+        fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), taught
         if self.policy.personal:
             turns.settle(self.rules, kernels.one_of(fleet, agent), self.own, agent)
 

@@ -72,7 +72,7 @@ def guarantee(
     >>> sizes = Problem(users=4, dimension=5, list_length=2, rounds=10_000)
     >>> bound = guarantee(sizes, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01)
     >>> round(bound.lambda_tilde, 4), round(bound.exchanges)
-    (0.0761, 519)
+    (0.0763, 522)
     """
     positive("gamma", gamma)
     users, rounds = problem.users, problem.rounds

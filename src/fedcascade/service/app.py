@@ -22,6 +22,7 @@ from fedcascade.service.metrics import Metrics
 from fedcascade.service.wire import JSON, MSGPACK
 from fedcascade.service.writer import Job, Writer
 
+PROBE_BYTES = 32 * 1024  # more than an upload takes, so that a nearly full disk is not called ready
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 Result = TypeVar("Result")
 Asked = Request[Any, Any, State]
@@ -252,9 +253,10 @@ async def healthz() -> str:
 
 @get("/readyz", media_type="text/plain")
 async def readyz(request: Asked) -> str:
-    """The store can be written."""
+    """The store can be written: there is room for some uploads, not only for a few bytes."""
     service = service_of(request)
-    await asyncio.wait_for(service.do(lambda store, _: store.set_setting("ready", str(int(time.time())))), 10.0)
+    mark = str(int(time.time())).ljust(PROBE_BYTES, ".")
+    await asyncio.wait_for(service.do(lambda store, _: store.set_setting("ready", mark)), 10.0)
     return "ok\n"
 
 

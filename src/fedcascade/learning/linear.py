@@ -56,6 +56,18 @@ def log_determinant(upper: Matrix) -> float:
 
 
 @compiled
+def whitened(upper: Matrix, vector: Vector) -> Vector:
+    """U^-T vector; its squared length is vector^T matrix^-1 vector."""
+    solution = np.empty(vector.size)
+    for k in range(vector.size):
+        value = vector[k]
+        for i in range(k):
+            value -= upper[i, k] * solution[i]
+        solution[k] = value / upper[k, k]
+    return solution
+
+
+@compiled
 def inverse_root(upper: Matrix) -> Matrix:
     """The lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
     size = upper.shape[0]

@@ -70,9 +70,9 @@ class EvidenceGroups(Groups):
         self._asker = NOBODY
         self._answer = Statistics.zero(holdings.dimension)
 
-    def pooled(self, agent: int) -> Statistics:
-        """What the agent that has just spoken gets; for others, the sum over their group in the partition."""
-        return self._answer if agent == self._asker else super().pooled(agent)
+    def answer(self, agent: int) -> Statistics:
+        """The average over the walk for the agent that has just spoken; for others, what their group knows."""
+        return self._answer if agent == self._asker else self.pooled(agent)
 
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002 (the holdings have it already)
         """Take an upload: walk on, and keep what the agent will be told."""

@@ -85,10 +85,10 @@ all alike, it is the paper's system without its graph and its random exchanges, 
 alone, but the answer is the sum over those who may be alike: the connected component of a graph that starts complete
 and loses an edge when the data of two users refute it. Beside the exchanges that the determinant asks for there are
 rare random ones, so that the server hears of everybody soon enough.""",
-    "fedc3ucb-e": """Ours, for deployment with a small beta. Early on nobody can tell who is alike, so the server does not
-guess. It walks through the partitions that the data allow, each as often as it is probable, and an agent that uploads
-gets its own statistics and, of everybody else's, as much as they are probably of its group. Agents decide with their
-download and with their own data since, so they can speak more rarely.""",
+    "fedc3ucb-e": """Ours, for deployment with a small beta. Early on nobody can tell who is alike, so the server does
+not guess. It walks through the partitions that the data allow, each as often as it is probable, and an agent that
+uploads gets its own statistics and, of everybody else's, as much as they are probably of its group. Agents decide with
+their download and with their own data since, so they can speak more rarely.""",
     "fedind": "Every agent learns alone, in every round, and never speaks: the yardstick of what sharing is worth.",
     "force-comm": "The paper's system with an exchange at an agent's 1st, 2nd, 4th... arrival in place of random ones.",
     "no-auxiliary": "The paper's system without random exchanges.",

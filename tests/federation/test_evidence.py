@@ -116,6 +116,18 @@ def test_the_answer_is_the_average_over_partitions_by_their_probability() -> Non
     np.testing.assert_allclose(groups.answer(2).moment, expected, rtol=0.02)
 
 
+def test_two_large_groups_that_are_alike_become_one() -> None:
+    holdings = Holdings(20, 4, 4.0)
+    groups = Evidence(sweeps=1).begin(holdings, None)
+    for agent in range(20):
+        holdings.add(agent, gathered(*drawn(lifted(1, 0, 0), 300, agent)))
+        groups._alone[agent] = evidence(holdings[agent], variance=0.2, prior=4.0)
+    groups.regroup([np.arange(10), np.arange(10, 20)])
+    assert len(groups) == 2
+    groups.add(3, Statistics.zero(4))
+    assert np.bincount(groups.labels).max() >= 19
+
+
 def test_an_agent_whose_taste_has_changed_leaves() -> None:
     holdings = Holdings(3, 4, 4.0)
     groups = Evidence().begin(holdings, None)

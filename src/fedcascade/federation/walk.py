@@ -4,6 +4,7 @@ What is known of an agent is a *row*: gram, moment, counts. What is known of a g
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from fedcascade.compiled import compiled
 from fedcascade.learning import linear
 
 NOBODY = -1  # the place of an agent between two groups
+CERTAIN = 7.0  # log-odds of a thousand to one
 COUNTS = 3  # a row ends with count, clicks and rounds
 Rows = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -73,12 +75,66 @@ def _drawn(chances: NDArray[np.float64], draw: float) -> int:
     return last  # rounding kept the sum of all below the draw
 
 
+class Groups(NamedTuple):
+    """What is known of the groups in a partition, by place; a group without members is free."""
+
+    sums: Rows
+    known: NDArray[np.float64]  # E of each sum
+    size: Places
+
+
+@compiled
+def _look(rows: Rows, places: Places, place: int, groups: Groups, variance: float, prior: float) -> None:
+    """Bring what is known of one group up to date."""
+    groups.size[place] = _sum_up(rows, places, place, groups.sums[place])
+    groups.known[place] = _known(groups.sums[place], variance, prior)
+
+
+@compiled
+def _gains(
+    row: NDArray[np.float64], alone: float, groups: Groups, variance: float, prior: float, gains: NDArray[np.float64]
+) -> int:
+    """Fill ``gains`` with the evidence that a row belongs to each group; a free place, or NOBODY."""
+    free = NOBODY
+    for place in range(gains.size):
+        gains[place] = -math.inf
+        if groups.size[place] > 0:
+            gains[place] = _known(groups.sums[place] + row, variance, prior) - groups.known[place] - alone
+        elif free == NOBODY:
+            free = place
+    return free
+
+
+@compiled
+def _merge(
+    rows: Rows, places: Places, place: int, groups: Groups, hurdle: float, variance: float, prior: float
+) -> None:
+    """Let a whole group join the one with the most evidence for it, while that is all but certain to be right.
+
+    Agents that move one by one hardly ever empty one of two large groups that are alike.
+    """
+    gains = np.empty(groups.size.size)
+    while True:
+        members, groups.size[place] = groups.size[place], 0
+        _gains(groups.sums[place], groups.known[place], groups, variance, prior, gains)
+        groups.size[place] = members
+        other = int(gains.argmax())
+        if gains[other] < hurdle + CERTAIN:
+            return
+        for agent in range(places.size):
+            if places[agent] == place:
+                places[agent] = other
+        groups.size[place] = 0
+        _look(rows, places, other, groups, variance, prior)
+        place = other
+
+
 @compiled
 def walk(
     rows: Rows,
     alone: NDArray[np.float64],
     places: Places,
-    groups: int,
+    count: int,
     visits: Places,
     draws: NDArray[np.float64],
     hurdle: float,
@@ -90,8 +146,8 @@ def walk(
     Args:
         rows: what is known of each agent.
         alone: E of each row.
-        places: the group of each agent, in 0..groups - 1.
-        groups: how many there are.
+        places: the group of each agent, in 0..count - 1.
+        count: how many groups there are.
         visits: the agents to visit, in order; the first one is the asker.
         draws: a uniform number for each visit.
         hurdle: the log-odds of a group of its own.
@@ -101,35 +157,25 @@ def walk(
     Returns:
         What the groups of the asker know without it, on average over its visits.
     """
-    room = min(groups + visits.size, rows.shape[0]) + 1
-    sums, known = np.zeros((room, rows.shape[1])), np.zeros(room)
-    size, gains = np.zeros(room, np.int64), np.empty(room)
-    for place in range(groups):
-        size[place] = _sum_up(rows, places, place, sums[place])
-        known[place] = _known(sums[place], variance, prior)
-    asked, expected = 0, np.zeros(rows.shape[1])
+    room = min(count + visits.size, rows.shape[0]) + 1
+    groups = Groups(np.zeros((room, rows.shape[1])), np.zeros(room), np.zeros(room, np.int64))
+    for place in range(count):
+        _look(rows, places, place, groups, variance, prior)
+    gains, asked, expected = np.empty(room), 0, np.zeros(rows.shape[1])
     for visit in range(visits.size):
         agent = visits[visit]
         left = places[agent]
         places[agent] = NOBODY
-        size[left] = _sum_up(rows, places, left, sums[left])
-        known[left] = _known(sums[left], variance, prior)
-        free = NOBODY
-        for place in range(room):
-            gains[place] = -math.inf
-            if size[place] > 0:
-                gains[place] = _known(sums[place] + rows[agent], variance, prior) - known[place] - alone[agent]
-            elif free == NOBODY:
-                free = place
-        gains[free] = hurdle
+        _look(rows, places, left, groups, variance, prior)
+        gains[_gains(rows[agent], alone[agent], groups, variance, prior, gains)] = hurdle
         _chances(gains)
         if agent == visits[0]:
             asked += 1
             for place in range(room):
-                if gains[place] > 0.0:
-                    expected += gains[place] * sums[place]
-        joined = _drawn(gains, draws[visit])
-        places[agent] = joined
-        size[joined] = _sum_up(rows, places, joined, sums[joined])
-        known[joined] = _known(sums[joined], variance, prior)
+                if gains[place] > 0.0 and groups.size[place] > 0:
+                    expected += gains[place] * groups.sums[place]
+        places[agent] = _drawn(gains, draws[visit])
+        _look(rows, places, places[agent], groups, variance, prior)
+        if agent == visits[0]:
+            _merge(rows, places, places[agent], groups, hurdle, variance, prior)
     return expected / asked

@@ -11,7 +11,7 @@ import polars as pl
 from fedcascade.experiments import figures, page
 from fedcascade.experiments.figures import QUANTITIES
 from fedcascade.experiments.page import Html
-from fedcascade.experiments.plan import Plan
+from fedcascade.experiments.plan import Plan, systems_in
 from fedcascade.experiments.results import Results, write_whole
 from fedcascade.experiments.spread import Spread, spread
 
@@ -68,7 +68,7 @@ def overview(results: Results) -> str:
 
 
 def _of_environment(results: Results, plan: Plan, environment: str) -> Html:
-    systems = [system.label for system in plan.systems]
+    systems = [system.label for system in systems_in(plan, environment)]
     lines = [line for line in summary(results) if (line.experiment, line.environment) == (plan.name, environment)]
     drawn = [
         draw(results, plan.name, environment, quantity, f"{environment}: {words}", systems)
@@ -133,8 +133,11 @@ def _plan(plan: Plan) -> Html:
         f"{plan.name}: T = {plan.rounds:,}, K = {plan.list_length}, "
         f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(worlds)}"
     )
-    rows = [(system.label, Html(f"<code>{page.text(_settings(system.constants))}</code>")) for system in plan.systems]
-    return page.table(("system", "constants"), rows, caption=head)
+    rows = [
+        (system.label, ", ".join(system.on), Html(f"<code>{page.text(_settings(system.constants))}</code>"))
+        for system in plan.systems
+    ]
+    return page.table(("system", "environments", "constants"), rows, caption=head)
 
 
 def _settings(values: object) -> str:

@@ -97,16 +97,28 @@ def draw(
     systems: Sequence[str],
     file: str = "",
     names: Mapping[str, str] = {},
+    *,
+    logarithmic: bool = False,
 ) -> Html:
     """Draw and save one figure; ``names`` may give systems others than their labels."""
     there = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
     named = results.curves.filter(there).with_columns(pl.col("system").replace(names))
-    figure = figures.curves(named, quantity, title, [names.get(system, system) for system in systems])
-    plain = "".join(letter if letter.isalnum() else "-" for letter in f"{experiment}-{environment}-{quantity}".lower())
-    svg = figures.save(figure, results.folder / "figures", file or plain)
+    figure = figures.curves(
+        named, quantity, title, [names.get(system, system) for system in systems], logarithmic=logarithmic
+    )
+    svg = figures.save(figure, results.folder / "figures", file or file_name(f"{experiment}-{environment}-{quantity}"))
     return page.drawing(
         svg, f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs ± one standard deviation."
     )
+
+
+def file_name(words: str) -> str:
+    """Words as the name of a file.
+
+    >>> file_name("lifted, J = 5")
+    'lifted--j---5'
+    """
+    return "".join(letter if letter.isalnum() else "-" for letter in words.lower())
 
 
 def making(results: Results) -> Html:

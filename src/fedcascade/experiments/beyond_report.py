@@ -58,8 +58,8 @@ def _rule(results: Results) -> str:
     )
     return (
         "A ratio is that of the means over all runs, with its 95% interval; runs are paired, since in a run all "
-        "systems meet the same users, items and luck. A bar is met if the ratio and its interval are no more than the bar, "
-        "and met within noise if the ratio is but the interval goes beyond. Where all checkpoints from round "
+        "systems meet the same users, items and luck. A bar is met if the ratio and its interval are no more than the "
+        "bar, and met within noise if the ratio is but the interval goes beyond. Where all checkpoints from round "
         f"{EARLY:,} on are judged, the worst one is shown. Where some users are alike, sharing can help, so that being "
         f"better than alone is a bar of its own.{length}"
     )

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedcascade.experiments.results import write_whole
 
@@ -64,7 +64,7 @@ def curves(
         axes.yaxis.set_major_formatter(FuncFormatter(percent if quantity == "clustering_error" else short))
         axes.set_xlim(left=0)
         if logarithmic:
-            axes.set_yscale("log")
+            logarithms(axes)
         else:
             axes.set_ylim(bottom=0)
         lines = [line for _, line in sorted(drawn, key=lambda pair: -pair[0])]
@@ -86,6 +86,14 @@ def _draw(axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, n
     axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
     (line,) = axes.plot(rounds, mean, dash, color=colour, label=system)
     return float(mean[-1]), line
+
+
+def logarithms(axes: mpl.axes.Axes) -> None:
+    """Make the upright axis logarithmic, with round numbers beside it."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(short))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def short(value: float, _position: int | None = None) -> str:

@@ -19,7 +19,7 @@ p { max-width: 78ch; margin: 8px 0; }
 .tally { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
 .tally div { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 10px 18px; }
 .tally b { display: block; font-size: 1.7rem; line-height: 1.2; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); gap: 16px; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(430px, 1fr)); gap: 16px; }
 .figures.wide { grid-template-columns: minmax(0, 820px); }
 figure { margin: 0; background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 12px 12px 8px; }
 figure svg { width: 100%; height: auto; display: block; }

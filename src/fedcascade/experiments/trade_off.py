@@ -9,7 +9,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from fedcascade.experiments.figures import COLOURS, STYLE, short
+from fedcascade.experiments.figures import COLOURS, STYLE, logarithms, short
 
 Kind = str  # of a point: "ours", "yardstick" or "other"
 FACES = {"ours": COLOURS[0], "yardstick": "white", "other": COLOURS[1]}
@@ -63,10 +63,9 @@ def _scales(axes: mpl.axes.Axes, points: Sequence[Point]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([0, *(tick for tick in ticks if tick < 2.5 * most)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(-start / 4, 2.5 * most)
-    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(short))
+    logarithms(axes)
     axes.margins(y=0.08)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(short))
 
 
 def _name(figure: Figure, axes: mpl.axes.Axes, points: Sequence[Point]) -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.cli.experiments import _show
+from fedcascade.cli.experiments import conclude
 from fedcascade.experiments import beyond, beyond_report
 from fedcascade.experiments.beyond import ALONE, BARS, KNOWN, OURS, PAPERS, ROUNDS, Finding, judged, label
 from fedcascade.experiments.jobs import runs_of
@@ -77,7 +77,7 @@ def test_the_plan_is_the_setting_of_the_bars(plan: Plan) -> None:
 
 def test_every_bar_has_its_runs(plan: Plan) -> None:
     assert beyond.is_beyond(made_up(plan))
-    for environment, beta in {setting for bar in BARS for setting in beyond._settings(bar)}:
+    for environment, beta in {setting for bar in BARS for setting in beyond.settings(bar)}:
         assert label(OURS, beta) in [system.label for system in beyond.alike(plan, environment, beta)]
     judged_here = {environment for bar in BARS for environment in bar.environments}
     assert {place.name for place in plan.environments} - judged_here == {"lifted, drift"}
@@ -151,13 +151,13 @@ def test_shorter_runs_are_not_judged(plan: Plan) -> None:
 def test_the_page_has_every_figure_and_needs_nothing_else(
     folder: Path, plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _show(read_results(folder))
+    conclude(read_results(folder))
     shown = capsys.readouterr().out
     assert "bars | measured" in shown
     assert shown.endswith(f"report: {folder / 'report.html'}\n")
     found, text = read(folder / "report.html"), (folder / "report.html").read_text(encoding="utf-8")
     settings = [(place.name, beta) for place in plan.environments for beta in beyond.betas(plan, place.name)]
-    placed = [setting for setting in settings if len(beyond_report._drawn(setting[0])) == 2]
+    placed = [setting for setting in settings if len(beyond_report.quantities(setting[0])) == 2]
     assert found.drawings == len(settings) + len(placed) + len(beyond.TRADE_OFFS)
     assert len(list((folder / "figures").glob("*.svg"))) == found.drawings
     assert found.found == []

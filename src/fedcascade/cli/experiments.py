@@ -58,7 +58,12 @@ def reproduce(
 
 
 def experiment(
-    plan: Annotated[Path, Parameter(help=f"TOML file, or one that comes with the package: {SHIPPED}.")],
+    plan: Annotated[
+        Path,
+        Parameter(
+            help=f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {SHIPPED}."
+        ),
+    ],
     /,
     *,
     ratings: Annotated[
@@ -79,8 +84,6 @@ def experiment(
     ] = None,
 ) -> None:
     """Play every run of a plan, in parallel; the same command goes on where a stopped one was.
-
-    A plan is environments x policies x grids of constants x seeds.
 
     Example: fedcascade experiment plan.toml --out results/mine
     """
@@ -105,7 +108,7 @@ def experiment(
                 )
             )
         return
-    _show(results.read_results(folder))
+    conclude(results.read_results(folder))
 
 
 def report(
@@ -127,7 +130,7 @@ def report(
     print(f"report: {written}")
 
 
-def _show(found: "Results") -> None:
+def conclude(found: "Results") -> None:
     """Print what came out: whether bars are met, where a plan has any, and else a table of all systems."""
     from fedcascade.cli import terminal
     from fedcascade.experiments import beyond, beyond_report

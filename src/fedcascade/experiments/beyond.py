@@ -86,11 +86,12 @@ def is_beyond(results: Results) -> bool:
 
 
 def _needed(bar: Bar) -> Iterator[tuple[str, str]]:
-    for environment, beta in _settings(bar):
+    for environment, beta in settings(bar):
         yield from ((environment, label(policy, beta)) for policy in (OURS, *bar.against))
 
 
-def _settings(bar: Bar) -> list[tuple[str, float]]:
+def settings(bar: Bar) -> list[tuple[str, float]]:
+    """Environment and beta of every setting that a bar is for."""
     return [(environment, beta) for environment in bar.environments for beta in bar.betas]
 
 
@@ -102,7 +103,7 @@ def is_full(results: Results) -> bool:
 def findings(results: Results) -> list[Finding]:
     """Every bar in every setting, in the order of the plan; early regret only where runs are long enough to have it."""
     judgeable = [bar for bar in BARS if bar.quantity != "early regret" or results.plans[0].rounds >= EARLY]
-    found = [_finding(results, bar, *setting) for bar in judgeable for setting in _settings(bar)]
+    found = [_finding(results, bar, *setting) for bar in judgeable for setting in settings(bar)]
     order = [place.name for place in results.plans[0].environments]
     return sorted(found, key=lambda one: (order.index(one.environment), one.beta))
 

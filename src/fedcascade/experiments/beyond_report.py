@@ -145,14 +145,14 @@ def _of_environment(results: Results, environment: str) -> Html:
     lines = [line for line in report.summary(results) if line.environment == environment]
     drawn = [
         _curves(results, environment, beta, quantity)
-        for quantity in _drawn(environment)
+        for quantity in quantities(environment)
         for beta in beyond.betas(plan, environment)
     ]
     runs = f"{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
     return page.section(environment, report.totals(lines, runs), page.gallery(drawn))
 
 
-def _drawn(environment: str) -> tuple[str, ...]:
+def quantities(environment: str) -> tuple[str, ...]:
     """How users are placed is drawn where that is judged."""
     judged = any(environment in one.environments for one in beyond.BARS if one.quantity == "clustering error")
     return ("regret", "clustering_error") if judged else ("regret",)

@@ -13,7 +13,7 @@ from fedcascade.experiments.trade_off import Point, trade_off
 from fedcascade.experiments.worlds import RatingsWorld
 from fedcascade.federation.policies import policy
 
-TITLE = "Beyond the paper: sharing that never harms"
+TITLE = "Beyond the paper: what sharing is worth"
 KINDS = {"met": "good", "met within noise": "fair", "not met": "bad", "not judged": "dim"}
 
 
@@ -54,7 +54,7 @@ def _rule(results: Results) -> str:
     length = (
         ""
         if beyond.is_full(results)
-        else f" The bars are for runs of {beyond.ROUNDS:,} rounds; these are shorter, so nothing is judged."
+        else f" The bars are for runs of {beyond.ROUNDS:,} rounds; these are not, so nothing is judged."
     )
     return (
         "A ratio is that of the means over all runs, with its 95% interval; runs are paired, since in a run all "
@@ -92,7 +92,7 @@ def what(found: Finding) -> str:
     others = found.bar.against
     best = f", the better of {' and '.join(others)}" if len(others) > 1 else ""
     when = f" at every checkpoint from {EARLY:,} on" if found.bar.quantity == "early regret" else ""
-    return f"{found.bar.quantity.removeprefix('early ')}{when}, of {found.other}'s{best}"
+    return f"{found.bar.quantity.removeprefix('early ')}{when}, against {found.other}{best}"
 
 
 def bar(found: Finding) -> str:

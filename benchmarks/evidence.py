@@ -67,7 +67,7 @@ class BestGroup(EvidenceGroups):
         self._sum_up(int(self.labels[agent]))
 
     def _known(self, statistics: Statistics) -> float:
-        return evidence(statistics, variance=self._rule.variance, prior=self._rule.prior)
+        return evidence(statistics, variance=self._rule.variance, prior=self._rule.prior(self.holdings.dimension))
 
 
 class Pairs(BestGroup):
@@ -91,11 +91,13 @@ class Centred(EvidenceGroups):
     def add(self, agent: int, statistics: Statistics) -> None:
         """Walk with moments less what the population's estimate explains, and give that back in the answer."""
         held = self.holdings
-        centre = Ridge(held.total(np.arange(len(held))), self._rule.prior).theta
+        centre = Ridge(held.total(np.arange(len(held))), 1.0).theta
         moments, explained = held.moment, held.gram @ centre
         held.moment = moments - explained
         for other in range(len(held)):
-            self._alone[other] = evidence(held[other], variance=self._rule.variance, prior=self._rule.prior)
+            self._alone[other] = evidence(
+                held[other], variance=self._rule.variance, prior=self._rule.prior(self.holdings.dimension)
+            )
         super().add(agent, statistics)
         held.moment = moments
         told = self._answer
@@ -110,9 +112,10 @@ def tried(state: Callable[[Holdings, Evidence], Groups], **constants: float) -> 
 VARIANTS: dict[str, Policy] = {
     "fedc3ucb-e": OURS,
     "hurdle 0": OURS.tuned(hurdle=0.0),
-    "hurdle 4": OURS.tuned(hurdle=4.0),
+    "hurdle 2": OURS.tuned(hurdle=2.0),
+    "hurdle 5": OURS.tuned(hurdle=5.0),
     "sweeps 10": OURS.tuned(sweeps=10),
-    "8 visits": OURS.tuned(visits=8),
+    "40 visits": OURS.tuned(visits=40),
     "noise 0.12": OURS.tuned(variance=0.12),
     "noise 0.3": OURS.tuned(variance=0.3),
     "one partition of the walk": tried(OnePartition),

@@ -40,7 +40,7 @@ MEANING = {
     "sweeps": "how often a walk through partitions comes by each agent that it visits",
     "visits": "how many other agents a walk visits; all, if there are not more",
     "variance": "sigma^2, the noise of a click that the evidence assumes",
-    "prior": "sigma^2 / tau^2, where theta ~ N(0, tau^2 I) before any data",
+    "length": "how long a theta is expected to be, before any data",
     "local_servers": "how many local servers the agents are dealt out to",
     "noise": "R of the self-normalised bound that gives beta",
     "delta": "one less the confidence of that bound",

@@ -105,7 +105,7 @@ def test_the_answer_is_the_average_over_partitions_by_their_probability() -> Non
 
     partitions = [[[0], [1], [2]], [[0, 1], [2]], [[0, 2], [1]], [[1, 2], [0]], [[0, 1, 2]]]
     totals = [[holdings.total(np.array(group)) for group in partition] for partition in partitions]
-    log = [sum(evidence(one, variance=0.2, prior=4.0) + 3.0 for one in total) for total in totals]
+    log = [sum(evidence(one, variance=0.2, prior=0.8) + 3.0 for one in total) for total in totals]
     weights = np.exp(np.array(log) - max(log))
     weights /= weights.sum()
     assert weights.max() < 0.7, "the data should leave several partitions possible, or this shows little"
@@ -121,7 +121,7 @@ def test_two_large_groups_that_are_alike_become_one() -> None:
     groups = Evidence(sweeps=1).begin(holdings, None)
     for agent in range(20):
         holdings.add(agent, gathered(*drawn(lifted(1, 0, 0), 300, agent)))
-        groups._alone[agent] = evidence(holdings[agent], variance=0.2, prior=4.0)
+        groups._alone[agent] = evidence(holdings[agent], variance=0.2, prior=0.8)
     groups.regroup([np.arange(10), np.arange(10, 20)])
     assert len(groups) == 2
     groups.add(3, Statistics.zero(4))
@@ -144,7 +144,7 @@ def test_an_agent_whose_taste_has_changed_leaves() -> None:
 
 
 @pytest.mark.parametrize(
-    "constants", [{"variance": 0.0}, {"prior": -1.0}, {"variance": float("nan")}, {"sweeps": 0}, {"visits": 0}]
+    "constants", [{"variance": 0.0}, {"length": -1.0}, {"variance": float("nan")}, {"sweeps": 0}, {"visits": 0}]
 )
 def test_constants_that_make_no_sense_are_refused(constants) -> None:
     with pytest.raises(ValueError, match=next(iter(constants))):

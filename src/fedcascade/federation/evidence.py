@@ -31,23 +31,27 @@ class Evidence:
 
     Args:
         hurdle: the log-odds, before any data, that an agent belongs to no given group.
-        variance: the noise of a click.
-        prior: l.
+        variance: sigma^2, the noise of a click.
+        length: how long a theta is expected to be: tau^2 is length^2 / d.
         sweeps: how often a walk comes by every agent that it visits.
         visits: how many others a walk visits; all of them, if there are not more.
     """
 
-    hurdle: float = 2.0
+    hurdle: float = 3.0
     variance: float = 0.2
-    prior: float = 4.0
+    length: float = 1.0
     sweeps: int = 3
-    visits: int = 40
+    visits: int = 10
 
     def __post_init__(self) -> None:
         positive("variance", self.variance)
-        positive("prior", self.prior)
+        positive("length", self.length)
         whole("sweeps", self.sweeps)
         whole("visits", self.visits)
+
+    def prior(self, dimension: int) -> float:
+        """l = sigma^2 / tau^2."""
+        return self.variance * dimension / self.length**2
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """Everybody apart."""
@@ -77,14 +81,15 @@ class EvidenceGroups(Groups):
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002 (the holdings have it already)
         """Take an upload: walk on, and keep what the agent will be told."""
         own, rule = self.holdings[agent], self._rule
-        self._alone[agent] = evidence(own, variance=rule.variance, prior=rule.prior)
+        prior = rule.prior(own.dimension)
+        self._alone[agent] = evidence(own, variance=rule.variance, prior=prior)
         self._walks += 1
         chance = np.random.Generator(np.random.Philox(key=self._walks))
         visits = self._visits(agent, chance)
         names, places = np.unique(self.labels, return_inverse=True)
         expected = walk(
             _rows(self.holdings), self._alone, places, names.size, visits, chance.random(visits.size),
-            rule.hurdle, rule.variance, rule.prior,
+            rule.hurdle, rule.variance, prior,
         )  # fmt: skip
         self._move(agent, names, places)
         self._asker, self._answer = agent, own + _as_statistics(expected, own.dimension)

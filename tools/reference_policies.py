@@ -36,7 +36,7 @@ MEANING = {
     "gamma_u": "an agent uploads when its determinant has grown beyond this ratio; 1 is always, inf is never",
     "gamma_d": "the server pushes to an agent whose determinant is behind by more than this ratio",
     "budget": "D: items since the last synchronisation times the growth of the log-determinant",
-    "hurdle": "the log-odds, before any data, that a user belongs to no given group",
+    "hurdle": "how much more a user is taken to be unlike others than they are unlike each other, in log-odds",
     "sweeps": "how often a walk through partitions comes by each agent that it visits",
     "visits": "how many other agents a walk visits; all, if there are not more",
     "variance": "sigma^2, the noise of a click that the evidence assumes",

@@ -1,3 +1,5 @@
+from math import comb
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -105,7 +107,8 @@ def test_the_answer_is_the_average_over_partitions_by_their_probability() -> Non
 
     partitions = [[[0], [1], [2]], [[0, 1], [2]], [[0, 2], [1]], [[1, 2], [0]], [[0, 1, 2]]]
     totals = [[holdings.total(np.array(group)) for group in partition] for partition in partitions]
-    log = [sum(evidence(one, variance=0.2, prior=0.8) + 1.5 for one in total) for total in totals]
+    known = [sum(evidence(one, variance=0.2, prior=0.8) for one in total) for total in totals]
+    log = [e + 1.5 * len(p) - np.log(comb(2, len(p) - 1)) for e, p in zip(known, partitions, strict=True)]
     weights = np.exp(np.array(log) - max(log))
     weights /= weights.sum()
     assert weights.max() < 0.7, "the data should leave several partitions possible, or this shows little"

@@ -30,7 +30,8 @@ class Evidence:
     """Agents start apart; at each upload the server walks on through the partitions that the data allow.
 
     Args:
-        hurdle: the log-odds, before any data, that an agent belongs to no given group.
+        hurdle: how much more likely, in log-odds, an agent is taken to be unlike the others than they are unlike
+            each other: to share with the wrong ones costs more than not to share.
         variance: sigma^2, the noise of a click.
         length: how long a theta is expected to be: tau^2 is length^2 / d.
         sweeps: how often a walk comes by every agent that it visits.
@@ -81,31 +82,34 @@ class EvidenceGroups(Groups):
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002 (the holdings have it already)
         """Take an upload: walk on, and keep what the agent will be told."""
         own, rule = self.holdings[agent], self._rule
+        if own.count == 0:
+            return
         prior = rule.prior(own.dimension)
         self._alone[agent] = evidence(own, variance=rule.variance, prior=prior)
         self._walks += 1
         chance = np.random.Generator(np.random.Philox(key=self._walks))
-        visits = self._visits(agent, chance)
-        names, places = np.unique(self.labels, return_inverse=True)
+        spoken = np.flatnonzero(self.holdings.count > 0)
+        visits = np.searchsorted(spoken, self._visits(agent, spoken, chance))
+        names, places = np.unique(self.labels[spoken], return_inverse=True)
         expected = walk(
-            _rows(self.holdings), self._alone, places, names.size, visits, chance.random(visits.size),
+            _rows(self.holdings)[spoken], self._alone[spoken], places, names.size, visits, chance.random(visits.size),
             rule.hurdle, rule.variance, prior,
         )  # fmt: skip
-        self._move(agent, names, places)
+        self._move(agent, spoken, names, places)
         self._asker, self._answer = agent, own + _as_statistics(expected, own.dimension)
 
-    def _visits(self, agent: int, chance: np.random.Generator) -> Labels:
+    def _visits(self, agent: int, spoken: NDArray[np.intp], chance: np.random.Generator) -> NDArray[np.intp]:
         """Whom the walk visits, in order: in each sweep the agent first, then others that have spoken."""
-        others = np.flatnonzero(self.holdings.count > 0)
-        others = others[others != agent]
+        others = spoken[spoken != agent]
         if others.size > self._rule.visits:
             others = chance.choice(others, self._rule.visits, replace=False)
         return np.tile(np.append(agent, others), self._rule.sweeps)
 
-    def _move(self, agent: int, names: Labels, places: Labels) -> None:
+    def _move(self, agent: int, spoken: NDArray[np.intp], names: Labels, places: Labels) -> None:
         """Take the walk's partition over: groups keep their labels, new ones get labels that nobody has."""
-        free = np.setdiff1d(np.arange(self.labels.size + 1), names)
-        before, self.labels = self.labels, np.concatenate([names, free])[places]
+        free = np.setdiff1d(np.arange(self.labels.size + 1), self.labels)
+        before = self.labels.copy()
+        self.labels[spoken] = np.concatenate([names, free])[places]
         moved = before != self.labels
         moved[agent] = True  # even where it stays, its group has more data
         for label in np.union1d(before[moved], self.labels[moved]):

@@ -106,6 +106,16 @@ def _gains(
 
 
 @compiled
+def _apart(size: Places, others: int) -> float:
+    """How the others are: the log-odds of having founded a group to having joined one.
+
+    With it, before any data, G groups of n agents have the weight exp(hurdle G) / (n - 1 choose G - 1).
+    """
+    founded = int(np.count_nonzero(size))
+    return math.log(max(founded, 1) / (others - founded + 1))
+
+
+@compiled
 def _merge(
     rows: Rows, places: Places, place: int, groups: Groups, hurdle: float, variance: float, prior: float
 ) -> None:
@@ -144,13 +154,13 @@ def walk(
     """Visit agents; each leaves its group and goes where the data and its draw say. Changes ``places``.
 
     Args:
-        rows: what is known of each agent.
+        rows: what is known of each agent that has spoken.
         alone: E of each row.
         places: the group of each agent, in 0..count - 1.
         count: how many groups there are.
         visits: the agents to visit, in order; the first one is the asker.
         draws: a uniform number for each visit.
-        hurdle: the log-odds of a group of its own.
+        hurdle: added to the log-odds of a group of its own, which are as the others have it.
         variance: the noise of a click.
         prior: l.
 
@@ -167,7 +177,8 @@ def walk(
         left = places[agent]
         places[agent] = NOBODY
         _look(rows, places, left, groups, variance, prior)
-        gains[_gains(rows[agent], alone[agent], groups, variance, prior, gains)] = hurdle
+        free = _gains(rows[agent], alone[agent], groups, variance, prior, gains)
+        gains[free] = hurdle + _apart(groups.size, places.size - 1)
         _chances(gains)
         if agent == visits[0]:
             asked += 1

@@ -1,6 +1,7 @@
 """The server as a web application: each endpoint checks, hands a job to the writer, and answers."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ from fedcascade.service.metrics import Metrics
 from fedcascade.service.wire import JSON, MSGPACK
 from fedcascade.service.writer import Job, Writer
 
-PROBE_BYTES = 32 * 1024  # more than an upload takes, so that a nearly full disk is not called ready
+PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 Result = TypeVar("Result")
 Asked = Request[Any, Any, State]
@@ -253,9 +254,12 @@ async def healthz() -> str:
 
 @get("/readyz", media_type="text/plain")
 async def readyz(request: Asked) -> str:
-    """The store can be written: there is room for some uploads, not only for a few bytes."""
+    """The store can be written: there is room for an upload, not only for a few bytes.
+
+    The mark is random, because a store does not write again what it holds already.
+    """
     service = service_of(request)
-    mark = str(int(time.time())).ljust(PROBE_BYTES, ".")
+    mark = secrets.token_hex((PROBE_BYTES + service.body_bytes) // 2)
     await asyncio.wait_for(service.do(lambda store, _: store.set_setting("ready", mark)), 10.0)
     return "ok\n"
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import positive, require
+from fedcascade.compiled import compiled
 from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
 
@@ -203,13 +204,29 @@ class Components(Groups):
     def _refuted(self, agent: int) -> NDArray[np.intp]:
         """Line 9: the neighbours whose estimate is too far away."""
         held = self.holdings
-        reach = held.length + held.length[agent]
-        near = reach < CERTAIN * self.alpha_d * (held.width + held.width[agent])
-        neighbours = np.flatnonzero(self.edges[agent] & ~near)
+        neighbours = perhaps_far(self.edges[agent], held.length, held.width, agent, self.alpha_d)
+        if not neighbours.size:
+            return neighbours
         apart = far_apart(
             self.alpha_d, held.theta[neighbours], held.count[neighbours], held.theta[agent], held.count[agent]
         )
         return np.asarray(neighbours[apart])
+
+
+@compiled
+def perhaps_far(
+    connected: NDArray[np.bool_], length: NDArray[np.float64], width: NDArray[np.float64], agent: int, alpha: float
+) -> NDArray[np.intp]:
+    """The neighbours of an agent, less those whose estimates are too short to be far apart."""
+    found = np.empty(connected.size, np.intp)
+    size = 0
+    for other in range(connected.size):
+        if connected[other]:
+            reach = length[other] + length[agent]
+            if not reach < CERTAIN * alpha * (width[other] + width[agent]):
+                found[size] = other
+                size += 1
+    return found[:size]
 
 
 def far_apart(

@@ -72,26 +72,36 @@ class Service:
         """A number of the current state; 0 while there is none."""
         return getattr(self.writer.fold, name, 0)
 
-    async def do(self, job: Job[Result], upload: tuple[int, int] | None = None) -> Result:
+    async def do(self, job: Job[Result]) -> Result:
         """Hand a job to the writer and wait until it is durable."""
-        return await self.writer.do(job, upload)
+        return await self.writer.do(job)
 
-    async def signed(self, headers: Mapping[str, str], method: str, path: str, body: bytes) -> auth.Claim:
-        """The agent that made this request, beyond doubt; else the request is refused."""
+    async def claimed(self, headers: Mapping[str, str], method: str, path: str, body: bytes) -> auth.Claim:
+        """What a request says of itself, in the name of an agent whose key is known."""
         claimed = auth.claim(headers, method, path, body)
-        key = await self._key(claimed.agent)
-        auth.verify(claimed, key, time.time())
-        self.nonces.use(claimed.agent, claimed.nonce)
-        self.agents.take(claimed.agent, time.monotonic())
+        if claimed.agent not in self.keys:
+            self.keys[claimed.agent] = await self._key(claimed.agent)
         return claimed
 
+    def admit(self, claimed: auth.Claim) -> None:
+        """Refuse a request that is not the agent's own, fresh and first.
+
+        Only the writer's thread does this: a signature takes as long as all the rest, and does not hold the
+        interpreter meanwhile; and of two requests with one nonce, one is the first.
+        """
+        auth.verify(claimed, self.keys[claimed.agent], time.time())
+        self.nonces.use(claimed.agent, claimed.nonce)
+        self.agents.take(claimed.agent, time.monotonic())
+
+    async def admitted(self, claimed: auth.Claim) -> None:
+        """Wait for ``admit``."""
+        await self.writer.do(lambda *_: None, before=lambda: self.admit(claimed))
+
     async def _key(self, agent: int) -> Ed25519PublicKey:
-        if agent not in self.keys:
-            identity = await self.do(operations.identity(agent))
-            if identity is None:
-                raise auth.unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
-            self.keys[agent] = Ed25519PublicKey.from_public_bytes(identity.public_key)
-        return self.keys[agent]
+        identity = await self.do(operations.identity(agent))
+        if identity is None:
+            raise auth.unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
+        return Ed25519PublicKey.from_public_bytes(identity.public_key)
 
     async def operator(self, request: Asked) -> None:
         """Refuse anyone but the operator."""
@@ -105,7 +115,8 @@ class Service:
         if "authorization" in request.headers:
             await self.operator(request)
             return
-        claimed = await self.signed(request.headers, request.method, request.scope["path"], await request.body())
+        claimed = await self.claimed(request.headers, request.method, request.scope["path"], await request.body())
+        await self.admitted(claimed)
         if claimed.agent != agent:
             raise Refused(403, "not-yours", f"agent {claimed.agent} may not speak for agent {agent}")
         await self.do(operations.may_speak(agent))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from fedcascade.learning.statistics import Statistics
 from fedcascade.service import auth, operations, wire
 from fedcascade.service.checks import check_upload
 from fedcascade.service.errors import Refused
@@ -27,23 +28,36 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 async def exchanged(service: "Service", headers: Mapping[str, str], body: bytes) -> bytes:
     """The answer to an upload, in the form in which that came; whatever is wrong is refused."""
     started = time.perf_counter()
-    claimed = await service.signed(headers, "POST", PATH, body)
+    claimed = await service.claimed(headers, "POST", PATH, body)
     media = wire.media_of(headers)
-    offer = wire.decoded(body, wire.Offer, media)
-    if offer.sequence != claimed.sequence:
-        raise auth.unauthorised("altered", "the signed sequence number is not that of the upload")
     try:
-        statistics = wire.statistics_of(offer, service.dimension)
-        check_upload(statistics, service.dimension)
-    except ValueError as error:
-        raise Refused(422, "impossible", str(error)) from None
-    job = operations.exchange(claimed.agent, offer, statistics, claimed.nonce)
-    answer = await service.do(job, (claimed.agent, offer.sequence))
+        offer, statistics = _checked(claimed, body, media, service.dimension)
+    except Refused:
+        await service.admitted(claimed)  # a stranger is told that it is one, and nothing else
+        raise
+    answer = await service.writer.do(
+        operations.exchange(claimed.agent, offer, statistics, claimed.nonce),
+        upload=(claimed.agent, offer.sequence),
+        before=lambda: service.admit(claimed),
+    )
     if media != MSGPACK or offer.protocol != wire.PROTOCOLS[-1]:
         said = wire.decoded(answer, wire.Answer, MSGPACK)
         answer = wire.encoded(wire.in_protocol(said, offer.protocol), media)
     service.metrics.exchange(offer.cause, len(body), len(answer), time.perf_counter() - started)
     return answer
+
+
+def _checked(claimed: auth.Claim, body: bytes, media: str, dimension: int) -> tuple[wire.Offer, Statistics]:
+    """What an upload says, if data can have said it."""
+    offer = wire.decoded(body, wire.Offer, media)
+    if offer.sequence != claimed.sequence:
+        raise auth.unauthorised("altered", "the signed sequence number is not that of the upload")
+    try:
+        statistics = wire.statistics_of(offer, dimension)
+        check_upload(statistics, dimension)
+    except ValueError as error:
+        raise Refused(422, "impossible", str(error)) from None
+    return offer, statistics
 
 
 class ShortWay:

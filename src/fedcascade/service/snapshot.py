@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedcascade.learning.statistics import Statistics
 
 PART_BYTES = 1 << 20
+ROWS = 256  # a multiple of 8, so that a piece fills whole bytes
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def frozen(value: Any) -> Any:
     """
     match value:
         case np.ndarray() if value.dtype == np.bool_:
-            return Bits(value.shape, np.packbits(value).tobytes())
+            return Bits(value.shape, b"".join(_packed(value)))
         case np.ndarray():
             return value.copy()
         case dict():
@@ -63,6 +64,12 @@ def parts(body: bytes) -> Iterator[bytes]:
     """Pieces that are written one at a time, so that nobody waits for a large snapshot."""
     for start in range(0, len(body), PART_BYTES):
         yield body[start : start + PART_BYTES]
+
+
+def _packed(array: NDArray[np.bool_]) -> Iterator[bytes]:
+    """Eight truth values to a byte, some rows at a time: packing a large view at once would copy all of it first."""
+    for start in range(0, len(array), ROWS):
+        yield np.packbits(array[start : start + ROWS]).tobytes()
 
 
 def _plain(value: Any) -> Any:

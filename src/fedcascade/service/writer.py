@@ -8,7 +8,6 @@ import asyncio
 import logging
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,8 +24,6 @@ from fedcascade.service.store import Store
 Result = TypeVar("Result")
 Job = Callable[[Store, Fold], Result]
 Part = tuple[int, int, int, bytes]
-WINDOW = 0.005  # seconds in which jobs gather, where there are many: a commit costs less than as many small ones
-MANY = 4
 log = logging.getLogger("fedcascade.service")
 
 
@@ -38,6 +35,7 @@ class Waiting:
     future: "Future[Any] | asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop | None = None
     upload: tuple[int, int] | None = None
+    before: Callable[[], None] | None = None
 
 
 class Writer:
@@ -56,7 +54,6 @@ class Writer:
         self._policy = policy
         self._dimension = dimension
         self._batch = batch
-        self._crowded = False
         self._snapshot_every = snapshot_every
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._aside = ThreadPoolExecutor(1, "fedcascade-snapshot")
@@ -77,16 +74,19 @@ class Writer:
         self._queue.put(Waiting(job, future))
         return future
 
-    async def do(self, job: Job[Result], upload: tuple[int, int] | None = None) -> Result:
+    async def do(
+        self, job: Job[Result], upload: tuple[int, int] | None = None, before: Callable[[], None] | None = None
+    ) -> Result:
         """``submit`` for tasks: those of one transaction are woken together.
 
         Args:
             job: what to do.
             upload: agent and number of the upload that the job will look for, to look for many at once.
+            before: what to do in the writer's thread before the transaction; the job takes place if it does not raise.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(Waiting(job, future, loop, upload))
+        self._queue.put(Waiting(job, future, loop, upload, before))
         return await future
 
     @property
@@ -106,7 +106,8 @@ class Writer:
 
     def _loop(self) -> None:
         while True:
-            batch, last = self._gather()
+            gathered, last = self._gather()
+            batch = [waiting for waiting in gathered if _prepared(waiting)]
             if batch:
                 self._run(batch)
             elif self._busy and not last:
@@ -120,8 +121,6 @@ class Writer:
     def _gather(self) -> tuple[list[Waiting], bool]:
         """Whatever waits, up to a batch; the second value says that the end was asked for."""
         batch: list[Waiting] = []
-        if self._crowded:
-            time.sleep(WINDOW)
         try:
             while len(batch) < self._batch:
                 first = not batch
@@ -131,7 +130,6 @@ class Writer:
                 batch.append(item)
         except queue.Empty:
             pass
-        self._crowded = MANY < len(batch) < self._batch
         return batch, False
 
     def _run(self, batch: list[Waiting]) -> None:
@@ -247,6 +245,16 @@ def _outcome(job: Job[Any], store: Store, fold: Fold) -> Any:
         return job(store, fold)
     except Refused as refusal:
         return refusal
+
+
+def _prepared(waiting: Waiting) -> bool:
+    try:
+        if waiting.before is not None:
+            waiting.before()
+    except Exception as error:
+        report([waiting], [error])
+        return False
+    return True
 
 
 def report(batch: list[Waiting], outcomes: list[Any]) -> None:

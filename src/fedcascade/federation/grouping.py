@@ -62,11 +62,19 @@ class Groups:
         label = int(self.labels[agent])
         self.labels = np.delete(self.labels, agent)
         self.regrouped = np.delete(self.regrouped, agent)
+        self._sum_up(label)
+
+    def _sum_up(self, label: int) -> None:
+        """Sum a group anew, so that coming and going leaves no rounding behind; an empty one goes."""
         members = np.flatnonzero(self.labels == label)
         if members.size:
             self._pooled[label] = self.holdings.total(members)
         else:
-            del self._pooled[label]
+            self._pooled.pop(label, None)
+
+    def _unused(self) -> int:
+        """A label that no group has."""
+        return next(label for label in range(len(self._pooled) + 1) if label not in self._pooled)
 
     def place(self, label: int) -> None:
         """Give the newcomer a label, which may be a new one."""
@@ -105,7 +113,7 @@ class Apart(Groups):
 
     def join(self) -> None:
         """Into a new group."""
-        self.place(max(self._pooled, default=-1) + 1)
+        self.place(self._unused())
 
 
 class Grouping(Protocol):

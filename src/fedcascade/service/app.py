@@ -48,7 +48,7 @@ class Service:
         self.terms = wire.Terms(
             protocol=wire.PROTOCOLS[-1],
             policy=policy.name,
-            constants={name: plain(value) for name, value in policy.constants().items()},
+            constants=constants(policy),
             dimension=dimension,
             protocols=list(wire.PROTOCOLS),
         )
@@ -143,6 +143,12 @@ class Service:
         if status == 401:
             headers["www-authenticate"] = 'Signature realm="fedcascade", Bearer realm="operator"'
         return status, headers, msgspec.json.encode(wire.Problem(reason=reason, detail=detail))
+
+
+def constants(policy: Policy) -> dict[str, object]:
+    """The constants of a policy, and which kind of beta it decides with."""
+    named = {name: plain(value) for name, value in policy.constants().items()}
+    return named | {"confidence": type(policy.confidence).__name__.lower()}
 
 
 def plain(value: object) -> object:

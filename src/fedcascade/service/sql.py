@@ -196,6 +196,11 @@ class SqlStore:
         rows = self.run("SELECT body FROM snapshot WHERE position = ? ORDER BY part", found[0]).fetchall()
         return int(found[0]), b"".join(bytes(row[0]) for row in rows)
 
+    def drop_part(self, *, before: int) -> bool:
+        """Delete one part of an earlier snapshot: what is erased is overwritten, which takes as long as writing."""
+        one = "(SELECT position, part FROM snapshot WHERE position < ? LIMIT 1)"
+        return bool(self.run(f"DELETE FROM snapshot WHERE (position, part) IN {one}", before).rowcount == 1)
+
     def drop_snapshots(self, *, before: int) -> None:
         """Delete earlier snapshots."""
         self.run("DELETE FROM snapshot WHERE position < ?", before)

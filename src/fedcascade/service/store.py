@@ -102,6 +102,9 @@ class Store(Protocol):
     def snapshot(self) -> tuple[int, bytes] | None:
         """The latest snapshot that is whole."""
 
+    def drop_part(self, *, before: int) -> bool:
+        """Delete one part of a snapshot of an earlier position; False if there is none."""
+
     def drop_snapshots(self, *, before: int) -> None:
         """Delete the snapshots of earlier positions."""
 

@@ -59,6 +59,7 @@ class Writer:
         self._aside = ThreadPoolExecutor(1, "fedcascade-snapshot")
         self._dumping: Future[list[Part]] | None = None
         self._pending: deque[Part] = deque()
+        self._outdated = False
         self._store: Store | None = open_store()
         self._fold: Fold | None = None
         self._snapshot_at = 0
@@ -189,7 +190,7 @@ class Writer:
     @property
     def _busy(self) -> bool:
         """Whether a snapshot is under way."""
-        return bool(self._pending) or self._dumping is not None
+        return bool(self._pending) or self._dumping is not None or self._outdated
 
     def _snapshot(self, store: Store, fold: Fold) -> None:
         """Begin a snapshot when enough was logged; another thread makes bytes of it; one part per transaction."""
@@ -203,12 +204,16 @@ class Writer:
             self._pending.extend(self._dumping.result())
             self._dumping = None
         if self._pending:
-            _save(store, [self._pending.popleft()])
+            store.save_part(*self._pending.popleft())
+            self._outdated = not self._pending
+        elif self._outdated:
+            self._outdated = store.drop_part(before=self._snapshot_at)
 
     def _drop_snapshot(self) -> None:
         """One that is under way, of a state that does not hold any more."""
         self._dumping = None
         self._pending.clear()
+        self._outdated = False
 
     def _finish(self) -> None:
         try:
@@ -225,19 +230,14 @@ class Writer:
 
 def save_snapshot(store: Store, fold: Fold) -> None:
     """Write a whole snapshot at once; earlier ones go."""
-    _save(store, _parts(fold.position, fold.state()))
+    for part in _parts(fold.position, fold.state()):
+        store.save_part(*part)
+    store.drop_snapshots(before=fold.position)
 
 
 def _parts(position: int, state: dict[str, Any]) -> list[Part]:
     bodies = list(parts(dumped(state)))
     return [(position, part, len(bodies), body) for part, body in enumerate(bodies)]
-
-
-def _save(store: Store, saved: list[Part]) -> None:
-    for position, part, count, body in saved:
-        store.save_part(position, part, count, body)
-        if part == count - 1:
-            store.drop_snapshots(before=position)
 
 
 def _outcome(job: Job[Any], store: Store, fold: Fold) -> Any:

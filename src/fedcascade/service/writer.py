@@ -8,6 +8,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,6 +26,9 @@ Result = TypeVar("Result")
 Job = Callable[[Store, Fold], Result]
 Part = tuple[int, int, int, bytes]
 log = logging.getLogger("fedcascade.service")
+# After a transaction of many jobs, more are on their way: they gather for a moment while requests are read in peace.
+WINDOW = 0.005
+MANY = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Writer:
         self._dumping: Future[list[Part]] | None = None
         self._pending: deque[Part] = deque()
         self._outdated = False
+        self._crowded = False
         self._store: Store | None = open_store()
         self._fold: Fold | None = None
         self._snapshot_at = 0
@@ -121,6 +126,8 @@ class Writer:
 
     def _gather(self) -> tuple[list[Waiting], bool]:
         """Whatever waits, up to a batch; the second value says that the end was asked for."""
+        if self._crowded:
+            time.sleep(WINDOW)
         batch: list[Waiting] = []
         try:
             while len(batch) < self._batch:
@@ -131,6 +138,7 @@ class Writer:
                 batch.append(item)
         except queue.Empty:
             pass
+        self._crowded = MANY < len(batch) < self._batch
         return batch, False
 
     def _run(self, batch: list[Waiting]) -> None:

@@ -118,7 +118,7 @@ class EvidenceGroups(Groups):
     def join(self) -> None:
         """A newcomer starts apart, like everybody."""
         self._alone = extended(self._alone)
-        self.place(next(label for label in range(len(self.labels) + 1) if label not in self._pooled))
+        self.place(self._unused())
 
     def forget(self, agent: int) -> None:
         """Without the agent, its group knows less."""
@@ -127,11 +127,9 @@ class EvidenceGroups(Groups):
         super().forget(agent)
 
     def _sum_up(self, label: int) -> None:
-        """Sum a group anew, so that coming and going leaves no rounding behind; an empty one goes."""
-        members = np.flatnonzero(self.labels == label)
+        """Sum a group anew; it goes behind all others."""
         self._pooled.pop(label, None)
-        if members.size:
-            self._pooled[label] = self.holdings.total(members)
+        super()._sum_up(label)
 
 
 def _rows(holdings: Holdings) -> Rows:

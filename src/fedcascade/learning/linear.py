@@ -99,6 +99,23 @@ def solve(root: Matrix, vector: Vector) -> Vector:
 
 
 @compiled
+def shifted(gram: Matrix, shift: float) -> Matrix:
+    """shift I + gram."""
+    matrix = gram.copy()
+    for i in range(matrix.shape[0]):
+        matrix[i, i] += shift
+    return matrix
+
+
+@compiled
+def regression(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, Matrix, float]:
+    """Theta, inverse root and ln det of lambda I + gram, in one call; ln det is a NaN if that is not definite."""
+    upper = cholesky(shifted(gram, lambda_))
+    root = inverse_root(upper)
+    return solve(root, moment), root, log_determinant(upper)
+
+
+@compiled
 def means_into(theta: Vector, columns: Features, mean: Vector) -> None:
     """Fill ``mean`` with <theta, x> of every item."""
     size, items = columns.shape

@@ -1,5 +1,6 @@
 """A server process: store, writer, application, socket."""
 
+import gc
 import json
 import os
 import socket
@@ -121,6 +122,8 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
         )
         scheme = "http" if setup.tls_cert is None else "https"
         say(f"serving {setup.policy.name} on {scheme}://{setup.host}:{listening.getsockname()[1]}")
+        gc.collect()
+        gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         listening.close()

@@ -125,6 +125,7 @@ def test_two_large_groups_that_are_alike_become_one() -> None:
     for agent in range(20):
         holdings.add(agent, gathered(*drawn(lifted(1, 0, 0), 300, agent)))
         groups._alone[agent] = evidence(holdings[agent], variance=0.2, prior=0.8)
+    groups._spoken = np.arange(20)
     groups.regroup([np.arange(10), np.arange(10, 20)])
     assert len(groups) == 2
     groups.add(3, Statistics.zero(4))

@@ -71,6 +71,7 @@ class EvidenceGroups(Groups):
         super().__init__(holdings, np.arange(len(holdings), dtype=np.int64))
         self._rule = rule
         self._alone = np.zeros(len(holdings))  # E of every agent's own statistics
+        self._spoken = np.empty(0, np.int64)  # in the order of their first uploads, however agents are numbered
         self._walks = 0
         self._asker = NOBODY
         self._answer = Statistics.zero(holdings.dimension)
@@ -84,32 +85,33 @@ class EvidenceGroups(Groups):
         own, rule = self.holdings[agent], self._rule
         if own.count == 0:
             return
+        if agent not in self._spoken:
+            self._spoken = np.append(self._spoken, agent)
         prior = rule.prior(own.dimension)
         self._alone[agent] = evidence(own, variance=rule.variance, prior=prior)
         self._walks += 1
         chance = np.random.Generator(np.random.Philox(key=self._walks))
-        spoken = np.flatnonzero(self.holdings.count > 0)
-        visits = np.searchsorted(spoken, self._visits(agent, spoken, chance))
-        names, places = np.unique(self.labels[spoken], return_inverse=True)
+        visits = self._visits(int(np.flatnonzero(self._spoken == agent)[0]), chance)
+        names, places = in_order(self.labels[self._spoken])
         expected = walk(
-            _rows(self.holdings)[spoken], self._alone[spoken], places, names.size, visits, chance.random(visits.size),
-            rule.hurdle, rule.variance, prior,
+            _rows(self.holdings)[self._spoken], self._alone[self._spoken], places, names.size,
+            visits, chance.random(visits.size), rule.hurdle, rule.variance, prior,
         )  # fmt: skip
-        self._move(agent, spoken, names, places)
+        self._move(agent, names, places)
         self._asker, self._answer = agent, own + _as_statistics(expected, own.dimension)
 
-    def _visits(self, agent: int, spoken: NDArray[np.intp], chance: np.random.Generator) -> NDArray[np.intp]:
-        """Whom the walk visits, in order: in each sweep the agent first, then others that have spoken."""
-        others = spoken[spoken != agent]
+    def _visits(self, asker: int, chance: np.random.Generator) -> Labels:
+        """Whom the walk visits, in order: in each sweep the asker first, then others that have spoken."""
+        others = np.delete(np.arange(self._spoken.size), asker)
         if others.size > self._rule.visits:
             others = chance.choice(others, self._rule.visits, replace=False)
-        return np.tile(np.append(agent, others), self._rule.sweeps)
+        return np.tile(np.append(asker, others), self._rule.sweeps)
 
-    def _move(self, agent: int, spoken: NDArray[np.intp], names: Labels, places: Labels) -> None:
+    def _move(self, agent: int, names: Labels, places: Labels) -> None:
         """Take the walk's partition over: groups keep their labels, new ones get labels that nobody has."""
         free = np.setdiff1d(np.arange(self.labels.size + 1), self.labels)
         before = self.labels.copy()
-        self.labels[spoken] = np.concatenate([names, free])[places]
+        self.labels[self._spoken] = np.concatenate([names, free])[places]
         moved = before != self.labels
         moved[agent] = True  # even where it stays, its group has more data
         for label in np.union1d(before[moved], self.labels[moved]):
@@ -123,6 +125,8 @@ class EvidenceGroups(Groups):
     def forget(self, agent: int) -> None:
         """Without the agent, its group knows less."""
         self._alone = np.delete(self._alone, agent)
+        left = self._spoken[self._spoken != agent]
+        self._spoken = left - (left > agent)
         self._asker = NOBODY
         super().forget(agent)
 
@@ -130,6 +134,17 @@ class EvidenceGroups(Groups):
         """Sum a group anew; it goes behind all others."""
         self._pooled.pop(label, None)
         super()._sum_up(label)
+
+
+def in_order(labels: Labels) -> tuple[Labels, Labels]:
+    """Labels in the order in which they first appear, and for each agent where its label is among them.
+
+    >>> [found.tolist() for found in in_order(np.array([7, 3, 7]))]
+    [[7, 3], [0, 1, 0]]
+    """
+    names, first, places = np.unique(labels, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return names[order], np.argsort(order)[places]
 
 
 def _rows(holdings: Holdings) -> Rows:

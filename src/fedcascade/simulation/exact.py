@@ -55,7 +55,7 @@ from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Exchange, Trace
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 64, 4_096
-MANY_EVENTS = 2  # after an event its agent plays the rest of the window alone, so there should be few
+ALONE = 48  # rounds that take as long as everything that a window needs beside rounds
 CAUSES = {
     kernels.DETERMINANT: Cause.DETERMINANT,
     kernels.AUXILIARY: Cause.AUXILIARY,
@@ -167,7 +167,7 @@ class _Engine:
                 events = self._play_window(first, count)
                 first += count
                 if window is None:
-                    length = next_length(length, events)
+                    length = next_length(length, events * length / (2 * self.environment.users), self.threads)
                 if progress is not None:
                     progress(first - 1)
             self.recorder.stop(stop, self.server.groups.labels)
@@ -314,8 +314,8 @@ def shards(window: kernels.Window, present: NDArray[np.int64], threads: int) -> 
     return [part for part in parts if part.size]
 
 
-def next_length(length: int, events: int) -> int:
-    """Windows double while nobody speaks in one, and halve while many agents do."""
-    if events == 0:
+def next_length(length: int, alone: float, threads: int) -> int:
+    """Windows double while few rounds in them are played alone, after their agent spoke, and halve while many are."""
+    if threads == 1 or alone < ALONE / 2:
         return min(2 * length, LONGEST_WINDOW)
-    return max(length // 2, SHORTEST_WINDOW) if events > MANY_EVENTS else length
+    return max(length // 2, SHORTEST_WINDOW) if alone > 2 * ALONE else length

@@ -15,7 +15,7 @@ from fedcascade.environments import streams
 from fedcascade.learning import linear
 from fedcascade.learning.oracles import top_into
 
-FEW = 16  # up to so many candidates are compared with each other
+FEW = 16  # up to so many candidates are treated one by one
 TRUTH, SCORE = 0, 1  # places in Scratch.reached
 ROWS = 4  # of the root are taken at a time
 _ZERO, _LOWEST = np.float32(0.0), np.float32(-np.inf)
@@ -136,15 +136,23 @@ def choose(
     for one in range(candidates.size):
         score = scratch.score[candidates[one]]
         value[one] = 1.0 if score > 1.0 + margin else score
-    ties = scratch.ties
     if _rescore_close(theta, root, beta, margin, candidates, value, scratch):
-        streams.words_into(seed, streams.TIE, t, scratch.words[:items], scratch.draft)
-        for one in range(candidates.size):
-            ties[one] = scratch.words[candidates[one]]
+        _draw_ties(seed, t, items, candidates, scratch)
     chosen = scratch.chosen[: min(length, items)]
-    top_into(value, ties, chosen)
+    top_into(value, scratch.ties, chosen)
     for position in range(chosen.size):
         chosen[position] = candidates[chosen[position]]
+
+
+@bare
+def _draw_ties(seed: np.uint64, t: int, items: int, candidates: NDArray[np.int64], scratch: Scratch) -> None:
+    """The candidates' tie-breaks; where there are many, those of all items are drawn together."""
+    many = candidates.size > FEW
+    if many:
+        streams.words_into(seed, streams.TIE, t, scratch.words[:items], scratch.draft)
+    for one in range(candidates.size):
+        item = candidates[one]
+        scratch.ties[one] = scratch.words[item] if many else streams.philox(seed, streams.TIE, t, item, 0)[0]
 
 
 @bare

@@ -72,7 +72,7 @@ class Clustered:
     def items(self, round_: int) -> NDArray[np.float32]:
         """The features on offer, one row per item."""
         columns = np.empty((self.dimension, self.shelf(round_)), np.float32)
-        streams.items_into(self.seed, round_, columns, self.lifted, self.catalogue)
+        streams.items_into(self.seed, round_, columns, self.lifted, self.catalogue, streams.make_draft())
         return columns.T
 
     def shelf(self, round_: int) -> int:

@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -18,10 +18,16 @@ from fedcascade.service import auth, openapi, operations, wire
 from fedcascade.service.checks import check_upload
 from fedcascade.service.errors import Refused
 from fedcascade.service.limits import Buckets
+from fedcascade.service.live.pages import PAGES
+from fedcascade.service.live.watch import Watch
 from fedcascade.service.metrics import Metrics
 from fedcascade.service.wire import JSON, MSGPACK
 from fedcascade.service.writer import Job, Writer
 
+if TYPE_CHECKING:
+    from fedcascade.service.live.demo import Demo
+
+EXCHANGES = "/v1/exchanges"
 PROBE_BYTES = 32 * 1024  # more than an upload takes, so that a nearly full disk is not called ready
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 Result = TypeVar("Result")
@@ -149,7 +155,7 @@ def service_of(request: Asked) -> Service:
     return found
 
 
-@post("/v1/exchanges", status_code=200)
+@post(EXCHANGES, status_code=200)
 async def exchange(request: Asked) -> Response[bytes]:
     """Algorithm 1, lines 8 to 11, over a network."""
     started, service, body = time.perf_counter(), service_of(request), await request.body()
@@ -284,6 +290,8 @@ def refusal(request: Asked, error: Exception) -> Response[bytes]:
         case _:
             raise error
     service_of(request).metrics.refused(reason)
+    if request.scope["path"] == EXCHANGES:
+        request.app.state.watch.refused(reason)
     headers = dict(getattr(error, "headers", None) or {})
     if isinstance(error, Refused) and error.retry_after is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after)))
@@ -298,20 +306,29 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
-def application(writer: Writer, policy: Policy, dimension: int, *, limits: Limits | None = None) -> Litestar:
+def application(
+    writer: Writer, policy: Policy, dimension: int, *, limits: Limits | None = None, demo: "Demo | None" = None
+) -> Litestar:
     """The web application. It closes the writer when it ends."""
     service = Service(writer, policy, dimension, limits or Limits())
+    watch = Watch(writer, demo)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        beside = asyncio.create_task(watch.run())
         yield
+        beside.cancel()
+        with suppress(asyncio.CancelledError):
+            await beside
+        await watch.flush()
+        await watch.feed.end()
         await asyncio.to_thread(writer.close)
 
     return Litestar(
-        route_handlers=list(ENDPOINTS),
+        route_handlers=[*ENDPOINTS, *PAGES],
         openapi_config=None,
         lifespan=[lifespan],
-        state=State({"service": service}),
+        state=State({"service": service, "watch": watch}),
         request_max_body_size=service.body_bytes,
         exception_handlers={Refused: refusal, HTTPException: refusal, TimeoutError: refusal},
     )

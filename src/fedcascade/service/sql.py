@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 from fedcascade.federation.messages import Cause
+from fedcascade.service.sql_journal import SqlJournal
 from fedcascade.service.store import Entry, Identity, Revoked
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
@@ -15,7 +16,7 @@ LOOK_UP = (
 )
 
 
-class SqlStore:
+class SqlStore(SqlJournal):
     """A store behind a connection of Python's database interface, in autocommit mode."""
 
     failures: tuple[type[Exception], ...] = ()
@@ -126,7 +127,8 @@ class SqlStore:
     def forget(self, agent: int, position: int) -> None:
         """Erase an agent, and note where."""
         self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
-        self.run("DELETE FROM upload WHERE agent = ?", agent)
+        for table in ("upload", "journal", "move"):
+            self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
         self.run("DELETE FROM agent WHERE id = ?", agent)
         self.run("INSERT INTO forgotten (position) VALUES (?)", position)
 

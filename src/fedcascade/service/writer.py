@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from fedcascade.federation.policies import Policy
 from fedcascade.service.errors import Refused, Unavailable
 from fedcascade.service.fold import Fold, caught_up
+from fedcascade.service.scribe import Scribe
 from fedcascade.service.snapshot import parts
 from fedcascade.service.store import Store
 
@@ -45,7 +46,7 @@ class Writer:
         batch: int = 256,
         snapshot_every: int = 10_000,
     ) -> None:
-        self._open = open_store
+        self.open_store = open_store
         self._policy = policy
         self._dimension = dimension
         self._batch = batch
@@ -54,6 +55,7 @@ class Writer:
         self._pending: deque[tuple[int, int, int, bytes]] = deque()
         self._store: Store | None = open_store()
         self._fold: Fold | None = None
+        self._scribe = Scribe()
         self._snapshot_at = 0
         self._scrubbed = 0
         self.healthy = True
@@ -126,7 +128,9 @@ class Writer:
             store, fold = self._ready()
             with store.transaction():
                 fold = self._fold = caught_up(store, self._policy, self._dimension, fold)
+                began = fold.position
                 outcomes = [_outcome(waiting.job, store, fold) for waiting in batch]
+                self._scribe.write(store, fold, began)
                 self._snapshot(store, fold)
                 forgotten = store.last_forgotten()
             if forgotten > self._scrubbed:
@@ -139,7 +143,7 @@ class Writer:
 
     def _ready(self) -> tuple[Store, Fold]:
         if self._store is None:
-            self._store = self._open()
+            self._store = self.open_store()
         if self._fold is None:
             with self._store.transaction():
                 self._fold = caught_up(self._store, self._policy, self._dimension)
@@ -148,7 +152,7 @@ class Writer:
 
     def _failed(self, error: Exception) -> Exception:
         """Nothing of the batch took place: the state is read anew from the store, which is the truth."""
-        self._fold = None
+        self._fold, self._scribe = None, Scribe()
         self._pending.clear()
         if self._store is not None and not isinstance(error, self._store.failures):
             log.error("a job failed", exc_info=error)

@@ -1,0 +1,66 @@
+"""A real browser: Debian's Chromium, driven by Playwright. Tests that need one skip where either is missing."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SCREENSHOTS = Path(__file__).parents[3] / ".cache" / "screenshots"
+FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking"]
+
+
+class Seen:
+    """A page, and what happened in it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: message.type in ("error", "warning") and self.problems.append(message.text))
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def data(self, name: str) -> str | None:
+        """A figure that the page shows, as it has it."""
+        value: str | None = self.page.locator("#main").get_attribute(f"data-{name}")
+        return value
+
+    def wait_for(self, name: str, value: object, seconds: float = 20.0) -> None:
+        self.page.wait_for_selector(f'#main[data-{name}="{value}"]', timeout=1000 * seconds)
+
+    def screenshot(self, name: str) -> None:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+    def violations(self) -> list[str]:
+        """What axe-core finds wrong; each with where."""
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+        found = axe.Axe().run(self.page).response["violations"]
+        return [f"{one['id']}: {[node['target'] for node in one['nodes']]}" for one in found]
+
+    def assert_quiet(self, url: str) -> None:
+        """No console error, and no request to anywhere else."""
+        assert self.problems == []
+        assert [asked for asked in self.requests if not asked.startswith(url)] == []
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    with api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def seen(browser: Any) -> Iterator[Seen]:
+    """A fresh page of a fresh profile."""
+    context = browser.new_context(viewport={"width": 1360, "height": 900}, reduced_motion="reduce")
+    yield Seen(context.new_page())
+    context.close()

@@ -62,7 +62,7 @@ export function fill(element, make) {
   const details = element.closest("details");
   if (details && !details.open) return;
   element.tabIndex = 0;
-  element.setAttribute("role", "region");
+  element.setAttribute("role", "group");
   const drawn = make();
   if (!element.hasAttribute("aria-label")) element.setAttribute("aria-label", drawn.caption?.textContent ?? "Table");
   element.replaceChildren(drawn);

@@ -1,15 +1,11 @@
-"""A real browser: Debian's Chromium, driven by Playwright. Tests that need one skip where either is missing."""
+"""A page in a real browser, and what happened in it."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SCREENSHOTS = Path(__file__).parents[3] / ".cache" / "screenshots"
-FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking"]
+SCREENSHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"
 
 
 class Seen:
@@ -45,22 +41,3 @@ class Seen:
         """No console error, and no request to anywhere else."""
         assert self.problems == []
         assert [asked for asked in self.requests if not asked.startswith(url)] == []
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not installed")
-    with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def seen(browser: Any) -> Iterator[Seen]:
-    """A fresh page of a fresh profile."""
-    context = browser.new_context(viewport={"width": 1360, "height": 900}, reduced_motion="reduce")
-    yield Seen(context.new_page())
-    context.close()

@@ -1,23 +1,32 @@
 """The dashboard in a real browser: live, right at the end, whole after a restart, quiet, and usable by everyone."""
 
+import re
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.client import Operator
+from fedcascade.service.live.demo import Play
 from fedcascade.service.live.report import Reporter
+from fedcascade.service.store import open_store
 from fedcascade.service.swarm import swarm
 from fedcascade.service.transport import Http
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder, Trace
 
-from ..helpers import TOKEN, Process
-from .conftest import Seen
+from .browser import Seen
+from .helpers import TOKEN, Process
 
 WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
 POLICY = POLICIES["fedc3ucb-h"].tuned(alpha_d=1.5, beta=5.0)
@@ -112,10 +121,8 @@ def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, pro
     assert seen.data("clusters") == str(simulated.clusters) == "3"
     assert seen.page.locator("#number-clusters").inner_text().startswith("3")
     counted = seen.page.locator("#causes .legend li").all_inner_texts()
-    assert {text.strip() for text in counted} == {
-        f"{cause} {sum(one.cause == cause for one in simulated.ledger)}"
-        for cause in {o.cause for o in simulated.ledger}
-    }
+    causes = Counter(exchange.cause for exchange in simulated.ledger)
+    assert {text.strip() for text in counted} == {f"{cause} {times}" for cause, times in causes.items()}
     agents = table(seen, "ages")
     assert sum(int(row[3]) for row in agents) == len(simulated.ledger)
     assert sorted(int(row[1]) for row in table(seen, "clusters")) == [4, 4, 4]
@@ -124,7 +131,109 @@ def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, pro
 
     seen.problems = [one for one in seen.problems if not any(name in one for name in REFUSED_CONNECTION)]
     seen.assert_quiet(process.url)
-    seen.screenshot("swarm")
+    look(seen, "swarm")
+
+
+def look(seen: Seen, name: str) -> None:
+    """Check the page for everyone's use and keep pictures of it: in light and dark, and on a phone."""
+    page = seen.page
+    every_details(seen, "true")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        assert seen.violations() == []
+    every_details(seen, "false")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        seen.screenshot(f"{name}-{scheme}")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(500)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert seen.violations() == []
+    seen.screenshot(f"{name}-phone")
+    page.set_viewport_size({"width": 1360, "height": 900})
+
+
+def every_details(seen: Seen, opened: str) -> None:
+    seen.page.evaluate(f"document.querySelectorAll('details').forEach((one) => {{ one.open = {opened}; }})")
+    seen.page.wait_for_timeout(500)
+
+
+def crowd(path: Path, agents: int, clusters: int) -> None:
+    """Write a journal of very many agents."""
+    store = open_store(f"sqlite:///{path}")
+    began, random = time.time_ns() // 1_000_000 - 3_600_000, np.random.default_rng(0)
+    with store.transaction():
+        rows = [
+            (
+                number,
+                began + number * 340,
+                1 + number % agents,
+                "determinant" if number % 3 else "auxiliary",
+                9,
+                20,
+                8,
+                1,
+            )
+            for number in range(1, agents + 501)
+        ]
+        store.connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)  # type: ignore[attr-defined]
+        chosen = np.minimum(random.geometric(0.15, agents), clusters)
+        store.move(1, began, [(agent, int(cluster)) for agent, cluster in enumerate(chosen, 1)])
+    store.close()
+
+
+def test_ten_thousand_agents_are_summarised(seen: Seen, tmp_path: Path) -> None:
+    crowd(tmp_path / "store.db", 10_000, 25)
+    process = Process(tmp_path, "sqlite:///store.db", dimension=6).start()
+    try:
+        process.running().transport.close()
+        log_in(seen, process.url)
+        seen.wait_for("uploads", 10_500)
+        assert seen.page.locator("#number-agents").inner_text().startswith("10,000")
+        assert seen.page.locator("#clusters rect").count() == 25
+        assert sum(int(row[1]) for row in table(seen, "clusters")) == 25
+        assert sum(int(row[1].replace(",", "")) for row in table(seen, "ages")) == 10_000
+        look(seen, "crowd")
+        seen.assert_quiet(process.url)
+    finally:
+        process.stop()
+
+
+def test_a_newcomer_is_told_what_happens_and_can_take_part(seen: Seen, tmp_path: Path) -> None:
+    command = [*(sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--pace", "5000")]
+    with subprocess.Popen([*command, "--rounds", "4000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
+        seen.page.goto(url)
+        assert seen.page.locator("#story li").count() == 3
+        seen.page.wait_for_selector("#main[data-position]")
+        seen.page.locator("#pace").fill("0")
+        seen.page.wait_for_selector("#pace-text:has-text('paused')")
+        seen.page.locator("#pace").fill("6")
+        seen.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
+        simulated = simulate(Play().world(), Play().policy(), rounds=4_000, oracle=TopK(length=2), engine="reference")
+        seen.wait_for("uploads", len(simulated.ledger))
+        assert seen.data("clusters") == str(simulated.clusters)
+        seen.page.wait_for_function("document.querySelectorAll('#regret .line').length === 3", timeout=90_000)
+        look(seen, "demo")
+
+        seen.page.click("text=Be one of the users")
+        seen.page.wait_for_selector("h1:has-text('You are user 41')")
+        first = seen.page.locator(".film strong").all_inner_texts()
+        assert len(first) == 10
+        for _ in range(6):  # ten films seen with each
+            seen.page.locator("#films button:enabled").first.wait_for()
+            seen.page.click("#pass")
+        seen.page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
+        assert seen.page.locator(".film strong").all_inner_texts() != first
+        assert seen.violations() == []
+        seen.screenshot("shop")
+        seen.page.click("text=Back to the dashboard")
+        seen.page.wait_for_selector("#number-agents:has-text('41')")
+        seen.assert_quiet(url)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        process.stderr.read()
 
 
 def table(seen: Seen, name: str) -> list[list[str]]:

@@ -1,5 +1,6 @@
 """The dashboard in a real browser: live, right at the end, whole after a restart, quiet, and usable by everyone."""
 
+import http.client
 import re
 import signal
 import subprocess
@@ -204,7 +205,10 @@ def test_a_newcomer_is_told_what_happens_and_can_take_part(seen: Seen, tmp_path:
     with subprocess.Popen([*command, "--rounds", "4000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
+        assert asked_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
+        assert asked_as(url, "localhost") == 200
         seen.page.goto(url)
+        seen.page.wait_for_selector("#story li")
         assert seen.page.locator("#story li").count() == 3
         seen.page.wait_for_selector("#main[data-position]")
         seen.page.locator("#pace").fill("0")
@@ -234,6 +238,15 @@ def test_a_newcomer_is_told_what_happens_and_can_take_part(seen: Seen, tmp_path:
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
         process.stderr.read()
+
+
+def asked_as(url: str, host: str) -> int:
+    """The status of the picture, asked for under some name of the server."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=10)
+    connection.request("GET", "/live/picture", headers={"host": host})
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 def table(seen: Seen, name: str) -> list[list[str]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedcascade.service.fold import Fold
 from fedcascade.service.store import Store
+from fedcascade.simulation.trace import canonical
 
 Labels = NDArray[np.int64]
 
@@ -58,6 +59,7 @@ def lasting_names(known: Mapping[int, int], agents: list[int], labels: Labels) -
     >>> lasting_names({7: 1, 8: 1, 9: 1}, [7, 8, 9, 10], np.array([5, 0, 5, 0]))
     {7: 1, 8: 2, 9: 1, 10: 2}
     """
+    labels = np.array(canonical(labels), np.int64)  # so that ties go by the order of agents, not by passing names
     before = np.array([known.get(agent, -1) for agent in agents], np.int64)
     pairs, shared = np.unique(np.stack([labels, before])[:, before >= 0], axis=1, return_counts=True)
     names: dict[int, int] = {}

@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import Policy, policy
+from fedcascade.federation.triggers import Always
 from fedcascade.service.client import Operator
 from fedcascade.service.live.catalogue import DIMENSION
 from fedcascade.service.live.report import Reporter
@@ -100,6 +101,7 @@ class Demo:
             "users": play.users,
             "clusters": play.clusters,
             "seed": play.seed,
+            "visitor": self.shop.visitor,
         }
 
     def introduced(self) -> dict[str, Any]:
@@ -191,4 +193,5 @@ class Demo:
             [token] = operator.enrolment_tokens()
         finally:
             operator.transport.close()
-        return connect(self._url, store=":memory:", token=token)
+        eager = replace(self.play.policy(), trigger=Always())  # a visitor wants to see soon what the server decides
+        return connect(self._url, store=":memory:", token=token, policy=eager)

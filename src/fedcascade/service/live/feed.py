@@ -158,12 +158,10 @@ class Feed:
         try:
             return await asyncio.to_thread(work)
         except Exception as error:
-            store, self._store, self._known = self._store, None, None
-            if store is not None:
-                with suppress(Exception):
-                    store.close()
-                if not isinstance(error, store.failures):
-                    raise
+            ours = self._store is not None and not isinstance(error, self._store.failures)
+            self.let_go()
+            if ours:
+                raise
             log.warning("the journal cannot be read: %s", error)
             raise Refused(503, "store-unavailable", f"the store cannot be read: {error}", retry_after=1.0) from None
 
@@ -174,9 +172,14 @@ class Feed:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-        if self._store is not None:
-            await asyncio.to_thread(self._store.close)
-            self._store = None
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the connection to the store; the next reader opens another."""
+        store, self._store, self._known = self._store, None, None
+        if store is not None:
+            with suppress(*store.failures):
+                store.close()
 
 
 def _tell(queue: "asyncio.Queue[bytes | None]", told: bytes | None) -> None:

@@ -164,9 +164,9 @@ async def shop_page(request: Asked) -> Response[bytes]:
 
 
 @get("/live/assets/{name:str}")
-async def assets(name: str) -> Response[bytes]:
+async def assets(request: Asked) -> Response[bytes]:
     """A file that the page needs."""
-    return asset(name)
+    return asset(str(request.path_params["name"]))
 
 
 @get("/live/session")

@@ -34,6 +34,11 @@ class Shop:
         self._rounds = self._clicks = 0
         self._busy = asyncio.Lock()
 
+    @property
+    def visitor(self) -> int | None:
+        """The number of the visitor's agent, if there was a visit."""
+        return None if self._agent is None else self._agent.id
+
     async def look(self) -> dict[str, Any]:
         """The list that waits for an answer."""
         async with self._busy:

@@ -38,18 +38,20 @@ export function axes(area, x, y, { xTicks, yTicks, xText = number, yText = numbe
 const path = (points) => points.map(([x, y], place) => `${place ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 // Lines with their names at their ends. series: {name, colour, points: [[x, y]], thin}
-export function lines(element, series, { label, height = 190, yFrom, yText, xText, xTo, xUnit = "" }) {
+export function lines(element, series, { label, height = 190, yFrom, yText, xText, xTo, xUnit = "", integers = false, cursor = null }) {
   const area = frame(element, height, label, { ...MARGIN, right: 106 });
   const all = series.flatMap(({ points }) => points);
   const top = Math.max(...all.map(([, value]) => value), 1e-9);
-  const low = yFrom ?? Math.min(...all.map(([, value]) => value));
-  const yTicks = ticks(low, top, 4);
+  const least = Math.min(...all.map(([, value]) => value));
+  const low = yFrom ?? (least < top ? least : top - 0.05);
+  const yTicks = ticks(low, top, 4).filter((value) => !integers || Number.isInteger(value));
   const last = Math.max(xTo ?? 0, ...all.map(([at]) => at));
   const first = Math.min(xTo ? 0 : Infinity, ...all.map(([at]) => at));
   const x = scale(first, last, area.left, area.right);
   const y = scale(Math.min(low, yTicks[0] ?? low), Math.max(top, yTicks.at(-1) ?? top), area.bottom, area.top);
   const xTicks = xText ? [first, last] : ticks(first, last, area.width < 420 ? 2 : 4);
   axes(area, x, y, { xTicks, yTicks, yText, xText: (value) => `${(xText ?? number)(value)}${value === xTicks.at(-1) ? xUnit : ""}` });
+  if (cursor !== null) area.drawing.append(svg("line", { class: "cursor", x1: x(cursor), x2: x(cursor), y1: area.top, y2: area.bottom }));
   const ends = [];
   for (const { name, colour, points, thin } of series) {
     if (!points.length) continue;

@@ -168,7 +168,7 @@ export function treemap(element, state, label) {
   const cells = state.sizes.largest.map(([cluster, size]) => ({ size, name: `cluster ${cluster}`, colour: colourOf(state, cluster) }));
   if (state.sizes.others) cells.push({ size: state.sizes.others_agents, name: `${number(state.sizes.others)} smaller clusters`, colour: 0 });
   for (const { size, name, colour, x, y, w, h } of squarified(cells, 0, 0, area.width, height)) {
-    const cell = svg("g", { class: `k${colour}` }, svg("rect", { class: "hull", x: x + 1, y: y + 1, width: Math.max(0, w - 2), height: Math.max(0, h - 2), rx: 4 }),
+    const cell = svg("g", { class: `k${colour}` }, svg("rect", { class: "area", x: x + 1, y: y + 1, width: Math.max(0, w - 2), height: Math.max(0, h - 2), rx: 4 }),
       svg("title", {}, `${name}: ${number(size)} agents`));
     if (w > 54 && h > 36) cell.append(svg("text", { class: "strong", x: x + 9, y: y + 20 }, number(size)));
     if (w > 84 && h > 50) cell.append(svg("text", { x: x + 9, y: y + 36 }, name));

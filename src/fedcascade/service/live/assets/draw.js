@@ -7,7 +7,7 @@ import { colourOf, groups, now } from "./state.js";
 
 const at = (id) => document.getElementById(id);
 const CAUSES = [["determinant", 1], ["auxiliary", 5], ["forced", 4], ["synchronisation", 3], ["push", 2]];
-const AGE_NAMES = ["10 s", "1 min", "5 min", "30 min", "1 h", "6 h", "1 d", "1 wk", "more"];
+const AGE_NAMES = ["10 s", "1 m", "5 m", "30 m", "1 h", "6 h", "1 d", "1 w", "more"];
 const REASONS = {
   "impossible": "numbers that no honest agent can have", "malformed": "not a message of the protocol",
   "altered": "changed on the way, or not signed by its sender", "unsigned": "no signature", "stale": "signed too long ago",
@@ -127,9 +127,9 @@ function smoothed(points) {
 }
 
 function history(state, view) {
-  const live = view.live, to = live.last, from = live.first;
-  at("when").disabled = !(to > from);
-  if (!(to > from)) { at("river").replaceChildren(); return; }
+  const live = view.live, to = Math.max(live.last, now(live)), from = live.first;
+  at("when").disabled = !from;
+  if (!from) { at("river").replaceChildren(); return; }
   const when = from + (at("when").value / at("when").max) * (to - from);
   at("when").setAttribute("aria-valuetext", view.past ? time(when, to - from) : "now");
   const options = { from, to, at: view.past ? when : to, timeText: (value) => time(value, to - from) };
@@ -138,7 +138,7 @@ function history(state, view) {
   } else {
     at("history-note").textContent = "The number of clusters over time. Drag the slider to look back.";
     const points = [...live.bins.spans].sort(([a], [b]) => a - b).map(([place, span]) => [live.bins.since + place * live.bins.width, Math.max(...[...span.values()].map(({ clusters }) => clusters))]);
-    lines(at("river"), [{ name: "clusters", colour: 1, points }], { label: "Number of clusters over time", height: 150, yFrom: 0, xText: options.timeText });
+    lines(at("river"), [{ name: "clusters", colour: 1, points }], { label: "Number of clusters over time", height: 150, yFrom: 0, xText: options.timeText, integers: true, cursor: view.past ? when : null });
   }
 }
 

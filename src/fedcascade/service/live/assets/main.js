@@ -2,14 +2,14 @@
 
 import { bubbles } from "./clusters.js";
 import { count, html, number } from "./format.js";
-import { applyFrame, fits, fromPicture } from "./state.js";
+import { applyFrame, fits, fromPicture, now } from "./state.js";
 import { follow } from "./stream.js";
 import { drawAll } from "./draw.js";
 
 const at = (id) => document.getElementById(id);
 const PACES = [0, 10, 30, 100, 300, 1000, 5000];
 const view = { live: null, past: null, lost: false, trouble: "", pictures: 0, session: null };
-const figure = bubbles(at("clusters"));
+const figure = bubbles(at("clusters"), () => view.live?.health?.demo?.visitor);
 let due = 0, spokenAt = 0;
 
 async function ask(path, method = "GET", body = undefined) {
@@ -120,8 +120,8 @@ at("when").addEventListener("input", () => {
 async function lookBack() {
   const slider = at("when"), share = slider.value / slider.max;
   if (share === 1) return backToNow();
-  const { first, last } = view.live;
-  const past = await ask(`/live/picture?at=${Math.round(first + share * (last - first))}`);
+  const { first } = view.live;
+  const past = await ask(`/live/picture?at=${Math.round(first + share * (now(view.live) - first))}`);
   if (slider.value / slider.max !== share) return;
   view.past = fromPicture(past);
   view.past.colours = new Map([...view.past.colours, ...view.live.colours]);

@@ -47,7 +47,7 @@ function said({ rounds, clicks, uploaded, buffered, floor }) {
   if (!rounds) return "This is your first list: your agent knows nothing about you.";
   if (uploaded) return `Your agent has just told the server the sum of ${count(uploaded, "film")} you looked at.`;
   const kept = `${count(buffered, "film")} you looked at ${buffered === 1 ? "is" : "are"} known to your agent alone`;
-  return `List ${number(rounds + 1)}; you clicked ${number(clicks)} so far. ${kept}${buffered < floor ? `; it says nothing below ${floor}` : ""}.`;
+  return `You clicked ${number(clicks)} of ${count(rounds, "list")}. ${kept}; it will tell the server a sum of ${floor} or more.`;
 }
 
 function placed({ cluster, others }) {

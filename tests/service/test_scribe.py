@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.fold import Fold
-from fedcascade.service.operations import exchange
+from fedcascade.service.operations import exchange, forget
 from fedcascade.service.scribe import Scribe, lasting_names
 from fedcascade.service.store import open_store
 from fedcascade.simulation.trace import canonical
@@ -40,6 +40,23 @@ def test_whoever_splits_off_gets_the_new_name() -> None:
 def test_the_larger_part_gives_its_name_when_two_join() -> None:
     named = lasting_names({1: 1, 2: 2, 3: 2}, [1, 2, 3], np.array([0, 0, 0]))
     assert set(named.values()) == {2}
+
+
+def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: Path) -> None:
+    """One agent is forgotten and another joins in one batch: as many agents as before, in groups of the same labels."""
+    store, fold, scribe = open_store(f"sqlite:///{tmp_path}/store.db"), Fold(POLICIES["fedc3ucb-h"], 3), Scribe()
+    with store.transaction():
+        agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(4)]
+        for agent in agents[:3]:
+            exchange(agent, unit_offer(1, 0, 3), unit(0), 1)(store, fold)
+        scribe.write(store, fold, 0)
+    assert store.placed(9).keys() == set(agents[:3])
+    with store.transaction():
+        forget(agents[1])(store, fold)
+        exchange(agents[3], unit_offer(1, 0, 3), unit(0), 1)(store, fold)
+        scribe.write(store, fold, 3)
+    assert store.placed(9).keys() == {agents[0], agents[2], agents[3]}
+    store.close()
 
 
 def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:

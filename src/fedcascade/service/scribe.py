@@ -6,6 +6,7 @@ a group keeps the name under which most of its members were known.
 
 import time
 from collections.abc import Mapping
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from fedcascade.service.store import Store
 from fedcascade.simulation.trace import canonical
 
 Labels = NDArray[np.int64]
+NOBODY: Labels = np.zeros(0, np.int64)
 
 
 class Scribe:
@@ -22,8 +24,9 @@ class Scribe:
 
     def __init__(self) -> None:
         self._position = -1
-        self._names: dict[int, int] = {}
-        self._labels: Labels | None = None
+        self._names: dict[int, int] = {}  # of agents
+        self._groups: dict[int, int] = {}  # of the grouping's own labels
+        self._labels = NOBODY
 
     def write(self, store: Store, fold: Fold, after: int) -> None:
         """Note everything that happened beyond a position of the log."""
@@ -31,21 +34,44 @@ class Scribe:
         if fold.position > after:
             store.note(after, now, fold.clusters)
         self._read_on(store, after)
-        labels = fold.server.groups.labels if fold.server is not None else np.zeros(0, np.int64)
-        if self._labels is None or not np.array_equal(labels, self._labels):
-            names = lasting_names(self._names, list(fold.numbers), labels)
-            moved = [(agent, name) for agent, name in names.items() if self._names.get(agent) != name]
-            if moved:
-                store.move(fold.position, now, moved)
-            self._names, self._labels = names, labels.copy()
+        labels = NOBODY if fold.server is None else fold.server.groups.labels
+        moved = self._moved(labels, fold)
+        if moved:
+            store.move(fold.position, now, moved.items())
         self._position = fold.position
 
     def _read_on(self, store: Store, upto: int) -> None:
-        """What others wrote meanwhile."""
+        """What others wrote meanwhile; after somebody was forgotten, places in the arrays mean other agents."""
         if self._position < 0:
             self._names = store.placed(upto)
         elif self._position < upto:
             self._names |= {move.agent: move.cluster for move in store.moves(self._position, upto)}
+        if self._position != upto or store.last_forgotten() > self._position:
+            self._labels = NOBODY
+
+    def _moved(self, labels: Labels, fold: Fold) -> dict[int, int]:
+        """The agents whose cluster is another than the journal says."""
+        known = len(self._labels)
+        if not known or not np.array_equal(labels[:known], self._labels):
+            names = lasting_names(self._names, list(fold.numbers), labels)
+            self._groups = dict(zip(labels.tolist(), names.values(), strict=True))
+        elif len(labels) > known:  # newcomers alone, which is what happens while many agents join
+            names = self._placed(list(islice(fold.numbers, known, None)), labels[known:].tolist())
+        else:
+            return {}
+        moved = {agent: name for agent, name in names.items() if self._names.get(agent) != name}
+        self._names |= moved
+        self._labels = labels.copy()
+        return moved
+
+    def _placed(self, agents: list[int], labels: list[int]) -> dict[int, int]:
+        """Newcomers in the groups of others, or in new ones."""
+        fresh = max(self._names.values(), default=0) if set(labels) - self._groups.keys() else 0
+        for label in labels:
+            if label not in self._groups:
+                fresh += 1
+                self._groups[label] = fresh
+        return {agent: self._groups[label] for agent, label in zip(agents, labels, strict=True)}
 
 
 def lasting_names(known: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:

@@ -2,8 +2,8 @@
 
 Two questions, each answered in slices that take turns, with pages and without, on one machine and in one run:
 
-- How many uploads per second does a server acknowledge at most, while eight pages follow its events? The pages here only
-  read, as pages on other machines do, so that what is measured is the server.
+- How many uploads per second does a server acknowledge at most, while eight pages follow its events? The pages here
+  only read, as pages on other machines do, so that what is measured is the server.
 - At 500 exchanges per second, does a real page stay responsive? Chromium counts how long its main thread was busy at a
   stretch, and how late the page is; latencies of uploads are given beside it.
 """
@@ -150,7 +150,6 @@ def responsive(load: Load, port: int, token: str, seconds: float, rate: float) -
         "page_answers_p50_p99_ms": _milliseconds(answers),
         "page_longest_task_ms": round(max(busy, default=0.0)),
         "page_busy_over_50_ms": f"{sum(busy) / (1e3 * seconds):.1%} of the time",
-        "page_missed": 0,
     }
 
 

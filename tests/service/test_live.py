@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +14,14 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.service.client import Client
 from fedcascade.service.errors import Refused
 from fedcascade.service.live.feed import mark_of
-from fedcascade.service.live.session import COOKIE, SECONDS, new_session
+from fedcascade.service.live.session import COOKIE, open_session
 from fedcascade.service.store import open_store
 from fedcascade.service.wire import JSON
 
 from .helpers import TOKEN, Process, Running, in_process, unit_offer
 
 BEARER = {"authorization": f"Bearer {TOKEN}"}
-ASSETS = Path(__file__).parent / "assets"
+METRIC = re.compile(r"fedcascade_[a-z_]+")
 
 
 def ask(running: Running, path: str, method: str = "GET", body: object = None, **headers: str) -> tuple[int, Any, Any]:
@@ -163,14 +164,23 @@ def test_a_session_lasts_until_it_ends_or_the_token_changes(running: Running) ->
     assert ask(running, "/live/measures", "POST", {"measures": []}, cookie=session)[0] == 401  # it may look, no more
     assert ask(running, "/v1/overview", cookie=session)[0] == 401
     assert running.writer is not None
-    kept = running.writer.submit(lambda store, _: store.setting("operator")).result()
-    assert kept is not None
-    old = new_session(bytes.fromhex(kept), now=-SECONDS)
-    forged = new_session(b"another key")
-    for bad in (old, forged, "", "1.2", f"{10**12}.", session.partition("=")[2] + "x"):
+    for bad in ("", "1.2", session.partition("=")[2] + "x"):
         assert ask(running, "/live/picture", cookie=f"{COOKIE}={bad}")[0] == 401
+    running.writer.submit(open_session("an old one", seconds=-1)).result()
+    assert ask(running, "/live/picture", cookie=f"{COOKIE}=an old one")[0] == 401
+    secret = session.partition("=")[2].encode()
+    assert not any(
+        secret in path.read_bytes() for path in Path(running.url.removeprefix("sqlite:///")).parent.iterdir()
+    )
     running.writer.submit(lambda store, _: store.set_setting("operator", "00" * 32)).result()
     assert ask(running, "/live/picture", cookie=session)[0] == 401
+
+
+def test_who_logs_out_has_to_log_in_again(running: Running) -> None:
+    cookie = ask(running, "/live/session", "POST", {"token": TOKEN})[2]["set-cookie"].partition(";")[0]
+    assert ask(running, "/live/picture", cookie=cookie)[0] == 200
+    assert ask(running, "/live/session", "DELETE", cookie=cookie)[0] == 200
+    assert ask(running, "/live/picture", cookie=cookie)[0] == 401
 
 
 def test_a_form_of_another_site_cannot_log_in(running: Running) -> None:
@@ -287,3 +297,18 @@ def test_regret_of_a_simulation_is_kept_until_the_next_one(running: Running) -> 
 @pytest.mark.parametrize(("text", "mark"), [("7.2", (7, 2)), ("7", None), ("", None), ("-1.0", None), ("7.2.1", None)])
 def test_a_mark_is_two_numbers(text: str, mark: tuple[int, int] | None) -> None:
     assert mark_of(text) == mark
+
+
+def test_the_example_dashboard_and_its_page_name_metrics_that_exist(running: Running) -> None:
+    root = Path(__file__).parents[2]
+    speak(running.enrol(), 0)
+    served = set(
+        re.findall(r"^(fedcascade_\w+)", running.transport.send("GET", "/metrics", b"", {}).body.decode(), re.M)
+    )
+    dashboard = json.loads((root / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    asked = {name for panel in dashboard["panels"] for one in panel["targets"] for name in METRIC.findall(one["expr"])}
+    assert len(asked) > 5
+    assert asked <= served | {"fedcascade_refused_total"}  # which is there from the first refusal on
+    page = set(METRIC.findall((root / "docs" / "how-to-watch-it-live.md").read_text(encoding="utf-8")))
+    assert {name.removesuffix("_bucket") for name in asked} <= page
+    assert all(any(one.startswith(name) for one in served | {"fedcascade_refused_total"}) for name in page)

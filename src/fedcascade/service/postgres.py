@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import psycopg
 
 from fedcascade.service.sql import SqlStore
+from fedcascade.service.sql_journal import TABLES
 
 LOCK = 0x6665_6463  # any number, as long as nobody else in this database uses it
 MIGRATIONS = (
@@ -26,21 +27,7 @@ MIGRATIONS = (
     """,
     "CREATE TABLE forgotten (position BIGINT PRIMARY KEY)",
     "ALTER TABLE upload ADD COLUMN nonce BYTEA NOT NULL DEFAULT ''::bytea",
-    """
-    CREATE TABLE journal (
-        position BIGINT PRIMARY KEY, at BIGINT NOT NULL, agent BIGINT NOT NULL, cause TEXT NOT NULL,
-        rounds BIGINT NOT NULL, count BIGINT NOT NULL, clicks BIGINT NOT NULL, clusters BIGINT NOT NULL);
-    INSERT INTO journal SELECT position, 0, agent, cause, rounds, count, clicks, 0 FROM upload;
-    CREATE TABLE move (
-        position BIGINT NOT NULL, at BIGINT NOT NULL, agent BIGINT NOT NULL, cluster BIGINT NOT NULL,
-        PRIMARY KEY (agent, position));
-    CREATE INDEX move_position ON move (position);
-    CREATE TABLE refusal (
-        minute BIGINT NOT NULL, reason TEXT NOT NULL, count BIGINT NOT NULL, PRIMARY KEY (minute, reason));
-    CREATE TABLE measure (
-        number BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY, at BIGINT NOT NULL, series TEXT NOT NULL,
-        round BIGINT NOT NULL, regret DOUBLE PRECISION NOT NULL, reward BIGINT NOT NULL)
-    """,
+    TABLES.format(whole="BIGINT", number="BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY", real="DOUBLE PRECISION"),
 )
 
 

@@ -5,6 +5,21 @@ from typing import Any
 
 from fedcascade.service.journal import MINUTE, Bin, Measure, Move, Noted, Tally
 
+TABLES = """
+    CREATE TABLE journal (
+        position {whole} PRIMARY KEY, at {whole} NOT NULL, agent {whole} NOT NULL, cause TEXT NOT NULL,
+        rounds {whole} NOT NULL, count {whole} NOT NULL, clicks {whole} NOT NULL, clusters {whole} NOT NULL);
+    INSERT INTO journal SELECT position, 0, agent, cause, rounds, count, clicks, 0 FROM upload;
+    CREATE TABLE move (
+        position {whole} NOT NULL, at {whole} NOT NULL, agent {whole} NOT NULL, cluster {whole} NOT NULL,
+        PRIMARY KEY (agent, position));
+    CREATE INDEX move_position ON move (position);
+    CREATE TABLE refusal (
+        minute {whole} NOT NULL, reason TEXT NOT NULL, count {whole} NOT NULL, PRIMARY KEY (minute, reason));
+    CREATE TABLE measure (
+        number {number}, at {whole} NOT NULL, series TEXT NOT NULL,
+        round {whole} NOT NULL, regret {real} NOT NULL, reward {whole} NOT NULL)
+    """
 NOTED = "position, at, agent, cause, rounds, count, clicks, clusters"
 
 

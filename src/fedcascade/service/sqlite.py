@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from fedcascade.service.sql import SqlStore
+from fedcascade.service.sql_journal import TABLES
 
 MIGRATIONS = (
     """
@@ -24,21 +25,7 @@ MIGRATIONS = (
     """,
     "CREATE TABLE forgotten (position INTEGER PRIMARY KEY)",
     "ALTER TABLE upload ADD COLUMN nonce BLOB NOT NULL DEFAULT x''",
-    """
-    CREATE TABLE journal (
-        position INTEGER PRIMARY KEY, at INTEGER NOT NULL, agent INTEGER NOT NULL, cause TEXT NOT NULL,
-        rounds INTEGER NOT NULL, count INTEGER NOT NULL, clicks INTEGER NOT NULL, clusters INTEGER NOT NULL);
-    INSERT INTO journal SELECT position, 0, agent, cause, rounds, count, clicks, 0 FROM upload;
-    CREATE TABLE move (
-        position INTEGER NOT NULL, at INTEGER NOT NULL, agent INTEGER NOT NULL, cluster INTEGER NOT NULL,
-        PRIMARY KEY (agent, position));
-    CREATE INDEX move_position ON move (position);
-    CREATE TABLE refusal (
-        minute INTEGER NOT NULL, reason TEXT NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (minute, reason));
-    CREATE TABLE measure (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, series TEXT NOT NULL,
-        round INTEGER NOT NULL, regret REAL NOT NULL, reward INTEGER NOT NULL)
-    """,
+    TABLES.format(whole="INTEGER", number="INTEGER PRIMARY KEY AUTOINCREMENT", real="REAL"),
 )
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 from fedcascade.service import auth, operations, wire
 from fedcascade.service.errors import Refused
 from fedcascade.service.live.feed import mark_of, milliseconds
-from fedcascade.service.live.session import COOKIE, good_session, is_loopback, new_session, set_cookie
+from fedcascade.service.live.session import COOKIE, good_session, is_loopback, open_session, set_cookie
 from fedcascade.service.wire import JSON
 
 if TYPE_CHECKING:
@@ -104,14 +104,18 @@ async def may_look(request: Asked) -> bool:
         await service.operator(request)
         return True
     session = request.cookies.get(COOKIE)
-    kept = await service.do(operations.operator_hash()) if session else None
-    return bool(session and kept and good_session(session, kept))
+    return bool(session) and await service.do(good_session(str(session)))
 
 
 def from_here(request: Asked) -> bool:
     """Whether a request came over loopback, and meant to."""
     host = request.client.host if request.client else ""
     return host in ("127.0.0.1", "::1") and is_loopback(request.headers.get("host", ""))
+
+
+def is_secure(request: Asked) -> bool:
+    """Whether a request came over TLS."""
+    return bool(request.scope.get("scheme") == "https")
 
 
 async def looking(request: Asked) -> "Watch":
@@ -187,15 +191,18 @@ async def log_in(request: Asked) -> Response[bytes]:
     kept = await service.do(operations.operator_hash())
     if kept is None or not auth.is_operator(f"Bearer {given.token}", kept):
         raise auth.unauthorised("operator", "this is not the operator's token")
-    secure = request.scope.get("scheme") == "https"
-    return told({"known": True}, **{"set-cookie": set_cookie(new_session(kept), secure=secure)})
+    opened = auth.new_token()
+    await service.do(open_session(opened))
+    return told({"known": True}, **{"set-cookie": set_cookie(opened, secure=is_secure(request))})
 
 
 @delete("/live/session", status_code=200)
 async def log_out(request: Asked) -> Response[bytes]:
     """End the session of this browser."""
-    secure = request.scope.get("scheme") == "https"
-    return told({"known": False}, **{"set-cookie": set_cookie("", secure=secure, seconds=0)})
+    session = request.cookies.get(COOKIE)
+    if session and await may_look(request):
+        await service_of(request).do(open_session(session, seconds=0))
+    return told({"known": False}, **{"set-cookie": set_cookie("", secure=is_secure(request), seconds=0)})
 
 
 @get("/live/events")

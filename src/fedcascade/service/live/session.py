@@ -1,42 +1,49 @@
-"""Who may look: the operator, by header or by a cookie that any server on the same store can check.
+"""Who may look: the operator, by header or by a cookie that every server on the same store knows.
 
-A session is a time and a signature over it, made with what the store keeps of the operator's token. No server has to
-remember it, it survives restarts, and it ends when it is too old or when the token is replaced. It opens the page and
-nothing else: what changes anything needs the token itself.
+A session is a random secret of which the store keeps a hash, with its end and the operator's token it was opened with.
+So it survives restarts and works at every server; it ends when it is old, when its owner logs out, or when the
+operator's token is replaced; and nobody can make one up from a copy of the database. It opens the page and nothing
+else: what changes anything needs the token itself.
 """
 
-import base64
-import hashlib
 import hmac
 import time
+
+from fedcascade.service.auth import token_hash
+from fedcascade.service.fold import Fold
+from fedcascade.service.operations import operator_hash
+from fedcascade.service.store import Store
+from fedcascade.service.writer import Job
 
 COOKIE = "fedcascade-session"
 SECONDS = 12 * 3_600
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def new_session(operator_hash: bytes, now: float | None = None) -> str:
-    """A session that begins now.
+def open_session(session: str, seconds: int = SECONDS) -> Job[None]:
+    """Keep a session for a while; with 0 seconds, end it."""
 
-    >>> good_session(new_session(b"key", now=0.0), b"key", now=9.0)
-    True
-    >>> good_session(new_session(b"key", now=0.0), b"other key", now=9.0)
-    False
-    """
-    ends = str(int((time.time() if now is None else now) + SECONDS))
-    return f"{ends}.{_signature(ends, operator_hash)}"
+    def job(store: Store, fold: Fold) -> None:
+        kept = operator_hash()(store, fold) or b""
+        store.set_setting(_name(session), f"{int(time.time()) + seconds} {kept.hex()}")
+
+    return job
 
 
-def good_session(session: str, operator_hash: bytes, now: float | None = None) -> bool:
-    """Whether a session was made with this key and has not ended."""
-    ends, _, signature = session.partition(".")
-    signed = hmac.compare_digest(signature.encode(), _signature(ends, operator_hash).encode())
-    return signed and ends.isdecimal() and int(ends) > (time.time() if now is None else now)
+def good_session(session: str) -> Job[bool]:
+    """Whether a session was opened with today's operator's token and has not ended."""
+
+    def job(store: Store, fold: Fold) -> bool:
+        ends, _, opened_with = (store.setting(_name(session)) or "0 ").partition(" ")
+        kept = operator_hash()(store, fold)
+        same = kept is not None and hmac.compare_digest(opened_with, kept.hex())
+        return same and int(ends) > time.time()
+
+    return job
 
 
-def _signature(ends: str, operator_hash: bytes) -> str:
-    digest = hmac.new(operator_hash, f"fedcascade live session until {ends}".encode(), hashlib.sha256).digest()
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+def _name(session: str) -> str:
+    return f"session {token_hash(session).hex()}"
 
 
 def set_cookie(session: str, *, secure: bool, seconds: int = SECONDS) -> str:

@@ -108,7 +108,7 @@ function reward(state) {
   }).filter(([, , rounds]) => rounds);
   const smooth = smoothed(points);
   const words = state.rounds ? `${percent(state.clicks / state.rounds)} of all lists were clicked` : "No lists so far";
-  if (smooth.length > 1) lines(at("reward"), [{ name: "clicked", colour: 1, points: smooth }], { label: words, height: 150, yText: (value) => percent(value, 0), xText: (value) => time(value, state.last - state.first) });
+  if (smooth.length > 1) lines(at("reward"), [{ name: "clicked", colour: 1, points: smooth }], { label: words, height: 150, yText: (value) => percent(value, Number.isInteger(Number((100 * value).toFixed(6))) ? 0 : 1), xText: (value) => time(value, state.last - state.first) });
   else at("reward").replaceChildren();
   fill(at("reward-table"), () => table(words, ["Around", "Lists", "Clicked"], points.slice(-60).map(([when, clicks, rounds]) => [time(when, state.last - state.first), number(rounds), percent(clicks / rounds)])));
 }

@@ -95,7 +95,7 @@ def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact._Engine:
     """An engine after a warm-up, with one thread."""
     world, row, oracle = Synthetic(), policy(system), TopK()
     stage = set_stage(world, row, oracle, rounds=WARM_UP, checkpoints=1, keep_lists=False)
-    engine = exact._Engine(world, row, oracle, stage, pool, 1)
+    engine = exact._Engine(world, oracle, stage, pool, 1)
     engine.play(None, None)
     return engine
 

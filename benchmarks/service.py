@@ -1,7 +1,8 @@
 """Load on the service, client included: acknowledged durable uploads per second, with and without group commit.
 
 Prints throughput, latency, memory over time, the time to start with a long log, and the ratio of group commit to one
-commit per upload, all from one run on one machine.
+commit per upload, all from one run on one machine. What a commit costs depends on the disk, so the time of a plain
+``fdatasync`` there is printed too.
 """
 
 import argparse
@@ -23,12 +24,18 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service import wire
+from fedcascade.service import operations, wire
 from fedcascade.service.client import Client
+from fedcascade.service.exchanges import PATH
+from fedcascade.service.fold import caught_up
 from fedcascade.service.store import open_store
+from fedcascade.service.writer import save_snapshot
 
-PATH = "/v1/exchanges"
+DIMENSION = 20
+POLICY = POLICIES["fedc3ucb-h"]
+SNAPSHOT_EVERY = 10_000  # the server's default
 
 
 def observed(random: np.random.Generator, dimension: int) -> Statistics:
@@ -170,34 +177,69 @@ async def loaded(load: Load, port: int, pid: int, seconds: float, connections: i
     }
 
 
+def sync_milliseconds(folder: Path) -> float:
+    """The median time of writing 4 kB and forcing them to the disk."""
+    times = []
+    with (folder / "sync").open("wb", buffering=0) as file:
+        for _ in range(200):
+            file.write(os.urandom(4096))
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - began)
+    return round(float(np.median(times)) * 1e3, 2)
+
+
+def logged(store_url: str, agents: list[Client], offers: list[wire.Offer], count: int) -> bool:
+    """Lengthen the log to ``count`` uploads, as a server does that dies just before its next snapshot.
+
+    Returns whether a replay from the last snapshot equals the state that has seen every upload, to the last bit.
+    """
+    store = open_store(store_url)
+    live = caught_up(store, POLICY, DIMENSION)
+    last = (count // SNAPSHOT_EVERY - 1) * SNAPSHOT_EVERY + 1
+    while live.position < count:
+        with store.transaction():
+            for _ in range(min(256, count - live.position)):
+                offer = wire.msgspec.structs.replace(offers[live.position % 256], sequence=10**9 + live.position)
+                statistics = wire.statistics_of(offer, DIMENSION)
+                agent = agents[live.position % len(agents)].agent
+                operations.exchange(agent, offer, statistics, live.position)(store, live)
+                if live.position == last:
+                    save_snapshot(store, live)
+        store.tidy()
+    same = caught_up(store, POLICY, DIMENSION).dump() == live.dump()
+    store.close()
+    return same
+
+
 def main() -> None:
     """Run the load and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--single-seconds", type=float, default=10.0)
+    parser.add_argument("--minutes", type=float, default=0.25, help="how long the load with group commit lasts")
+    parser.add_argument("--single-seconds", type=float, default=5.0, help="the same with one commit per upload")
     parser.add_argument("--agents", type=int, default=10_000)
-    parser.add_argument("--connections", type=int, default=48)
+    parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--log", type=int, default=100_000, help="uploads in the log before the last start")
     given = parser.parse_args()
     random = np.random.default_rng(0)
     offers = [
-        wire.offer_of(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=observed(random, 20)))
+        wire.offer_of(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=observed(random, DIMENSION)))
         for _ in range(256)
     ]
     results: dict[str, object] = {"cpus": os.cpu_count(), "agents": given.agents, "connections": given.connections}
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
-        folder = Path(name)
-        load = Load(enrolled(f"sqlite:///{folder}/bench.db", given.agents), offers)
+        folder, url = Path(name), f"sqlite:///{name}/bench.db"
+        results["sync_ms"] = sync_milliseconds(folder)
+        load = Load(enrolled(url, given.agents), offers)
         with server(folder, "--batch", "1") as (port, pid, _):
             single = uvloop.run(loaded(load, port, pid, given.single_seconds, given.connections))
         with server(folder) as (port, pid, _):
-            group = uvloop.run(loaded(load, port, pid, given.seconds, given.connections, given.agents + 1))
-            while load.sent < given.log:
-                uvloop.run(load.run(port, 5.0, given.connections))
-            os.kill(pid, 9)  # no snapshot at the end: the next start replays
+            group = uvloop.run(loaded(load, port, pid, 60 * given.minutes, given.connections, given.agents + 1))
+            os.kill(pid, 9)
+        results["replay_equals_live"] = logged(url, load.agents, offers, max(given.log, load.sent))
         with server(folder) as (_, _, started):
             results["start_seconds"] = round(started, 2)
-            results["logged_uploads"] = load.sent
+            results["logged_uploads"] = max(given.log, load.sent)
     ratio = group["uploads_per_second"] / single["uploads_per_second"]  # type: ignore[operator]
     results |= {"one_commit_per_upload": single, "group_commit": group, "ratio": round(ratio, 1)}
     results["client_cpu_seconds"] = round(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))

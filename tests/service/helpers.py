@@ -59,7 +59,7 @@ def in_process(
         yield Running(url, transport, writer, client.Operator(transport, TOKEN))
     finally:
         transport.close()
-        app.state.watch.feed.let_go()
+        app.service.watch.feed.let_go()
         writer.close()
 
 

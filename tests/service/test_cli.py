@@ -61,6 +61,8 @@ def test_a_swarm_in_lockstep_prints_what_run_prints(process: Process, capsys: py
     ("arguments", "says"),
     [
         (["serve", "--policy", "known-clusters"], "yardstick"),
+        (["serve", "--policy", "async-linucb"], "a server cannot call agents"),
+        (["serve", "--policy", "dislinucb"], "a server cannot call agents"),
         (["serve", "--policy", "fedc3ucb"], "did you mean 'fedc3ucb-h'"),
         (["serve", "--store", "nonsense"], "a store must be"),
         (["serve", "--tls-cert", "chain.pem"], "both a certificate and a key"),

@@ -15,6 +15,7 @@ import pytest
 import fedcascade
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
+from fedcascade.learning.confidence import Problem, Theory
 from fedcascade.service import remote
 from fedcascade.service.client import Operator
 from fedcascade.service.errors import Refused
@@ -198,15 +199,91 @@ def test_a_wrong_clock_is_corrected(tmp_path: Path) -> None:
         process.stop()
 
 
-def test_the_asyncio_face_does_the_same(running: Running, tmp_path: Path) -> None:
-    async def use() -> int:
-        async with remote.AsyncRemoteAgent(made(running, tmp_path / "agent.db")) as agent:
-            shown = await agent.recommend(np.eye(D), 2)
-            await agent.feedback(shown, 0)
-            assert await agent.flush(10)
-            return agent.agent.id
+def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: Path) -> None:
+    theory = replace(POLICIES["fedc3ucb-h"], confidence=Theory(alpha_c=0.5, noise=0.1, delta=0.2))
+    policy = replace(theory, trigger=Always()).tuned(alpha_c=0.5)
+    with in_process(tmp_path / "store.db", policy=theory.tuned(alpha_c=0.5)) as running:
+        other = made(running, tmp_path / "other.db", policy=policy)
+        play(other, 7)
+        assert other.flush(10)
+        agent = made(running, tmp_path / "agent.db", policy=None)
+        inner = agent._agent
+        assert inner.policy.confidence == theory.confidence
+        before = agent.recommend(np.eye(D), 2)
+        alone = Problem(users=1, dimension=D, list_length=2, rounds=1)
+        assert inner.beta == theory.confidence.radius(inner.decision, alone)
+        rounds, upload = 8, agent.feedback(before, 0)
+        while upload is None:
+            rounds, upload = rounds + 1, agent.feedback(agent.recommend(np.eye(D), 2), 0)
+        assert agent.flush(10)
+        agent.recommend(np.eye(D), 3)
+        known = Problem(users=2, dimension=D, list_length=3, rounds=rounds)  # what the server has told
+        assert inner.beta == theory.confidence.radius(inner.decision, known) > 1
+        agent.close()
+        other.close()
 
-    assert held(running, asyncio.run(use())).rounds == 1
+
+def test_the_asyncio_face_works_offline_and_goes_on_after_a_restart(running: Running, tmp_path: Path) -> None:
+    switch = Switch(running)
+    options = {"store": str(tmp_path / "agent.db"), "policy": TALKATIVE, "min_observations": 0, "transport": switch,
+               "pauses": (0.005, 0.02)}  # fmt: skip
+
+    async def first() -> tuple[int, int]:
+        [token] = running.operator.enrolment_tokens()
+        async with await fedcascade.connect_async("", token=token, **options) as agent:
+            shown = await agent.recommend(np.eye(D), 2)
+            assert len(shown.items) == 2
+            assert await agent.feedback(shown, 0) is not None
+            assert await agent.flush(10)
+            switch.up = False
+            many = await asyncio.gather(*(agent.recommend(np.eye(D), 2) for _ in range(4)))  # at once, and offline
+            assert len({one.impression for one in many}) == 4
+            for one in many[:3]:
+                await agent.feedback(one.impression, None)
+            assert not await agent.flush(0.05)
+            assert agent.agent.unsent == 3
+            return agent.agent.id, many[3].impression
+
+    async def second(impression: int) -> None:
+        async with await fedcascade.connect_async("", **options) as agent:  # offline still: no token, no server
+            assert agent.agent.unsent == 3
+            await agent.feedback(impression, 1)
+            with pytest.raises(ValueError, match="no open list"):
+                await agent.feedback(impression, 1)
+            switch.up = True
+            assert await agent.flush(10)
+        with pytest.raises(ValueError, match="closed"):
+            await agent.recommend(np.eye(D), 2)
+
+    async def last() -> None:
+        agent = await fedcascade.connect_async("", **options)
+        await agent.leave()
+
+    number, impression = asyncio.run(first())
+    assert held(running, number).rounds == 1
+    asyncio.run(second(impression))
+    assert (held(running, number).rounds, held(running, number).clicks) == (5, 2)
+    asyncio.run(last())
+    assert held(running, number).rounds == 0
+
+
+def test_the_event_loop_runs_on_while_the_asyncio_face_waits(running: Running, tmp_path: Path) -> None:
+    switch = Switch(running)
+
+    async def use() -> int:
+        agent = remote.AsyncRemoteAgent(made(running, tmp_path / "agent.db", switch))
+        await agent.feedback(await agent.recommend(np.eye(D), 2), 0)
+        assert await agent.flush(10)
+        switch.up = False
+        await agent.feedback(await agent.recommend(np.eye(D), 2), 0)
+        waiting, turns = asyncio.create_task(agent.flush(0.3)), 0
+        while not waiting.done():
+            turns += 1
+            await asyncio.sleep(0.005)
+        await agent.close()
+        return turns
+
+    assert asyncio.run(use()) > 10
 
 
 def test_a_store_that_is_no_store_is_refused(running: Running, tmp_path: Path) -> None:
@@ -231,6 +308,7 @@ import numpy as np
 from dataclasses import replace
 from fedcascade import POLICIES, connect
 from fedcascade.federation.triggers import Always
+from fedcascade.learning.confidence import Problem, Theory
 
 url, path, token = sys.argv[1:]
 policy = replace(POLICIES["fedc3ucb-h"], trigger=Always())

@@ -1,12 +1,16 @@
 """A swarm over a transport makes exactly the exchanges of the simulator."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.learning.confidence import Theory
 from fedcascade.learning.oracles import TopK
+from fedcascade.service.client import terms
+from fedcascade.service.remote import policy_of
 from fedcascade.service.swarm import swarm
 from fedcascade.service.transport import Http, InProcess, Transport
 from fedcascade.simulation.engines import simulate
@@ -39,11 +43,14 @@ def assert_same(trace: Trace, simulated: Trace) -> None:
     assert trace.observations == simulated.observations
 
 
-@pytest.mark.parametrize("name", ["fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e"])
-def test_in_process_the_exchanges_are_those_of_the_simulator(name: str, tmp_path: Path) -> None:
-    policy = tuned(name)
+THEORY = replace(tuned("fedc3ucb-h"), confidence=Theory(noise=0.02, delta=0.2))
+
+
+@pytest.mark.parametrize("policy", [*map(tuned, ("fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e")), THEORY])
+def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp_path: Path) -> None:
     simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        assert policy_of(terms(running.transport)) == policy  # an agent is told what it needs to decide alike
         trace = swarm(
             WORLD,
             policy,
@@ -58,7 +65,7 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(name: str, tmp_path
     assert_same(trace, simulated)
     assert trace.partition == simulated.partition
     assert trace.clustering_error == simulated.clustering_error
-    if name == "fedc3ucb-h":
+    if policy == tuned("fedc3ucb-h"):
         assert trace.clusters == 3
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
 Url = Annotated[str, option("Address of the server.")]
+Number = Annotated[Whole, option("The agent's number.")]
 OperatorToken = Annotated[Path, option("File that holds the operator's token.")]
 
 
@@ -100,27 +101,15 @@ def enroll(
             print(token)
 
 
-def revoke(agent: Whole, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
-    """Let an agent speak no more, from now on; what it taught stays.
-
-    Args:
-        agent: the agent's number.
-        url: address of the server.
-        operator_token: file that holds the operator's token.
-    """
+def revoke(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
+    """Let an agent speak no more, from now on; what it taught stays."""
     with operator_of(url, operator_token) as operator:
         operator.revoke(agent)
     say(f"agent {agent} may not speak any more")
 
 
-def forget(agent: Whole, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
-    """Remove an agent: its statistics are subtracted and its uploads erased.
-
-    Args:
-        agent: the agent's number.
-        url: address of the server.
-        operator_token: file that holds the operator's token.
-    """
+def forget(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
+    """Remove an agent: its statistics are subtracted and its uploads erased."""
     with operator_of(url, operator_token) as operator:
         operator.forget(agent)
     say(f"agent {agent} is forgotten")

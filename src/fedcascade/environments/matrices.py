@@ -138,7 +138,7 @@ def generated_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> 
     A user's affinity to an item has rank 20 at most. It moves both the stars, to which noise is added, and
     whether the item is rated at all; few users and few items have most of the ratings. Less than a tenth is rated.
 
-    >>> matrix = generated_ratings(50, 80, seed=1)
+    >>> matrix = generated_ratings(50, 80, seed=0)
     >>> matrix.shape, sorted(set(matrix.ravel().tolist()))
     ((50, 80), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     """

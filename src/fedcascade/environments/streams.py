@@ -5,8 +5,8 @@ index), computed by the counter-based generator Philox4x32-10 (Salmon et al., Pa
 easy as 1, 2, 3, SC 2011). What one policy looks at cannot shift what another one meets, and any engine, any
 number of threads and any restart halfway gives the same run.
 
-The normals use only + - * / sqrt, integer operations and bit casts, in a written order and without a maths
-library, so that their float32 bits are the same on every processor.
+The normals use only + - * / sqrt, fused multiply-adds, integer operations and bit casts, in a written order and
+without a maths library, so that their float32 bits are the same on every processor.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import compiled
+from fedcascade.compiled import compiled, fma
 
 ARRIVAL = 1  # which user comes
 ITEMS = 2  # the features of the items on the shelf
@@ -36,26 +36,23 @@ _LOW32, _LOW24 = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFF)
 _24, _32 = np.uint64(24), np.uint64(32)
 
 # Typed, because numba turns float32 * 1.0 into float64 and int32 + uint32 into int64.
-_ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
-_MINUS_TWO, _TINY = np.float32(-2.0), np.float32(1e-30)
-_STEP = np.float32(2.0**-23)
+_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)
 _ROOT_HALF = np.float32(0.5**0.5)
-_ROOT_HALF_BITS, _TO_ROOT_HALF = np.int32(0x3F3504F3), np.int32(0x3F800000 - 0x3F3504F3)
-_MANTISSA, _BIAS, _23 = np.int32(0x7FFFFF), np.int32(127), np.int32(23)
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-# The polynomials are those of Cephes's logf, sinf and cosf (S. Moshier), good to about 1e-7.
-_L0, _L1, _L2 = np.float32(7.0376836292e-2), np.float32(-1.1514610310e-1), np.float32(1.1676998740e-1)
-_L3, _L4, _L5 = np.float32(-1.2420140846e-1), np.float32(1.4249322787e-1), np.float32(-1.6668057665e-1)
-_L6, _L7, _L8 = np.float32(2.0000714765e-1), np.float32(-2.4999993993e-1), np.float32(3.3333331174e-1)
-_S0, _S1, _S2 = np.float32(-1.9515295891e-4), np.float32(8.3321608736e-3), np.float32(-1.6666654611e-1)
-_C0, _C1, _C2 = (
-    np.float32(2.443315711809948e-5),
-    np.float32(-1.388731625493765e-3),
-    np.float32(4.166664568298827e-2),
-)
-_ANGLE, _MIDDLE = np.float32(np.pi / 2.0**31), np.int32(1 << 29)
-_WITHIN, _ODD, _SIGN = np.uint32(0x3FFFFFFF), np.uint32(0x40000000), np.uint32(0x80000000)
-_U1, _U9 = np.uint32(1), np.uint32(9)
+_U1, _SIGN = np.uint32(1), np.uint32(0x80000000)
+_EXPONENT, _FULL_WORD = np.int32(-(1 << 23)), np.int32(32 << 23)  # masks and steps of float32's exponent
+_TWO_THIRDS = np.int32(0x3F2AAAAB)  # the bits of 2/3
+_TURN = np.float32(np.pi / 2.0**32)
+# Minimax polynomials with rounded coefficients, found one after another; see docs/decisions/0012-fused-normals.md.
+# -2 ln(1 + f) / f for |f| <= 1/3, to 1.8e-7 of its size; its last line is -2 ln 2 per step of the exponent.
+_L0, _L1, _L2 = np.float32(-1.9999996423721313), np.float32(0.9999998211860657), np.float32(-0.6667616963386536)
+_L3, _L4, _L5 = np.float32(0.500083327293396), np.float32(-0.3958975672721863), np.float32(0.32948482036590576)
+_L6, _L7 = np.float32(-0.3421010673046112), np.float32(0.30237478017807007)
+_LN4 = np.float32(-2.0 * np.log(2.0) / (1 << 23))
+# sin(t) / t, and cos(t), in powers of t^2 for |t| <= pi/2, to 6e-9 and 6e-8.
+_S0, _S1, _S2 = np.float32(1.0), np.float32(-0.16666656732559204), np.float32(0.008333006873726845)
+_S3, _S4 = np.float32(-0.00019805793999694288), np.float32(2.5981353246606886e-06)
+_C0, _C1, _C2 = np.float32(0.9999999403953552), np.float32(-0.4999989867210388), np.float32(0.04166349023580551)
+_C3, _C4 = np.float32(-0.001385320327244699), np.float32(2.3145015802583657e-05)
 
 Integer = int | np.integer[Any]
 Words = tuple[np.uint32, np.uint32, np.uint32, np.uint32]
@@ -161,29 +158,31 @@ def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> ND
 
 @compiled
 def _radius(word: np.uint32) -> np.float32:
-    # sqrt(-2 ln u) for u in (0, 1), with u = m 2^e and m in [sqrt(1/2), sqrt(2)).
-    u = np.float32((np.float32(np.int32(word >> _U9)) + _HALF) * _STEP)
-    bits = np.int32(u.view(np.int32) + _TO_ROOT_HALF)
-    e = np.float32(np.int32((bits >> _23) - _BIAS))
-    f = np.int32((bits & _MANTISSA) + _ROOT_HALF_BITS).view(np.float32) - _ONE
-    p = (((_L0 * f + _L1) * f + _L2) * f + _L3) * f + _L4
-    p = (((p * f + _L5) * f + _L6) * f + _L7) * f + _L8
-    square = f * f
-    log = f + (p * f * square + _LN2_LOW * e - _HALF * square) + _LN2_HIGH * e
-    return np.float32(np.sqrt(_MINUS_TWO * log))
+    """sqrt(-2 ln u) for u = (word | 1) / 2^32, an odd multiple of 2^-32, taken as m 2^e with m in [2/3, 4/3)."""
+    bits = np.int32(np.float32(np.uint32(word | _U1)).view(np.int32) - _FULL_WORD)
+    step = np.int32(np.int32(bits - _TWO_THIRDS) & _EXPONENT)  # e, where a float32 keeps it
+    f = np.int32(bits - step).view(np.float32) - _ONE
+    p = fma(fma(fma(fma(_L7, f, _L6), f, _L5), f, _L4), f, _L3)
+    p = fma(fma(fma(p, f, _L2), f, _L1), f, _L0)
+    return np.float32(np.sqrt(fma(p, f, np.float32(step) * _LN4)))
 
 
 @compiled
 def _direction(word: np.uint32) -> tuple[np.float32, np.float32]:
-    # Cosine and sine: the top two bits are the quadrant, the others the angle in it, within pi/4 of 0.
-    t = np.float32(np.int32(np.int32(word & _WITHIN) - _MIDDLE)) * _ANGLE
+    """Cosine and sine of an angle in [-pi/2, pi/2): the word but its top bit, as a signed number."""
+    t = np.float32(np.uint32(word << _U1).view(np.int32)) * _TURN
     z = t * t
-    sine = np.float32(((_S0 * z + _S1) * z + _S2) * z * t + t).view(np.uint32)
-    cosine = np.float32(((_C0 * z + _C1) * z + _C2) * z * z - _HALF * z + _ONE).view(np.uint32)
-    odd = (word & _ODD) != 0
-    x, y = (sine, cosine) if odd else (cosine, sine)
-    x, y = x ^ ((word ^ (word << _U1)) & _SIGN), y ^ (word & _SIGN)
-    return np.uint32(x).view(np.float32), np.uint32(y).view(np.float32)
+    cosine = fma(fma(fma(fma(_C4, z, _C3), z, _C2), z, _C1), z, _C0)
+    sine = fma(fma(fma(fma(_S4, z, _S3), z, _S2), z, _S1), z, _S0) * t
+    return cosine, sine
+
+
+@compiled
+def normal_pair(length: np.uint32, angle: np.uint32) -> tuple[np.float32, np.float32]:
+    """Two independent standard normals from two words, by Box and Muller; the angle's top bit is their sign."""
+    radius = np.uint32(np.float32(_radius(length)).view(np.uint32) ^ np.uint32(angle & _SIGN)).view(np.float32)
+    cosine, sine = _direction(angle)
+    return radius * cosine, radius * sine
 
 
 @compiled
@@ -194,9 +193,7 @@ def _pair_into(
     ys: NDArray[np.float32],
 ) -> None:
     for i in range(lengths.size):
-        radius = _radius(lengths[i])
-        cosine, sine = _direction(angles[i])
-        xs[i], ys[i] = radius * cosine, radius * sine
+        xs[i], ys[i] = normal_pair(lengths[i], angles[i])
 
 
 @compiled
@@ -219,7 +216,7 @@ def _resize(rows: NDArray[np.float32], length: np.float32) -> None:
     scales = np.zeros(rows.shape[1], np.float32)
     for k in range(rows.shape[0]):
         for i in range(scales.size):
-            scales[i] += rows[k, i] * rows[k, i]
+            scales[i] = fma(rows[k, i], rows[k, i], scales[i])
     for i in range(scales.size):
         scales[i] = length / np.sqrt(max(scales[i], _TINY))
     for k in range(rows.shape[0]):

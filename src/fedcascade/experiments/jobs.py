@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from fedcascade import __version__
-from fedcascade.experiments.plan import Plan, Value, inside
+from fedcascade.experiments.plan import Plan, Value, inside, systems_in
 from fedcascade.experiments.worlds import World, build, fingerprint
 from fedcascade.federation.policies import policy
 from fedcascade.learning.oracles import TopK
@@ -67,7 +67,7 @@ def runs_of(plans: Sequence[Plan]) -> list[Run]:
         for plan in plans
         for place in plan.environments
         for seed in plan.seeds
-        for system in plan.systems
+        for system in systems_in(plan, place.name)
     ]
 
 

@@ -126,6 +126,11 @@ class Agent:
         self._open = {one.impression: one for one in shown}
         self._decide()
 
+    def face(self, problem: Problem) -> None:
+        """Learn the sizes of the problem anew, which a beta by formula depends on."""
+        self.problem = problem
+        self.beta = self.policy.confidence.radius(self.decision, problem)
+
     def open_list(self, impression: int) -> Shown:
         """The list of that number, which was shown and has no feedback yet."""
         shown = self._open.get(impression)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import positive, require
+from fedcascade.compiled import compiled
 from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
 
@@ -34,8 +35,12 @@ class Groups:
         return len(self._pooled)
 
     def pooled(self, agent: int) -> Statistics:
-        """Algorithm 3, lines 1 and 2: the sum over the group of ``agent``."""
+        """The sum over the group of ``agent``."""
         return self._pooled[int(self.labels[agent])]
+
+    def answer(self, agent: int) -> Statistics:
+        """Algorithm 3, lines 1 and 2: what ``agent`` is told, which is what its group knows."""
+        return self.pooled(agent)
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Take an upload into the sum of its group."""
@@ -57,11 +62,19 @@ class Groups:
         label = int(self.labels[agent])
         self.labels = np.delete(self.labels, agent)
         self.regrouped = np.delete(self.regrouped, agent)
+        self._sum_up(label)
+
+    def _sum_up(self, label: int) -> None:
+        """Sum a group anew, so that coming and going leaves no rounding behind; an empty one goes."""
         members = np.flatnonzero(self.labels == label)
         if members.size:
             self._pooled[label] = self.holdings.total(members)
         else:
-            del self._pooled[label]
+            self._pooled.pop(label, None)
+
+    def _unused(self) -> int:
+        """A label that no group has."""
+        return next(label for label in range(len(self._pooled) + 1) if label not in self._pooled)
 
     def place(self, label: int) -> None:
         """Give the newcomer a label, which may be a new one."""
@@ -100,7 +113,7 @@ class Apart(Groups):
 
     def join(self) -> None:
         """Into a new group."""
-        self.place(max(self._pooled, default=-1) + 1)
+        self.place(self._unused())
 
 
 class Grouping(Protocol):
@@ -199,13 +212,29 @@ class Components(Groups):
     def _refuted(self, agent: int) -> NDArray[np.intp]:
         """Line 9: the neighbours whose estimate is too far away."""
         held = self.holdings
-        reach = held.length + held.length[agent]
-        near = reach < CERTAIN * self.alpha_d * (held.width + held.width[agent])
-        neighbours = np.flatnonzero(self.edges[agent] & ~near)
+        neighbours = perhaps_far(self.edges[agent], held.length, held.width, agent, self.alpha_d)
+        if not neighbours.size:
+            return neighbours
         apart = far_apart(
             self.alpha_d, held.theta[neighbours], held.count[neighbours], held.theta[agent], held.count[agent]
         )
         return np.asarray(neighbours[apart])
+
+
+@compiled
+def perhaps_far(
+    connected: NDArray[np.bool_], length: NDArray[np.float64], width: NDArray[np.float64], agent: int, alpha: float
+) -> NDArray[np.intp]:
+    """The neighbours of an agent, less those whose estimates are too short to be far apart."""
+    found = np.empty(connected.size, np.intp)
+    size = 0
+    for other in range(connected.size):
+        if connected[other]:
+            reach = length[other] + length[agent]
+            if not reach < CERTAIN * alpha * (width[other] + width[agent]):
+                found[size] = other
+                size += 1
+    return found[:size]
 
 
 def far_apart(

@@ -31,15 +31,22 @@ class Server:
         return self.audience.called(upload.agent)
 
     def receive(self, upload: Upload, *handed: Upload) -> tuple[Download, ...]:
-        """Algorithm 3: add the upload, answer over the graph as it stood, then delete refuted edges.
+        """Algorithm 3, after a check of what came.
 
         Args:
             upload: what an agent sent by itself.
             handed: what the agents handed over that had to (see ``calls``).
         """
-        uploads = (upload, *handed)
-        for one in uploads:
+        for one in (upload, *handed):
             self._check(one)
+        return self.take(upload, *handed)
+
+    def take(self, upload: Upload, *handed: Upload) -> tuple[Download, ...]:
+        """Algorithm 3: add the upload, answer over the graph as it stood, then delete refuted edges.
+
+        Nothing is checked: this is for uploads that were, before they were written to a log.
+        """
+        uploads = (upload, *handed)
         self.rounds += sum(one.statistics.rounds for one in uploads)
         if self.policy.order is Order.AGGREGATE_FIRST:
             downloads = self._tell(self.audience.due(upload.agent))
@@ -76,8 +83,8 @@ class Server:
         self.groups.forget(agent)
 
     def _aggregate(self, agent: int) -> Download:
-        pooled = self.groups.pooled(agent)
-        return Download(agent=agent, statistics=pooled, rounds=self.rounds, agents=len(self.holdings))
+        known = self.groups.answer(agent)
+        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=len(self.holdings))
 
     def _check(self, upload: Upload) -> None:
         """Refuse before anything has changed."""

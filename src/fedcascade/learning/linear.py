@@ -56,6 +56,18 @@ def log_determinant(upper: Matrix) -> float:
 
 
 @compiled
+def whitened(upper: Matrix, vector: Vector) -> Vector:
+    """U^-T vector; its squared length is vector^T matrix^-1 vector."""
+    solution = np.empty(vector.size)
+    for k in range(vector.size):
+        value = vector[k]
+        for i in range(k):
+            value -= upper[i, k] * solution[i]
+        solution[k] = value / upper[k, k]
+    return solution
+
+
+@compiled
 def inverse_root(upper: Matrix) -> Matrix:
     """The lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
     size = upper.shape[0]
@@ -84,6 +96,23 @@ def solve(root: Matrix, vector: Vector) -> Vector:
         for k in range(j + 1):
             solution[k] += root[j, k] * value
     return solution
+
+
+@compiled
+def shifted(gram: Matrix, shift: float) -> Matrix:
+    """shift I + gram."""
+    matrix = gram.copy()
+    for i in range(matrix.shape[0]):
+        matrix[i, i] += shift
+    return matrix
+
+
+@compiled
+def regression(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, Matrix, float]:
+    """Theta, inverse root and ln det of lambda I + gram, in one call; ln det is a NaN if that is not definite."""
+    upper = cholesky(shifted(gram, lambda_))
+    root = inverse_root(upper)
+    return solve(root, moment), root, log_determinant(upper)
 
 
 @compiled

@@ -44,11 +44,9 @@ class Ridge(Estimate):
         positive("lambda", lambda_)
         sound = bool(linear.is_sound(statistics.gram, statistics.moment))
         require(sound, "gram and moment must be finite, and gram symmetric")
-        upper = linear.cholesky(_regularised(statistics.gram, lambda_))
-        log_det = float(linear.log_determinant(upper))
+        theta, root, log_det = linear.regression(statistics.gram, statistics.moment, float(lambda_))
         require(math.isfinite(log_det), "gram must be positive semi-definite")
-        root = linear.inverse_root(upper)
-        super().__init__(linear.solve(root, statistics.moment), root, log_det, lambda_)
+        super().__init__(theta, root, log_det, lambda_)
         self.statistics = statistics
 
     def growth(self, buffer: Statistics) -> float:
@@ -58,7 +56,7 @@ class Ridge(Estimate):
 
 def log_det(gram: NDArray[np.float64], lambda_: float) -> float:
     """ln det(lambda I + gram)."""
-    return float(linear.log_determinant(linear.cholesky(_regularised(gram, lambda_))))
+    return float(linear.log_determinant(linear.cholesky(linear.shifted(gram, float(lambda_)))))
 
 
 def stacked(shared: Ridge, personal: Ridge) -> Estimate:
@@ -70,9 +68,3 @@ def stacked(shared: Ridge, personal: Ridge) -> Estimate:
 def columns(features: ArrayLike) -> NDArray[np.float32]:
     """Rows of features as the columns that compiled code reads; no copy if they are stored that way."""
     return np.ascontiguousarray(np.asarray(features, np.float32).T)
-
-
-def _regularised(gram: NDArray[np.float64], lambda_: float) -> NDArray[np.float64]:
-    matrix = gram.copy()
-    matrix.flat[:: len(matrix) + 1] += lambda_
-    return matrix

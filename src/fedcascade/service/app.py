@@ -1,8 +1,9 @@
 """The server as a web application: each endpoint checks, hands a job to the writer, and answers."""
 
 import asyncio
+import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,9 +15,9 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
 from fedcascade.federation.policies import Policy
-from fedcascade.service import auth, openapi, operations, wire
-from fedcascade.service.checks import check_upload
+from fedcascade.service import auth, exchanges, openapi, operations, wire
 from fedcascade.service.errors import Refused
+from fedcascade.service.exchanges import ShortWay
 from fedcascade.service.limits import Buckets
 from fedcascade.service.live.pages import PAGES
 from fedcascade.service.live.watch import Watch
@@ -27,8 +28,7 @@ from fedcascade.service.writer import Job, Writer
 if TYPE_CHECKING:
     from fedcascade.service.live.demo import Demo
 
-EXCHANGES = "/v1/exchanges"
-PROBE_BYTES = 32 * 1024  # more than an upload takes, so that a nearly full disk is not called ready
+PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 Result = TypeVar("Result")
 Asked = Request[Any, Any, State]
@@ -47,13 +47,16 @@ class Limits:
 class Service:
     """The parts of a running server that endpoints share."""
 
-    def __init__(self, writer: Writer, policy: Policy, dimension: int, limits: Limits) -> None:
+    def __init__(
+        self, writer: Writer, policy: Policy, dimension: int, limits: Limits, demo: "Demo | None" = None
+    ) -> None:
         self.writer = writer
+        self.watch = Watch(writer, demo)
         self.dimension = dimension
         self.terms = wire.Terms(
             protocol=wire.PROTOCOLS[-1],
             policy=policy.name,
-            constants={name: plain(value) for name, value in policy.constants().items()},
+            constants=constants(policy),
             dimension=dimension,
             protocols=list(wire.PROTOCOLS),
         )
@@ -79,24 +82,34 @@ class Service:
 
     async def do(self, job: Job[Result]) -> Result:
         """Hand a job to the writer and wait until it is durable."""
-        return await asyncio.wrap_future(self.writer.submit(job))
+        return await self.writer.do(job)
 
-    async def signed(self, request: Asked, body: bytes) -> auth.Claim:
-        """The agent that made this request, beyond doubt; else the request is refused."""
-        claimed = auth.claim(request.headers, request.method, request.scope["path"], body)
-        key = await self._key(claimed.agent)
-        auth.verify(claimed, key, time.time())
-        self.nonces.use(claimed.agent, claimed.nonce)
-        self.agents.take(claimed.agent, time.monotonic())
+    async def claimed(self, headers: Mapping[str, str], method: str, path: str, body: bytes) -> auth.Claim:
+        """What a request says of itself, in the name of an agent whose key is known."""
+        claimed = auth.claim(headers, method, path, body)
+        if claimed.agent not in self.keys:
+            self.keys[claimed.agent] = await self._key(claimed.agent)
         return claimed
 
+    def admit(self, claimed: auth.Claim) -> None:
+        """Refuse a request that is not the agent's own, fresh and first.
+
+        Only the writer's thread does this: a signature takes as long as all the rest, and does not hold the
+        interpreter meanwhile; and of two requests with one nonce, one is the first.
+        """
+        auth.verify(claimed, self.keys[claimed.agent], time.time())
+        self.nonces.use(claimed.agent, claimed.nonce)
+        self.agents.take(claimed.agent, time.monotonic())
+
+    async def admitted(self, claimed: auth.Claim) -> None:
+        """Wait for ``admit``."""
+        await self.writer.do(lambda *_: None, before=lambda: self.admit(claimed))
+
     async def _key(self, agent: int) -> Ed25519PublicKey:
-        if agent not in self.keys:
-            identity = await self.do(operations.identity(agent))
-            if identity is None:
-                raise auth.unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
-            self.keys[agent] = Ed25519PublicKey.from_public_bytes(identity.public_key)
-        return self.keys[agent]
+        identity = await self.do(operations.identity(agent))
+        if identity is None:
+            raise auth.unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
+        return Ed25519PublicKey.from_public_bytes(identity.public_key)
 
     async def operator(self, request: Asked) -> None:
         """Refuse anyone but the operator."""
@@ -110,7 +123,8 @@ class Service:
         if "authorization" in request.headers:
             await self.operator(request)
             return
-        claimed = await self.signed(request, await request.body())
+        claimed = await self.claimed(request.headers, request.method, request.scope["path"], await request.body())
+        await self.admitted(claimed)
         if claimed.agent != agent:
             raise Refused(403, "not-yours", f"agent {claimed.agent} may not speak for agent {agent}")
         await self.do(operations.may_speak(agent))
@@ -119,26 +133,48 @@ class Service:
         """Count a request of somebody who is not known yet."""
         self.strangers.take(request.client.host if request.client else "", time.monotonic())
 
+    def refusal(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
+        """A refusal as the caller sees it, one word and one line: status, headers, JSON."""
+        match error:
+            case Refused():
+                status, reason, detail = error.status, error.reason, error.detail
+            case HTTPException():
+                status, reason, detail = error.status_code, "request", str(error.detail)
+            case TimeoutError():
+                status, reason, detail = 503, "store-unavailable", "the store does not answer"
+            case _:
+                raise error
+        self.metrics.refused(reason)
+        if path == exchanges.PATH:
+            self.watch.refused(reason)
+        headers = dict(getattr(error, "headers", None) or {})
+        if isinstance(error, Refused) and error.retry_after is not None:
+            headers["retry-after"] = str(max(1, round(error.retry_after)))
+        if status == 401:
+            headers["www-authenticate"] = 'Signature realm="fedcascade", Bearer realm="operator"'
+        return status, headers, msgspec.json.encode(wire.Problem(reason=reason, detail=detail))
+
+
+def constants(policy: Policy) -> dict[str, object]:
+    """The constants of a policy, and which kind of beta it decides with."""
+    named = {name: plain(value) for name, value in policy.constants().items()}
+    return named | {"confidence": type(policy.confidence).__name__.lower()}
+
 
 def plain(value: object) -> object:
     """A constant as JSON has it."""
     return value if isinstance(value, int | float | str | bool) or value is None else str(value)
 
 
-def media_of(request: Asked) -> str:
-    """The content type of a request, without its parameters."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
 def reply(message: msgspec.Struct, request: Asked, status: int = 200) -> Response[bytes]:
     """A message in the form in which the request came, JSON if in doubt."""
-    media = MSGPACK if media_of(request) == MSGPACK else JSON
+    media = MSGPACK if wire.media_of(request.headers) == MSGPACK else JSON
     return Response(wire.encoded(message, media), status_code=status, media_type=media)
 
 
 async def message_of(request: Asked, kind: type[Kind]) -> Kind:
     """The message in a request's body."""
-    return wire.decoded(await request.body(), kind, media_of(request))
+    return wire.decoded(await request.body(), kind, wire.media_of(request.headers))
 
 
 def agent_of(request: Asked) -> int:
@@ -155,26 +191,11 @@ def service_of(request: Asked) -> Service:
     return found
 
 
-@post(EXCHANGES, status_code=200)
+@post(exchanges.PATH, status_code=200)
 async def exchange(request: Asked) -> Response[bytes]:
-    """Algorithm 1, lines 8 to 11, over a network."""
-    started, service, body = time.perf_counter(), service_of(request), await request.body()
-    claimed = await service.signed(request, body)
-    media = media_of(request)
-    offer = wire.decoded(body, wire.Offer, media)
-    if offer.sequence != claimed.sequence:
-        raise auth.unauthorised("altered", "the signed sequence number is not that of the upload")
-    try:
-        statistics = wire.statistics_of(offer, service.dimension)
-        check_upload(statistics, service.dimension)
-    except ValueError as error:
-        raise Refused(422, "impossible", str(error)) from None
-    answer = await service.do(operations.exchange(claimed.agent, offer, statistics, claimed.nonce))
-    if media != MSGPACK or offer.protocol != wire.PROTOCOLS[-1]:
-        said = wire.decoded(answer, wire.Answer, MSGPACK)
-        answer = wire.encoded(wire.in_protocol(said, offer.protocol), media)
-    service.metrics.exchange(offer.cause, len(body), len(answer), time.perf_counter() - started)
-    return Response(answer, media_type=media)
+    """An upload and its answer; plain ones do not come here, see ``exchanges.ShortWay``."""
+    answer = await exchanges.exchanged(service_of(request), request.headers, await request.body())
+    return Response(answer, media_type=wire.media_of(request.headers))
 
 
 @get("/v1/terms")
@@ -259,9 +280,12 @@ async def healthz() -> str:
 
 @get("/readyz", media_type="text/plain")
 async def readyz(request: Asked) -> str:
-    """The store can be written: there is room for some uploads, not only for a few bytes."""
+    """The store can be written: there is room for an upload, not only for a few bytes.
+
+    The mark is random, because a store does not write again what it holds already.
+    """
     service = service_of(request)
-    mark = str(int(time.time())).ljust(PROBE_BYTES, ".")
+    mark = secrets.token_hex((PROBE_BYTES + service.body_bytes) // 2)
     await asyncio.wait_for(service.do(lambda store, _: store.set_setting("ready", mark)), 10.0)
     return "ok\n"
 
@@ -279,25 +303,8 @@ async def schema() -> Response[bytes]:
 
 
 def refusal(request: Asked, error: Exception) -> Response[bytes]:
-    """A refusal as the caller sees it: one word, one line."""
-    match error:
-        case Refused():
-            status, reason, detail = error.status, error.reason, error.detail
-        case HTTPException():
-            status, reason, detail = error.status_code, "request", str(error.detail)
-        case TimeoutError():
-            status, reason, detail = 503, "store-unavailable", "the store does not answer"
-        case _:
-            raise error
-    service_of(request).metrics.refused(reason)
-    if request.scope["path"] == EXCHANGES:
-        request.app.state.watch.refused(reason)
-    headers = dict(getattr(error, "headers", None) or {})
-    if isinstance(error, Refused) and error.retry_after is not None:
-        headers["retry-after"] = str(max(1, round(error.retry_after)))
-    if status == 401:
-        headers["www-authenticate"] = 'Signature realm="fedcascade", Bearer realm="operator"'
-    body = msgspec.json.encode(wire.Problem(reason=reason, detail=detail))
+    """A refusal as the framework sends it."""
+    status, headers, body = service_of(request).refusal(error, request.scope["path"])
     return Response(body, status_code=status, media_type=JSON, headers=headers)
 
 
@@ -308,27 +315,27 @@ ENDPOINTS = (
 
 def application(
     writer: Writer, policy: Policy, dimension: int, *, limits: Limits | None = None, demo: "Demo | None" = None
-) -> Litestar:
+) -> ShortWay:
     """The web application. It closes the writer when it ends."""
-    service = Service(writer, policy, dimension, limits or Limits())
-    watch = Watch(writer, demo)
+    service = Service(writer, policy, dimension, limits or Limits(), demo)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        beside = asyncio.create_task(watch.run())
+        beside = asyncio.create_task(service.watch.run())
         yield
         beside.cancel()
         with suppress(asyncio.CancelledError):
             await beside
-        await watch.flush()
-        await watch.feed.end()
+        await service.watch.flush()
+        await service.watch.feed.end()
         await asyncio.to_thread(writer.close)
 
-    return Litestar(
+    behind = Litestar(
         route_handlers=[*ENDPOINTS, *PAGES],
         openapi_config=None,
         lifespan=[lifespan],
-        state=State({"service": service, "watch": watch}),
+        state=State({"service": service}),
         request_max_body_size=service.body_bytes,
         exception_handlers={Refused: refusal, HTTPException: refusal, TimeoutError: refusal},
     )
+    return ShortWay(service, behind)

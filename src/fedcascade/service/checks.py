@@ -6,9 +6,10 @@ clicks; for a moment outside the range of gram the left side grows like 1/e. So 
 says whether gram is positive semi-definite, and whether the moment can belong to it.
 """
 
-import numpy as np
+import math
 
 from fedcascade.checks import require
+from fedcascade.compiled import compiled
 from fedcascade.federation.agent import LARGEST_SQUARE
 from fedcascade.learning import linear
 from fedcascade.learning.statistics import Statistics
@@ -18,7 +19,19 @@ SHIFT = 1e-8
 SLACK = 1e-6
 
 
-@np.errstate(over="ignore", invalid="ignore")  # what overflows is refused
+@compiled
+def examined(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, float]:
+    """The trace of gram; with e as above, ln det(gram + e I) and moment^T (gram + e I)^-1 moment."""
+    trace = 0.0
+    for i in range(moment.size):
+        trace += gram[i, i]
+    theta, _, log_det = linear.regression(gram, moment, SHIFT * max(trace, SLACK))
+    leverage = 0.0
+    for i in range(moment.size):
+        leverage += moment[i] * theta[i]
+    return trace, log_det, leverage
+
+
 def check_upload(statistics: Statistics, dimension: int) -> None:
     """Refuse statistics that no data can have."""
     statistics.check(dimension)
@@ -26,16 +39,11 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
     fits = clicks <= rounds <= count
     require(fits, f"counts must satisfy clicks <= rounds <= count, got {clicks}, {rounds}, {count}")
     require(rounds > 0, "an upload must hold at least one round")
-    trace = float(np.einsum("ii", statistics.gram))
+    trace, log_det, leverage = examined(statistics.gram, statistics.moment)
     most = count * LARGEST_SQUARE * (1 + SLACK)
     require(trace <= most, f"the trace of gram must be at most the count ({count}), got {trace:.6g}")
-    shifted = statistics.gram.copy()
-    shifted.flat[:: dimension + 1] += SHIFT * max(trace, SLACK)
-    upper = linear.cholesky(shifted)
-    require(bool(np.isfinite(linear.log_determinant(upper))), "gram must be positive semi-definite")
-    leverage = float(statistics.moment @ linear.solve(linear.inverse_root(upper), statistics.moment))
-    belongs = np.isfinite(leverage) and leverage <= clicks * (1 + SLACK) + SLACK
+    require(math.isfinite(log_det), "gram must be positive semi-definite")
     require(
-        bool(belongs),
+        math.isfinite(leverage) and leverage <= clicks * (1 + SLACK) + SLACK,
         f"moment must lie in the range of gram with moment^T gram^+ moment <= clicks ({clicks}), got {leverage:.6g}",
     )

@@ -58,13 +58,14 @@ class Fold:
             return Statistics.zero(self.dimension)
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
-    def apply(self, entry: Entry) -> Download:
-        """Take the next upload of the log; the agent's download."""
-        statistics = unpacked(entry.numbers, (entry.count, entry.clicks, entry.rounds), self.dimension)
+    def apply(self, entry: Entry, statistics: Statistics | None = None) -> Download:
+        """Take the next upload of the log, whose ``statistics`` may be at hand; the agent's download."""
+        if statistics is None:
+            statistics = unpacked(entry.numbers, (entry.count, entry.clicks, entry.rounds), self.dimension)
         place = self._place(entry.agent)
         assert self.server is not None
         upload = Upload(agent=place, sequence=entry.sequence, cause=entry.cause, statistics=statistics)
-        downloads = self.server.receive(upload)
+        downloads = self.server.take(upload)
         self.position = entry.position
         return next(download for download in downloads if download.agent == place)  # others are told when they ask
 
@@ -91,17 +92,19 @@ class Fold:
 
     def dump(self) -> bytes:
         """The state as bytes."""
+        return dumped(self.state())
+
+    def state(self) -> dict[str, Any]:
+        """The state as values that this fold goes on changing."""
         server = self.server
-        return dumped(
-            {
-                "key": snapshot_key(self.policy, self.dimension),
-                "position": self.position,
-                "numbers": self.numbers,
-                "rounds": self.rounds,
-                "holdings": None if server is None else {name: getattr(server.holdings, name) for name in ARRAYS},
-                "groups": None if server is None else _groups_state(server),
-            }
-        )
+        return {
+            "key": snapshot_key(self.policy, self.dimension),
+            "position": self.position,
+            "numbers": self.numbers,
+            "rounds": self.rounds,
+            "holdings": None if server is None else {name: getattr(server.holdings, name) for name in ARRAYS},
+            "groups": None if server is None else _groups_state(server),
+        }
 
     @classmethod
     def load(cls, policy: Policy, dimension: int, body: bytes) -> "Fold | None":
@@ -126,7 +129,9 @@ def snapshot_key(policy: Policy, dimension: int) -> str:
 
 
 def _groups_state(server: Server) -> dict[str, Any]:
-    return {name: value for name, value in vars(server.groups).items() if value is not server.holdings}
+    kept_elsewhere = (server.holdings, server.policy.grouping)
+    groups = vars(server.groups).items()
+    return {name: value for name, value in groups if not any(value is other for other in kept_elsewhere)}
 
 
 def caught_up(store: Store, policy: Policy, dimension: int, fold: Fold | None = None) -> Fold:

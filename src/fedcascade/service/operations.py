@@ -34,7 +34,7 @@ def exchange(agent: int, offer: Offer, statistics: Statistics, nonce: int) -> Jo
         )
         if known is not None:
             return _again(store, known, entry)
-        download = fold.apply(entry)
+        download = fold.apply(entry, statistics)
         answer = encoded(answer_of(download, offer.sequence, fold.group_agents(agent)), MSGPACK)
         store.append(entry, answer)
         return answer

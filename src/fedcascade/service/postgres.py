@@ -36,9 +36,8 @@ class PostgresStore(SqlStore):
 
     failures: tuple[type[Exception], ...] = (psycopg.Error,)
     begin: ClassVar[Sequence[str]] = ("BEGIN", f"SELECT pg_advisory_xact_lock({LOCK})")
-    mark: ClassVar[str] = "%s"
 
-    def run(self, statement: str, *values: Any) -> Any:
+    def execute(self, statement: str, values: Sequence[Any]) -> Any:
         """Execute a statement; binary results are cheaper for bytes."""
         return self.connection.execute(statement.replace("?", "%s"), values or None, binary=bool(values))
 

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from fedcascade.federation.agent import OPEN_LISTS, Agent, Shown
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy, policy
 from fedcascade.federation.triggers import AtLeast
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service import client, wire
@@ -27,6 +28,9 @@ from fedcascade.service.transport import Http, Transport
 
 log = logging.getLogger("fedcascade.agent")
 PAUSES = (0.25, 300.0)
+CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {
+    kind.__name__.lower(): kind for kind in (Constant, Theory, Oful)
+}
 
 
 class RemoteAgent:
@@ -40,12 +44,14 @@ class RemoteAgent:
         policy: Policy | None,
         oracle: Oracle | None,
         min_observations: int | None,
+        problem: Problem | None,
         pauses: tuple[float, float],
     ) -> None:
         welcome = msgspec.json.decode(store.setting("welcome") or b"", type=wire.Welcome)
         self.id = welcome.agent
         self.dimension = welcome.terms.dimension
         self._oracle = oracle
+        self._problem = problem
         self._store, self._transport = store, transport
         key = Ed25519PrivateKey.from_private_bytes(store.setting("key") or b"")
         self._client = client.Client(transport, key, welcome.agent, welcome.protocol)
@@ -74,6 +80,7 @@ class RemoteAgent:
         with self._lock:
             self._require_open()
             self._agent.oracle = self._oracle or TopK(length=k)
+            self._agent.face(self._problem or self._estimated(self._agent.oracle.length))
             shown = self._agent.recommend(offered, words)
             with self._store.transaction():
                 self._store.show(shown, shown.impression - OPEN_LISTS)
@@ -165,8 +172,9 @@ class RemoteAgent:
         require(not self._closed, "this agent is closed: connect again")
 
     def _resumed(self, policy: Policy) -> Agent:
-        problem = Problem(users=1, dimension=self.dimension, list_length=4, rounds=1)
-        agent = Agent(agent=self.id, policy=policy, problem=problem, oracle=self._oracle or TopK())
+        oracle = self._oracle or TopK()
+        problem = self._problem or Problem(users=1, dimension=self.dimension, list_length=oracle.length, rounds=1)
+        agent = Agent(agent=self.id, policy=policy, problem=problem, oracle=oracle)
         store, zero = self._store, Statistics.zero(self.dimension)
         arrivals, uploads, self._clock = store.counters()
         agent.resume(
@@ -178,6 +186,12 @@ class RemoteAgent:
             shown=store.shown(self.id, self.dimension),
         )
         return agent
+
+    def _estimated(self, list_length: int) -> Problem:
+        """The sizes of the problem, as far as this agent knows: nobody knows how many rounds there will be."""
+        clock = self._clock
+        rounds = clock.round(self._agent.arrivals)
+        return Problem(users=clock.agents, dimension=self.dimension, list_length=list_length, rounds=rounds)
 
     def _count(self) -> None:
         self._store.count(self._agent.arrivals, self._agent.uploads, self._clock)
@@ -265,6 +279,7 @@ def connect(
     policy: Policy | None = None,
     oracle: Oracle | None = None,
     min_observations: int | None = None,
+    problem: Problem | None = None,
     transport: Transport | None = None,
     protocol: int = wire.PROTOCOLS[-1],
     pauses: tuple[float, float] = PAUSES,
@@ -278,6 +293,7 @@ def connect(
         policy: what decides when to speak and how to score; the server's if None.
         oracle: chooses lists from scores; the best k items if None.
         min_observations: an upload never holds fewer; 2 d if None. One observation would reveal itself.
+        problem: the sizes for a beta by formula; what is known of them so far if None.
         transport: how requests travel; HTTP to ``url`` if None.
         protocol: the version to speak.
         pauses: seconds before the first retry, which double with every failure, and the longest they become.
@@ -295,6 +311,7 @@ def connect(
             policy=policy,
             oracle=oracle,
             min_observations=min_observations,
+            problem=problem,
             pauses=pauses,
         )
     except BaseException:
@@ -302,9 +319,9 @@ def connect(
         raise
 
 
-async def connect_async(url: str, *, store: str = "agent.db", token: str | None = None) -> AsyncRemoteAgent:
-    """``connect`` for asyncio."""
-    return AsyncRemoteAgent(await asyncio.to_thread(lambda: connect(url, store=store, token=token)))
+async def connect_async(url: str, **options: Any) -> AsyncRemoteAgent:
+    """``connect`` for asyncio, with the same options."""
+    return AsyncRemoteAgent(await asyncio.to_thread(lambda: connect(url, **options)))
 
 
 def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol: int) -> None:
@@ -323,8 +340,11 @@ def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol:
 
 
 def policy_of(terms: wire.Terms) -> Policy:
-    """The policy that a server runs, with its constants."""
-    return policy(terms.policy).tuned_where_known(terms.constants)
+    """The policy that a server runs, with its constants and its kind of beta."""
+    row = policy(terms.policy)
+    kind = CONFIDENCES.get(terms.constants.get("confidence", ""), type(row.confidence))
+    row = row if isinstance(row.confidence, kind) else replace(row, confidence=kind())
+    return row.tuned_where_known(terms.constants)
 
 
 def with_floor(row: Policy, observations: int) -> Policy:

@@ -1,6 +1,7 @@
 """A server process: store, writer, application, socket."""
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -152,8 +153,10 @@ def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) 
         scheme = "http" if setup.tls_cert is None else "https"
         url = f"{scheme}://{setup.host}:{listening.getsockname()[1]}"
         say(f"serving {setup.policy.name} on {url}")
+        gc.collect()
+        gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
         if demo is not None:
             demo.begin(url, lambda: writer.submit(lambda store, _: store.placed(store.head())).result())
-        Attended(config, app.state.watch).run(sockets=[listening])
+        Attended(config, app.service.watch).run(sockets=[listening])
     finally:
         listening.close()

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,6 +12,15 @@ from numpy.typing import NDArray
 from fedcascade.learning.statistics import Statistics
 
 PART_BYTES = 1 << 20
+ROWS = 256  # a multiple of 8, so that a piece fills whole bytes
+
+
+@dataclass(frozen=True)
+class Bits:
+    """An array of truth values, eight to a byte."""
+
+    shape: tuple[int, ...]
+    packed: bytes
 
 
 def dumped(value: Any) -> bytes:
@@ -21,6 +31,28 @@ def dumped(value: Any) -> bytes:
     {3: array([ True, False])}
     """
     return msgspec.msgpack.encode(_plain(value))
+
+
+def frozen(value: Any) -> Any:
+    """A copy that shares nothing which changes, made quickly: it can be dumped later, beside whoever goes on.
+
+    >>> import numpy as np
+    >>> seen = np.array([True, False])
+    >>> kept = frozen({"seen": seen})
+    >>> seen[1] = True
+    >>> loaded(dumped(kept))
+    {'seen': array([ True, False])}
+    """
+    match value:
+        case np.ndarray() if value.dtype == np.bool_:
+            return Bits(value.shape, b"".join(_packed(value)))
+        case np.ndarray():
+            return value.copy()
+        case dict():
+            return {key: frozen(item) for key, item in value.items()}
+        case list() | tuple():
+            return [frozen(item) for item in value]
+    return value
 
 
 def loaded(body: bytes) -> Any:
@@ -34,12 +66,22 @@ def parts(body: bytes) -> Iterator[bytes]:
         yield body[start : start + PART_BYTES]
 
 
+def _packed(array: NDArray[np.bool_]) -> Iterator[bytes]:
+    """Eight truth values to a byte, some rows at a time: packing a large view at once would copy all of it first."""
+    for start in range(0, len(array), ROWS):
+        yield np.packbits(array[start : start + ROWS]).tobytes()
+
+
 def _plain(value: Any) -> Any:
     match value:
         case None | bool() | int() | float() | str() | bytes():
             return value
+        case Bits(shape, packed):
+            return ["array", np.dtype(np.bool_).str, list(shape), zlib.compress(packed, 1)]
+        case np.ndarray() if value.dtype == np.bool_:
+            return _plain(frozen(value))
         case np.ndarray():
-            return ["array", value.dtype.str, list(value.shape), _array_bytes(value)]
+            return ["array", value.dtype.str, list(value.shape), value.tobytes()]
         case Statistics():
             counts = [value.count, value.clicks, value.rounds]
             return ["statistics", _plain(value.gram), _plain(value.moment), counts]
@@ -63,12 +105,6 @@ def _rich(value: Any) -> Any:
         case ["list", list(items)]:
             return [_rich(item) for item in items]
     return value
-
-
-def _array_bytes(array: NDArray[Any]) -> bytes:
-    if array.dtype == np.bool_:
-        return zlib.compress(np.packbits(array).tobytes(), 1)
-    return array.tobytes()
 
 
 def _array(dtype: np.dtype[Any], shape: list[int], body: bytes) -> NDArray[Any]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, TypeVar
 
 from fedcascade.federation.messages import Cause
 from fedcascade.service.sql_journal import SqlJournal
@@ -10,10 +11,28 @@ from fedcascade.service.store import Entry, Identity, Revoked
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
 CHUNK = 512
-LOOK_UP = (
-    f"SELECT {COLUMNS} FROM agent LEFT JOIN upload ON upload.agent = agent.id AND sequence = ? "
-    "WHERE agent.id = ? AND revoked IS NULL"
-)
+Row = TypeVar("Row")
+TOGETHER = 64  # rows in one statement: each call to a database costs more than a row
+
+
+@cache
+def _look_up(pairs: int) -> str:
+    asked = _marks(pairs, 2)
+    return (
+        f"WITH asked (asker, number) AS (VALUES {asked}) SELECT asker, number, agent.id, {COLUMNS} FROM asked "
+        "LEFT JOIN agent ON agent.id = asker AND revoked IS NULL "
+        "LEFT JOIN upload ON upload.agent = asker AND sequence = number"
+    )
+
+
+@cache
+def _append(table: str, columns: str, rows: int) -> str:
+    return f"INSERT INTO {table} ({columns}) VALUES {_marks(rows, columns.count(',') + 1)}"
+
+
+def _marks(rows: int, columns: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return ", ".join([row] * rows)
 
 
 class SqlStore(SqlJournal):
@@ -21,14 +40,21 @@ class SqlStore(SqlJournal):
 
     failures: tuple[type[Exception], ...] = ()
     begin: ClassVar[Sequence[str]] = ("BEGIN",)
-    mark: ClassVar[str] = "?"
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
+        self._appended: dict[tuple[int, int], tuple[Entry, bytes]] = {}  # not sent to the database yet
+        self._looked_up: dict[tuple[int, int], Sequence[Any]] = {}
 
     def run(self, statement: str, *values: Any) -> Any:
-        """Execute a statement whose values are marked by ``?``; the cursor."""
-        return self.connection.execute(statement.replace("?", self.mark), values)
+        """Execute a statement whose values are marked by ``?``, after those that it may depend on; the cursor."""
+        if self._appended:
+            self._send()
+        return self.execute(statement, values)
+
+    def execute(self, statement: str, values: Sequence[Any]) -> Any:
+        """Execute a statement."""
+        return self.connection.execute(statement, values)
 
     def row(self, statement: str, *values: Any) -> Any:
         """The first row, or None."""
@@ -43,8 +69,11 @@ class SqlStore(SqlJournal):
             yield
             self.run("COMMIT")
         except BaseException:
+            self._appended.clear()
             self._roll_back()
             raise
+        finally:
+            self._looked_up.clear()
 
     def _roll_back(self) -> None:
         with suppress(*self.failures):  # the database may have rolled back by itself, or be gone
@@ -83,20 +112,19 @@ class SqlStore(SqlJournal):
         )
 
     def append(self, entry: Entry, answer: bytes) -> None:
-        """Write an upload and its answer."""
-        self.run(
-            f"INSERT INTO upload ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            entry.position,
-            entry.agent,
-            entry.sequence,
-            entry.cause.value,
-            entry.count,
-            entry.clicks,
-            entry.rounds,
-            entry.numbers,
-            entry.nonce,
-        )
-        self.run("INSERT INTO answer (position, body) VALUES (?, ?)", entry.position, answer)
+        """Write to the end of the log; uploads of a transaction are sent together."""
+        key = (entry.agent, entry.sequence)
+        if key in self._appended:
+            self._send()  # and the database will refuse this one
+        self._appended[key] = (entry, answer)
+
+    def _send(self) -> None:
+        appended, self._appended = list(self._appended.values()), {}
+        for chunk in _chunks(appended):
+            uploads = [value for entry, _ in chunk for value in _values(entry)]
+            self.execute(_append("upload", COLUMNS, len(chunk)), uploads)
+            answers = [value for entry, answer in chunk for value in (entry.position, answer)]
+            self.execute(_append("answer", "position, body", len(chunk)), answers)
 
     def entries(self, after: int) -> Iterator[Entry]:
         """The log beyond a position, read in pieces."""
@@ -108,10 +136,21 @@ class SqlStore(SqlJournal):
                 return
             after = rows[-1][0]
 
+    def look_up(self, asked: Sequence[tuple[int, int]]) -> None:
+        """Read together what ``entry`` will be asked for in this transaction."""
+        for chunk in _chunks(asked):
+            for row in self.run(_look_up(len(chunk)), *(value for pair in chunk for value in pair)).fetchall():
+                self._looked_up[row[0], row[1]] = row[2:]
+
     def entry(self, agent: int, sequence: int) -> Entry | None:
         """The upload of that number, in one question with whether the agent may speak."""
-        found = self.row(LOOK_UP, sequence, agent)
-        if found is None:
+        key = (agent, sequence)
+        if key in self._appended:
+            return self._appended[key][0]
+        if key not in self._looked_up:
+            self.look_up([key])
+        speaker, *found = self._looked_up.pop(key)
+        if speaker is None:
             raise Revoked(agent)
         return None if found[0] is None else _entry(found)
 
@@ -126,6 +165,7 @@ class SqlStore(SqlJournal):
 
     def forget(self, agent: int, position: int) -> None:
         """Erase an agent, and note where."""
+        self._looked_up.clear()
         self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
         for table in ("upload", "journal", "move"):
             self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
@@ -134,6 +174,9 @@ class SqlStore(SqlJournal):
 
     def scrub(self) -> None:
         """After a forgetting has been committed: let nothing linger in journals."""
+
+    def tidy(self) -> None:
+        """Databases that need it do it themselves."""
 
     def last_forgotten(self) -> int:
         """The position of the last forgetting."""
@@ -155,6 +198,11 @@ class SqlStore(SqlJournal):
         rows = self.run("SELECT body FROM snapshot WHERE position = ? ORDER BY part", found[0]).fetchall()
         return int(found[0]), b"".join(bytes(row[0]) for row in rows)
 
+    def drop_part(self, *, before: int) -> bool:
+        """Delete one part of an earlier snapshot: what is erased is overwritten, which takes as long as writing."""
+        one = "(SELECT position, part FROM snapshot WHERE position < ? LIMIT 1)"
+        return bool(self.run(f"DELETE FROM snapshot WHERE (position, part) IN {one}", before).rowcount == 1)
+
     def drop_snapshots(self, *, before: int) -> None:
         """Delete earlier snapshots."""
         self.run("DELETE FROM snapshot WHERE position < ?", before)
@@ -171,6 +219,7 @@ class SqlStore(SqlJournal):
 
     def add_agent(self, public_key: bytes, now: float) -> int:
         """Enrol a key."""
+        self._looked_up.clear()
         added = self.row("INSERT INTO agent (public_key, enrolled) VALUES (?, ?) RETURNING id", public_key, now)
         return int(added[0])
 
@@ -184,11 +233,31 @@ class SqlStore(SqlJournal):
 
     def revoke(self, agent: int, now: float) -> bool:
         """Let an agent speak no more."""
+        self._looked_up.clear()
         return bool(self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent).rowcount == 1)
 
     def enrolled(self) -> int:
         """How many agents there are."""
         return int(self.row("SELECT count(*) FROM agent")[0])
+
+
+def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    for start in range(0, len(rows), TOGETHER):
+        yield rows[start : start + TOGETHER]
+
+
+def _values(entry: Entry) -> tuple[Any, ...]:
+    return (
+        entry.position,
+        entry.agent,
+        entry.sequence,
+        entry.cause.value,
+        entry.count,
+        entry.clicks,
+        entry.rounds,
+        entry.numbers,
+        entry.nonce,
+    )
 
 
 def _entry(row: Sequence[Any]) -> Entry:

@@ -3,7 +3,7 @@
 ``testing.StoreContract`` says what every store keeps. A store is used by one thread at a time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,6 +73,9 @@ class Store(Journal, Protocol):
     def entries(self, after: int) -> Iterator[Entry]:
         """The log beyond a position, in order."""
 
+    def look_up(self, asked: Sequence[tuple[int, int]]) -> None:
+        """Read together what ``entry`` will be asked for in this transaction: agents and numbers of uploads."""
+
     def entry(self, agent: int, sequence: int) -> Entry | None:
         """The upload of that number; ``Revoked`` if the agent may not speak: revoked, forgotten or unknown."""
 
@@ -88,6 +91,9 @@ class Store(Journal, Protocol):
     def scrub(self) -> None:
         """After a forgetting has been committed: let nothing linger in journals."""
 
+    def tidy(self) -> None:
+        """Between two transactions: housekeeping, without delay for those who wait. It never fails."""
+
     def last_forgotten(self) -> int:
         """The position of the last forgetting; 0 if there was none."""
 
@@ -96,6 +102,9 @@ class Store(Journal, Protocol):
 
     def snapshot(self) -> tuple[int, bytes] | None:
         """The latest snapshot that is whole."""
+
+    def drop_part(self, *, before: int) -> bool:
+        """Delete one part of a snapshot of an earlier position; False if there is none."""
 
     def drop_snapshots(self, *, before: int) -> None:
         """Delete the snapshots of earlier positions."""

@@ -15,6 +15,7 @@ from fedcascade.environments.environment import Environment
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import examined, expected_reward, first_click
+from fedcascade.learning.confidence import Problem
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.client import Operator
 from fedcascade.service.remote import RemoteAgent, connect
@@ -58,7 +59,8 @@ def swarm(
     """
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
     oracle = TopK(length=list_length)
-    agents = _connect(environment, policy, oracle, operator, new_transport, folder, min_observations)
+    problem = Problem(users=environment.users, dimension=environment.dimension, list_length=list_length, rounds=rounds)
+    agents = _connect(environment, policy, problem, oracle, operator, new_transport, folder, min_observations)
     try:
         for t in range(1, rounds + 1):
             user = environment.arrival(t)
@@ -90,6 +92,7 @@ def swarm(
 def _connect(
     environment: Environment,
     policy: Policy,
+    problem: Problem,
     oracle: TopK,
     operator: Operator,
     new_transport: Callable[[], Transport],
@@ -103,6 +106,7 @@ def _connect(
             store=":memory:" if folder is None else str(folder / f"agent-{user}.db"),
             token=tokens[user],
             policy=policy,
+            problem=problem,
             oracle=oracle,
             min_observations=min_observations,
             transport=new_transport(),

@@ -3,6 +3,7 @@
 A gram is symmetric, so only its upper triangle travels, row by row: an asymmetric one cannot be said.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -140,6 +141,11 @@ _SAY = {JSON: msgspec.json.encode, MSGPACK: msgspec.msgpack.encode}
 @cache
 def _decoder(kind: type[Kind], media: str) -> Any:
     return (msgspec.json.Decoder if media == JSON else msgspec.msgpack.Decoder)(kind)
+
+
+def media_of(headers: Mapping[str, str]) -> str:
+    """The content type that headers name, without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def decoded(body: bytes, kind: type[Kind], media: str) -> Kind:

@@ -163,7 +163,7 @@ class _Engine:
             progress(0)
         for stop in self.recorder.stops:
             while first <= stop:
-                count = min(length, stop - first + 1)
+                count = self.environment.steady(first, min(length, stop - first + 1))
                 events = self._play_window(first, count)
                 first += count
                 if window is None:
@@ -173,6 +173,7 @@ class _Engine:
             self.recorder.stop(stop, self.server.groups.labels)
 
     def _play_window(self, first: int, count: int) -> int:
+        self.world = self.world._replace(thetas=self.environment.thetas_in(first))
         arrivals = self.environment.arrivals(first, count)
         window = self._window(first, arrivals)
         if type(self.policy.answers) is not Asker:

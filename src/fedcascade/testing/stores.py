@@ -150,6 +150,10 @@ class StoreContract:
             store.save_part(9, 1, 2, b" whole")
             store.drop_snapshots(before=9)
         assert store.snapshot() == (9, b"half whole")
+        with store.transaction():
+            store.save_part(12, 0, 1, b"new")
+            assert [store.drop_part(before=12) for _ in range(3)] == [True, True, False]
+        assert store.snapshot() == (12, b"new")
         store.close()
 
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:

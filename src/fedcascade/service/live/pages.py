@@ -74,8 +74,7 @@ def service_of(request: Asked) -> "Service":
 
 def watch_of(request: Asked) -> "Watch":
     """What pages share."""
-    found: Watch = request.app.state.watch
-    return found
+    return service_of(request).watch
 
 
 def demo_of(request: Asked) -> "Demo":

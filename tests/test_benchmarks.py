@@ -1,0 +1,62 @@
+"""The scripts in benchmarks/ still fit what they measure: each can be loaded, and set up on small sizes."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def _beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts import each other as they do when run."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def script(name: str) -> ModuleType:
+    """A script as a module; what other tests load under such a name is left alone."""
+    sys.modules.pop(name, None)
+    return import_module(name)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_can_be_loaded(name: str) -> None:
+    assert callable(getattr(script(name), "main", None)) or name in ("peers", "plain_numpy")
+
+
+@pytest.mark.parametrize("system", ["fedc3ucb-h", "fedind"])
+def test_the_profile_sets_up_its_loops(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = script("profile_round")
+    monkeypatch.setattr(profile, "WARM_UP", 64)
+    with ThreadPoolExecutor(1) as pool:
+        engine = profile.warm_engine(system, pool)
+        loops = profile.loops(engine, 65)
+        assert len(loops) == 10
+        *_, whole_window = loops.values()
+        whole_window()
+    assert engine.fleet.counts[:, 3].sum() == 64 + profile.ROUNDS
+
+
+def test_every_contestant_plays_a_slice() -> None:
+    engines = script("engines")
+    found = [one for one in engines.contestants(0.01) if one.name == engines.NUMPY or "exact" in one.name]
+    taken = engines.take_turns(found, 2)
+    assert all(part.rounds > 0 and part.seconds > 0 for slices in taken.values() for part in slices)
+    assert all(np.isfinite(ratio) and ratio > 0 for ratio in engines.show_contest(taken).values())
+
+
+def test_every_job_of_the_tables_names_a_known_policy() -> None:
+    table, figures = script("table1"), script("figures")
+    assert all(job.row().name for job in table.jobs())
+    assert all(figures.policy(name).name == name for rows in figures.EXPECTED.values() for name in rows)
+
+
+def test_the_speed_up_finds_its_plan() -> None:
+    speedup = script("speedup")
+    assert speedup.shipped(speedup.TEN).systems

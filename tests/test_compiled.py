@@ -1,0 +1,38 @@
+"""Fused multiply-adds are rounded once, in plain Python and compiled, whatever the processor."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fedcascade.compiled import compiled, fma
+
+SINGLES = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)
+HALFWAY = 1.0 + 2.0**-12  # its square is 1 + 2^-11 + 2^-24, halfway between two float32
+
+
+@compiled
+def fused(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
+    return fma(a, b, c)
+
+
+def nearest(value: Fraction) -> float:
+    """The float32 nearest to an exact value, of two the one with the even last bit."""
+    guess = np.float32(float(value))
+    around = [np.nextafter(guess, np.float32(-np.inf)), guess, np.nextafter(guess, np.float32(np.inf))]
+    return float(min(around, key=lambda one: (abs(Fraction(float(one)) - value), int(one.view(np.int32)) & 1)))
+
+
+@settings(deadline=None, max_examples=300)  # the first example compiles
+@given(a=SINGLES, b=SINGLES, c=SINGLES)
+@example(a=HALFWAY, b=HALFWAY, c=2.0**-40)  # rounding twice would lose that the sum is above the middle
+@example(a=HALFWAY, b=HALFWAY, c=-(2.0**-40))
+@example(a=HALFWAY, b=HALFWAY, c=0.0)
+@example(a=HALFWAY, b=HALFWAY, c=-1.0)
+def test_a_sum_is_rounded_once(a: float, b: float, c: float) -> None:
+    singles = np.float32(a), np.float32(b), np.float32(c)
+    exact = nearest(Fraction(a) * Fraction(b) + Fraction(c))
+    assert math.isclose(fma(*singles), exact, rel_tol=0, abs_tol=0)
+    assert math.isclose(fused(*singles), exact, rel_tol=0, abs_tol=0)

@@ -47,7 +47,7 @@ def speak(agent: Client, *axes: int, first: int = 1) -> None:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    policy = POLICIES["fedc3ucb-e"].tuned(hurdle=0.1)
+    policy = POLICIES["fedc3ucb-h"].tuned(alpha_d=0.3)
     with in_process(tmp_path / "store.db", policy=policy) as found:
         yield found
 

@@ -132,7 +132,7 @@ def test_a_server_recovers_when_its_connection_is_cut(pair: list[tuple[Writer, I
 
 
 def test_pages_of_two_servers_show_the_same_and_may_change_places(database: str, tmp_path: Path) -> None:
-    servers = [Process(tmp_path / name, database, "--policy", "fedc3ucb-e", "--alpha-c", "1").start() for name in "ab"]
+    servers = [Process(tmp_path / name, database, "--alpha-d", "0.3").start() for name in "ab"]
     runnings = [server.running() for server in servers]
     try:
         agents = [runnings[0].enrol() for _ in range(4)]

@@ -61,7 +61,7 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
 
 def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
     """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
-    url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-e"].tuned(hurdle=0.1)
+    url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].tuned(alpha_d=0.3)
     store, fold, scribes = open_store(url), Fold(policy, 3), [Scribe(), Scribe()]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)
     with store.transaction():
@@ -75,7 +75,7 @@ def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
             exchange(agents[who], unit_offer(sequence, axis, 3), unit(axis), turn)(store, fold)
             scribes[turn // 3 % 2].write(store, fold, began)
         partition[fold.position] = fold.labels()
-    assert len(set(partition[30].values())) == 3
+    assert 1 < len(set(partition[30].values())) < 6
     for position, labels in partition.items():
         placed = store.placed(position)
         assert placed.keys() == labels.keys()

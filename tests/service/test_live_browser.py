@@ -1,6 +1,7 @@
 """The dashboard in a real browser: live, right at the end, whole after a restart, quiet, and usable by everyone."""
 
 import http.client
+import json
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -203,41 +205,49 @@ def test_ten_thousand_agents_are_summarised(seen: Seen, tmp_path: Path) -> None:
 def test_a_newcomer_is_told_what_happens_and_can_take_part(seen: Seen, tmp_path: Path) -> None:
     command = [*(sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--pace", "5000")]
     with subprocess.Popen([*command, "--rounds", "4000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
-        assert asked_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
-        assert asked_as(url, "localhost") == 200
-        seen.page.goto(url)
-        seen.page.wait_for_selector("#story li")
-        assert seen.page.locator("#story li").count() == 3
-        seen.page.wait_for_selector("#main[data-position]")
-        seen.page.locator("#pace").fill("0")
-        seen.page.wait_for_selector("#pace-text:has-text('paused')")
-        seen.page.locator("#pace").fill("6")
-        seen.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
-        simulated = simulate(Play().world(), Play().policy(), rounds=4_000, oracle=TopK(length=2), engine="reference")
-        seen.wait_for("uploads", len(simulated.ledger))
-        assert seen.data("clusters") == str(simulated.clusters)
-        seen.page.wait_for_function("document.querySelectorAll('#regret .line').length === 3", timeout=90_000)
-        look(seen, "demo")
+        try:
+            take_part(seen, process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
 
-        seen.page.click("text=Be one of the users")
-        seen.page.wait_for_selector("h1:has-text('You are user 41')")
-        first = seen.page.locator(".film strong").all_inner_texts()
-        assert len(first) == 10
-        for _ in range(6):  # ten films seen with each
-            seen.page.locator("#films button:enabled").first.wait_for()
-            seen.page.click("#pass")
-        seen.page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
-        assert seen.page.locator(".film strong").all_inner_texts() != first
-        assert seen.violations() == []
-        seen.screenshot("shop")
-        seen.page.click("text=Back to the dashboard")
-        seen.page.wait_for_selector("#number-agents:has-text('41')")
-        seen.assert_quiet(url)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        process.stderr.read()
+
+def take_part(seen: Seen, process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
+    assert asked_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
+    assert asked_as(url, "localhost") == 200
+    seen.page.goto(url)
+    seen.page.wait_for_selector("#story li")
+    assert seen.page.locator("#story li").count() == 3
+    seen.page.wait_for_selector("#main[data-position]")
+    seen.page.locator("#pace").fill("0")
+    seen.page.wait_for_selector("#pace-text:has-text('paused')")
+    seen.page.locator("#pace").fill("6")
+    seen.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
+    with urlopen(f"{url}/live/picture", timeout=10) as asked:
+        told = json.loads(asked.read())
+    seen.wait_for("uploads", told["uploads"])
+    assert seen.data("clusters") == str(told["clusters"]) == str(len({row[-1] for row in told["agents"]}))
+    assert 1 < told["clusters"] < Play().users
+    seen.page.wait_for_function("document.querySelectorAll('#regret .line').length === 3", timeout=90_000)
+    look(seen, "demo")
+
+    seen.page.click("text=Be one of the users")
+    seen.page.wait_for_selector("h1:has-text('You are user 41')")
+    first = seen.page.locator(".film strong").all_inner_texts()
+    assert len(first) == 10
+    for _ in range(6):  # ten films seen with each
+        seen.page.locator("#films button:enabled").first.wait_for()
+        seen.page.click("#pass")
+    seen.page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
+    assert seen.page.locator(".film strong").all_inner_texts() != first
+    assert seen.violations() == []
+    seen.screenshot("shop")
+    seen.page.click("text=Back to the dashboard")
+    seen.page.wait_for_selector("#number-agents:has-text('41')")
+    seen.assert_quiet(url)
 
 
 def asked_as(url: str, host: str) -> int:

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo test test-long check chaos bench bench-service figures table1 docs lock clean
+.PHONY: help demo live test test-long check chaos bench bench-service bench-live picture figures table1 docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -34,6 +34,9 @@ $(INSTALLED_DEV): pyproject.toml constraints-dev.txt | $(VENV)
 demo: $(INSTALLED) ## run the paper's evaluation, the quick version, and write a report
 	$(BIN)/fedcascade reproduce --quick
 
+live: $(INSTALLED_DEV) ## watch it at work: a server, simulated users, and a page that shows both
+	$(BIN)/fedcascade live
+
 test: $(INSTALLED_DEV) ## run the fast tests
 	$(BIN)/python -m pytest -m 'not long' -n auto
 
@@ -57,6 +60,12 @@ chaos: $(INSTALLED_DEV) ## kill servers 200 times and agents beside them; count 
 
 bench-service: $(INSTALLED_DEV) ## load a server with 10,000 agents: uploads/s, latency, memory, start-up
 	$(BIN)/python benchmarks/service.py
+
+bench-live: $(INSTALLED_DEV) ## what watching costs: uploads/s with and without pages, and how a page keeps up
+	$(BIN)/python benchmarks/live.py
+
+picture: $(INSTALLED_DEV) ## draw docs/images/dashboard.png (needs Chromium)
+	$(BIN)/python tools/picture.py
 
 figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
 	$(BIN)/python benchmarks/figures.py

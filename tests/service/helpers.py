@@ -53,11 +53,13 @@ def in_process(
     url = f"sqlite:///{path}"
     writer = Writer(lambda: open_store(url), policy, dimension, **options)
     writer.submit(set_operator(TOKEN)).result()
-    transport = InProcess(application(writer, policy, dimension, limits=limits))
+    app = application(writer, policy, dimension, limits=limits)
+    transport = InProcess(app)
     try:
         yield Running(url, transport, writer, client.Operator(transport, TOKEN))
     finally:
         transport.close()
+        app.service.watch.feed.let_go()
         writer.close()
 
 

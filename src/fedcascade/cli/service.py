@@ -147,6 +147,7 @@ def swarm(
 
     from fedcascade.cli import terminal
     from fedcascade.service.client import terms
+    from fedcascade.service.live.report import Reporter
     from fedcascade.service.remote import policy_of
     from fedcascade.service.swarm import swarm as play
     from fedcascade.service.transport import Http
@@ -170,6 +171,7 @@ def swarm(
             lockstep=lockstep,
             min_observations=floor if min_observations is None else min_observations,
             progress=terminal.bar(bars, policy.name, rounds),
+            watch=Reporter(operator),
         )
     summary = summarise(trace, seed=world.seed)
     if json_:

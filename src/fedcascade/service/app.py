@@ -4,9 +4,9 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -17,11 +17,16 @@ from litestar.exceptions import HTTPException
 from fedcascade.federation.policies import Policy
 from fedcascade.service import auth, exchanges, openapi, operations, wire
 from fedcascade.service.errors import Refused
-from fedcascade.service.exchanges import Application, ShortWay
+from fedcascade.service.exchanges import ShortWay
 from fedcascade.service.limits import Buckets
+from fedcascade.service.live.pages import PAGES
+from fedcascade.service.live.watch import Watch
 from fedcascade.service.metrics import Metrics
 from fedcascade.service.wire import JSON, MSGPACK
 from fedcascade.service.writer import Job, Writer
+
+if TYPE_CHECKING:
+    from fedcascade.service.live.demo import Demo
 
 PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -42,8 +47,11 @@ class Limits:
 class Service:
     """The parts of a running server that endpoints share."""
 
-    def __init__(self, writer: Writer, policy: Policy, dimension: int, limits: Limits) -> None:
+    def __init__(
+        self, writer: Writer, policy: Policy, dimension: int, limits: Limits, demo: "Demo | None" = None
+    ) -> None:
         self.writer = writer
+        self.watch = Watch(writer, demo)
         self.dimension = dimension
         self.terms = wire.Terms(
             protocol=wire.PROTOCOLS[-1],
@@ -125,7 +133,7 @@ class Service:
         """Count a request of somebody who is not known yet."""
         self.strangers.take(request.client.host if request.client else "", time.monotonic())
 
-    def refusal(self, error: Exception) -> tuple[int, dict[str, str], bytes]:
+    def refusal(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
         """A refusal as the caller sees it, one word and one line: status, headers, JSON."""
         match error:
             case Refused():
@@ -137,6 +145,8 @@ class Service:
             case _:
                 raise error
         self.metrics.refused(reason)
+        if path == exchanges.PATH:
+            self.watch.refused(reason)
         headers = dict(getattr(error, "headers", None) or {})
         if isinstance(error, Refused) and error.retry_after is not None:
             headers["retry-after"] = str(max(1, round(error.retry_after)))
@@ -294,7 +304,7 @@ async def schema() -> Response[bytes]:
 
 def refusal(request: Asked, error: Exception) -> Response[bytes]:
     """A refusal as the framework sends it."""
-    status, headers, body = service_of(request).refusal(error)
+    status, headers, body = service_of(request).refusal(error, request.scope["path"])
     return Response(body, status_code=status, media_type=JSON, headers=headers)
 
 
@@ -303,17 +313,25 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
-def application(writer: Writer, policy: Policy, dimension: int, *, limits: Limits | None = None) -> Application:
+def application(
+    writer: Writer, policy: Policy, dimension: int, *, limits: Limits | None = None, demo: "Demo | None" = None
+) -> ShortWay:
     """The web application. It closes the writer when it ends."""
-    service = Service(writer, policy, dimension, limits or Limits())
+    service = Service(writer, policy, dimension, limits or Limits(), demo)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        beside = asyncio.create_task(service.watch.run())
         yield
+        beside.cancel()
+        with suppress(asyncio.CancelledError):
+            await beside
+        await service.watch.flush()
+        await service.watch.feed.end()
         await asyncio.to_thread(writer.close)
 
     behind = Litestar(
-        route_handlers=list(ENDPOINTS),
+        route_handlers=[*ENDPOINTS, *PAGES],
         openapi_config=None,
         lifespan=[lifespan],
         state=State({"service": service}),

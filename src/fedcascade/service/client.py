@@ -1,7 +1,7 @@
 """An agent's side of the wire: enrol, sign, send, understand."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcascade.service import auth, wire
 from fedcascade.service.errors import Refused
 from fedcascade.service.transport import Reply, Transport
-from fedcascade.service.wire import MSGPACK
+from fedcascade.service.wire import JSON, MSGPACK
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
@@ -108,6 +108,12 @@ class Operator:
     def overview(self) -> wire.Overview:
         """What the server holds."""
         return understood(self.transport.send("GET", "/v1/overview", b"", self._headers), wire.Overview)
+
+    def report(self, measures: Sequence[tuple[str, int, float, int]], *, fresh: bool = False) -> None:
+        """Regret and reward of a simulated run, for those who watch: series, round, regret, reward."""
+        body = msgspec.json.encode({"measures": measures, "fresh": fresh})
+        headers = {**self._headers, "content-type": JSON}
+        understood(self.transport.send("POST", "/live/measures", body, headers), None)
 
 
 def understood(reply: Reply, kind: type[Kind] | None) -> Kind:

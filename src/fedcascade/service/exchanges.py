@@ -80,7 +80,7 @@ class ShortWay:
             answer = await exchanged(self.service, headers, body)
             await _reply(send, 200, wire.media_of(headers), {}, answer)
         except (Refused, TimeoutError) as error:
-            status, more, problem = self.service.refusal(error)
+            status, more, problem = self.service.refusal(error, PATH)
             await _reply(send, status, wire.JSON, more, problem)
 
     def _plain(self, scope: Event) -> dict[str, str] | None:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import psycopg
 
 from fedcascade.service.sql import SqlStore
+from fedcascade.service.sql_journal import TABLES
 
 LOCK = 0x6665_6463  # any number, as long as nobody else in this database uses it
 MIGRATIONS = (
@@ -26,6 +27,7 @@ MIGRATIONS = (
     """,
     "CREATE TABLE forgotten (position BIGINT PRIMARY KEY)",
     "ALTER TABLE upload ADD COLUMN nonce BYTEA NOT NULL DEFAULT ''::bytea",
+    TABLES.format(whole="BIGINT", number="BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY", real="DOUBLE PRECISION"),
 )
 
 

@@ -61,8 +61,8 @@ class RemoteAgent:
         self._pauses = pauses
         self._clock = Clock()
         self.trouble: str | None = None
-        floor = 2 * self.dimension if min_observations is None else min_observations
-        self._agent = self._resumed(with_floor(policy or policy_of(welcome.terms), floor))
+        self.floor = 2 * self.dimension if min_observations is None else min_observations
+        self._agent = self._resumed(with_floor(policy or policy_of(welcome.terms), self.floor))
         self._outbox = store.outbox(self.id, self.dimension)
         self._thread = threading.Thread(target=self._exchanges, name="fedcascade-agent", daemon=True)
         self._thread.start()
@@ -129,6 +129,16 @@ class RemoteAgent:
     def unsent(self) -> int:
         """How many uploads the server has not answered yet."""
         return len(self._outbox)
+
+    @property
+    def buffered(self) -> int:
+        """How many observations wait for an upload."""
+        return self._agent.buffer.count
+
+    @property
+    def estimate(self) -> NDArray[np.float64]:
+        """Theta, as this agent estimates it now."""
+        return self._agent.decision.theta.copy()
 
     def leave(self) -> None:
         """Be forgotten: the server subtracts and erases what this agent sent, and the local store is emptied."""

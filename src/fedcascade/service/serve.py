@@ -1,5 +1,6 @@
 """A server process: store, writer, application, socket."""
 
+import asyncio
 import gc
 import json
 import os
@@ -7,6 +8,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -14,8 +16,12 @@ from fedcascade.checks import require, whole
 from fedcascade.federation.policies import Policy
 from fedcascade.service import auth, operations
 from fedcascade.service.app import Limits, application
+from fedcascade.service.live.watch import Watch
 from fedcascade.service.store import Store, open_store
 from fedcascade.service.writer import Writer
+
+if TYPE_CHECKING:
+    from fedcascade.service.live.demo import Demo
 
 TERMS = "terms"
 
@@ -75,6 +81,15 @@ def _agree(store: Store, setup: Setup) -> None:
     store.set_setting(TERMS, json.dumps({"dimension": setup.dimension, "policy": setup.policy.name}))
 
 
+def empty(url: str) -> None:
+    """Refuse a store that somebody uses already."""
+    store = open_store(url)
+    try:
+        require(store.enrolled() == 0, f"the store {url} has agents already: simulated users need one of their own")
+    finally:
+        store.close()
+
+
 def ensure_operator(writer: Writer, path: Path) -> bool:
     """Make the operator's token if there is none yet; True if it was written to ``path`` just now."""
     if path.exists():
@@ -103,14 +118,29 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(setup: Setup, say: Callable[[str], None]) -> None:
+class Attended(uvicorn.Server):
+    """A server that ends its demo and the streams of open pages when it is told to stop: neither ends by itself."""
+
+    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
+        super().__init__(config)
+        self.watch = watch
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop."""
+        if self.watch.demo is not None:
+            await asyncio.to_thread(self.watch.demo.end)
+        self.watch.feed.close()
+        await super().shutdown(sockets)
+
+
+def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) -> None:
     """Run a server until it is told to stop. ``say`` is given what an operator wants to know."""
     listening = listen(setup.host, setup.port)
     try:
         writer = open_writer(setup)
         if ensure_operator(writer, setup.operator_token):
             say(f"the operator's token is in {setup.operator_token}, readable by you alone")
-        app = application(writer, setup.policy, setup.dimension, limits=setup.limits)
+        app = application(writer, setup.policy, setup.dimension, limits=setup.limits, demo=demo)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -121,9 +151,12 @@ def serve(setup: Setup, say: Callable[[str], None]) -> None:
             ssl_keyfile=setup.tls_key,
         )
         scheme = "http" if setup.tls_cert is None else "https"
-        say(f"serving {setup.policy.name} on {scheme}://{setup.host}:{listening.getsockname()[1]}")
+        url = f"{scheme}://{setup.host}:{listening.getsockname()[1]}"
+        say(f"serving {setup.policy.name} on {url}")
         gc.collect()
         gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
-        uvicorn.Server(config).run(sockets=[listening])
+        if demo is not None:
+            demo.begin(url, lambda: writer.submit(lambda store, _: store.placed(store.head())).result())
+        Attended(config, app.service.watch).run(sockets=[listening])
     finally:
         listening.close()

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from fedcascade.federation.messages import Cause
+from fedcascade.service.sql_journal import SqlJournal
 from fedcascade.service.store import Entry, Identity, Revoked
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
@@ -34,7 +35,7 @@ def _marks(rows: int, columns: int) -> str:
     return ", ".join([row] * rows)
 
 
-class SqlStore:
+class SqlStore(SqlJournal):
     """A store behind a connection of Python's database interface, in autocommit mode."""
 
     failures: tuple[type[Exception], ...] = ()
@@ -166,7 +167,8 @@ class SqlStore:
         """Erase an agent, and note where."""
         self._looked_up.clear()
         self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
-        self.run("DELETE FROM upload WHERE agent = ?", agent)
+        for table in ("upload", "journal", "move"):
+            self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
         self.run("DELETE FROM agent WHERE id = ?", agent)
         self.run("INSERT INTO forgotten (position) VALUES (?)", position)
 

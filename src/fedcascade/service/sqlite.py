@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from typing import ClassVar
 
 from fedcascade.service.sql import SqlStore
+from fedcascade.service.sql_journal import TABLES
 
 MIGRATIONS = (
     """
@@ -26,6 +27,7 @@ MIGRATIONS = (
     """,
     "CREATE TABLE forgotten (position INTEGER PRIMARY KEY)",
     "ALTER TABLE upload ADD COLUMN nonce BLOB NOT NULL DEFAULT x''",
+    TABLES.format(whole="INTEGER", number="INTEGER PRIMARY KEY AUTOINCREMENT", real="REAL"),
 )
 
 

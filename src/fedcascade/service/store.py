@@ -11,6 +11,7 @@ from typing import Protocol
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause
 from fedcascade.service.errors import Refused
+from fedcascade.service.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Revoked(Refused):
         super().__init__(403, "revoked", f"agent {agent} may not speak: it was revoked or has left")
 
 
-class Store(Protocol):
+class Store(Journal, Protocol):
     """Where a server keeps what must not be lost."""
 
     failures: tuple[type[Exception], ...]

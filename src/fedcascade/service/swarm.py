@@ -39,6 +39,7 @@ def swarm(
     lockstep: bool = True,
     min_observations: int = 0,
     progress: Callable[[int], None] | None = None,
+    watch: Callable[[int, Recorder], None] | None = None,
 ) -> Trace:
     """Play a simulation with agents that speak to a server.
 
@@ -54,6 +55,7 @@ def swarm(
         lockstep: wait for every exchange.
         min_observations: the privacy floor of uploads; 0 makes the exchanges those of the simulator.
         progress: called now and then with the number of rounds that are done.
+        watch: called after every round with the totals so far; it may take its time, which sets the pace.
     """
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
     oracle = TopK(length=list_length)
@@ -77,6 +79,8 @@ def swarm(
                 recorder.stop(t, _labels(agents, operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
                 progress(t)
+            if watch is not None:
+                watch(t, recorder)
         for agent in agents:
             _wait(agent)
         return recorder.trace(policy.name, "swarm", _labels(agents, operator))

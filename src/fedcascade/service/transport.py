@@ -93,6 +93,7 @@ class InProcess:
 
 
 def _scope(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    path, _, query = path.partition("?")
     named = {"host": "in-process", "content-length": str(len(body)), **{k.lower(): v for k, v in headers.items()}}
     return {
         "type": "http",
@@ -103,7 +104,7 @@ def _scope(method: str, path: str, body: bytes, headers: Mapping[str, str]) -> d
         "path": path,
         "raw_path": path.encode(),
         "root_path": "",
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(name.encode(), value.encode()) for name, value in named.items()],
         "client": ("in-process", 0),
         "server": ("in-process", 0),

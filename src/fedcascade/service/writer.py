@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from fedcascade.federation.policies import Policy
 from fedcascade.service.errors import Refused, Unavailable
 from fedcascade.service.fold import Fold, caught_up
+from fedcascade.service.scribe import Scribe
 from fedcascade.service.snapshot import dumped, frozen, parts
 from fedcascade.service.store import Store
 
@@ -54,7 +55,7 @@ class Writer:
         batch: int = 256,
         snapshot_every: int = 10_000,
     ) -> None:
-        self._open = open_store
+        self.open_store = open_store
         self._policy = policy
         self._dimension = dimension
         self._batch = batch
@@ -67,6 +68,7 @@ class Writer:
         self._crowded = False
         self._store: Store | None = open_store()
         self._fold: Fold | None = None
+        self._scribe = Scribe()
         self._snapshot_at = 0
         self._scrubbed = 0
         self.healthy = True
@@ -156,8 +158,10 @@ class Writer:
             store, fold = self._ready()
             with store.transaction():
                 fold = self._fold = caught_up(store, self._policy, self._dimension, fold)
+                began = fold.position
                 store.look_up([waiting.upload for waiting in batch if waiting.upload is not None])
                 outcomes = [_outcome(waiting.job, store, fold) for waiting in batch]
+                self._scribe.write(store, fold, began)
                 self._snapshot(store, fold)
                 forgotten = store.last_forgotten()
             if forgotten > self._scrubbed:
@@ -170,7 +174,7 @@ class Writer:
 
     def _ready(self) -> tuple[Store, Fold]:
         if self._store is None:
-            self._store = self._open()
+            self._store = self.open_store()
         if self._fold is None:
             with self._store.transaction():
                 self._fold = caught_up(self._store, self._policy, self._dimension)
@@ -179,7 +183,7 @@ class Writer:
 
     def _failed(self, error: Exception) -> Exception:
         """Nothing of the batch took place: the state is read anew from the store, which is the truth."""
-        self._fold = None
+        self._fold, self._scribe = None, Scribe()
         self._drop_snapshot()
         if self._store is not None and not isinstance(error, self._store.failures):
             log.error("a job failed", exc_info=error)

@@ -156,6 +156,68 @@ class StoreContract:
         assert store.snapshot() == (12, b"new")
         store.close()
 
+    def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:
+        """With times, sums per agent and per span of time; what is forgotten is not in it."""
+        store = self.open()
+        with store.transaction():
+            one, two = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
+            for position, agent in enumerate((one, two, one), 1):
+                store.append(entry(position, agent, position), b"")
+            store.note(0, 5_000, 2)
+            store.append(entry(4, two, 4), b"")
+            store.note(3, 7_500, 1)
+        assert [(row.position, row.at, row.agent, row.clusters) for row in store.noted(1, 4)] == [
+            (2, 5_000, two, 2),
+            (3, 5_000, one, 2),
+            (4, 7_500, two, 1),
+        ]
+        assert {(row.agent, row.uploads, row.rounds, row.clicks, row.last) for row in store.tallies(4)} == {
+            (one, 2, 2, 2, 5_000),
+            (two, 2, 2, 2, 7_500),
+        }
+        assert [(row.number, row.exchanges, row.clusters) for row in store.bins(4, 5_000, 1_000)] == [
+            (0, 3, 2),
+            (2, 1, 1),
+        ]
+        assert [row.exchanges for row in store.bins(2, 5_000, 1_000)] == [2]
+        assert (store.head(), store.extent(4), store.extent(0)) == (4, (5_000, 7_500), (0, 0))
+        assert [store.position_at(at) for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
+        with store.transaction():
+            store.forget(one, 5)
+        assert [row.position for row in store.noted(0, 9)] == [2, 4]
+        assert store.head() == 5
+        store.close()
+
+    def test_clusters_are_known_for_every_position(self) -> None:
+        """The latest move of an agent counts, up to the position that is asked for."""
+        store = self.open()
+        with store.transaction():
+            store.move(3, 5_000, [(7, 1), (8, 1)])
+            store.move(9, 6_000, [(8, 2)])
+            store.move(9, 6_000, [(8, 3)])
+        assert [store.placed(position) for position in (2, 3, 8, 9)] == [{}, {7: 1, 8: 1}, {7: 1, 8: 1}, {7: 1, 8: 3}]
+        assert [(move.position, move.agent, move.cluster) for move in store.moves(3, 9)] == [(9, 8, 3)]
+        store.close()
+
+    def test_refusals_and_measures_add_up(self) -> None:
+        """Refusals by minute and reason, measures in the order of their numbers."""
+        store = self.open()
+        with store.transaction():
+            store.refuse(61_000, {"stale": 2})
+            store.refuse(62_000, {"stale": 1, "altered": 4})
+            store.refuse(120_000, {"stale": 1})
+            store.measure(10, [("run", 1, 0.5, 1), ("run", 2, 0.75, 2)])
+        assert store.refusals(119_999) == {"altered": 4, "stale": 3}
+        assert store.refusals(2**60) == {"altered": 4, "stale": 4}
+        first, second = store.measures(0, 10)
+        assert (second.series, second.round, second.regret, second.reward) == ("run", 2, 0.75, 2)
+        assert store.measures(first.number, 10) == [second]
+        assert store.measures(0, 9) == []
+        with store.transaction():
+            store.drop_measures()
+        assert store.measures(0, 10) == []
+        store.close()
+
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
         """From the beginning, and from a snapshot in the middle; also after somebody was forgotten."""
         store, policy = self.open(), POLICIES["fedc3ucb-h"].tuned(alpha_d=0.05)

@@ -1,0 +1,209 @@
+"""What watching costs: 10,000 agents, a server, and pages that follow it.
+
+Two questions, each answered in slices that take turns, with pages and without, on one machine and in one run:
+
+- How many uploads per second does a server acknowledge at most, while eight pages follow its events? The pages here
+  only read, as pages on other machines do, so that what is measured is the server.
+- At 500 exchanges per second, does a real page stay responsive? Chromium counts how long its main thread was busy at a
+  stretch, and how late the page is; latencies of uploads are given beside it.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import uvloop
+
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.service import wire
+from service import Connection, Load, cpu_seconds, enrolled, observed, server
+
+PAGES = 8
+WATCH = """() => {
+  window.busy = [];
+  new PerformanceObserver((list) => window.busy.push(...list.getEntries().map((one) => one.duration)))
+    .observe({ type: "longtask" });
+}"""
+
+
+class Paced(Load):
+    """Uploads at a given rate in all."""
+
+    def __init__(self, load: Load, rate: float) -> None:
+        super().__init__(load.agents, load.offers)
+        self.sent, self.rate = load.sent, rate
+        self.began, self.first = time.perf_counter(), load.sent
+
+    async def _pump(self, port: int, end: float) -> None:
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port)
+        while time.perf_counter() < end:
+            wait = self.began + (self.sent - self.first) / self.rate - time.perf_counter()
+            agent, number = self.agents[self.sent % len(self.agents)], self.sent
+            self.sent += 1
+            if wait > 0:
+                await asyncio.sleep(wait)
+            began = time.perf_counter()
+            sequence = number // len(self.agents) + 1
+            offer = wire.msgspec.structs.replace(self.offers[number % len(self.offers)], sequence=sequence)
+            body = wire.encoded(offer, wire.MSGPACK)
+            if await connection.post(agent.headers("POST", "/v1/exchanges", body, sequence), body) != 200:
+                raise SystemExit("upload refused")
+            self.latencies.append(time.perf_counter() - began)
+        connection.transport.close()
+
+
+@contextmanager
+def listening(port: int, token: str, pages: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that read the events of pages and throw them away."""
+    command = f"""
+import http.client
+c = http.client.HTTPConnection("127.0.0.1", {port})
+c.request("GET", "/live/events", headers={{"authorization": "Bearer {token}"}})
+r = c.getresponse()
+while r.read1(65536): pass
+"""
+    readers = [subprocess.Popen([sys.executable, "-S", "-c", command]) for _ in range(pages)]
+    time.sleep(1.0)
+    try:
+        yield readers
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.wait()
+
+
+def most(
+    load: Load, port: int, pid: int, token: str, seconds: float, turns: int, connections: int
+) -> dict[str, object]:
+    """The highest rate with pages and without, in turns; the median of each, and of the ratios of neighbours."""
+    rates: dict[int, list[float]] = {0: [], PAGES: []}
+    cost: dict[int, list[float]] = {0: [], PAGES: []}
+    for _ in range(turns):
+        for pages in (0, PAGES):
+            with listening(port, token, pages):
+                before = cpu_seconds(pid)
+                rates[pages].append(uvloop.run(load.run(port, seconds, connections)))
+                cost[pages].append((cpu_seconds(pid) - before) / len(load.latencies))
+    ratio = statistics.median(with_ / without for without, with_ in zip(rates[0], rates[PAGES], strict=True))
+    return {
+        "uploads_per_second_without": [round(rate) for rate in rates[0]],
+        f"uploads_per_second_with_{PAGES}_pages": [round(rate) for rate in rates[PAGES]],
+        "server_cpu_us_per_upload": [round(1e6 * statistics.median(cost[pages])) for pages in (0, PAGES)],
+        "throughput_with_pages": f"{ratio:.1%}",
+    }
+
+
+def responsive(load: Load, port: int, token: str, seconds: float, rate: float) -> dict[str, object]:
+    """A real page at a steady rate of exchanges."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        return {"page": "Chromium is not installed"}
+    from playwright.sync_api import sync_playwright
+
+    quiet = Paced(load, rate)
+    uvloop.run(quiet.run(port, seconds, 16))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1360, "height": 900})
+        page.add_init_script(f"({WATCH})()")
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.fill("#token", token)
+        page.click("#login button")
+        page.wait_for_selector("#main[data-position]")
+        page.evaluate("window.busy.length = 0")
+        script = Path(__file__).resolve()
+        loading = subprocess.Popen(
+            [sys.executable, script, "--loader", json.dumps([port, seconds, rate, quiet.sent])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert loading.stdin is not None
+        loading.stdin.write(json.dumps([[agent.agent, agent.key.private_bytes_raw().hex()] for agent in load.agents]))
+        loading.stdin.close()
+        answers = []
+        while loading.poll() is None:
+            asked = time.perf_counter()
+            page.evaluate("new Promise((done) => requestAnimationFrame(done))")
+            answers.append(time.perf_counter() - asked)
+            page.wait_for_timeout(100)
+        assert loading.stdout is not None
+        told = json.loads(loading.stdout.read())
+        page.wait_for_selector(f'#main[data-position="{told["position"]}"]', timeout=10_000)
+        busy = page.evaluate("window.busy")
+        browser.close()
+    return {
+        "exchanges_per_second": round(told["rate"]),
+        "upload_p50_p99_ms_without": _milliseconds(quiet.latencies),
+        "upload_p50_p99_ms_with": told["latencies"],
+        "page_answers_p50_p99_ms": _milliseconds(answers),
+        "page_longest_task_ms": round(max(busy, default=0.0)),
+        "page_busy_over_50_ms": f"{sum(busy) / (1e3 * seconds):.1%} of the time",
+    }
+
+
+def _milliseconds(values: list[float]) -> list[float]:
+    return [round(1e3 * float(value), 1) for value in np.percentile(values, [50, 99])]
+
+
+def offers() -> list[wire.Offer]:
+    """Uploads to choose from."""
+    random = np.random.default_rng(0)
+    statistics_ = (observed(random, 20) for _ in range(256))
+    return [wire.offer_of(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=one)) for one in statistics_]
+
+
+def loader(port: int, seconds: float, rate: float, sent: int) -> None:
+    """The load of ``responsive``, in a process of its own, since Playwright needs this one."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    from fedcascade.service.client import Client
+
+    keys = json.load(sys.stdin)
+    agents = [Client(None, Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key)), agent) for agent, key in keys]
+    load = Load(agents, offers())
+    load.sent = sent
+    paced = Paced(load, rate)
+    reached = uvloop.run(paced.run(port, seconds, 16))
+    print(json.dumps({"rate": reached, "position": paced.sent, "latencies": _milliseconds(paced.latencies)}))
+
+
+def main() -> None:
+    """Run both and print one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--agents", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a slice")
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--connections", type=int, default=48)
+    parser.add_argument("--loader", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.loader:
+        loader(*json.loads(given.loader))
+        return
+    results: dict[str, object] = {"cpus": os.cpu_count(), "agents": given.agents}
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        folder, token = Path(name), "a token of this benchmark alone"
+        (folder / "operator.token").write_text(token, encoding="utf-8")
+        load = Load(enrolled(f"sqlite:///{folder}/bench.db", given.agents), offers())
+        with server(folder) as (port, pid, _):
+            while load.sent < given.agents:
+                uvloop.run(load.run(port, 1.0, given.connections))
+            results["most"] = most(load, port, pid, token, given.seconds, given.turns, given.connections)
+            results["steady"] = responsive(load, port, token, 10.0, given.rate)
+    print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The command ``live``: everything at once, to look at."""
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Annotated
+
+from fedcascade.checks import not_negative
+from fedcascade.cli.options import Whole, option
+from fedcascade.cli.service import TOKEN, say
+
+
+def live(
+    *,
+    users: Annotated[Whole, option("How many simulated users, each with an agent.")] = 40,
+    clusters: Annotated[Whole, option("How many tastes they have, at most 6.")] = 5,
+    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
+    pace: Annotated[float, option("Rounds per second to begin with; the page can change it.")] = 100.0,
+    seed: Annotated[Whole, option("Names the world: users, films, clicks and luck all follow from it.")] = 1,
+    store: Annotated[
+        str | None,
+        option("Where to keep everything. [default: a temporary folder, gone at the end]", show_default=False),
+    ] = None,
+    port: Annotated[Whole, option("Port to listen on, on this machine alone; 0 takes any that is free.")] = 8777,
+    no_browser: Annotated[bool, option("Do not open the page.", show_default=False)] = False,
+) -> None:
+    """Watch it at work: start a server and simulated users, and open the page that shows them.
+
+    Example: fedcascade live
+    """
+    from fedcascade.service.app import Limits
+    from fedcascade.service.live.catalogue import DIMENSION
+    from fedcascade.service.live.demo import STORY, Demo, Play
+    from fedcascade.service.serve import Setup, empty, serve
+
+    not_negative("pace", pace)
+    play = Play(users=users, clusters=clusters, rounds=rounds, seed=seed)
+    play.world()  # refuse what cannot be before anything starts
+    with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
+        kept = store or f"sqlite:///{name}/live.db"
+        empty(kept)
+        setup = Setup(
+            store=kept,
+            policy=play.policy(),
+            dimension=DIMENSION,
+            port=port,
+            operator_token=Path(name) / "operator.token" if store is None else TOKEN,
+            limits=Limits(rate=1e6, burst=1e6),
+        )
+        for sentence in STORY:
+            say(sentence)
+        try:
+            serve(setup, lambda line: _said(line, no_browser), Demo(play, pace=pace, token=setup.operator_token))
+        except KeyboardInterrupt:
+            say("ended")
+
+
+def _said(line: str, no_browser: bool) -> None:
+    """Say it; the line with the address also opens the page."""
+    say(line)
+    _, found, url = line.rpartition(" on http")
+    if found:
+        say(f"the page: http{url}/   the shop window: http{url}/shop   Ctrl-C ends it all")
+    if found and not no_browser:
+        threading.Timer(1.0, _open, [f"http{url}/"]).start()
+
+
+def _open(url: str) -> None:
+    import webbrowser
+
+    if not webbrowser.open(url):
+        say(f"no browser was found: open {url} yourself")

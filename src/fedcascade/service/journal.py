@@ -1,0 +1,120 @@
+"""What a store keeps for those who watch: who exchanged when and why, who moved to which cluster, what was refused.
+
+The log of uploads is the truth of the state; the journal is a narrow copy of what a page shows of it, with the time
+and the clusters, so that any server on the store shows the same, now and for any moment before. Times are whole
+milliseconds since 1970.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+MINUTE = 60_000
+
+
+@dataclass(frozen=True)
+class Noted:
+    """One exchange, without what was learned in it; ``clusters`` is how many there were after its commit."""
+
+    position: int
+    at: int
+    agent: int
+    cause: str
+    rounds: int
+    count: int
+    clicks: int
+    clusters: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """An agent was placed in a cluster. The name of a cluster stays the same while most of its members do."""
+
+    position: int
+    at: int
+    agent: int
+    cluster: int
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The exchanges of one agent."""
+
+    agent: int
+    uploads: int
+    rounds: int
+    clicks: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The exchanges of one cause in a span of time: the number of the span, and sums."""
+
+    number: int
+    cause: str
+    exchanges: int
+    rounds: int
+    count: int
+    clicks: int
+    clusters: int
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Regret and reward of a simulated run after a round, as whoever simulates the users reports them."""
+
+    number: int
+    series: str
+    round: int
+    regret: float
+    reward: int
+
+
+class Journal(Protocol):
+    """The part of a store that is written beside the log, in the same transactions, and read by pages."""
+
+    def note(self, after: int, at: int, clusters: int) -> None:
+        """Copy every upload of the log beyond a position."""
+
+    def move(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
+        """Note into which cluster agents were placed."""
+
+    def head(self) -> int:
+        """The last position that was noted or forgotten; 0 if there is none."""
+
+    def noted(self, after: int, upto: int) -> list[Noted]:
+        """The exchanges between two positions, the first excluded."""
+
+    def moves(self, after: int, upto: int) -> list[Move]:
+        """The moves between two positions, the first excluded."""
+
+    def placed(self, upto: int) -> dict[int, int]:
+        """The cluster of every agent at a position."""
+
+    def tallies(self, upto: int) -> list[Tally]:
+        """The exchanges of every agent up to a position."""
+
+    def extent(self, upto: int) -> tuple[int, int]:
+        """The times of the first and the last exchange up to a position; both 0 if there is none."""
+
+    def bins(self, upto: int, since: int, width: int) -> list[Bin]:
+        """The exchanges from a time on, summed over spans of ``width`` milliseconds."""
+
+    def position_at(self, at: int) -> int:
+        """The last position noted at or before a time."""
+
+    def refuse(self, at: int, reasons: Mapping[str, int]) -> None:
+        """Add refused uploads to those of that minute."""
+
+    def refusals(self, until: int) -> dict[str, int]:
+        """How many uploads were refused up to a time, by reason."""
+
+    def measure(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
+        """Keep what a simulation reports: series, round, regret, reward."""
+
+    def measures(self, after: int, until: int) -> list[Measure]:
+        """What was reported beyond a number, up to a time."""
+
+    def drop_measures(self) -> None:
+        """Forget what earlier simulations reported."""

@@ -1,0 +1,43 @@
+"""A page in a real browser, and what happened in it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCREENSHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"
+
+
+class Seen:
+    """A page, and what happened in it."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: message.type in ("error", "warning") and self.problems.append(message.text))
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def data(self, name: str) -> str | None:
+        """A figure that the page shows, as it has it."""
+        value: str | None = self.page.locator("#main").get_attribute(f"data-{name}")
+        return value
+
+    def wait_for(self, name: str, value: object, seconds: float = 20.0) -> None:
+        self.page.wait_for_selector(f'#main[data-{name}="{value}"]', timeout=1000 * seconds)
+
+    def screenshot(self, name: str) -> None:
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+    def violations(self) -> list[str]:
+        """What axe-core finds wrong; each with where."""
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
+        found = axe.Axe().run(self.page).response["violations"]
+        return [f"{one['id']}: {[node['target'] for node in one['nodes']]}" for one in found]
+
+    def assert_quiet(self, url: str) -> None:
+        """No console error, and no request to anywhere else."""
+        assert self.problems == []
+        assert [asked for asked in self.requests if not asked.startswith(url)] == []

@@ -1,0 +1,314 @@
+"""What pages get: from the store alone, to whom it belongs, with no gap and nothing twice."""
+
+import http.client
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service.client import Client
+from fedcascade.service.errors import Refused
+from fedcascade.service.live.feed import mark_of
+from fedcascade.service.live.session import COOKIE, open_session
+from fedcascade.service.store import open_store
+from fedcascade.service.wire import JSON
+
+from .helpers import TOKEN, Process, Running, in_process, unit_offer
+
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+METRIC = re.compile(r"fedcascade_[a-z_]+")
+
+
+def ask(running: Running, path: str, method: str = "GET", body: object = None, **headers: str) -> tuple[int, Any, Any]:
+    """Status, content and headers of an answer."""
+    sent = b"" if body is None else json.dumps(body).encode()
+    kind = {} if body is None else {"content-type": JSON}
+    reply = running.transport.send(method, path, sent, kind | headers)
+    told = json.loads(reply.body) if reply.headers.get("content-type", "").startswith(JSON) else reply.body
+    return reply.status, told, reply.headers
+
+
+def picture(running: Running, query: str = "") -> dict[str, Any]:
+    status, told, _ = ask(running, f"/live/picture{query}", **BEARER)
+    assert status == 200
+    assert isinstance(told, dict)
+    return told
+
+
+def speak(agent: Client, *axes: int, first: int = 1) -> None:
+    for sequence, axis in enumerate(axes, first):
+        agent.exchange(unit_offer(sequence, axis, 3))
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    policy = POLICIES["fedc3ucb-h"].tuned(alpha_d=0.3)
+    with in_process(tmp_path / "store.db", policy=policy) as found:
+        yield found
+
+
+class Listener:
+    """A page's stream of events over a real connection."""
+
+    def __init__(self, process: Process, mark: str = "") -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
+        self.connection.request("GET", "/live/events", headers=BEARER | ({"Last-Event-ID": mark} if mark else {}))
+        self.reply = self.connection.getresponse()
+        assert self.reply.status == 200
+        self.mark = mark
+
+    def __next__(self) -> tuple[str, dict[str, Any]]:
+        """The next event: its kind and content."""
+        kind, data = "", ""
+        while line := self.reply.readline().decode():
+            name, _, value = line.rstrip("\n").partition(": ")
+            match name:
+                case "event":
+                    kind = value
+                case "id":
+                    self.mark = value
+                case "data":
+                    data = value
+                case "" if data:
+                    return kind, json.loads(data)
+        raise StopIteration
+
+    def until(self, position: int) -> list[dict[str, Any]]:
+        """The frames up to a position."""
+        frames: list[dict[str, Any]] = []
+        while not frames or frames[-1]["position"] < position:
+            kind, data = next(self)
+            assert kind == "frame"
+            frames.append(data)
+        return frames
+
+    def close(self) -> None:
+        self.reply.close()
+        self.connection.close()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    started = Process(tmp_path, "sqlite:///store.db").start()
+    yield started
+    started.stop()
+
+
+def test_a_picture_says_what_the_log_says(running: Running) -> None:
+    one, two, three = (running.enrol() for _ in range(3))
+    speak(one, 0, 0, 0)
+    speak(two, 0, 0, 0)
+    speak(three, 1, 1, 1)
+    told = picture(running)
+    assert (told["position"], told["uploads"], told["members"], told["enrolled"]) == (9, 9, 3, 3)
+    assert (told["rounds"], told["clicks"], told["causes"]) == (9, 9, {"forced": 9})
+    labels = {agent: cluster for agent, *_, cluster in told["agents"]}
+    assert labels[one.agent] == labels[two.agent] != labels[three.agent]
+    assert told["clusters"] == 2 == len(set(running.operator.overview().labels.values()))
+    assert [row[0] for row in told["latest"]] == list(range(1, 10))
+    assert sum(row[2] for row in told["bins"]["rows"]) == 9
+
+
+def test_the_past_is_as_it_was(running: Running) -> None:
+    one, two = running.enrol(), running.enrol()
+    speak(one, 0, 0, 0)
+    before = picture(running)
+    speak(two, 0, 0, 0)
+    after = picture(running)
+    then = picture(running, "?position=3")
+    for name in ("position", "uploads", "members", "clusters", "agents", "causes", "latest", "moves", "sizes"):
+        assert then[name] == before[name]
+    assert then["head"] == 6
+    assert (before["clusters"], after["clusters"]) == (1, 1)
+    assert [len(told["agents"]) for told in (before, after)] == [1, 2]
+    assert picture(running, f"?at={then['last']}")["position"] >= 3
+    assert picture(running, "?at=1")["position"] == 0
+
+
+def test_a_forgotten_agent_is_in_no_picture(running: Running) -> None:
+    one, two = running.enrol(), running.enrol()
+    speak(one, 0, 0)
+    speak(two, 0, 0)
+    running.operator.forget(one.agent)
+    told = picture(running)
+    assert [agent for agent, *_ in told["agents"]] == [two.agent]
+    assert all(agent == two.agent for _, agent, _ in told["moves"])
+    assert (told["position"], told["uploads"]) == (5, 2)
+    assert picture(running, "?position=2")["uploads"] == 0
+
+
+def test_nobody_looks_without_a_token(running: Running) -> None:
+    for path in ("/live/picture", "/live/events"):
+        status, told, _ = ask(running, path)
+        assert (status, told["reason"]) == (401, "operator")
+    assert ask(running, "/live/session")[1] == {"known": False, "terms": {}, "demo": None}
+    assert ask(running, "/live/measures", "POST", {"measures": []})[0] == 401
+    for path in ("/shop", "/live/shop"):  # there is no demo
+        assert ask(running, path, **BEARER)[0] == 404
+    assert ask(running, "/live/demo", "PUT", {"pace": 1}, **BEARER)[0] == 404
+
+
+def test_a_session_lasts_until_it_ends_or_the_token_changes(running: Running) -> None:
+    assert ask(running, "/live/session", "POST", {"token": "wrong"})[0] == 401
+    status, _, headers = ask(running, "/live/session", "POST", {"token": TOKEN})
+    cookie = headers["set-cookie"]
+    assert status == 200
+    assert {"HttpOnly", "SameSite=Strict", "Path=/live"} <= set(cookie.split("; "))
+    session = cookie.partition(";")[0]
+    assert ask(running, "/live/picture", cookie=session)[0] == 200
+    assert ask(running, "/live/measures", "POST", {"measures": []}, cookie=session)[0] == 401  # it may look, no more
+    assert ask(running, "/v1/overview", cookie=session)[0] == 401
+    assert running.writer is not None
+    for bad in ("", "1.2", session.partition("=")[2] + "x"):
+        assert ask(running, "/live/picture", cookie=f"{COOKIE}={bad}")[0] == 401
+    running.writer.submit(open_session("an old one", seconds=-1)).result()
+    assert ask(running, "/live/picture", cookie=f"{COOKIE}=an old one")[0] == 401
+    secret = session.partition("=")[2].encode()
+    assert not any(
+        secret in path.read_bytes() for path in Path(running.url.removeprefix("sqlite:///")).parent.iterdir()
+    )
+    running.writer.submit(lambda store, _: store.set_setting("operator", "00" * 32)).result()
+    assert ask(running, "/live/picture", cookie=session)[0] == 401
+
+
+def test_who_logs_out_has_to_log_in_again(running: Running) -> None:
+    cookie = ask(running, "/live/session", "POST", {"token": TOKEN})[2]["set-cookie"].partition(";")[0]
+    assert ask(running, "/live/picture", cookie=cookie)[0] == 200
+    assert ask(running, "/live/session", "DELETE", cookie=cookie)[0] == 200
+    assert ask(running, "/live/picture", cookie=cookie)[0] == 401
+
+
+def test_a_form_of_another_site_cannot_log_in(running: Running) -> None:
+    body = json.dumps({"token": TOKEN}).encode()
+    reply = running.transport.send("POST", "/live/session", body, {"content-type": "text/plain"})
+    assert reply.status == 415
+
+
+def test_the_page_and_its_files_come_with_a_strict_policy(running: Running) -> None:
+    for path in ("/", "/live/assets/main.js", "/live/assets/style.css", "/live/assets/icon.svg"):
+        status, body, headers = ask(running, path)
+        assert status == 200
+        assert headers["content-security-policy"].startswith("default-src 'self';")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert b"http://" not in body.replace(b"http://www.w3.org/", b"")
+        assert b"https://" not in body
+    for path in ("/live/assets/nothing.js", "/live/assets/..%2Fpages.py", "/live/assets/__init__.py"):
+        assert ask(running, path)[0] == 404
+
+
+@pytest.mark.parametrize("query", ["?at=-1", "?position=x", "?at=1e9", f"?at={'9' * 30}"])
+def test_a_bad_question_gets_one_line(running: Running, query: str) -> None:
+    status, told, _ = ask(running, f"/live/picture{query}", **BEARER)
+    assert (status, told["reason"]) == (400, "request")
+
+
+def test_refused_uploads_reach_the_store_by_reason(process: Process) -> None:
+    running = process.running()
+    agent = running.enrol()
+    listener = Listener(process)
+    next(listener)
+    impossible = unit_offer(1, 0, 2)
+    for _ in range(3):
+        with pytest.raises(Refused, match="must hold"):
+            agent.exchange(impossible)
+    status, *_ = ask(running, "/v1/exchanges", "POST", {})
+    assert status == 401
+    frames = [next(listener)[1]]
+    while frames[-1]["refused"] != {"impossible": 3, "unsigned": 1}:
+        frames.append(next(listener)[1])
+    listener.close()
+    running.transport.close()
+    process.kill()
+    store = open_store(f"sqlite:///{process.folder}/store.db")
+    assert store.refusals(2**62) == {"impossible": 3, "unsigned": 1}
+    store.close()
+
+
+def test_a_stream_goes_on_where_it_broke_also_after_a_crash(process: Process) -> None:
+    running = process.running()
+    agent = running.enrol()
+    listener = Listener(process)
+    kind, whole = next(listener)
+    assert (kind, whole["position"]) == ("picture", 0)
+    speak(agent, 0, 1, 2)
+    frames = listener.until(3)
+    listener.close()
+    speak(agent, 0, 0, first=4)  # while nobody listens
+    process.kill()
+    process.start()
+    process.running().transport.close()
+    again = Listener(process, listener.mark)
+    frames += again.until(5)
+    speak(agent, 1, first=6)
+    frames += again.until(6)
+    again.close()
+    running.transport.close()
+    assert [frame["after"] for frame in frames[1:]] == [frame["position"] for frame in frames[:-1]]
+    assert frames[0]["after"] == 0
+    assert [row[0] for frame in frames for row in frame["latest"]] == [1, 2, 3, 4, 5, 6]
+    assert sum(frame["uploads"] for frame in frames) == 6
+
+
+def test_who_left_disappears_from_open_pages(process: Process) -> None:
+    running = process.running()
+    one, two = running.enrol(), running.enrol()
+    speak(one, 0)
+    speak(two, 0)
+    listener = Listener(process)
+    next(listener)
+    running.operator.forget(one.agent)
+    kind, whole = next(listener)
+    assert kind == "picture"
+    assert [agent for agent, *_ in whole["agents"]] == [two.agent]
+    mark = listener.mark
+    listener.close()
+    again = Listener(process, "1.0")  # from before: what was forgotten must not be told
+    kind, whole = next(again)
+    assert (kind, whole["position"]) == ("picture", 3)
+    assert mark == "3.0"
+    again.close()
+    running.transport.close()
+
+
+def test_a_server_with_open_pages_stops_at_once(process: Process) -> None:
+    process.running().transport.close()
+    listener = Listener(process)
+    next(listener)
+    began = time.monotonic()
+    process.stop()
+    assert time.monotonic() - began < 4.0  # uvicorn would wait 5 s for a stream that goes on
+    assert listener.reply.read().strip() == b""
+    listener.close()
+    process.start()
+
+
+def test_regret_of_a_simulation_is_kept_until_the_next_one(running: Running) -> None:
+    running.operator.report([("this run", 10, 1.5, 8), ("alone", 10, 2.5, 7)], fresh=True)
+    assert picture(running)["measures"] == [["this run", 10, 1.5, 8], ["alone", 10, 2.5, 7]]
+    running.operator.report([("this run", 5, 0.5, 4)], fresh=True)
+    assert picture(running)["measures"] == [["this run", 5, 0.5, 4]]
+
+
+@pytest.mark.parametrize(("text", "mark"), [("7.2", (7, 2)), ("7", None), ("", None), ("-1.0", None), ("7.2.1", None)])
+def test_a_mark_is_two_numbers(text: str, mark: tuple[int, int] | None) -> None:
+    assert mark_of(text) == mark
+
+
+def test_the_example_dashboard_and_its_page_name_metrics_that_exist(running: Running) -> None:
+    root = Path(__file__).parents[2]
+    speak(running.enrol(), 0)
+    served = set(
+        re.findall(r"^(fedcascade_\w+)", running.transport.send("GET", "/metrics", b"", {}).body.decode(), re.M)
+    )
+    dashboard = json.loads((root / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))
+    asked = {name for panel in dashboard["panels"] for one in panel["targets"] for name in METRIC.findall(one["expr"])}
+    assert len(asked) > 5
+    assert asked <= served | {"fedcascade_refused_total"}  # which is there from the first refusal on
+    page = set(METRIC.findall((root / "docs" / "how-to-watch-it-live.md").read_text(encoding="utf-8")))
+    assert {name.removesuffix("_bucket") for name in asked} <= page
+    assert all(any(one.startswith(name) for one in served | {"fedcascade_refused_total"}) for name in page)

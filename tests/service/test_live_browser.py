@@ -1,0 +1,303 @@
+"""The dashboard in a real browser: live, right at the end, whole after a restart, quiet, and usable by everyone."""
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES
+from fedcascade.learning.oracles import TopK
+from fedcascade.service.client import Operator
+from fedcascade.service.live.demo import Play
+from fedcascade.service.live.report import Reporter
+from fedcascade.service.store import open_store
+from fedcascade.service.swarm import swarm
+from fedcascade.service.transport import Http
+from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.trace import Recorder, Trace
+
+from .browser import Seen
+from .helpers import TOKEN, Process
+
+WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
+POLICY = POLICIES["fedc3ucb-h"].tuned(alpha_d=1.5, beta=5.0)
+ROUNDS, PAUSES = 3_000, (300, 900)
+REFUSED_CONNECTION = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
+
+
+class Run:
+    """A swarm in a thread of its own, which stops at some rounds until it may go on."""
+
+    def __init__(self, process: Process) -> None:
+        self.trace: Trace | None = None
+        self.reached = {t: threading.Event() for t in PAUSES}
+        self.may_pass = {t: threading.Event() for t in PAUSES}
+        self.thread = threading.Thread(target=self._play, args=[process], daemon=True)
+        self.thread.start()
+
+    def _play(self, process: Process) -> None:
+        operator = Operator(Http(process.url), TOKEN)
+        self.reporter = Reporter(operator)
+        self.trace = swarm(
+            WORLD,
+            POLICY,
+            rounds=ROUNDS,
+            operator=operator,
+            new_transport=lambda: Http(process.url),
+            folder=None,
+            list_length=3,
+            checkpoints=1,
+            watch=self._watch,
+        )
+        operator.transport.close()
+
+    def _watch(self, t: int, recorder: Recorder) -> None:
+        self.reporter(t, recorder)
+        if t in self.reached:
+            self.reached[t].set()
+            assert self.may_pass[t].wait(60)
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    started = Process(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
+    started.running().transport.close()
+    yield started
+    started.stop()
+
+
+def log_in(seen: Seen, url: str) -> None:
+    seen.page.goto(url)
+    seen.page.fill("#token", TOKEN)
+    seen.page.click("#login button")
+    seen.page.wait_for_selector("#main[data-position]")
+
+
+def held(process: Process) -> int:
+    """How many exchanges the server has."""
+    running = process.running()
+    position = running.operator.overview().position
+    running.transport.close()
+    return position
+
+
+def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, process: Process) -> None:
+    log_in(seen, process.url)
+    assert seen.data("uploads") == "0"
+    run = Run(process)
+    first, second = PAUSES
+
+    assert run.reached[first].wait(60)
+    early = held(process)
+    assert early > 0
+    seen.wait_for("uploads", early)  # live: nobody has touched the page
+    run.may_pass[first].set()
+    assert run.reached[second].wait(60)
+    seen.wait_for("uploads", held(process))
+    assert seen.problems == []
+
+    process.kill()
+    seen.page.wait_for_selector('#status[data-kind="lost"]')
+    process.start()
+    seen.page.wait_for_selector('#status[data-kind="live"]', timeout=20_000)
+    run.may_pass[second].set()
+    run.thread.join(60)
+    assert run.trace is not None
+
+    simulated = simulate(WORLD, POLICY, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=1, engine="reference")
+    assert len(run.trace.ledger) == len(simulated.ledger)
+    seen.wait_for("uploads", len(simulated.ledger))  # no gap, nothing twice
+    assert seen.data("position") == str(len(simulated.ledger))
+    assert seen.data("pictures") == "1"  # and that without asking for everything again
+    assert seen.data("clusters") == str(simulated.clusters) == "3"
+    assert seen.page.locator("#number-clusters").inner_text().startswith("3")
+    counted = seen.page.locator("#causes .legend li").all_inner_texts()
+    causes = Counter(exchange.cause for exchange in simulated.ledger)
+    assert {text.strip() for text in counted} == {f"{cause} {times}" for cause, times in causes.items()}
+    agents = table(seen, "ages")
+    assert sum(int(row[3]) for row in agents) == len(simulated.ledger)
+    assert sorted(int(row[1]) for row in table(seen, "clusters")) == [4, 4, 4]
+    regret = table(seen, "regret")
+    assert float(regret[-1][1].replace(",", "")) == pytest.approx(simulated.regret, abs=0.06)
+
+    seen.problems = [one for one in seen.problems if not any(name in one for name in REFUSED_CONNECTION)]
+    seen.assert_quiet(process.url)
+    look(seen, "swarm")
+
+
+def look(seen: Seen, name: str) -> None:
+    """Check the page for everyone's use and keep pictures of it: in light and dark, and on a phone."""
+    page = seen.page
+    every_details(seen, "true")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        assert seen.violations() == []
+    every_details(seen, "false")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        seen.screenshot(f"{name}-{scheme}")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(500)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert seen.violations() == []
+    seen.screenshot(f"{name}-phone")
+    page.set_viewport_size({"width": 1360, "height": 900})
+
+
+def every_details(seen: Seen, opened: str) -> None:
+    seen.page.evaluate(f"document.querySelectorAll('details').forEach((one) => {{ one.open = {opened}; }})")
+    seen.page.wait_for_timeout(500)
+
+
+def crowd(path: Path, agents: int, clusters: int) -> None:
+    """Write a journal of very many agents."""
+    store = open_store(f"sqlite:///{path}")
+    began, random = time.time_ns() // 1_000_000 - 3_600_000, np.random.default_rng(0)
+    with store.transaction():
+        rows = [
+            (
+                number,
+                began + number * 340,
+                1 + number % agents,
+                "determinant" if number % 3 else "auxiliary",
+                9,
+                20,
+                8,
+                1,
+            )
+            for number in range(1, agents + 501)
+        ]
+        store.connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)  # type: ignore[attr-defined]
+        chosen = np.minimum(random.geometric(0.15, agents), clusters)
+        store.move(1, began, [(agent, int(cluster)) for agent, cluster in enumerate(chosen, 1)])
+    store.close()
+
+
+def test_ten_thousand_agents_are_summarised(seen: Seen, tmp_path: Path) -> None:
+    crowd(tmp_path / "store.db", 10_000, 25)
+    process = Process(tmp_path, "sqlite:///store.db", dimension=6).start()
+    try:
+        process.running().transport.close()
+        log_in(seen, process.url)
+        seen.wait_for("uploads", 10_500)
+        assert seen.page.locator("#number-agents").inner_text().startswith("10,000")
+        assert seen.page.locator("#clusters rect").count() == 25
+        assert sum(int(row[1]) for row in table(seen, "clusters")) == 25
+        assert sum(int(row[1].replace(",", "")) for row in table(seen, "ages")) == 10_000
+        look(seen, "crowd")
+        seen.assert_quiet(process.url)
+    finally:
+        process.stop()
+
+
+def test_a_newcomer_is_told_what_happens_and_can_take_part(seen: Seen, tmp_path: Path) -> None:
+    command = [*(sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--pace", "5000")]
+    with subprocess.Popen([*command, "--rounds", "4000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            take_part(seen, process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def take_part(seen: Seen, process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
+    assert asked_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
+    assert asked_as(url, "localhost") == 200
+    seen.page.goto(url)
+    seen.page.wait_for_selector("#story li")
+    assert seen.page.locator("#story li").count() == 3
+    seen.page.wait_for_selector("#main[data-position]")
+    seen.page.locator("#pace").fill("0")
+    seen.page.wait_for_selector("#pace-text:has-text('paused')")
+    seen.page.locator("#pace").fill("6")
+    seen.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
+    with urlopen(f"{url}/live/picture", timeout=10) as asked:
+        told = json.loads(asked.read())
+    seen.wait_for("uploads", told["uploads"])
+    assert seen.data("clusters") == str(told["clusters"]) == str(len({row[-1] for row in told["agents"]}))
+    assert 1 < told["clusters"] < Play().users
+    seen.page.wait_for_function("document.querySelectorAll('#regret .line').length === 3", timeout=90_000)
+    look(seen, "demo")
+
+    seen.page.click("text=Be one of the users")
+    seen.page.wait_for_selector("h1:has-text('You are user 41')")
+    first = seen.page.locator(".film strong").all_inner_texts()
+    assert len(first) == 10
+    for _ in range(6):  # ten films seen with each
+        seen.page.locator("#films button:enabled").first.wait_for()
+        seen.page.click("#pass")
+    seen.page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
+    assert seen.page.locator(".film strong").all_inner_texts() != first
+    assert seen.violations() == []
+    seen.screenshot("shop")
+    seen.page.click("text=Back to the dashboard")
+    seen.page.wait_for_selector("#number-agents:has-text('41')")
+    seen.assert_quiet(url)
+
+
+def asked_as(url: str, host: str) -> int:
+    """The status of the picture, asked for under some name of the server."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=10)
+    connection.request("GET", "/live/picture", headers={"host": host})
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def table(seen: Seen, name: str) -> list[list[str]]:
+    """The table behind a figure, as somebody reads it who cannot see the figure."""
+    details = seen.page.locator(f"details:has(#{name}-table)")
+    if details.get_attribute("open") is None:
+        details.locator("summary").click()
+    rows = seen.page.locator(f"#{name}-table tbody tr")
+    rows.first.wait_for()
+    return [row.locator("th, td").all_inner_texts() for row in rows.all()]
+
+
+def test_one_can_look_back_and_return(seen: Seen, process: Process) -> None:
+    run = Run(process)
+    for event in run.may_pass.values():
+        event.set()
+    run.thread.join(60)
+    log_in(seen, process.url)
+    seen.wait_for("clusters", 3)
+    total = int(seen.data("uploads") or 0)
+    slider = seen.page.locator("#when")
+    slider.focus()
+    for _ in range(7):  # tenths of the time
+        seen.page.keyboard.press("PageDown")
+    seen.page.wait_for_selector('#status[data-kind="past"]')
+    past = int(seen.data("uploads") or 0)
+    assert 0 < past < total
+    seen.page.click("#now")
+    seen.wait_for("uploads", total)
+    assert seen.data("clusters") == "3"
+    seen.assert_quiet(process.url)
+
+
+def test_a_wrong_token_opens_nothing_and_leaving_closes(seen: Seen, process: Process) -> None:
+    seen.page.goto(process.url)
+    seen.page.fill("#token", "not the token, but as long as one")
+    seen.page.click("#login button")
+    seen.page.wait_for_selector("#login-problem:has-text('not the operator')")
+    assert seen.violations() == []
+    log_in(seen, process.url)
+    [cookie] = seen.page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    seen.page.click("#leave")
+    seen.page.wait_for_selector("#login:not([hidden])")

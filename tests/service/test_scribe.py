@@ -1,0 +1,84 @@
+"""The journal names clusters as people see them: a group keeps its name while most of its members stay."""
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service.fold import Fold
+from fedcascade.service.operations import exchange, forget
+from fedcascade.service.scribe import Scribe, lasting_names
+from fedcascade.service.store import open_store
+from fedcascade.simulation.trace import canonical
+from fedcascade.testing.stores import unit
+
+from .helpers import unit_offer
+
+partitions = st.lists(st.integers(0, 6), min_size=1, max_size=12)
+
+
+@given(partitions, partitions)
+def test_names_are_those_of_the_partition_and_renaming_changes_nothing(before: list[int], after: list[int]) -> None:
+    known = lasting_names({}, list(range(len(before))), np.array(before))
+    agents = list(range(len(after)))
+    named = lasting_names(known, agents, np.array(after))
+    assert canonical(list(named.values())) == canonical(after)
+    shuffled = np.array([{label: 50 - label for label in set(after)}[label] for label in after])
+    assert lasting_names(known, agents, shuffled) == named
+    assert lasting_names(named, agents, shuffled) == named
+
+
+def test_whoever_splits_off_gets_the_new_name() -> None:
+    known = dict.fromkeys(range(10), 4)
+    named = lasting_names(known, list(range(10)), np.array([9] * 3 + [0] * 7))
+    assert named == dict.fromkeys(range(3), 5) | dict.fromkeys(range(3, 10), 4)
+
+
+def test_the_larger_part_gives_its_name_when_two_join() -> None:
+    named = lasting_names({1: 1, 2: 2, 3: 2}, [1, 2, 3], np.array([0, 0, 0]))
+    assert set(named.values()) == {2}
+
+
+def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: Path) -> None:
+    """One agent is forgotten and another joins in one batch: as many agents as before, in groups of the same labels."""
+    store, fold, scribe = open_store(f"sqlite:///{tmp_path}/store.db"), Fold(POLICIES["fedc3ucb-h"], 3), Scribe()
+    with store.transaction():
+        agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(4)]
+        for agent in agents[:3]:
+            exchange(agent, unit_offer(1, 0, 3), unit(0), 1)(store, fold)
+        scribe.write(store, fold, 0)
+    assert store.placed(9).keys() == set(agents[:3])
+    with store.transaction():
+        forget(agents[1])(store, fold)
+        exchange(agents[3], unit_offer(1, 0, 3), unit(0), 1)(store, fold)
+        scribe.write(store, fold, 3)
+    assert store.placed(9).keys() == {agents[0], agents[2], agents[3]}
+    store.close()
+
+
+def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
+    """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
+    url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].tuned(alpha_d=0.3)
+    store, fold, scribes = open_store(url), Fold(policy, 3), [Scribe(), Scribe()]
+    world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)
+    with store.transaction():
+        agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(6)]
+    partition = {}
+    for turn in range(30):
+        with store.transaction():
+            began, who = fold.position, world.arrival(turn + 1)
+            sequence = store.uploads(agents[who])[0] + 1
+            axis = int(world.clusters[who])
+            exchange(agents[who], unit_offer(sequence, axis, 3), unit(axis), turn)(store, fold)
+            scribes[turn // 3 % 2].write(store, fold, began)
+        partition[fold.position] = fold.labels()
+    assert 1 < len(set(partition[30].values())) < 6
+    for position, labels in partition.items():
+        placed = store.placed(position)
+        assert placed.keys() == labels.keys()
+        assert canonical([placed[agent] for agent in labels]) == canonical(list(labels.values()))
+        assert [row.clusters for row in store.noted(position - 1, position)] == [len(set(labels.values()))]
+    store.close()

@@ -222,13 +222,19 @@ def _fires(seed: np.uint64, rules: Rules, one: Fleet, t: int) -> int:
         kind, level = int(rules.triggers[which]), rules.levels[which]
         if kind == DETERMINANT and _grown(rules, one, which):
             return kind
-        if kind == AUXILIARY and streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, level * np.log(t) / t):
+        if kind == AUXILIARY and drawn(seed, level, t):
             return kind
         if kind == DOUBLING and one.counts[ARRIVALS] & (one.counts[ARRIVALS] - 1) == 0:
             return kind
         if kind == ALWAYS:
             return kind
     return -1
+
+
+@compiled
+def drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
+    """Whether round t is one of random exchanges: p < p_t = p_scale ln(t) / t."""
+    return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, p_scale * np.log(t) / t))
 
 
 @compiled

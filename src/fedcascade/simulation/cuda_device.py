@@ -1,0 +1,69 @@
+"""Numba's CUDA target, made to do the processor's arithmetic."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda import config
+from numba.extending import overload
+
+if "row_stack" not in vars(np):  # numpy 2.5 has dropped a name that numba-cuda 0.30 still asks for
+    np.row_stack = np.vstack
+
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a single run has few agents, and a launch fewer that may play on
+
+WHAT_TO_INSTALL = (
+    "the cuda engine needs an NVIDIA GPU, its driver, and CUDA's compiler library: pip install 'fedcascade[gpu]'; "
+    "--engine exact gives the same result on the processor"
+)
+
+
+# The CUDA target within numba has no np.sqrt, and its max and min of two numbers do not compile (0.68).
+
+
+@overload(np.sqrt, strict=False, target="cuda")
+def _sqrt(value: Any) -> Callable[[Any], Any]:
+    return lambda value: math.sqrt(value)
+
+
+@overload(max, strict=False, target="cuda")
+def _max(one: Any, other: Any) -> Callable[[Any, Any], Any]:
+    return lambda one, other: other if other > one else one
+
+
+@overload(min, strict=False, target="cuda")
+def _min(one: Any, other: Any) -> Callable[[Any, Any], Any]:
+    return lambda one, other: other if other < one else one
+
+
+def check_device() -> None:
+    """Refuse where there is no GPU."""
+    if not cuda.is_available():
+        raise ValueError(WHAT_TO_INSTALL)
+
+
+def jit(*, registers: int | None) -> Any:
+    """``cuda.jit`` with at most so many registers for a thread; the simulator has none."""
+    return cuda.jit if config.ENABLE_CUDASIM else cuda.jit(max_registers=registers)
+
+
+@contextmanager
+def uncontracted() -> Iterator[None]:
+    """What is compiled inside fuses no product with a sum, unless the source says fma.
+
+    Numba has no option for that, so the one for NVVM is added on its way there.
+    """
+    if config.ENABLE_CUDASIM:
+        yield
+        return
+    from numba.cuda.cudadrv import nvvm
+
+    compile_ir = nvvm.compile_ir
+    nvvm.compile_ir = lambda modules, **options: compile_ir(modules, **{**options, "fma": 0})
+    try:
+        yield
+    finally:
+        nvvm.compile_ir = compile_ir

@@ -202,6 +202,8 @@ class Components(Groups):
         reach = held.length + held.length[agent]
         near = reach < CERTAIN * self.alpha_d * (held.width + held.width[agent])
         neighbours = np.flatnonzero(self.edges[agent] & ~near)
+        if neighbours.size == 0:
+            return neighbours
         apart = far_apart(
             self.alpha_d, held.theta[neighbours], held.count[neighbours], held.theta[agent], held.count[agent]
         )

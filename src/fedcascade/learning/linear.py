@@ -87,6 +87,17 @@ def solve(root: Matrix, vector: Vector) -> Vector:
 
 
 @compiled
+def ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Matrix, Vector, float]:
+    """Inverse root, estimate and log-determinant of lambda I + gram; NaNs if that is not positive definite."""
+    matrix = gram.copy()
+    for k in range(moment.size):
+        matrix[k, k] += lambda_
+    upper = cholesky(matrix)
+    root = inverse_root(upper)
+    return root, solve(root, moment), log_determinant(upper)
+
+
+@compiled
 def means_into(theta: Vector, columns: Features, mean: Vector) -> None:
     """Fill ``mean`` with <theta, x> of every item."""
     size, items = columns.shape

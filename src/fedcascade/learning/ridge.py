@@ -44,11 +44,9 @@ class Ridge(Estimate):
         positive("lambda", lambda_)
         sound = bool(linear.is_sound(statistics.gram, statistics.moment))
         require(sound, "gram and moment must be finite, and gram symmetric")
-        upper = linear.cholesky(_regularised(statistics.gram, lambda_))
-        log_det = float(linear.log_determinant(upper))
+        root, theta, log_det = linear.ridge(statistics.gram, statistics.moment, lambda_)
         require(math.isfinite(log_det), "gram must be positive semi-definite")
-        root = linear.inverse_root(upper)
-        super().__init__(linear.solve(root, statistics.moment), root, log_det, lambda_)
+        super().__init__(theta, root, float(log_det), lambda_)
         self.statistics = statistics
 
     def growth(self, buffer: Statistics) -> float:

@@ -7,27 +7,27 @@ device plays for one squad while the host listens to another.
 """
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numba import cuda
+from numba.cuda import config
 from numpy.typing import NDArray
 
 from fedcascade.federation.answers import Asker
 from fedcascade.federation.decisions import DownloadAndBuffer
-from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import Oful
 from fedcascade.simulation import cuda_kernels as device
 from fedcascade.simulation import exact
 from fedcascade.simulation.cuda_device import check_device, uncontracted
-from fedcascade.simulation.cuda_runs import LONGEST_SEGMENT, Case, Run
+from fedcascade.simulation.cuda_runs import LONGEST_SEGMENT, NOBODY, Case, Places, Run
 from fedcascade.simulation.trace import Trace
 
-THREADS = 256  # of a block
-ROUNDS_PER_LAUNCH = 4_096  # of an agent, so that one agent that never speaks does not hold up the others
+THREADS = 512  # of a block whose teams play different rounds
+THREADS_ANEW = 256  # of a block whose threads play one round together
+ROUNDS_PER_LAUNCH = 256  # of an agent, so that one that has nothing to say does not hold up those that have
 SHARED_BYTES = 46_000  # what a block may use, less some for small things
 SQUADS = 3  # of runs of one shape
 TOGETHER = 64  # runs at a time
@@ -80,25 +80,26 @@ def simulate_all(cases: Sequence[Case], tell: Tell | None = None) -> Iterator[tu
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for first in range(0, len(cases), TOGETHER):
             chosen = range(first, min(first + TOGETHER, len(cases)))
-            squads = deque(_squads({number: Run(cases[number], pool) for number in chosen}, pool))
+            squads = _squads({number: Run(cases[number], pool) for number in chosen})
             count(0)
             for squad in squads:
                 squad.start()
                 squad.launch()
             while squads:
-                squad = squads.popleft()
+                squad = next((one for one in squads if one.has_landed()), squads[0])
+                squads.remove(squad)
                 yield from squad.listen(count)
                 if squad.launch():
                     squads.append(squad)
 
 
-def _squads(runs: dict[int, Run], pool: Executor) -> "list[_Squad]":
+def _squads(runs: dict[int, Run]) -> "list[_Squad]":
     """Runs of one shape in a few squads; everything is compiled here."""
     shapes: dict[device.Shape, list[int]] = {}
     for number, run in runs.items():
         shapes.setdefault(_shape(run.case), []).append(number)
     return [
-        _Squad(shape, {number: runs[number] for number in numbers[part::SQUADS]}, pool)
+        _Squad(shape, {number: runs[number] for number in numbers[part::SQUADS]})
         for shape, numbers in shapes.items()
         for part in range(min(SQUADS, len(numbers)))
     ]
@@ -116,152 +117,160 @@ def _shape(case: Case) -> device.Shape:
         lifted=environment.lifted,
         every_round=every_round,
         teams=teams,
-        width=THREADS if every_round else device.LANES,
+        width=THREADS_ANEW if every_round else device.LANES,
     )
 
 
 def _teams(items: int, length: int, d: int) -> int:
     """How many teams have room in the shared memory of a block."""
     factors = 16 * d * d if d <= device.NEAR else 16
-    of_a_team = 12 * items + 20 * device.LANES + length * (4 * d + 28) + 32
-    return max(0, (SHARED_BYTES - factors - 4 * d * d - 40 * d) // of_a_team)
+    of_a_team = 8 * items + 16 * device.LANES + length * (4 * d + 32) + 32
+    return max(0, (SHARED_BYTES - factors - 4 * d * d - 32 * d) // of_a_team)
 
 
 class _Squad:
     """Some runs of one shape: their arrays on the device, and a stream of launches."""
 
-    def __init__(self, shape: device.Shape, runs: dict[int, Run], pool: Executor) -> None:
+    def __init__(self, shape: device.Shape, runs: dict[int, Run]) -> None:
         self.shape = shape
-        self.pool = pool
         self.numbers, self.runs = list(runs), list(runs.values())
-        self.stream = cuda.stream()
+        self.stream, self.landed = cuda.stream(), cuda.event()
+        self._allocate()
         with uncontracted():
             self.kernel = device.kernel(shape)
-            self._allocate()
-            self._launch(0)  # nothing is played, but everything is compiled now, and that is not timed
+            self._launch(1)  # nothing is played, but everything is compiled now, and that is not timed
         self.stream.synchronize()
 
     def _allocate(self) -> None:
-        layout, runs = device.Layout(self.shape.dimension), self.runs
-        users = max(run.case.environment.users for run in runs)
-        slots, d = users * len(runs), self.shape.dimension
-        longest = max(min(LONGEST_SEGMENT, _longest(run.stage.recorder.stops)) for run in runs)
+        runs, d, length = self.runs, self.shape.dimension, self.shape.length
+        layout = device.Layout(d)
+        self.users = users = max(run.case.environment.users for run in runs)
+        slots = users * len(runs)
+        longest = max(_longest(run.stage.recorder.stops) for run in runs)
         kept = longest if any(run.case.keep_lists for run in runs) else 0
         rows = np.zeros((slots, layout.size))
-        for number, run in enumerate(runs):
-            thetas = run.case.environment.thetas
-            rows[number * users : number * users + len(thetas), layout.truth :] = thetas
-        self.users = users
-        self.rows = cuda.to_device(rows, self.stream)
-        self.factors = cuda.device_array((slots, 2, d, d) if d > device.NEAR else (1, 2, 1, 1), np.float64)
-        self.seeds = cuda.to_device(np.array([run.case.environment.seed for run in runs], np.uint64), self.stream)
-        self.params = cuda.to_device(np.array([run.params for run in runs]), self.stream)
-        self.order = cuda.device_array((len(runs), longest), np.int32)
+        for place, run in enumerate(runs):
+            rows[place * users :][: run.case.environment.users, layout.truth :] = run.case.environment.thetas
+        self.places = Places(
+            cursor=np.zeros(slots, np.int64),
+            until=np.zeros(slots, np.int64),
+            may_speak=np.full(slots, NOBODY),
+            fresh=np.ones(slots, np.bool_),
+        )
         self.firsts = np.zeros(len(runs), np.int64)
-        self.device_firsts = cuda.to_device(self.firsts, self.stream)
+        self.order = np.zeros((len(runs), longest), np.int32)
+        self.playing = np.empty(0, np.int64)
+        self.inbox, self.device_inbox = _both((slots, device.DOWNLOAD + layout.own))
+        self.outbox, self.device_outbox = _both((slots, device.OWN + layout.own_size))
+        self.inbox[:] = 0.0
+        self.rows = cuda.to_device(rows)
+        self.factors = cuda.device_array((slots, 2, d, d) if d > device.NEAR else (1, 2, 1, 1), np.float64)
+        self.seeds = cuda.to_device(np.array([run.case.environment.seed for run in runs], np.uint64))
+        self.params = cuda.to_device(np.array([run.params for run in runs]))
+        self.device_firsts = cuda.to_device(self.firsts)
+        self.device_order = cuda.to_device(self.order)
         self.regret = cuda.device_array((len(runs), longest), np.float64)
         self.outcome = cuda.device_array((len(runs), longest), np.uint8)
-        self.lists = cuda.device_array((len(runs), kept, self.shape.length), np.int32)
-        self.active, self.device_active = _both((slots, 5), np.int64)
-        self.staged, self.device_staged = _both((slots, layout.own), np.float64)
-        self.results, self.device_results = _both((slots, device.OWN + layout.own_size), np.float64)
-        self.players: list[tuple[Run, int]] = []
+        self.lists = cuda.device_array((len(runs), kept, length), np.int32)
 
     def start(self) -> None:
         """Begin every run's first segment."""
         for run in self.runs:
             run.stage.recorder.start_clock()
-        for place, run in enumerate(self.runs):
-            self._begin(place, run)
+        for place in range(len(self.runs)):
+            self._begin(place)
 
-    def _begin(self, place: int, run: Run) -> bool:
+    def _begin(self, place: int) -> bool:
         """Begin a run's next segment; returns whether there is one."""
-        segment = run.begin()
+        run = self.runs[place]
+        own = slice(place * self.users, place * self.users + run.case.environment.users)
+        segment = run.begin(Places(*(column[own] for column in self.places)))
         if segment is None:
             return False
-        count = segment.order.size
-        self.order[place, :count].copy_to_device(segment.order, self.stream)
+        self.order[place, : segment.order.size] = segment.order
+        self.device_order[place].copy_to_device(self.order[place], self.stream)
         self.firsts[place] = segment.first
         self.device_firsts.copy_to_device(self.firsts, self.stream)
         return True
 
     def launch(self) -> bool:
         """Let everybody play on who may; returns whether there is anybody."""
-        self.players = [(run, agent) for run in self.runs for agent in run.playing()]
-        places = {id(run): place for place, run in enumerate(self.runs)}
-        staged = 0
-        for block, (run, agent) in enumerate(self.players):
-            place, cursor, stage = places[id(run)], run.cursor[agent], -1
-            if agent in run.fresh:
-                run.fresh.remove(agent)
-                run.download(agent, self.staged[staged])
-                stage, staged = staged, staged + 1
-            end = min(run.until(agent), cursor + ROUNDS_PER_LAUNCH)
-            self.active[block] = place * self.users + agent, place, cursor, end, stage
-        if self.players:
-            self._launch(staged)
-        return bool(self.players)
+        places = self.places
+        self.playing = playing = np.flatnonzero(places.may_speak < NOBODY)
+        inbox, cursor, fresh = self.inbox[: playing.size], places.cursor[playing], places.fresh[playing]
+        inbox[:, device.SLOT] = playing
+        inbox[:, device.RUN] = playing // self.users
+        inbox[:, device.BEGIN] = cursor
+        inbox[:, device.END] = np.minimum(places.until[playing], cursor + ROUNDS_PER_LAUNCH)
+        inbox[:, device.FRESH] = fresh
+        for block in np.flatnonzero(fresh).tolist():
+            place, agent = divmod(int(playing[block]), self.users)
+            self.runs[place].download(agent, inbox[block, device.DOWNLOAD :])
+        places.fresh[playing] = False
+        if playing.size:
+            self._launch(playing.size)
+        return playing.size > 0
 
-    def _launch(self, staged: int) -> None:
-        blocks, stream = len(self.players), self.stream
-        if blocks:
-            self.device_active[:blocks].copy_to_device(self.active[:blocks], stream)
-        if staged:
-            self.device_staged[:staged].copy_to_device(self.staged[:staged], stream)
-        if not blocks:
-            self.active[0] = 0, 0, 0, 0, -1
-            self.device_active[:1].copy_to_device(self.active[:1], stream)
-        self.kernel[max(blocks, 1), self.shape.teams * self.shape.width, stream](
-            self.device_active,
-            self.device_staged,
+    def _launch(self, blocks: int) -> None:
+        stream = self.stream
+        self.device_inbox.copy_to_device(self.inbox, stream)
+        self.kernel[blocks, self.shape.teams * self.shape.width, stream](
+            self.device_inbox,
             self.rows,
             self.factors,
             self.seeds,
             self.params,
-            self.order,
+            self.device_order,
             self.device_firsts,
             self.regret,
             self.outcome,
             self.lists,
-            self.device_results,
+            self.device_outbox,
         )
-        if blocks:
-            self.device_results[:blocks].copy_to_host(self.results[:blocks], stream)
+        self.device_outbox.copy_to_host(self.outbox, stream)
+        self.landed.record(stream)
 
-    def listen(self, count: Callable[[int], None]) -> Iterator[tuple[int, Trace]]:
+    def has_landed(self) -> bool:
+        """Whether the launch is over; in the simulator it always is."""
+        return config.ENABLE_CUDASIM or bool(self.landed.query())
+
+    def listen(self, count: Tell) -> Iterator[tuple[int, Trace]]:
         """Wait for a launch, let agents speak, and begin new segments; yields the runs that have ended."""
-        self.stream.synchronize()
-        for block, (run, agent) in enumerate(self.players):
-            result = self.results[block]
-            fired, cursor = result[device.FIRED] != 0.0, int(result[device.CURSOR])
-            run.played(agent, fired, cursor, result[device.OWN :])
+        self.landed.synchronize()
+        places, playing = self.places, self.playing
+        outbox = self.outbox[: playing.size]
+        cursor = outbox[:, device.CURSOR].astype(np.int64)
+        places.cursor[playing] = cursor
+        stopped = (outbox[:, device.FIRED] != 0.0) | (cursor == places.until[playing])
+        going, place = playing[~stopped], playing[~stopped] // self.users
+        places.may_speak[going] = self.firsts[place] + self.order[place, cursor[~stopped]]
+        for block in np.flatnonzero(stopped).tolist():
+            place, agent = divmod(int(playing[block]), self.users)
+            self.runs[place].listen(agent, outbox[block, device.OWN :])
         for place, run in enumerate(self.runs):
-            if run.playing() or run.queue or run.cursor:
-                yield from self._settle(place, run, count)
+            while not run.ended and run.settle():
+                self._end(place, count)
+                if not self._begin(place):
+                    yield self.numbers[place], run.trace()
 
-    def _settle(self, place: int, run: Run, count: Callable[[int], None]) -> Iterator[tuple[int, Trace]]:
-        while run.cursor and run.settle():
-            size = run.segment.order.size
-            kept = size if run.case.keep_lists else 0
-            run.end(
-                self.regret[place, :size].copy_to_host(stream=self.stream),
-                self.outcome[place, :size].copy_to_host(stream=self.stream),
-                self.lists[place, :kept].copy_to_host(stream=self.stream) if kept else _NO_LISTS,
-            )
-            count(size)
-            if not self._begin(place, run):
-                run.cursor = []
-                yield self.numbers[place], run.trace()
+    def _end(self, place: int, count: Tell) -> None:
+        """Fetch what came out of a run's segment."""
+        run = self.runs[place]
+        size = run.segment.order.size
+        regret, outcome = self.regret[place].copy_to_host(), self.outcome[place].copy_to_host()
+        lists = self.lists[place].copy_to_host()[:size] if run.case.keep_lists else _NO_LISTS
+        run.end(regret[:size], outcome[:size], lists)
+        count(size)
 
 
 _NO_LISTS = np.empty((0, 1), np.int32)
 
 
 def _longest(stops: Sequence[int]) -> int:
-    """The longest stretch between two checkpoints."""
-    return int(np.diff([0, *stops]).max())
+    """The longest segment between two checkpoints."""
+    return min(LONGEST_SEGMENT, int(np.diff([0, *stops]).max()))
 
 
-def _both(shape: tuple[int, ...], dtype: Any) -> tuple[NDArray[Any], Any]:
+def _both(shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Any]:
     """An array on the host that the device can copy from at full speed, and its twin there."""
-    return cuda.pinned_array(shape, dtype), cuda.device_array(shape, dtype)
+    return cuda.pinned_array(shape, np.float64), cuda.device_array(shape, np.float64)

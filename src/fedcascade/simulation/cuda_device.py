@@ -3,12 +3,15 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import numba.extending
 import numpy as np
 from numba import cuda
-from numba.cuda import config
-from numba.extending import overload
+from numba.cuda import config, extending
+
+from fedcascade.compiled import fma
 
 if "row_stack" not in vars(np):  # numpy 2.5 has dropped a name that numba-cuda 0.30 still asks for
     np.row_stack = np.vstack
@@ -21,21 +24,28 @@ WHAT_TO_INSTALL = (
 )
 
 
-# The CUDA target within numba has no np.sqrt, and its max and min of two numbers do not compile (0.68).
+# NVIDIA's package numba-cuda has a registry of its own; the CUDA target within numba has that of numba, knows no
+# np.sqrt, and does not compile max and min of two numbers (0.68).
+overload: Any = getattr(extending, "overload", None) or partial(numba.extending.overload, target="cuda")
 
 
-@overload(np.sqrt, strict=False, target="cuda")
-def _sqrt(value: Any) -> Callable[[Any], Any]:
+@overload(fma, strict=False)
+def _fma(a: Any, b: Any, c: Any) -> Callable[[Any, Any, Any], Any]:  # noqa: ARG001
+    return lambda a, b, c: cuda.fma(a, b, c)
+
+
+@overload(np.sqrt, strict=False)
+def _sqrt(value: Any) -> Callable[[Any], Any]:  # noqa: ARG001
     return lambda value: math.sqrt(value)
 
 
-@overload(max, strict=False, target="cuda")
-def _max(one: Any, other: Any) -> Callable[[Any, Any], Any]:
+@overload(max, strict=False)
+def _max(one: Any, other: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
     return lambda one, other: other if other > one else one
 
 
-@overload(min, strict=False, target="cuda")
-def _min(one: Any, other: Any) -> Callable[[Any, Any], Any]:
+@overload(min, strict=False)
+def _min(one: Any, other: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
     return lambda one, other: other if other < one else one
 
 

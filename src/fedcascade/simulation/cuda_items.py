@@ -7,7 +7,7 @@ shape (dimension, 1), as ``lists.weight`` reads them.
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import compiled
+from fedcascade.compiled import compiled, fma
 from fedcascade.environments import streams
 
 Column = NDArray[np.float32]
@@ -23,14 +23,12 @@ def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Col
     square = streams._ZERO
     for first in range(0, free, 4):
         a, b, c, e = streams.philox(seed, streams.ITEMS, round_, item, first // 4)
-        radius = streams._radius(a)
-        x, y = streams._direction(b)
-        square = _put(column, first, free, radius * x, square)
-        square = _put(column, first + 1, free, radius * y, square)
-        radius = streams._radius(c)
-        x, y = streams._direction(e)
-        square = _put(column, first + 2, free, radius * x, square)
-        square = _put(column, first + 3, free, radius * y, square)
+        x, y = streams.normal_pair(a, b)
+        square = _put(column, first, free, x, square)
+        square = _put(column, first + 1, free, y, square)
+        x, y = streams.normal_pair(c, e)
+        square = _put(column, first + 2, free, x, square)
+        square = _put(column, first + 3, free, y, square)
     length = streams._ROOT_HALF if lifted else streams._ONE
     scale = np.float32(length / np.sqrt(max(square, streams._TINY)))
     for k in range(free):
@@ -44,7 +42,7 @@ def _put(column: Column, k: int, free: int, value: np.float32, square: np.float3
     if k >= free:
         return square
     column[k, 0] = value
-    return np.float32(square + value * value)
+    return fma(value, value, square)
 
 
 @compiled

@@ -27,7 +27,7 @@ from fedcascade.simulation.stage import set_stage
 from fedcascade.simulation.trace import Trace
 
 LONGEST_SEGMENT = 1 << 17
-NOBODY = math.inf
+NOBODY = 1 << 62  # a round that never comes
 
 
 class Case(NamedTuple):
@@ -49,6 +49,15 @@ class Segment(NamedTuple):
     begin: list[int]  # where in order each agent's begin and end
     end: list[int]
     drawn: list[int]  # where in order the rounds of random exchanges are
+
+
+class Places(NamedTuple):
+    """How far the agents of a run are, as arrays over agents that its squad reads and writes too."""
+
+    cursor: NDArray[np.int64]  # where in the order an agent plays on
+    until: NDArray[np.int64]  # where it stops at the latest: the segment's end, or after a round in which it may speak
+    may_speak: NDArray[np.int64]  # the first round in which it may speak; NOBODY if it has nothing to play
+    fresh: NDArray[np.bool_]  # whether the device has not seen its download
 
 
 class Run:
@@ -74,11 +83,9 @@ class Run:
         self.bound = bounds.get(kernels.DETERMINANT, math.inf)
         self.p_scale = levels.get(kernels.AUXILIARY)
         self.doubling, self.always = kernels.DOUBLING in kinds, kernels.ALWAYS in kinds
-        users = case.environment.users
-        self.cursor, self.arrivals = [0] * users, [0] * users
-        self.may_speak = [NOBODY] * users  # the first round in which an agent that plays may speak
-        self.fresh = set(range(users))  # agents whose download the device has not seen
+        self.arrivals = [0] * case.environment.users  # before the segment
         self.queue: list[tuple[int, int, int]] = []
+        self.ended = False
         self._parts = self._split()
         self._next: Future[Segment] | None = None
         self._fetch()
@@ -111,75 +118,76 @@ class Run:
         drawn = np.empty(0, np.int64) if self.p_scale is None else lucky(environment.seed, self.p_scale, rounds)
         return Segment(first, (rounds - first).astype(np.int32), begin.tolist(), end.tolist(), drawn.tolist())
 
-    def begin(self) -> Segment | None:
+    def begin(self, places: Places) -> Segment | None:
         """Begin with the next segment; None when all is played."""
         if self._next is None:
+            self.ended = True
             return None
-        self.segment = segment = self._next.result()
+        self.segment, self.places = self._next.result(), places
         self._fetch()
-        self.cursor = list(segment.begin)
-        for agent in range(len(self.cursor)):
+        places.cursor[:] = self.segment.begin
+        for agent in range(places.cursor.size):
             self._play_on(agent, 0)
-        return segment
+        return self.segment
 
-    def playing(self) -> list[int]:
-        """The agents that have rounds to play."""
-        return [agent for agent, round_ in enumerate(self.may_speak) if round_ < NOBODY]
-
-    def until(self, agent: int) -> int:
-        """Where in the order an agent must stop at the latest: its segment's end, or a round in which it speaks."""
-        cursor, segment = self.cursor[agent], self.segment
+    def _until(self, agent: int, cursor: int) -> int:
+        segment = self.segment
         end = segment.end[agent]
         if self.p_scale is not None:
             found = bisect_left(segment.drawn, cursor)
             if found < len(segment.drawn):
                 end = min(end, segment.drawn[found] + 1)
         if self.doubling:
-            end = min(end, cursor + (1 << self.arrivals[agent].bit_length()) - self.arrivals[agent])
+            came = self._came(agent, cursor)
+            end = min(end, cursor + (1 << came.bit_length()) - came)
         return min(end, cursor + 1) if self.always else end
 
-    def _play_on(self, agent: int, safe: int) -> None:
-        """An agent has nothing to say now; nor will it before it has played ``safe`` more rounds."""
-        cursor, segment = self.cursor[agent], self.segment
+    def _came(self, agent: int, cursor: int) -> int:
+        """How often the agent's user has come."""
+        return self.arrivals[agent] + cursor - self.segment.begin[agent]
+
+    def _play_on(self, agent: int, silent: int) -> None:
+        """An agent has nothing to say now; nor will it before it has played ``silent`` more rounds."""
+        places, segment = self.places, self.segment
+        cursor = int(places.cursor[agent])
         if cursor == segment.end[agent]:
-            self.may_speak[agent] = NOBODY
+            places.may_speak[agent] = NOBODY
         else:
-            last = min(cursor + safe, self.until(agent) - 1)
-            self.may_speak[agent] = segment.first + int(segment.order[last])
+            until = self._until(agent, cursor)
+            places.until[agent] = until
+            places.may_speak[agent] = segment.first + int(segment.order[min(cursor + silent, until - 1)])
 
-    def played(self, agent: int, fired: bool, cursor: int, own: NDArray[np.float64]) -> None:
-        """An agent has played up to ``cursor``; if it wants to speak there, it waits for its turn."""
-        scheduled = cursor == self.until(agent)
-        self.arrivals[agent] += cursor - self.cursor[agent]
-        self.cursor[agent] = cursor
-        if fired or scheduled:
-            t = self.segment.first + int(self.segment.order[cursor - 1])
-            kind = self._fires(agent, t, own)
-            if kind >= 0:
-                self.may_speak[agent] = NOBODY
-                heappush(self.queue, (t, agent, kind))
-                return
-        self._play_on(agent, 0)
+    def listen(self, agent: int, own: NDArray[np.float64]) -> None:
+        """An agent may want to speak in the round it has played last; if so, it waits for its turn."""
+        segment, cursor = self.segment, int(self.places.cursor[agent])
+        t = segment.first + int(segment.order[cursor - 1])
+        kind = self._fires(agent, t, self._came(agent, cursor), own)
+        if kind >= 0:
+            self.places.may_speak[agent] = NOBODY
+            heappush(self.queue, (t, agent, kind))
+        else:
+            self._play_on(agent, 0)
 
-    def _fires(self, agent: int, t: int, own: NDArray[np.float64]) -> int:
+    def _fires(self, agent: int, t: int, came: int, own: NDArray[np.float64]) -> int:
         """Take what the device has learned over, and decide as the exact engine does."""
-        fleet, d = self.desk.fleet, self.desk.fleet.moment.shape[1]
+        fleet = self.desk.fleet
+        d = fleet.moment.shape[1]
         fleet.buffer_moment[agent] = own[device.BUFFER : device.BUFFER + d]
         fleet.buffer_gram[agent] = own[device.BUFFER + d :].reshape(d, d)
         fleet.numbers[agent, kernels.TAUGHT] = own[device.TAUGHT]
-        counts = own[[device.EXAMINED, device.CLICKS, device.ROUNDS]]
-        fleet.counts[agent, :3] = counts
-        fleet.counts[agent, kernels.ARRIVALS] = self.arrivals[agent]
-        return kernels._fires(self.desk.world.seed, self.desk.rules, kernels.one_of(fleet, agent), t)
+        fleet.counts[agent, : kernels.ARRIVALS] = own[device.EXAMINED : device.BUFFER]
+        fleet.counts[agent, kernels.ARRIVALS] = came
+        return kernels.fires(self.desk.world.seed, self.desk.rules, fleet, agent, t)
 
     def settle(self) -> bool:
         """Let those speak whose turn it is; returns whether the segment has been played."""
-        while self.queue and self.queue[0][0] < min(self.may_speak):
+        places = self.places
+        while self.queue and self.queue[0][0] < places.may_speak.min():
             round_, agent, kind = heappop(self.queue)
             self.desk.exchange(round_, agent, CAUSES[kind])
-            self.fresh.add(agent)
+            places.fresh[agent] = True
             self._play_on(agent, self._silent(agent))
-        return not self.queue and min(self.may_speak) == NOBODY
+        return not self.queue and bool(places.may_speak.min() == NOBODY)
 
     def _silent(self, agent: int) -> int:
         """For how many rounds after a download the determinant cannot have grown enough.
@@ -188,7 +196,7 @@ class Run:
         fourth root of the Frobenius norm of its fourth power (root root^T has the same eigenvalues).
         """
         if self.level == math.inf:
-            return 1 << 62
+            return NOBODY
         if not self.queue or self.desk.rules.every_round:
             return 0
         root = self.desk.fleet.root[agent]
@@ -209,13 +217,14 @@ class Run:
         row[layout.moment : layout.numbers] = fleet.moment[agent]
         row[layout.numbers : layout.own] = fleet.numbers[agent, :2]
 
-    def end(self, regret: NDArray[np.float64], outcome: NDArray[np.uint8], lists: NDArray[np.int32]) -> int:
-        """Take the rounds of a segment into the record; returns how many rounds are done."""
-        recorder, first = self.stage.recorder, self.segment.first
-        recorder.count_all(first, regret, (outcome & 1).astype(np.bool_), (outcome >> 1).astype(np.int64), lists)
-        done = first + regret.size - 1
-        recorder.stop(done, self.stage.server.groups.labels)
-        return done
+    def end(self, regret: NDArray[np.float64], outcome: NDArray[np.uint8], lists: NDArray[np.int32]) -> None:
+        """Take the rounds of a segment into the record."""
+        recorder, segment = self.stage.recorder, self.segment
+        clicked, examined = (outcome & 1).astype(np.bool_), (outcome >> 1).astype(np.int64)
+        recorder.count_all(segment.first, regret, clicked, examined, lists)
+        recorder.stop(segment.first + regret.size - 1, self.stage.server.groups.labels)
+        for agent in range(len(self.arrivals)):
+            self.arrivals[agent] += segment.end[agent] - segment.begin[agent]
 
     def trace(self) -> Trace:
         """The finished Trace."""

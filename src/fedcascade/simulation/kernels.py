@@ -232,6 +232,12 @@ def _fires(seed: np.uint64, rules: Rules, one: Fleet, t: int) -> int:
 
 
 @compiled
+def fires(seed: np.uint64, rules: Rules, fleet: Fleet, agent: int, t: int) -> int:
+    """The kind of the first trigger of one agent that fires, or -1."""
+    return _fires(seed, rules, one_of(fleet, agent), t)
+
+
+@compiled
 def drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
     """Whether round t is one of random exchanges: p < p_t = p_scale ln(t) / t."""
     return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, p_scale * np.log(t) / t))

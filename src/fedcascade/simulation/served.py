@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fedcascade.compiled import compiled
 from fedcascade.federation.grouping import Components
 from fedcascade.federation.holdings import Holdings, confidence_width
+from fedcascade.learning import linear
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels
 from fedcascade.simulation.kernels import BETA, Fleet, Rules, Window, World
 from fedcascade.simulation.lists import load, make_scratch
-from fedcascade.simulation.turns import ridge
 
 NEARLY = 1.0 - 1e-9  # the last bits of the comparison are the server's own
 
@@ -85,7 +85,7 @@ def advance(
     one = kernels.one_of(fleet, 0)
     for i in range(begin, users.size):
         user, label = users[i], graph.labels[users[i]]
-        root, theta, log_det = ridge(graph.pooled.gram[label], graph.pooled.moment[label], rules.lambda_)
+        root, theta, log_det = linear.ridge(graph.pooled.gram[label], graph.pooled.moment[label], rules.lambda_)
         one.root[:] = root
         one.theta[:] = theta
         one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(max(0.0, log_det + rules.beta_shift))
@@ -97,7 +97,7 @@ def advance(
         one.buffer_gram[:] = 0.0
         one.buffer_moment[:] = 0.0
         one.counts[:] = 0
-        _, graph.theta[user], _ = ridge(graph.held.gram[user], graph.held.moment[user], rules.lambda_)
+        _, graph.theta[user], _ = linear.ridge(graph.held.gram[user], graph.held.moment[user], rules.lambda_)
         if _may_differ(graph, user):
             return i + 1
     return int(users.size)

@@ -83,24 +83,11 @@ def settle(rules: Rules, one: Fleet, own: Own, agent: int) -> None:
     """One turn of the alternating minimisation, by the same steps as ``Personal.beside``."""
     matrix = one.gram + one.buffer_gram
     moment = one.moment + (one.buffer_moment - linear.multiply(one.buffer_gram, own.theta[agent]))
-    root, theta, log_det = ridge(matrix, moment, rules.lambda_)
+    root, theta, log_det = linear.ridge(matrix, moment, rules.lambda_)
     left = own.moment[agent] - linear.multiply(own.gram[agent], theta)
-    own_root, own_theta, _ = ridge(own.gram[agent], left, rules.lambda_)
+    own_root, own_theta, _ = linear.ridge(own.gram[agent], left, rules.lambda_)
     own.theta[agent] = own_theta
     one.theta[:] = theta + own_theta
     one.root[:] = linear.joint_root(root, own_root)
     inside = max(0.0, log_det + rules.beta_shift)
     one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
-
-
-@compiled
-def ridge(
-    gram: NDArray[np.float64], moment: NDArray[np.float64], lambda_: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Root, theta and log-determinant, by the same steps as ``Ridge``."""
-    matrix = gram.copy()
-    for k in range(moment.size):
-        matrix[k, k] += lambda_
-    upper = linear.cholesky(matrix)
-    root = linear.inverse_root(upper)
-    return root, linear.solve(root, moment), linear.log_determinant(upper)

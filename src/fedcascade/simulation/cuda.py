@@ -21,8 +21,9 @@ from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.learning.confidence import Oful
 from fedcascade.simulation import cuda_kernels as device
 from fedcascade.simulation import exact
-from fedcascade.simulation.cuda_device import check_device, uncontracted
-from fedcascade.simulation.cuda_runs import LONGEST_SEGMENT, NOBODY, Case, Places, Run
+from fedcascade.simulation.cuda_device import check_arithmetic, check_device, uncontracted
+from fedcascade.simulation.cuda_runs import LONGEST_SEGMENT, NOBODY, Places, Run
+from fedcascade.simulation.stage import Case
 from fedcascade.simulation.trace import Trace
 
 THREADS = 512  # of a block whose teams play different rounds
@@ -52,11 +53,6 @@ def unknown_part(case: Case) -> str | None:
     return None
 
 
-def simulate(case: Case, progress: Tell | None = None) -> Trace:
-    """Run one case."""
-    return next(simulate_all([case], progress))[1]
-
-
 def simulate_all(cases: Sequence[Case], tell: Tell | None = None) -> Iterator[tuple[int, Trace]]:
     """Run many cases together.
 
@@ -69,6 +65,7 @@ def simulate_all(cases: Sequence[Case], tell: Tell | None = None) -> Iterator[tu
         The number of a case and its Trace, as each ends.
     """
     check_device()
+    check_arithmetic()
     done = 0
 
     def count(rounds: int) -> None:
@@ -234,9 +231,13 @@ class _Squad:
         """Whether the launch is over; in the simulator it always is."""
         return config.ENABLE_CUDASIM or bool(self.landed.query())
 
+    def wait(self) -> None:
+        """Until the launch is over."""
+        self.landed.synchronize()
+
     def listen(self, count: Tell) -> Iterator[tuple[int, Trace]]:
         """Wait for a launch, let agents speak, and begin new segments; yields the runs that have ended."""
-        self.landed.synchronize()
+        self.wait()
         places, playing = self.places, self.playing
         outbox = self.outbox[: playing.size]
         cursor = outbox[:, device.CURSOR].astype(np.int64)

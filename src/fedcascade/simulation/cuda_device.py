@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numba.extending
@@ -55,9 +55,15 @@ def check_device() -> None:
         raise ValueError(WHAT_TO_INSTALL)
 
 
-def jit(*, registers: int | None) -> Any:
-    """``cuda.jit`` with at most so many registers for a thread; the simulator has none."""
-    return cuda.jit if config.ENABLE_CUDASIM else cuda.jit(max_registers=registers)
+def jit(*, registers: int | None = None) -> Any:
+    """``cuda.jit`` with at most so many registers for a thread.
+
+    The simulator has no registers. NVIDIA's package would optimise once more when it links, and fuse products with
+    sums there, whatever was asked for when it compiled.
+    """
+    if config.ENABLE_CUDASIM:
+        return cuda.jit
+    return cuda.jit(max_registers=registers, **({"lto": False} if cuda.implementation == "NVIDIA" else {}))
 
 
 @contextmanager
@@ -77,3 +83,20 @@ def uncontracted() -> Iterator[None]:
         yield
     finally:
         nvvm.compile_ir = compile_ir
+
+
+@cache
+def check_arithmetic() -> None:
+    """Refuse a device whose code fuses products with sums: it would not give the processor's bits."""
+    a, b, c = np.random.default_rng(0).random((3, 1_024))
+    out = cuda.device_array(a.size, np.float64)
+    with uncontracted():
+        _multiply_and_add[1, a.size](cuda.to_device(a), cuda.to_device(b), cuda.to_device(c), out)
+    if not np.array_equal(out.copy_to_host(), a * b + c):
+        raise ValueError("numba fuses products with sums on this GPU, so results would differ: use --engine exact")
+
+
+@jit()
+def _multiply_and_add(a: Any, b: Any, c: Any, out: Any) -> None:
+    i = cuda.threadIdx.x
+    out[i] = a[i] * b[i] + c[i]

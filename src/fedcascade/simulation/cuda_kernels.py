@@ -16,6 +16,7 @@ import numpy as np
 from numba import cuda, float32, float64, int32, uint64
 
 from fedcascade.environments import streams
+from fedcascade.simulation import cuda_items
 from fedcascade.simulation.cuda_device import jit
 from fedcascade.simulation.cuda_items import draw_item, second_key
 from fedcascade.simulation.lists import may_be_off, weight
@@ -96,12 +97,13 @@ def kernel(shape: Shape) -> Any:
     """The kernel for one shape of problem."""
     d, fewest, items, length, lifted, every_round, teams, width = shape
     layout = Layout(d)
-    size, threads = d * d, teams * width
+    size, triangle, threads = d * d, d * (d + 1) // 2, teams * width
     at_root, at_gram, at_moment, at_numbers = layout.root, layout.gram, layout.moment, layout.numbers
     at_own, at_truth, own_size = layout.own, layout.truth, layout.own_size
     at_moment_buffer, at_buffer = at_own + BUFFER, at_own + BUFFER + d
     near = d if d <= NEAR else 1
     near_if_anew = near if every_round else 1
+    score_item = cuda_items.score_item(d, lifted)
     off_truth = 2.0 * may_be_off(d, 1.0)  # the users' thetas are no longer than 1
 
     @cuda.jit(device=True)
@@ -122,8 +124,8 @@ def kernel(shape: Shape) -> Any:
         """How far a score in single precision may be off, as ``lists.load`` has it."""
         for k in range(tid, d, threads):
             total = 0.0
-            for c in range(d):
-                total += float64(root32[k * d + c]) * float64(root32[k * d + c])
+            for c in range(k * (k + 1) // 2, (k + 1) * (k + 2) // 2):
+                total += float64(root32[c]) * float64(root32[c])
             sums[k] = total
         cuda.syncthreads()
         square, frobenius = 0.0, 0.0
@@ -132,17 +134,6 @@ def kernel(shape: Shape) -> Any:
             frobenius += sums[k]
         cuda.syncthreads()
         return float64(may_be_off(d, math.sqrt(square) + beta * math.sqrt(frobenius)))
-
-    @cuda.jit(device=True)
-    def square32(root32: Any, x: Any) -> Any:
-        """The squared width of one item in single precision."""
-        total = _ZERO32
-        for j in range(d):
-            part = _ZERO32
-            for k in range(d):
-                part = cuda.fma(root32[j * d + k], x[k, 0], part)
-            total = cuda.fma(part, part, total)
-        return total
 
     @cuda.jit(device=True)
     def select(
@@ -189,12 +180,14 @@ def kernel(shape: Shape) -> Any:
         low = float32(floor - 1e-6 * max(1.0, abs(floor)))  # rounding must not raise it
         last, last_second = math.inf, _LAST
         own, own_second = -math.inf, uint64(0)
-        stale = True
+        stale, left, chose = True, shelf, 0  # left: this lane's candidates that are not in the list
         for position in range(min(length, items)):
             if lane < LANES and stale:
                 own, own_second = -math.inf, uint64(0)
-                for i in range(lane, shelf, LANES):
+                found = 0
+                for i in range(lane, shelf if left > 0 else 0, LANES):
                     if score[team, i] >= low:
+                        found += 1
                         value, tie = 1.0, np.uint32(0)
                         if best_list:
                             draw_item(seed, t, i, lifted, x)
@@ -209,6 +202,7 @@ def kernel(shape: Shape) -> Any:
                             value > own or (value == own and after > own_second)
                         ):
                             own, own_second = value, after
+                left = found - chose
                 key[team, lane] = own
                 second[team, lane] = own_second
                 stale = False
@@ -223,7 +217,7 @@ def kernel(shape: Shape) -> Any:
                     chosen[team, position] = int32(uint64(0xFFFFFFFF) - (own_second & uint64(0xFFFFFFFF)))
                     values[team, position] = own
                     last, last_second = own, own_second
-                    stale = True
+                    stale, left, chose = True, left - 1, chose + 1
             cuda.syncthreads()
 
     @cuda.jit(device=True)
@@ -277,7 +271,8 @@ def kernel(shape: Shape) -> Any:
             sums[j] = value
         for e in range(tid, size, threads):
             row[at_root + e] = root[e // d, e % d]
-            root32[e] = float32(root[e // d, e % d])
+            if e % d <= e // d:
+                root32[e // d * (e // d + 1) // 2 + e % d] = float32(root[e // d, e % d])
         cuda.syncthreads()
         for k in range(tid, d, threads):
             value = 0.0
@@ -307,7 +302,7 @@ def kernel(shape: Shape) -> Any:
         sums = cuda.shared.array(d, float64)
         theta32 = cuda.shared.array(d, float32)
         truth32 = cuda.shared.array(d, float32)
-        root32 = cuda.shared.array(size, float32)
+        root32 = cuda.shared.array(triangle, float32)
         score = cuda.shared.array((teams, items), float32)
         true_score = cuda.shared.array((teams, items), float32)
         floors = cuda.shared.array(teams, float32)
@@ -348,7 +343,8 @@ def kernel(shape: Shape) -> Any:
             theta[k], truth[k] = row[k], row[at_truth + k]
             theta32[k], truth32[k] = float32(row[k]), float32(row[at_truth + k])
         for e in range(tid, size, threads):
-            root32[e] = float32(row[at_root + e])
+            if e % d <= e // d:
+                root32[e // d * (e // d + 1) // 2 + e % d] = float32(row[at_root + e])
         cuda.syncthreads()
         log_det, beta = row[at_numbers], row[at_numbers + 1]
         beta32 = float32(beta)
@@ -363,13 +359,8 @@ def kernel(shape: Shape) -> Any:
                 t = int(first + order[run, cursor + team])
                 shelf = streams.shelf(seed, t, fewest, items)
             for i in range(lane, shelf, width):
-                draw_item(seed, t, i, lifted, x)
-                mean, true_mean = _ZERO32, _ZERO32
-                for k in range(d):
-                    mean = cuda.fma(theta32[k], x[k, 0], mean)
-                    true_mean = cuda.fma(truth32[k], x[k, 0], true_mean)
-                score[team, i] = mean + beta32 * math.sqrt(square32(root32, x))
-                true_score[team, i] = true_mean
+                cuda.threadfence_block()  # or the compiler loads the whole root ahead, into more registers than it has
+                score[team, i], true_score[team, i], _ = score_item(seed, t, i, theta32, truth32, root32, beta32)
             cuda.syncthreads()
             select(False, seed, t, shelf, team, lane, score, margin, row, theta, beta, x,
                    floors, key, second, chosen, values)  # fmt: skip
@@ -382,7 +373,8 @@ def kernel(shape: Shape) -> Any:
                 for k in range(d):
                     listed[team, position, k] = x[k, 0]
                 attraction[team, position] = weight(truth, x, 0)
-                widths[team, position] = square32(root32, x)
+                cuda.threadfence_block()
+                _, _, widths[team, position] = score_item(seed, t, item, theta32, truth32, root32, beta32)
                 lucky[team, position] = streams.uniform(seed, streams.CLICK, t, item) < attraction[team, position]
             cuda.syncthreads()
             if lane == 0 and shelf > 0:

@@ -16,29 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.compiled import compiled
-from fedcascade.environments.clustered import Clustered
-from fedcascade.federation.policies import Policy
-from fedcascade.learning.oracles import TopK
 from fedcascade.simulation import cuda_kernels as device
 from fedcascade.simulation import kernels
 from fedcascade.simulation.desk import Desk
 from fedcascade.simulation.exact import CAUSES
-from fedcascade.simulation.stage import set_stage
+from fedcascade.simulation.stage import Case, set_stage
 from fedcascade.simulation.trace import Trace
 
 LONGEST_SEGMENT = 1 << 17
 NOBODY = 1 << 62  # a round that never comes
-
-
-class Case(NamedTuple):
-    """What is to be run: the arguments of ``simulate``."""
-
-    environment: Clustered
-    policy: Policy
-    rounds: int
-    oracle: TopK
-    checkpoints: int = 10
-    keep_lists: bool = False
 
 
 class Segment(NamedTuple):

@@ -63,7 +63,8 @@ def jit(*, registers: int | None = None) -> Any:
     """
     if config.ENABLE_CUDASIM:
         return cuda.jit
-    return cuda.jit(max_registers=registers, **({"lto": False} if cuda.implementation == "NVIDIA" else {}))
+    options = {"max_registers": registers, **({"lto": False} if cuda.implementation == "NVIDIA" else {})}
+    return lambda function: cuda.jit(function, **options)  # as a decorator with options it would lose lto
 
 
 @contextmanager

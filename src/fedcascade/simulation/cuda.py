@@ -28,7 +28,7 @@ from fedcascade.simulation.trace import Trace
 
 THREADS = 512  # of a block whose teams play different rounds
 THREADS_ANEW = 256  # of a block whose threads play one round together
-ROUNDS_PER_LAUNCH = 256  # of an agent, so that one that has nothing to say does not hold up those that have
+ROUNDS_PER_LAUNCH = 128  # of an agent, so that one that has nothing to say does not hold up those that have
 SHARED_BYTES = 46_000  # what a block may use, less some for small things
 SQUADS = 3  # of runs of one shape
 TOGETHER = 64  # runs at a time
@@ -121,7 +121,7 @@ def _shape(case: Case) -> device.Shape:
 def _teams(items: int, length: int, d: int) -> int:
     """How many teams have room in the shared memory of a block."""
     factors = 16 * d * d if d <= device.NEAR else 16
-    of_a_team = 8 * items + 16 * device.LANES + length * (4 * d + 32) + 32
+    of_a_team = 8 * items + 20 * device.LANES + length * (4 * d + 32) + 36
     return max(0, (SHARED_BYTES - factors - 4 * d * d - 32 * d) // of_a_team)
 
 

@@ -136,6 +136,99 @@ def kernel(shape: Shape) -> Any:
         return float64(may_be_off(d, math.sqrt(square) + beta * math.sqrt(frobenius)))
 
     @cuda.jit(device=True)
+    def value_of(
+        best_list: bool,
+        seed: Any,
+        t: int,
+        item: int,
+        team: int,
+        score: Any,
+        margin: float,
+        row: Any,
+        theta: Any,
+        beta: float,
+        x: Any,
+        candidates: Any,
+        count: int,
+    ) -> Any:
+        """The exact value of a candidate and its tie-break; a score that no other one is close to may stay as it is."""
+        if best_list:
+            draw_item(seed, t, item, lifted, x)
+            return float64(weight(theta, x, 0)), second_key(np.uint32(0), item)
+        own = float64(score[team, item])
+        clipped = own > 1.0 + margin
+        if clipped:
+            own = 1.0
+        close = count > LANES
+        for other in range(min(count, LANES)):
+            there = float64(score[team, candidates[team, other]])
+            if there > 1.0 + margin:
+                there = 1.0
+            if candidates[team, other] != item and abs(there - own) <= 2.0 * margin:
+                close = True
+        if close and not clipped:
+            draw_item(seed, t, item, lifted, x)
+            own = exact_score(row, theta, beta, x)
+        tie = np.uint32(0)
+        if close:
+            tie = streams.philox(seed, streams.TIE, t, item, 0)[0]
+        return own, second_key(tie, item)
+
+    @cuda.jit(device=True)
+    def choose_among_many(
+        best_list: bool,
+        seed: Any,
+        t: int,
+        shelf: int,
+        team: int,
+        lane: int,
+        score: Any,
+        low: Any,
+        margin: float,
+        row: Any,
+        theta: Any,
+        beta: float,
+        x: Any,
+        candidates: Any,
+        key: Any,
+        second: Any,
+        chosen: Any,
+        values: Any,
+    ) -> None:
+        """The list position by position: the best of what each lane has to offer, and that lane offers its next."""
+        last, last_second = math.inf, _LAST
+        own, own_second = -math.inf, uint64(0)
+        stale = True
+        for position in range(min(length, items)):
+            if lane < LANES and stale:
+                own, own_second = -math.inf, uint64(0)
+                for i in range(lane, shelf, LANES):
+                    if score[team, i] >= low:
+                        value, after = value_of(
+                            best_list, seed, t, i, team, score, margin, row, theta, beta, x, candidates, LANES + 1
+                        )
+                        if (value < last or (value == last and after < last_second)) and (
+                            value > own or (value == own and after > own_second)
+                        ):
+                            own, own_second = value, after
+                key[team, lane] = own
+                second[team, lane] = own_second
+                stale = False
+            cuda.syncthreads()
+            if lane < LANES and own > -math.inf:
+                leads = True
+                for other in range(LANES):
+                    there = key[team, other]
+                    if there > own or (there == own and second[team, other] > own_second):
+                        leads = False
+                if leads:
+                    chosen[team, position] = int32(uint64(0xFFFFFFFF) - (own_second & uint64(0xFFFFFFFF)))
+                    values[team, position] = own
+                    last, last_second = own, own_second
+                    stale = True
+            cuda.syncthreads()
+
+    @cuda.jit(device=True)
     def select(
         best_list: bool,
         seed: Any,
@@ -150,6 +243,8 @@ def kernel(shape: Shape) -> Any:
         beta: float,
         x: Any,
         floors: Any,
+        found: Any,
+        candidates: Any,
         key: Any,
         second: Any,
         chosen: Any,
@@ -163,6 +258,7 @@ def kernel(shape: Shape) -> Any:
             key[team, lane] = float64(mine)
         if lane == 0:
             floors[team] = -_INFINITE32
+            found[team] = 0
         cuda.syncthreads()
         if lane < LANES and shelf > 0:
             rank = 0
@@ -178,47 +274,38 @@ def kernel(shape: Shape) -> Any:
             floor = min(floor, 1.0)
         floor = floor - 2.0 * margin
         low = float32(floor - 1e-6 * max(1.0, abs(floor)))  # rounding must not raise it
-        last, last_second = math.inf, _LAST
-        own, own_second = -math.inf, uint64(0)
-        stale, left, chose = True, shelf, 0  # left: this lane's candidates that are not in the list
-        for position in range(min(length, items)):
-            if lane < LANES and stale:
-                own, own_second = -math.inf, uint64(0)
-                found = 0
-                for i in range(lane, shelf if left > 0 else 0, LANES):
-                    if score[team, i] >= low:
-                        found += 1
-                        value, tie = 1.0, np.uint32(0)
-                        if best_list:
-                            draw_item(seed, t, i, lifted, x)
-                            value = weight(theta, x, 0)
-                        else:
-                            tie = streams.philox(seed, streams.TIE, t, i, 0)[0]
-                            if not float64(score[team, i]) > 1.0 + margin:
-                                draw_item(seed, t, i, lifted, x)
-                                value = exact_score(row, theta, beta, x)
-                        after = second_key(tie, i)
-                        if (value < last or (value == last and after < last_second)) and (
-                            value > own or (value == own and after > own_second)
-                        ):
-                            own, own_second = value, after
-                left = found - chose
-                key[team, lane] = own
-                second[team, lane] = own_second
-                stale = False
-            cuda.syncthreads()
-            if lane < LANES and own > -math.inf:
-                leads = True
-                for other in range(LANES):
-                    there = key[team, other]
-                    if there > own or (there == own and second[team, other] > own_second):
-                        leads = False
-                if leads:
-                    chosen[team, position] = int32(uint64(0xFFFFFFFF) - (own_second & uint64(0xFFFFFFFF)))
-                    values[team, position] = own
-                    last, last_second = own, own_second
-                    stale, left, chose = True, left - 1, chose + 1
-            cuda.syncthreads()
+        # The candidates, one for each lane; where there are more of them, lanes choose again and again.
+        if lane < LANES:
+            for i in range(lane, shelf, LANES):
+                if score[team, i] >= low:
+                    place = cuda.atomic.add(found, team, 1)
+                    if place < LANES:
+                        candidates[team, place] = i
+        cuda.syncthreads()
+        count = found[team]
+        own, own_second, item = -math.inf, uint64(0), 0
+        if lane < count and count <= LANES:
+            item = candidates[team, lane]
+            own, own_second = value_of(
+                best_list, seed, t, item, team, score, margin, row, theta, beta, x, candidates, count
+            )
+            key[team, lane] = own
+            second[team, lane] = own_second
+        cuda.syncthreads()
+        if lane < count and count <= LANES:
+            rank = 0
+            for other in range(count):
+                there = key[team, other]
+                if there > own or (there == own and second[team, other] > own_second):
+                    rank += 1
+            if rank < length:
+                chosen[team, rank] = item
+                values[team, rank] = own
+        if cuda.syncthreads_or(int32(1 if count > LANES else 0)) != 0:
+            choose_among_many(
+                best_list, seed, t, shelf if count > LANES else 0, team, lane, score, low, margin, row, theta, beta, x,
+                candidates, key, second, chosen, values,
+            )  # fmt: skip
 
     @cuda.jit(device=True)
     def factorise(row: Any, lambda_: float, upper: Any, root: Any, logs: Any, tid: int, with_root: bool) -> float:
@@ -306,6 +393,8 @@ def kernel(shape: Shape) -> Any:
         score = cuda.shared.array((teams, items), float32)
         true_score = cuda.shared.array((teams, items), float32)
         floors = cuda.shared.array(teams, float32)
+        found = cuda.shared.array(teams, int32)
+        candidates = cuda.shared.array((teams, LANES), int32)
         key = cuda.shared.array((teams, LANES), float64)
         second = cuda.shared.array((teams, LANES), uint64)
         chosen = cuda.shared.array((teams, length), int32)
@@ -363,9 +452,9 @@ def kernel(shape: Shape) -> Any:
                 score[team, i], true_score[team, i], _ = score_item(seed, t, i, theta32, truth32, root32, beta32)
             cuda.syncthreads()
             select(False, seed, t, shelf, team, lane, score, margin, row, theta, beta, x,
-                   floors, key, second, chosen, values)  # fmt: skip
+                   floors, found, candidates, key, second, chosen, values)  # fmt: skip
             select(True, seed, t, shelf, team, lane, true_score, off_truth / 2.0, row, truth, beta, x,
-                   floors, key, second, best, values)  # fmt: skip
+                   floors, found, candidates, key, second, best, values)  # fmt: skip
             shown = min(length, shelf)
             for position in range(lane, shown, width):
                 item = chosen[team, position]

@@ -88,6 +88,9 @@ def _written_out(d: int, lifted: bool) -> Any:
     """The same without loops, one line for each step, because only then do the features stay in registers."""
     free = d - lifted
     lines = ["def score(seed, round_, item, theta, truth, root, beta):", "square = zero"]
+    # Always 0, but the compiler cannot know: else it would load the root once for all items, into more registers
+    # than there are.
+    lines.append("o = u(item) >> u(30) << u(2)")
     for first in range(0, free, 4):
         lines.append(f"a, b, c, e = philox(seed, ITEMS, round_, item, {first // 4})")
         lines.append(f"x{first}, x{first + 1} = normal_pair(a, b)")
@@ -96,12 +99,12 @@ def _written_out(d: int, lifted: bool) -> Any:
     lines.append("scale = length / sqrt(square if square > tiny else tiny)")
     lines += [f"x{k} = x{k} * scale" for k in range(free)]
     lines += [f"x{k} = root_half" for k in range(free, d)]
-    lines.append("mean, true_mean, total = theta[0] * x0, truth[0] * x0, zero")
+    lines.append("mean, true_mean, total = theta[o] * x0, truth[o] * x0, zero")
     for k in range(1, d):
-        lines.append(f"mean, true_mean = fma(theta[{k}], x{k}, mean), fma(truth[{k}], x{k}, true_mean)")
+        lines.append(f"mean, true_mean = fma(theta[o + u({k})], x{k}, mean), fma(truth[o + u({k})], x{k}, true_mean)")
     for j in range(d):
-        lines.append(f"part = root[{j * (j + 1) // 2}] * x0")
-        lines += [f"part = fma(root[{j * (j + 1) // 2 + k}], x{k}, part)" for k in range(1, j + 1)]
+        lines.append(f"part = root[o + u({j * (j + 1) // 2})] * x0")
+        lines += [f"part = fma(root[o + u({j * (j + 1) // 2 + k})], x{k}, part)" for k in range(1, j + 1)]
         lines.append("total = fma(part, part, total)")
     lines.append("return mean + beta * sqrt(total), true_mean, total")
     names: dict[str, Any] = {
@@ -109,6 +112,7 @@ def _written_out(d: int, lifted: bool) -> Any:
         "normal_pair": streams.normal_pair,
         "ITEMS": streams.ITEMS,
         "fma": fma,
+        "u": np.uint64,
         "sqrt": math.sqrt,
         "zero": streams._ZERO,
         "tiny": streams._TINY,

@@ -448,7 +448,6 @@ def kernel(shape: Shape) -> Any:
                 t = int(first + order[run, cursor + team])
                 shelf = streams.shelf(seed, t, fewest, items)
             for i in range(lane, shelf, width):
-                cuda.threadfence_block()  # or the compiler loads the whole root ahead, into more registers than it has
                 score[team, i], true_score[team, i], _ = score_item(seed, t, i, theta32, truth32, root32, beta32)
             cuda.syncthreads()
             select(False, seed, t, shelf, team, lane, score, margin, row, theta, beta, x,
@@ -462,7 +461,6 @@ def kernel(shape: Shape) -> Any:
                 for k in range(d):
                     listed[team, position, k] = x[k, 0]
                 attraction[team, position] = weight(truth, x, 0)
-                cuda.threadfence_block()
                 _, _, widths[team, position] = score_item(seed, t, item, theta32, truth32, root32, beta32)
                 lucky[team, position] = streams.uniform(seed, streams.CLICK, t, item) < attraction[team, position]
             cuda.syncthreads()

@@ -1,7 +1,8 @@
 """What the CUDA engine does on this machine's GPU: equal Traces, every output written, seconds, and where they go.
 
 Run it where there is a GPU, with numpy and numba's CUDA target alone: python benchmarks/gpu.py
-Seeds are drawn afresh each time; outputs are poisoned before each run that is compared. Exits with 1 if a Trace differs.
+Seeds are drawn afresh each time; outputs are poisoned before each run that is compared. The exit code is 1 if a Trace
+differs from the exact engine's.
 """
 
 import os
@@ -36,8 +37,11 @@ from fedcascade.simulation.trace import Trace
 
 FIVE = ("fedc3ucb-h", "force-comm", "no-auxiliary", "fedlinucb", "fedind")
 MILLION, REPEATS = 1_000_000, 3
-WORKERS = min(8, os.cpu_count() or 1)
+PROCESSES = 8  # each with its own context, taking turns on the device
 BARS = {"one run": 1.0, "32 seeds": 6.0, "whole evaluation": 20.0}  # seconds
+
+
+Part = tuple[str, str, int]  # a setting of the paper, a system, a seed
 
 
 class Shape(NamedTuple):
@@ -104,7 +108,7 @@ def compare(shape: Shape, seed: int) -> list[tuple[str, ...]]:
     return rows
 
 
-def evaluation(first_seed: int) -> list[tuple[str, str, int]]:
+def evaluation(first_seed: int) -> list[Part]:
     """The paper's three settings, five systems and three runs: what each case is made of."""
     settings = ("J = 5", "J = 10", "ratings")
     return [(setting, name, first_seed + run) for run in range(3) for setting in settings for name in FIVE]
@@ -117,7 +121,7 @@ def build(setting: str, seed: int) -> Clustered:
     return Synthetic(clusters=int(setting.removeprefix("J = ")), seed=seed)
 
 
-def play(parts: Sequence[tuple[str, str, int]], rounds: int, checkpoints: int) -> list[tuple[int, int, float]]:
+def play(parts: Sequence[Part], rounds: int, checkpoints: int) -> list[tuple[int, int, float]]:
     """Some cases together; of each, how many exchanges and observations it had, and its regret."""
     cases = [Case(build(setting, seed), POLICIES[name], rounds, TopK(), checkpoints) for setting, name, seed in parts]
     traces = dict(cuda.simulate_all(cases))
@@ -201,16 +205,24 @@ def one_run(seed: int) -> tuple[float, dict[str, float]]:
     return median(plain[1:]), {name: median(part[name] for part in parts) for name in parts[0]}
 
 
-def spread(parts: Sequence[Any]) -> list[list[Any]]:
-    """Cases dealt to the workers."""
-    return [list(parts[worker::WORKERS]) for worker in range(min(WORKERS, len(parts)))]
-
-
-def in_workers(pool: ProcessPoolExecutor, parts: Sequence[Any], rounds: int, checkpoints: int) -> float:
+def in_processes(pools: Sequence[ProcessPoolExecutor], parts: Sequence[Part], rounds: int, checkpoints: int) -> float:
     """Seconds for all cases, in processes that share the device."""
+    cases = [Case(build("J = 5", 0), POLICIES[name], rounds, TopK()) for _, name, _ in parts]  # to deal them
+    shares = cuda.shares(cases, len(pools))
     started = time.perf_counter()
-    list(pool.map(play, spread(parts), [rounds] * WORKERS, [checkpoints] * WORKERS))
+    futures = [
+        pool.submit(play, [parts[number] for number in share], rounds, checkpoints)
+        for pool, share in zip(pools, shares, strict=False)
+    ]
+    for future in futures:
+        future.result()
     return time.perf_counter() - started
+
+
+def timed_in_processes(pools: Sequence[ProcessPoolExecutor], parts: Sequence[Part], checkpoints: int) -> float:
+    """The same a few times, once everything is compiled in every process."""
+    in_processes(pools, parts, 1_000, 1)
+    return median(in_processes(pools, parts, MILLION, checkpoints) for _ in range(REPEATS))
 
 
 def table(title: str, rows: Sequence[Sequence[str]]) -> None:
@@ -234,23 +246,25 @@ def main() -> int:
     """Everything, in one go."""
     cuda.check_device()
     device, seed = numba_cuda.get_current_device(), secrets.randbits(31)
-    print(f"{device.name.decode()}, {device.MULTIPROCESSOR_COUNT} multiprocessors; {os.cpu_count()} cores; "
+    name = device.name if isinstance(device.name, str) else device.name.decode()
+    print(f"{name}, {device.MULTIPROCESSOR_COUNT} multiprocessors; {os.cpu_count()} cores; "
           f"numba's CUDA target: {numba_cuda.implementation}; seed {seed}", flush=True)  # fmt: skip
-    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        compared = list(pool.map(compare, SHAPES, range(seed, seed + len(SHAPES))))
-        rows = [line for lines in compared for line in lines]
-        header = ("system", "features", "d", "items", "K", "rounds", "exchanges", "Trace and lists")
-        table("Traces of the device and of the exact engine, outputs poisoned before", [header, *rows])
-        limit, (alone, parts) = kernel_limit(seed), one_run(seed)
-        warm = [("J = 5", name, seed) for name in FIVE] * WORKERS
-        in_workers(pool, [warm[i : i + 5] for i in range(0, len(warm), 5)] and warm, 2_000, 1)
-        seeds = [("J = 10", "fedc3ucb-h", seed + run) for run in range(32)]
-        together = median(in_workers(pool, seeds, MILLION, 10) for _ in range(2))
-        whole = median(in_workers(pool, evaluation(seed), MILLION, 100) for _ in range(2))
+    pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in range(PROCESSES)]
+    compared = [
+        pool.submit(compare, shape, seed + n) for n, (pool, shape) in enumerate(zip(pools, SHAPES, strict=False))
+    ]
+    rows = [line for future in compared for line in future.result()]
+    header = ("system", "features", "d", "items", "K", "rounds", "exchanges", "Trace and lists")
+    table("Traces of the device and of the exact engine, outputs poisoned before", [header, *rows])
+    limit, (alone, parts) = kernel_limit(seed), one_run(seed)
+    together = timed_in_processes(pools, [("J = 10", "fedc3ucb-h", seed + run) for run in range(32)], 10)
+    whole = timed_in_processes(pools, evaluation(seed), 100)
+    for pool in pools:
+        pool.shutdown()
     print(f"\nkernel limit: {1e3 * limit:.1f} ms of the device for a million rounds without exchanges")
     header = ("what", "rounds", "time", "bar", "rounds/s", "share of the kernel limit")
     table(
-        f"Seconds, warm, medians; {WORKERS} processes but for one run",
+        f"Seconds, warm, medians of {REPEATS}; {PROCESSES} processes but for one run",
         [
             header,
             row("one run", alone, MILLION, limit),

@@ -29,6 +29,7 @@ from fedcascade.simulation.trace import Trace
 THREADS = 512  # of a block whose teams play different rounds
 THREADS_ANEW = 256  # of a block whose threads play one round together
 ROUNDS_PER_LAUNCH = 128  # of an agent, so that one that has nothing to say does not hold up those that have
+ROUNDS_OF_THE_SILENT = 2_048  # where nobody ever speaks
 SHARED_BYTES = 46_000  # what a block may use, less some for small things
 SQUADS = 3  # of runs of one shape
 TOGETHER = 64  # runs at a time
@@ -90,6 +91,20 @@ def simulate_all(cases: Sequence[Case], tell: Tell | None = None) -> Iterator[tu
                     squads.append(squad)
 
 
+def shares(cases: Sequence[Case], processes: int) -> list[list[int]]:
+    """The numbers of cases, dealt to processes that share the device.
+
+    Agents that decide anew in every round keep the device busy, and their runs fill it only together. The others
+    keep the host busy, with exchanges, and there processes help.
+    """
+    anew = [number for number, case in enumerate(cases) if isinstance(case.policy.decision, DownloadAndBuffer)]
+    others = sorted(set(range(len(cases))) - set(anew))
+    if processes == 1:
+        return [[*others, *anew]]
+    spread = processes - bool(anew)
+    return [share for share in [*(others[first::spread] for first in range(spread)), anew] if share]
+
+
 def _squads(runs: dict[int, Run]) -> "list[_Squad]":
     """Runs of one shape in a few squads; everything is compiled here."""
     shapes: dict[device.Shape, list[int]] = {}
@@ -132,6 +147,7 @@ class _Squad:
         self.shape = shape
         self.numbers, self.runs = list(runs), list(runs.values())
         self.stream, self.landed = cuda.stream(), cuda.event()
+        self.longest = ROUNDS_PER_LAUNCH if any(run.speaks for run in self.runs) else ROUNDS_OF_THE_SILENT
         self._allocate()
         with uncontracted():
             self.kernel = device.kernel(shape)
@@ -181,7 +197,7 @@ class _Squad:
         """Begin a run's next segment; returns whether there is one."""
         run = self.runs[place]
         own = slice(place * self.users, place * self.users + run.case.environment.users)
-        segment = run.begin(Places(*(column[own] for column in self.places)))
+        segment = run.begin(self.places.of(own))
         if segment is None:
             return False
         self.order[place, : segment.order.size] = segment.order
@@ -198,7 +214,7 @@ class _Squad:
         inbox[:, device.SLOT] = playing
         inbox[:, device.RUN] = playing // self.users
         inbox[:, device.BEGIN] = cursor
-        inbox[:, device.END] = np.minimum(places.until[playing], cursor + ROUNDS_PER_LAUNCH)
+        inbox[:, device.END] = np.minimum(places.until[playing], cursor + self.longest)
         inbox[:, device.FRESH] = fresh
         for block in np.flatnonzero(fresh).tolist():
             place, agent = divmod(int(playing[block]), self.users)

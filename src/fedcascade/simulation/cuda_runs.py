@@ -45,6 +45,10 @@ class Places(NamedTuple):
     may_speak: NDArray[np.int64]  # the first round in which it may speak; NOBODY if it has nothing to play
     fresh: NDArray[np.bool_]  # whether the device has not seen its download
 
+    def of(self, own: slice) -> "Places":
+        """Those of some agents."""
+        return Places(self.cursor[own], self.until[own], self.may_speak[own], self.fresh[own])
+
 
 class Run:
     """A run that is being played."""
@@ -69,6 +73,7 @@ class Run:
         self.bound = bounds.get(kernels.DETERMINANT, math.inf)
         self.p_scale = levels.get(kernels.AUXILIARY)
         self.doubling, self.always = kernels.DOUBLING in kinds, kernels.ALWAYS in kinds
+        self.speaks = bool(kinds)
         self.arrivals = [0] * case.environment.users  # before the segment
         self.queue: list[tuple[int, int, int]] = []
         self.ended = False

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, cast, get_args
 
 from fedcascade.checks import known
@@ -93,9 +94,11 @@ def simulate_together(cases: Sequence[Case], tell: Callable[[int], None] | None 
     Yields:
         The number of a case and its Trace, as each ends.
     """
-    from fedcascade.simulation import cuda  # numba's CUDA target is not needed by anybody else
+    # Nobody else needs numba's CUDA target.
+    from fedcascade.simulation import cuda
+    from fedcascade.simulation.cuda_device import check_device
 
-    cuda.check_device()
+    check_device()
     unknown = {number: cuda.unknown_part(case) for number, case in enumerate(cases)}
     known_ones = [number for number, part in unknown.items() if part is None]
     for which, trace in cuda.simulate_all([cases[number] for number in known_ones], tell):
@@ -107,8 +110,12 @@ def simulate_together(cases: Sequence[Case], tell: Callable[[int], None] | None 
             f"the cuda engine does not know the {unknown[number]} of {case.policy.name}: using the processor",
             stacklevel=2,
         )
-        yield number, _on_the_processor(case, None if tell is None else lambda rounds, done=done: tell(done + rounds))
+        yield number, _on_the_processor(case, None if tell is None else partial(_add, tell, done))
         done += case.rounds
+
+
+def _add(tell: Callable[[int], None], done: int, rounds: int) -> None:
+    tell(done + rounds)
 
 
 def _on_the_processor(case: Case, progress: Callable[[int], None] | None) -> Trace:

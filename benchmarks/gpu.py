@@ -1,8 +1,8 @@
 """What the CUDA engine does on this machine's GPU: equal Traces, every output written, seconds, and where they go.
 
-Run it where there is a GPU, with numpy and numba's CUDA target alone: python benchmarks/gpu.py
-Seeds are drawn afresh each time; outputs are poisoned before each run that is compared. The exit code is 1 if a Trace
-differs from the exact engine's.
+Run it where there is a GPU, with numpy and numba's CUDA target alone: python benchmarks/gpu.py (or parts of it: equal,
+times, small). Seeds are drawn afresh each time, and outputs are poisoned before each run that is compared. Times are
+those of runs whose code is compiled and whose worlds are built. The exit code is 1 if a Trace differs.
 """
 
 import os
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from multiprocessing import get_context
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import numpy as np
 from numba import cuda as numba_cuda
 
 from fedcascade.environments.clustered import Clustered
-from fedcascade.environments.matrices import generated_ratings, triplets_of
+from fedcascade.environments.matrices import Triplets, generated_ratings, triplets_of
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.decisions import LastDownload
@@ -30,6 +31,7 @@ from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation import cuda, exact
+from fedcascade.simulation.cuda_device import check_device
 from fedcascade.simulation.cuda_runs import Run
 from fedcascade.simulation.desk import Desk
 from fedcascade.simulation.stage import Case
@@ -114,10 +116,17 @@ def evaluation(first_seed: int) -> list[Part]:
     return [(setting, name, first_seed + run) for run in range(3) for setting in settings for name in FIVE]
 
 
+@cache
+def triplets() -> Triplets:
+    """Generated ratings."""
+    return triplets_of(generated_ratings())
+
+
+@cache
 def build(setting: str, seed: int) -> Clustered:
     """A world of the paper's evaluation."""
     if setting == "ratings":
-        return Ratings(triplets_of(generated_ratings()), preset="paper", seed=seed)
+        return Ratings(triplets(), preset="paper", seed=seed)
     return Synthetic(clusters=int(setting.removeprefix("J = ")), seed=seed)
 
 
@@ -207,22 +216,26 @@ def one_run(seed: int) -> tuple[float, dict[str, float]]:
 
 def in_processes(pools: Sequence[ProcessPoolExecutor], parts: Sequence[Part], rounds: int, checkpoints: int) -> float:
     """Seconds for all cases, in processes that share the device."""
-    cases = [Case(build("J = 5", 0), POLICIES[name], rounds, TopK()) for _, name, _ in parts]  # to deal them
-    shares = cuda.shares(cases, len(pools))
+    dealt = cuda.shares([Case(build("J = 5", 0), POLICIES[name], rounds, TopK()) for _, name, _ in parts], len(pools))
     started = time.perf_counter()
-    futures = [
-        pool.submit(play, [parts[number] for number in share], rounds, checkpoints)
-        for pool, share in zip(pools, shares, strict=False)
-    ]
-    for future in futures:
-        future.result()
+    for batch in dealt:
+        futures = [
+            pool.submit(play, [parts[number] for number in share], rounds, checkpoints)
+            for pool, share in zip(pools, batch, strict=False)
+        ]
+        for future in futures:
+            future.result()
     return time.perf_counter() - started
 
 
 def timed_in_processes(pools: Sequence[ProcessPoolExecutor], parts: Sequence[Part], checkpoints: int) -> float:
     """The same a few times, once everything is compiled in every process."""
     in_processes(pools, parts, 1_000, 1)
-    return median(in_processes(pools, parts, MILLION, checkpoints) for _ in range(REPEATS))
+    seconds = []
+    for _ in range(REPEATS):
+        seconds.append(in_processes(pools, parts, MILLION, checkpoints))
+        print(f"  {len(parts)} runs of a million rounds: {seconds[-1]:.2f} s", flush=True)
+    return median(seconds)
 
 
 def table(title: str, rows: Sequence[Sequence[str]]) -> None:
@@ -242,42 +255,54 @@ def row(what: str, seconds: float, rounds: int, limit: float) -> tuple[str, ...]
             f"{rounds / seconds / 1e6:.1f} M/s", f"{share:.0%}")  # fmt: skip
 
 
-def main() -> int:
-    """Everything, in one go."""
-    cuda.check_device()
+def equal(pools: Sequence[ProcessPoolExecutor], seed: int) -> bool:
+    """Compare all shapes, and show it."""
+    compared = [pool.submit(compare, shape, seed) for pool, shape in zip(pools, SHAPES, strict=False)]
+    rows = [line for future in compared for line in future.result()]
+    header = ("system", "features", "d", "items", "K", "rounds", "exchanges", "Trace and lists")
+    table("Traces of the device and of the exact engine, outputs poisoned before", [header, *rows])
+    return not any("DIFFERENT" in line for line in rows)
+
+
+def times(pools: Sequence[ProcessPoolExecutor], seed: int) -> None:
+    """Measure, and show it."""
+    limit = kernel_limit(seed)
+    print(f"\nkernel limit: {1e3 * limit:.1f} ms of the device for a million rounds without exchanges", flush=True)
+    alone, parts = one_run(seed)
+    lines = [(name, f"{1e3 * value:.0f} ms") for name, value in parts.items()]
+    table("Where one run's time goes: the device by its events, the rest by the host's clock", lines)
+    header = ("what", "rounds", "time", "bar", "rounds/s", "share of the kernel limit")
+    title = f"Seconds, warm, medians of {REPEATS}; {PROCESSES} processes but for one run"
+    table(title, [header, row("one run", alone, MILLION, limit)])
+    together = timed_in_processes(pools, [("J = 10", "fedc3ucb-h", seed + run) for run in range(32)], 10)
+    table(title, [header, row("32 seeds", together, 32 * MILLION, limit)])
+    whole = timed_in_processes(pools, evaluation(seed), 100)
+    table(title, [header, row("whole evaluation", whole, 45 * MILLION, limit)])
+
+
+def small(seed: int) -> bool:
+    """One small comparison within this process, for compute-sanitizer."""
+    rows = compare(Shape(5, (13, 40), 4, users=4, rounds=200), seed)
+    table("A small world", rows)
+    return not any("DIFFERENT" in line for line in rows)
+
+
+def main(chosen: Sequence[str]) -> int:
+    """Everything in one go, or what is named: equal, times, small."""
+    check_device()
     device, seed = numba_cuda.get_current_device(), secrets.randbits(31)
     name = device.name if isinstance(device.name, str) else device.name.decode()
     print(f"{name}, {device.MULTIPROCESSOR_COUNT} multiprocessors; {os.cpu_count()} cores; "
           f"numba's CUDA target: {numba_cuda.implementation}; seed {seed}", flush=True)  # fmt: skip
-    pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in range(PROCESSES)]
-    compared = [
-        pool.submit(compare, shape, seed + n) for n, (pool, shape) in enumerate(zip(pools, SHAPES, strict=False))
-    ]
-    rows = [line for future in compared for line in future.result()]
-    header = ("system", "features", "d", "items", "K", "rounds", "exchanges", "Trace and lists")
-    table("Traces of the device and of the exact engine, outputs poisoned before", [header, *rows])
-    limit, (alone, parts) = kernel_limit(seed), one_run(seed)
-    together = timed_in_processes(pools, [("J = 10", "fedc3ucb-h", seed + run) for run in range(32)], 10)
-    whole = timed_in_processes(pools, evaluation(seed), 100)
+    os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # of processes
+    pools = [ProcessPoolExecutor(1, get_context("spawn")) for _ in range(PROCESSES)]  # they start when they are used
+    good = ("equal" not in chosen or equal(pools, seed)) and ("small" not in chosen or small(seed))
+    if "times" in chosen:
+        times(pools, seed)
     for pool in pools:
         pool.shutdown()
-    print(f"\nkernel limit: {1e3 * limit:.1f} ms of the device for a million rounds without exchanges")
-    header = ("what", "rounds", "time", "bar", "rounds/s", "share of the kernel limit")
-    table(
-        f"Seconds, warm, medians of {REPEATS}; {PROCESSES} processes but for one run",
-        [
-            header,
-            row("one run", alone, MILLION, limit),
-            row("32 seeds", together, 32 * MILLION, limit),
-            row("whole evaluation", whole, 45 * MILLION, limit),
-        ],
-    )
-    table(
-        "Where one run's time goes, each measured by itself",
-        [(name, f"{1e3 * value:.0f} ms") for name, value in parts.items()],
-    )
-    return int(any("DIFFERENT" in line for line in rows))
+    return int(not good)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:] or ["equal", "times"]))

@@ -91,18 +91,17 @@ def simulate_all(cases: Sequence[Case], tell: Tell | None = None) -> Iterator[tu
                     squads.append(squad)
 
 
-def shares(cases: Sequence[Case], processes: int) -> list[list[int]]:
-    """The numbers of cases, dealt to processes that share the device.
+def shares(cases: Sequence[Case], processes: int) -> list[list[list[int]]]:
+    """The numbers of cases, dealt to processes that share the device: a share for each, one batch after another.
 
-    Agents that decide anew in every round keep the device busy, and their runs fill it only together. The others
-    keep the host busy, with exchanges, and there processes help.
+    Agents that speak keep the host busy with exchanges, and there processes help. Agents that decide anew in every
+    round keep the device busy, and their runs fill it only together. Processes take turns on a device, so such runs
+    would hold up those of other processes: they come last, in one share.
     """
     anew = [number for number, case in enumerate(cases) if isinstance(case.policy.decision, DownloadAndBuffer)]
     others = sorted(set(range(len(cases))) - set(anew))
-    if processes == 1:
-        return [[*others, *anew]]
-    spread = processes - bool(anew)
-    return [share for share in [*(others[first::spread] for first in range(spread)), anew] if share]
+    batches = [[others[first::processes] for first in range(min(processes, len(others)))], [anew] if anew else []]
+    return [batch for batch in batches if batch]
 
 
 def _squads(runs: dict[int, Run]) -> "list[_Squad]":

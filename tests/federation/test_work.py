@@ -11,7 +11,7 @@ from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
-from fedcascade.learning.linear import inverse_root
+from fedcascade.learning.linear import ridge
 from fedcascade.learning.statistics import Statistics
 
 AGENTS, D = 300, 6
@@ -38,14 +38,14 @@ def work() -> Iterator[Work]:
         counted.searches += 1
         return real(edges, members)
 
-    def factorise(upper: np.ndarray, real=inverse_root) -> np.ndarray:
+    def factorise(gram: np.ndarray, moment: np.ndarray, lambda_: float, real=ridge) -> tuple[np.ndarray, ...]:
         counted.factorisations += 1
-        return real(upper)
+        return real(gram, moment, lambda_)
 
     with (
         patch.object(Holdings, "total", total),
         patch.object(grouping, "components", components),
-        patch("fedcascade.learning.linear.inverse_root", factorise),
+        patch("fedcascade.learning.linear.ridge", factorise),
     ):
         yield counted
 

@@ -22,6 +22,7 @@ from statistics import median, quantiles
 
 import peers
 import plain_numpy
+import plain_systems
 from rich.console import Console
 from rich.table import Table
 
@@ -94,6 +95,8 @@ class Paused:
 def engine(system: str, kind: str, threads: int, warm_up: int, pause: int) -> Contestant:
     """An engine of ours; its run is long enough never to end."""
     row, world = policy(system), Synthetic()
+    if system == "dislinucb":  # the formula would take the length of this endless run
+        row = row.tuned(budget=plain_systems.BUDGET)
 
     def play(progress: Callable[[int], None]) -> object:
         return simulate(world, row, rounds=2**40, engine=kind, threads=threads, checkpoints=1, progress=progress)
@@ -116,6 +119,10 @@ def contestants(scale: float) -> list[Contestant]:
         found.append(Contestant(system, NUMPY, int(10_000 * scale), counted(loop(slow), slow)))
         found.append(engine(system, "reference", 1, int(3_000 * scale), int(1_000 * scale)))
         found += [engine(system, "exact", threads, int(100_000 * scale), fast) for threads in THREADS]
+    for system, loop in (("c3-ucb", plain_systems.c3_ucb), ("dislinucb", plain_systems.dislinucb)):
+        slow, fast = int(1_500 * scale), int(20_000 * scale)
+        found.append(Contestant(system, NUMPY, int(10_000 * scale), counted(loop(slow), slow)))
+        found.append(engine(system, "exact", 1, int(100_000 * scale), fast))  # in the order of time, so on one core
     few = max(20, int(60 * scale))
     for name in peers.installed():
         loop = peers.play(name, Synthetic(), few)
@@ -226,7 +233,10 @@ def show_bars(ratios: dict[tuple[str, str], float], million: float) -> None:
     bars = [
         ("fedc3ucb-h, exact, 1 thread, x NumPy", ratios["fedc3ucb-h", "exact, 1 thread"], 25.0),
         ("fedc3ucb-h, exact, 2 threads, x NumPy", ratios.get(("fedc3ucb-h", "exact, 2 threads"), float("nan")), 45.0),
-        ("fedind, exact, 1 thread, x NumPy", ratios["fedind", "exact, 1 thread"], 10.0),
+        *(
+            (f"{system}, exact, 1 thread, x NumPy", ratios[system, "exact, 1 thread"], 10.0)
+            for system in ("fedind", "c3-ucb", "dislinucb")
+        ),
     ]
     for what, reached, bar in bars:
         print(f"{'ok' if reached >= bar else 'not met':8} {what}: {reached:.1f} (bar: at least {bar:g})")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcascade import Synthetic, TopK, policy
-from fedcascade.compiled import compiled
+from fedcascade.compiled import bare
 from fedcascade.environments import streams
 from fedcascade.simulation import exact, kernels, lists
 from fedcascade.simulation.stage import set_stage
@@ -23,68 +23,75 @@ from fedcascade.simulation.stage import set_stage
 WARM_UP, ROUNDS, TURNS = 100_000, 4_096, 25
 
 
-@compiled
-def philox(world, first, block):
+@bare
+def philox(world, first, scratch):
     """The random words of every item."""
+    count = scratch.columns.shape[1]
     for t in range(first, first + ROUNDS):
+        streams._share(world.seed, streams.ITEMS, t, 0, count, scratch.draft)
         for group in range((world.thetas.shape[1] - world.lifted + 3) // 4):
-            streams._blocks_into(world.seed, streams.ITEMS, t, group, block)
+            streams._words_into(world.seed, t, group, count, scratch.draft)
 
 
-@compiled
+@bare
 def normals(world, first, scratch):
     """The same and Box-Muller."""
+    rows = scratch.columns[: world.thetas.shape[1] - world.lifted]
     for t in range(first, first + ROUNDS):
-        streams.normals_into(world.seed, streams.ITEMS, t, scratch.columns[: world.thetas.shape[1] - world.lifted])
+        streams._block_into(world.seed, streams.ITEMS, t, 0, rows, scratch.draft)
 
 
-@compiled
+@bare
 def items(world, first, scratch):
     """The same, of length 1."""
+    columns = scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
+        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
 
 
-@compiled
-def filtered(world, first, scratch, beta):
+@bare
+def filtered(world, rules, first, scratch, beta):
     """The same, scored in single precision."""
+    columns = scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
-        lists._filter(scratch.columns, np.float32(beta), scratch)
+        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
+        lists.filter_items(world.most_items, rules.length, beta, scratch)
 
 
-@compiled
+@bare
 def chosen(world, rules, one, first, scratch, margin):
     """The same, and the list."""
-    beta = one.numbers[kernels.BETA]
+    beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
+        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
+        lists.filter_items(world.most_items, rules.length, beta, scratch)
         lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
 
 
-@compiled
+@bare
 def judged(world, rules, one, theta, first, scratch, margin):
     """The same, and the best list."""
-    beta = one.numbers[kernels.BETA]
+    beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, scratch.columns[: world.thetas.shape[1]], world.lifted)
+        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
+        lists.filter_items(world.most_items, rules.length, beta, scratch)
         lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
         lists.best_reward(theta, world.most_items, rules.length, scratch)
 
 
-@compiled
+@bare
 def played(world, rules, one, theta, window, scratch, margin):
     """The same, clicked and learned."""
     for t in range(window.first, window.first + ROUNDS):
         kernels._play(world, rules, theta, one, window, scratch, t, margin)
 
 
-@compiled
+@bare
 def triggered(world, rules, one, theta, window, scratch, margin, anew):
     """The same, whether the agent speaks (which empties its buffer here), and perhaps what it decides with next."""
     for t in range(window.first, window.first + ROUNDS):
         kernels._play(world, rules, theta, one, window, scratch, t, margin)
-        if kernels._fires(world.seed, rules, one, t) >= 0:
+        if kernels._fires(world.seed, rules, one, scratch, t) >= 0:
             one.buffer_gram[:] = 0.0
             one.numbers[kernels.TAUGHT] = 0.0
         if anew:
@@ -109,14 +116,13 @@ def loops(engine: exact._Engine, first: int) -> dict[str, Callable[[], object]]:
     scratch.true_theta[: theta.size] = theta
     margin = lists.load(one.theta, one.root, one.numbers[kernels.BETA], scratch)
     window = engine._window(first, np.zeros(ROUNDS, np.int64))
-    block = np.empty((4, scratch.truth.size), np.uint32)
     state = (world, rules, one, theta, window, scratch, margin)
     return {
-        "drawing items: Philox": lambda: philox(world, first, block),
+        "drawing items: Philox": lambda: philox(world, first, scratch),
         "drawing items: Box-Muller": lambda: normals(world, first, scratch),
         "drawing items: to length 1": lambda: items(world, first, scratch),
         "filter: all scores and true weights in single precision": lambda: filtered(
-            world, first, scratch, one.numbers[kernels.BETA]
+            world, rules, first, scratch, one.numbers[kernels.BETA]
         ),
         "list: candidates, exact scores of close ones, top K": lambda: chosen(
             world, rules, one, first, scratch, margin

@@ -8,10 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedcascade.experiments.paper import TEN, shipped
+from fedcascade.experiments.paper import TEN
 from fedcascade.experiments.plan import changed
 from fedcascade.experiments.runner import execute
 from fedcascade.experiments.schedulers import cores, local
+from fedcascade.experiments.shipped import shipped
 
 ROUNDS, SEEDS = 100_000, range(2)
 

@@ -1,6 +1,6 @@
 """Every system of Table 1 over 3 seeds: 300,000 rounds with J = 10 clusters, and J = 1 at 100,000 rounds.
 
-Run it with ``make table1``; it takes about half an hour on 2 cores. All systems get lambda 4 and beta 5; other
+Run it with ``make table1``; it takes about three minutes on 2 cores. All systems get lambda 4 and beta 5; other
 constants are their own. What was measured goes to .cache/table1.json, which ``make docs`` turns into tables
 and figures. A run that is there already is not played again.
 """

@@ -232,6 +232,8 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small(items="9-4"), "items"),
         (small(items="4-9-12"), "items"),
         (small(items="-4"), "items"),
+        (small("--gap", "0"), "gap"),
+        (small("--drift", "0"), "drift"),
         (small("--seed", "-1"), "seed"),
         (small("--seed", "18446744073709551616"), "seed"),
         (small("--seed", "1.5"), "seed"),
@@ -255,6 +257,23 @@ def test_bad_input_is_one_line_that_names_the_parameter(
     capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
     assert named in refusal(capsys, arguments)
+
+
+def test_the_number_of_local_servers_changes_who_can_be_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    def found(servers: str) -> dict[str, Any]:
+        options = ("--policy", "phase-fclub", "--local-servers", servers, "--beta", "1", "--alpha-d", "0.5")
+        (result,) = results(capsys, small(*options, rounds="3000"))
+        return result
+
+    one, each_its_own = found("1"), found("6")
+    assert one["communications"] != each_its_own["communications"]
+
+
+def test_close_and_drifting_clusters_are_other_worlds(capsys: pytest.CaptureFixture[str]) -> None:
+    usual, close, drifting = (
+        results(capsys, small(*options))[0] for options in ((), ("--gap", "0.3"), ("--drift", "50"))
+    )
+    assert len({usual["regret"], close["regret"], drifting["regret"]}) == 3
 
 
 def test_bad_input_of_a_later_policy_prints_no_earlier_result(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,9 +36,11 @@ MEANING = {
     "gamma_u": "an agent uploads when its determinant has grown beyond this ratio; 1 is always, inf is never",
     "gamma_d": "the server pushes to an agent whose determinant is behind by more than this ratio",
     "budget": "D: items since the last synchronisation times the growth of the log-determinant",
-    "hurdle": "the evidence, a log Bayes factor, that it takes to join a group",
+    "hurdle": "the log-odds, before any data, that a user belongs to no given group",
+    "sweeps": "how often a walk through partitions comes by each agent that it visits",
+    "visits": "how many other agents a walk visits; all, if there are not more",
     "variance": "sigma^2, the noise of a click that the evidence assumes",
-    "prior": "sigma^2 / tau^2, where theta ~ N(0, tau^2 I) before any data",
+    "length": "how long a theta is expected to be, before any data",
     "local_servers": "how many local servers the agents are dealt out to",
     "noise": "R of the self-normalised bound that gives beta",
     "delta": "one less the confidence of that bound",
@@ -83,10 +85,10 @@ all alike, it is the paper's system without its graph and its random exchanges, 
 alone, but the answer is the sum over those who may be alike: the connected component of a graph that starts complete
 and loses an edge when the data of two users refute it. Beside the exchanges that the determinant asks for there are
 rare random ones, so that the server hears of everybody soon enough.""",
-    "fedc3ucb-e": """Ours, for deployment with a small beta. Users start apart. When an agent uploads, the server looks
-for the group of which the data say that one theta explains both: the log Bayes factor of one theta against two must
-pass the hurdle, and the agent joins the group with the most evidence, or stays alone. It may move at each of its
-uploads. Agents decide with their download and with their own data since, so they can speak more rarely.""",
+    "fedc3ucb-e": """Ours, for deployment with a small beta. Early on nobody can tell who is alike, so the server does
+not guess. It walks through the partitions that the data allow, each as often as it is probable, and an agent that
+uploads gets its own statistics and, of everybody else's, as much as they are probably of its group. Agents decide with
+their download and with their own data since, so they can speak more rarely.""",
     "fedind": "Every agent learns alone, in every round, and never speaks: the yardstick of what sharing is worth.",
     "force-comm": "The paper's system with an exchange at an agent's 1st, 2nd, 4th... arrival in place of random ones.",
     "no-auxiliary": "The paper's system without random exchanges.",

@@ -10,6 +10,11 @@ from numba.extending import intrinsic, overload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+# Said in both cases: without a word, a function would be compiled as its first caller happened to be.
+_COUNTING: dict[str, Any] = {"_nrt": True}
+_NOT_COUNTING: dict[str, Any] = {"_nrt": False}
+
 
 def compiled(function: Function) -> Function:
     """Compile with numba: cached on disk, no fastmath, free of the interpreter lock.
@@ -18,16 +23,16 @@ def compiled(function: Function) -> Function:
     width of the processor or on which engine calls the function. Where a product and a sum are to be
     rounded once, the code says so with ``fma``.
     """
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(Function, numba.njit(**_OPTIONS, **_COUNTING)(function))
 
 
-def approximate(function: Function) -> Function:
-    """Compile with contraction and reassociation: faster, but the last bits depend on the processor.
+def bare(function: Function) -> Function:
+    """Compile likewise, without counting references to arrays, which would take longer than a short function does.
 
-    Only for filters whose result is used with a margin and then computed again by ``compiled`` code.
+    Such a function neither makes arrays nor returns them, and calls nothing that returns them. Compiling it
+    fails if it makes one; the rest is up to its author.
     """
-    loose = {"contract", "reassoc", "nsz"}
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=loose)(function))
+    return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING)(function))
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:

@@ -70,7 +70,7 @@ def test_the_paper_s_preset_is_the_paper_s_lineage() -> None:
     items = made.items(3)
     np.testing.assert_allclose(items[:, -1], 0.5**0.5, rtol=1e-6)
     fresh = np.empty((6, 30), np.float32)
-    streams.unit_items_into(np.uint64(1), 3, fresh, True)
+    streams.unit_items_into(np.uint64(1), 3, fresh, True, streams.make_draft())
     np.testing.assert_array_equal(items, fresh.T)
 
 
@@ -156,7 +156,7 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, Any], named: str
 
 def drawn(seed: int, round_: int, items: int, catalogue: np.ndarray) -> np.ndarray:
     out = np.full((len(catalogue), items), np.nan, np.float32)
-    streams.items_into(np.uint64(seed), round_, out, False, catalogue)
+    streams.items_into(np.uint64(seed), round_, out, False, catalogue, streams.make_draft())
     return out
 
 

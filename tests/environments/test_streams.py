@@ -27,7 +27,7 @@ def normals(seed: int, stream: int, round_: int, coordinates: int, items: int) -
 
 def unit_items(seed: int, round_: int, dimension: int, items: int, lifted: bool) -> NDArray[np.float32]:
     out = np.full((dimension, items), np.nan, np.float32)
-    streams.unit_items_into(np.uint64(seed), round_, out, lifted)
+    streams.unit_items_into(np.uint64(seed), round_, out, lifted, streams.make_draft())
     return out
 
 
@@ -247,7 +247,7 @@ def test_items_have_length_one(seed: int, round_: int, dimension: int, items: in
 
 def test_an_item_without_direction_is_no_nan() -> None:
     nothing = np.zeros((3, 5), np.float32)
-    streams._resize(nothing, np.float32(1))
+    streams._resize(nothing, 0, np.zeros(5, np.float32), np.float32(1))
     assert np.all(nothing == 0)
 
 

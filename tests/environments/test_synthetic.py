@@ -235,3 +235,44 @@ def test_the_largest_worlds_that_can_be_are_accepted() -> None:
     assert np.unique(world(clusters=6, features="gaussian").clusters).size == 6
     assert np.unique(world(clusters=12, directions="random").clusters).size == 12
     assert world(seed=2**64 - 1).items(1).shape == (8, 6)
+
+
+@pytest.mark.parametrize("features", ["lifted", "gaussian"])
+@pytest.mark.parametrize("gap", [0.3, 0.9])
+def test_a_gap_is_the_distance_between_any_two_clusters(features: str, gap: float) -> None:
+    thetas = cluster_thetas(world(clusters=4, features=features, gap=gap))
+    np.testing.assert_allclose(np.linalg.norm(thetas, axis=1), 1.0, rtol=1e-12)
+    distances = np.linalg.norm(thetas[:, None] - thetas[None], axis=2)
+    np.testing.assert_allclose(distances, gap * (1 - np.eye(4)), atol=1e-12)
+
+
+def test_gaps_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match="gap"):
+        world(gap=1.2)  # further than orthogonal directions are
+    with pytest.raises(ValueError, match="gap"):
+        world(gap=0.0)
+    with pytest.raises(ValueError, match="clusters must be < 5"):
+        world(gap=0.5, clusters=5)
+
+
+def test_a_drift_parts_every_second_user_of_a_cluster() -> None:
+    steady, drifting = world(clusters=2), world(clusters=2, drift=50)
+    np.testing.assert_array_equal(drifting.thetas_in(49), steady.thetas)
+    moved = np.any(drifting.thetas_in(50) != steady.thetas, axis=1)
+    assert moved.sum() == 6
+    for cluster in range(2):
+        assert moved[steady.clusters == cluster].sum() == 3
+    for one in range(12):  # the clusters are those of the end
+        for other in range(12):
+            alike = np.array_equal(drifting.thetas_in(50)[one], drifting.thetas_in(50)[other])
+            assert alike == (drifting.clusters[one] == drifting.clusters[other])
+    features = drifting.items(50)
+    user = int(np.flatnonzero(moved)[0])
+    assert not np.array_equal(drifting.weights(49, user, features), drifting.weights(50, user, features))
+
+
+def test_zipf_arrivals_fall_like_one_over_rank() -> None:
+    seen = np.bincount(world(arrivals="zipf").arrivals(1, 60_000), minlength=12)
+    np.testing.assert_allclose(seen / seen.sum(), (1 / np.arange(1, 13)) / (1 / np.arange(1, 13)).sum(), atol=0.01)
+    with pytest.raises(ValueError, match="arrivals"):
+        world(arrivals="zip")

@@ -60,6 +60,9 @@ def test_a_table_and_then_a_report(played: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "words"),
     [
         (["experiment", "nowhere.toml"], "plan 'nowhere.toml' not found"),
+        (["experiment", "beyond"], "beyond-paper, figure-1a"),
+        (["experiment", "plan.toml", "--ratings", "plan.toml"], "--ratings: plan 'plan.toml' has no environment"),
+        (["experiment", "figure-1d", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
         (["experiment"], "PLAN"),
         (["experiment", "plan.toml", "--jobs", "0"], "jobs"),
         (["experiment", "plan.toml", "--format", "xml"], "--format"),

@@ -3,11 +3,14 @@
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from fedcascade.cli.experiments import SHIPPED
 from fedcascade.experiments.jobs import runs_of
 from fedcascade.experiments.locate import line_of
-from fedcascade.experiments.plan import Plan, changed, load_plan, read_plan
+from fedcascade.experiments.plan import Plan, changed, load_plan, read_plan, systems_in
+from fedcascade.experiments.shipped import find_plan, names, shipped, takes_ratings, with_ratings
 from fedcascade.experiments.worlds import RatingsWorld, SyntheticWorld
 from fedcascade.federation.policies import POLICIES
 
@@ -191,3 +194,94 @@ def test_changed_plans_keep_checkpoints_within_rounds() -> None:
     assert isinstance(plan, Plan)
     assert (plan.rounds, plan.checkpoints, plan.seeds) == (4, 4, (0, 1, 2))
     assert plan.environments[0].world == SyntheticWorld(users=6, clusters=2)
+
+
+def where(*patterns: str) -> str:
+    """The good plan, whose last policy plays in some environments only."""
+    listed = ", ".join(f'"{pattern}"' for pattern in patterns)
+    return GOOD.replace('file = "ratings.csv"\n', "") + f"on = [{listed}]\n"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "environments"),
+    [
+        (["even*"], {"even clusters=2", "even clusters=3"}),
+        (["*=3", "rated"], {"even clusters=3", "rated"}),
+        (["*"], {"even clusters=2", "even clusters=3", "rated"}),
+    ],
+)
+def test_a_policy_plays_where_its_patterns_say(patterns: list[str], environments: set[str]) -> None:
+    plan = read_plan(where(*patterns))
+    assert {run.environment for run in runs_of([plan]) if run.system == "FedLinUCB"} == environments
+    assert {run.environment for run in runs_of([plan]) if run.job.policy == "fedind"} == {
+        place.name for place in plan.environments
+    }
+
+
+def test_a_pattern_may_be_a_name_with_brackets() -> None:
+    text = where("even clusters=[4, 2]").replace("clusters = [2, 3]", "clusters = [[4, 2], [3, 3]]")
+    assert {run.environment for run in runs_of([read_plan(text)]) if run.system == "FedLinUCB"} == {
+        "even clusters=[4, 2]"
+    }
+
+
+def test_a_label_may_stand_in_two_environments_for_different_constants() -> None:
+    text = where("rated") + '[[policies]]\nname = "fedlinucb"\nlabel = "FedLinUCB"\non = ["even*"]\n'
+    plan = read_plan(text)
+    assert [system.label for system in systems_in(plan, "rated")][-1] == "FedLinUCB"
+    with pytest.raises(ValueError, match="distinct names, got FedLinUCB twice"):
+        read_plan(text.replace('on = ["even*"]', 'on = ["even*", "rat*"]'))
+
+
+@pytest.mark.parametrize(
+    ("patterns", "words"),
+    [(["evn*"], "on: 'evn\\*' is none of the environments: even clusters=2; "), ([], "length >= 1"), (["Even*"], "on")],
+)
+def test_a_pattern_that_fits_nothing_is_refused_with_its_line(patterns: list[str], words: str) -> None:
+    with pytest.raises(ValueError, match=rf"^plan line 24: .*{words}"):
+        read_plan(where(*patterns))
+
+
+def test_an_environment_without_a_policy_is_refused_with_its_line() -> None:
+    text = where("even*").replace("grid = { beta", 'on = ["even*"]\ngrid = { beta')
+    with pytest.raises(ValueError, match=r"^plan line 12: no policy plays in environment 'rated'"):
+        read_plan(text)
+
+
+def test_a_manifest_from_before_patterns_is_read() -> None:
+    plan = read_plan(GOOD)
+    old = msgspec.to_builtins(plan)
+    for system in old["systems"]:
+        del system["on"]
+    assert msgspec.convert(old, Plan) == plan
+
+
+def test_a_constant_that_follows_from_the_problem_stays_with_the_policy() -> None:
+    text = where("*").replace('"fedlinucb"\nlabel = "FedLinUCB"', '"dislinucb"')
+    run = runs_of([read_plan(text)])[-1]
+    assert "budget" not in run.job.constants
+    assert len(run.job.key) == 20
+
+
+def test_shipped_plans_are_found_by_name_and_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in names():
+        assert find_plan(Path(name)) == shipped(name)
+        assert name in SHIPPED.split(", ")
+    assert len(names()) == len(SHIPPED.split(", "))
+    Path("beyond-paper").mkdir()  # as a folder of results may be called
+    assert find_plan(Path("beyond-paper")).name == "beyond-paper"
+    Path("figure-1a").write_text(GOOD)
+    assert find_plan(Path("figure-1a")).name == "good"
+    with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(names())}"):
+        find_plan(Path("beyond"))
+
+
+def test_a_ratings_file_is_for_environments_that_name_none(tmp_path: Path) -> None:
+    named = read_plan(GOOD, folder=tmp_path)
+    assert not takes_ratings(named)
+    assert with_ratings(named, tmp_path / "other.csv") == named
+    plan = with_ratings(shipped("beyond-paper"), tmp_path / "other.csv")
+    assert [place.world.file for place in plan.environments if isinstance(place.world, RatingsWorld)] == [
+        str(tmp_path / "other.csv")
+    ]

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from fedcascade.federation.evidence import Evidence, evidence
+from fedcascade.federation.grouping import Groups
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
 
@@ -55,23 +56,76 @@ def test_evidence_is_zero_without_data_and_tells_equals_from_unequals() -> None:
     assert factor(east, west) < -100.0
 
 
-def test_agents_start_apart_join_their_like_and_sums_stay_right() -> None:
-    holdings = Holdings(6, 4, 4.0)
-    groups = Evidence().begin(holdings, None)
-    assert len(set(groups.labels.tolist())) == 6
-    thetas = [lifted(1, 0, 0), lifted(0, -1, 0)]
-    for step in range(60):
-        agent = step % 6
-        upload = gathered(*drawn(thetas[agent % 2], 100, step))
+def spoken(thetas: list[np.ndarray], uploads: int, rows: int, rule: Evidence) -> tuple[Holdings, Groups]:
+    """A server's state after agents with these thetas spoke in turn."""
+    holdings = Holdings(len(thetas), thetas[0].size, 4.0)
+    groups = rule.begin(holdings, None)
+    assert len(set(groups.labels.tolist())) == len(thetas)
+    for step in range(uploads):
+        agent = step % len(thetas)
+        upload = gathered(*drawn(thetas[agent], rows, step))
         holdings.add(agent, upload)
         groups.add(agent, upload)
-        for other in range(6):
-            members = np.flatnonzero(groups.labels == groups.labels[other])
-            total, pooled = holdings.total(members), groups.pooled(other)
-            assert pooled.count == total.count
-            np.testing.assert_array_equal(pooled.gram, total.gram)
+    return holdings, groups
+
+
+def test_agents_start_apart_and_join_their_like() -> None:
+    thetas = [lifted(1, 0, 0), lifted(0, -1, 0)] * 3
+    holdings, groups = spoken(thetas, 60, 100, Evidence())
     assert [len(set(groups.labels[side::2].tolist())) for side in (0, 1)] == [1, 1]
     assert len(groups) == 2
+    for agent in range(6):
+        total, pooled = holdings.total(np.flatnonzero(groups.labels == groups.labels[agent])), groups.answer(agent)
+        np.testing.assert_allclose(pooled.gram, total.gram, atol=1e-3 * total.gram.max())
+
+
+@pytest.mark.parametrize("visits", [1, 40])
+def test_at_any_time_groups_hold_the_sums_of_their_members(visits) -> None:
+    thetas = [lifted(1, 0, 0), lifted(0.5, 1, 0)] * 4
+    for uploads in range(9, 40):
+        holdings, groups = spoken(thetas, uploads, 5, Evidence(visits=visits))
+        last = (uploads - 1) % 8
+        for agent in range(8):
+            total, pooled = holdings.total(np.flatnonzero(groups.labels == groups.labels[agent])), groups.pooled(agent)
+            np.testing.assert_array_equal(pooled.gram, total.gram)
+            assert (pooled.count, pooled.clicks, pooled.rounds) == (total.count, total.clicks, total.rounds)
+        told, everything = groups.answer(last), holdings.total(np.arange(8))
+        assert holdings[last].count <= told.count <= everything.count
+        told.check(4)
+
+
+def test_the_answer_is_the_average_over_partitions_by_their_probability() -> None:
+    holdings = Holdings(3, 4, 4.0)
+    thetas = [lifted(1, 0, 0), lifted(1, 0.3, 0), lifted(0, 1, 0)]
+    rule = Evidence(sweeps=20_000, hurdle=1.5)
+    groups = rule.begin(holdings, None)
+    for agent, theta in enumerate(thetas):
+        holdings.add(agent, gathered(*drawn(theta, 30, agent)))
+        groups.add(agent, holdings[agent])
+
+    partitions = [[[0], [1], [2]], [[0, 1], [2]], [[0, 2], [1]], [[1, 2], [0]], [[0, 1, 2]]]
+    totals = [[holdings.total(np.array(group)) for group in partition] for partition in partitions]
+    log = [sum(evidence(one, variance=0.2, prior=0.8) + 1.5 for one in total) for total in totals]
+    weights = np.exp(np.array(log) - max(log))
+    weights /= weights.sum()
+    assert weights.max() < 0.7, "the data should leave several partitions possible, or this shows little"
+    mine = [
+        next(t for g, t in zip(p, total, strict=True) if 2 in g) for p, total in zip(partitions, totals, strict=True)
+    ]
+    expected = sum(weight * one.moment for weight, one in zip(weights, mine, strict=True))
+    np.testing.assert_allclose(groups.answer(2).moment, expected, rtol=0.02)
+
+
+def test_two_large_groups_that_are_alike_become_one() -> None:
+    holdings = Holdings(20, 4, 4.0)
+    groups = Evidence(sweeps=1).begin(holdings, None)
+    for agent in range(20):
+        holdings.add(agent, gathered(*drawn(lifted(1, 0, 0), 300, agent)))
+        groups._alone[agent] = evidence(holdings[agent], variance=0.2, prior=0.8)
+    groups.regroup([np.arange(10), np.arange(10, 20)])
+    assert len(groups) == 2
+    groups.add(3, Statistics.zero(4))
+    assert np.bincount(groups.labels).max() >= 19
 
 
 def test_an_agent_whose_taste_has_changed_leaves() -> None:
@@ -89,7 +143,9 @@ def test_an_agent_whose_taste_has_changed_leaves() -> None:
     assert groups.labels[0] != groups.labels[1] == groups.labels[2]
 
 
-@pytest.mark.parametrize("constants", [{"variance": 0.0}, {"prior": -1.0}, {"variance": float("nan")}])
+@pytest.mark.parametrize(
+    "constants", [{"variance": 0.0}, {"length": -1.0}, {"variance": float("nan")}, {"sweeps": 0}, {"visits": 0}]
+)
 def test_constants_that_make_no_sense_are_refused(constants) -> None:
     with pytest.raises(ValueError, match=next(iter(constants))):
         Evidence(**constants)
@@ -106,6 +162,7 @@ def test_a_newcomer_starts_apart_and_one_who_leaves_takes_its_data_along() -> No
     newcomer = holdings.join()
     groups.join()
     assert groups.labels[newcomer] not in groups.labels[:2]
-    holdings.forget(0)
+    alone, _ = groups.pooled(newcomer), holdings.forget(0)
+    assert alone.count == 0
     groups.forget(0)
     np.testing.assert_array_equal(groups.pooled(0).gram, holdings[0].gram)

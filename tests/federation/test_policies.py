@@ -26,7 +26,7 @@ PARTS = {
     "async-linucb-am": (Everyone(), Ratio(), DownloadAndBuffer()),
     "phase-fclub": (SplitAndMerge(), Ratio(gamma_u=1.01), DownloadAndBuffer()),
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
-    "fedc3ucb-e": (Evidence(), Determinant(alpha_c=7.0), DownloadAndBuffer()),
+    "fedc3ucb-e": (Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),
 }
 ANSWERS = {

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.environments import streams
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.confidence import Oful
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation import compiling, cuda, cuda_device, kernels
+from fedcascade.simulation import cuda, cuda_device, kernels
 from fedcascade.simulation.cuda_items import draw_item, second_key
 from fedcascade.simulation.cuda_runs import Run, lucky
 from fedcascade.simulation.stage import Case
@@ -71,12 +70,12 @@ def test_the_kernels_leave_the_same_trace_in_the_simulator(names, shape):
 
 @pytest.mark.parametrize(("d", "lifted"), [(2, True), (5, False), (20, True), (21, True), (64, False)])
 def test_an_item_drawn_alone_has_the_bits_of_one_drawn_among_others(d, lifted):
-    among = np.empty((d, 50), np.float32)
-    streams.unit_items_into(np.uint64(7), 3, among, lifted)
+    features = "lifted" if lifted else "gaussian"
+    among = Synthetic(users=1, clusters=1, dimension=d, items=50, features=features, seed=7).items(3)
     alone = np.empty((d, 1), np.float32)
     for item in range(50):
         draw_item(np.uint64(7), 3, item, lifted, alone)
-        np.testing.assert_array_equal(alone[:, 0].view(np.uint32), among[:, item].view(np.uint32))
+        np.testing.assert_array_equal(alone[:, 0].view(np.uint32), among[item].copy().view(np.uint32))
 
 
 def test_ties_go_by_the_larger_word_and_then_by_the_lower_index():
@@ -87,10 +86,13 @@ def test_ties_go_by_the_larger_word_and_then_by_the_lower_index():
 def test_lucky_rounds_are_those_in_which_the_trigger_fires():
     world = Synthetic(users=2, clusters=1, dimension=3, items=5, seed=3)
     case = Case(world, POLICIES["fedc3ucb-h"], 400, TopK(length=2))
-    fleet, rules = compiling.empty_fleet(2, 3), Run(case, _Now()).desk.rules
+    run = Run(case, _Now())
+    fleet, rules = run.desk.fleet, run.desk.rules
     fleet.numbers[:, kernels.TAUGHT] = -np.inf  # the determinant is not looked at
     rounds = np.arange(1, 401)
-    fired = [t for t in rounds.tolist() if kernels.fires(world.seed, rules, fleet, 0, t) == kernels.AUXILIARY]
+    fired = [
+        t for t in rounds.tolist() if kernels.fires(world.seed, rules, fleet, 0, run.scratch, t) == kernels.AUXILIARY
+    ]
     assert rounds[lucky(world.seed, 3.0, rounds)].tolist() == fired
     assert 10 < len(fired) < 200
 

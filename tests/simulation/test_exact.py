@@ -82,6 +82,22 @@ def test_odd_shapes_give_the_same_trace(name: str, world: Synthetic, length: int
         assert fast.clusters > 1, "the graph must have split, or this test shows little"
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in POLICIES if rounds_of(name) < 20_000])
+def test_twenty_thousand_rounds_of_systems_that_speak_often_give_the_same_trace(name: str) -> None:
+    fast, slow = both(Synthetic(seed=3), POLICIES[name], 20_000, 4)
+    assert_equal(fast, slow)
+
+
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind", "fedc3ucb-e", "c3-ucb", "dislinucb", "club-cascade"])
+def test_users_that_drift_apart_give_the_same_trace(name: str) -> None:
+    world = Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8, drift=777)
+    fast, slow = both(world, tuned(name, QUICK), 1_500, 4)
+    assert_equal(fast, slow)
+    steady, _ = both(Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8), tuned(name, QUICK), 1_500, 4)
+    assert not np.array_equal(fast.lists, steady.lists)
+
+
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("items", [201, (2, 9)], ids=["whole-catalogue", "short-lists"])
 @pytest.mark.parametrize("preset", ["catalogue", "paper"])

@@ -25,13 +25,13 @@ def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float,
     d = ridge.theta.size
     scratch = lists.make_scratch(d, items, 1)
     columns = scratch.columns[:d]
-    streams.unit_items_into(seed, 1, columns, True)
+    streams.unit_items_into(seed, 1, columns, True, scratch.draft)
     margin = lists.load(ridge.theta, ridge.root, beta, scratch)
-    lists._filter(scratch.columns, np.float32(beta), scratch)
-    widths = np.sqrt(linear.squared_widths(ridge.root, columns))
-    scores = linear.means(ridge.theta, columns) + beta * widths
-    off_widths = np.abs(np.sqrt(scratch.square.astype(np.float64)) - widths)
-    return float(np.abs(scratch.score - scores).max()), float(off_widths.max()), margin
+    lists.filter_items(items, 1, beta, scratch)
+    widths = np.sqrt(linear.squared_widths(ridge.root, columns))[:items]
+    scores = linear.means(ridge.theta, columns)[:items] + beta * widths
+    off_widths = np.abs(np.sqrt(scratch.square[:items].astype(np.float64)) - widths)
+    return float(np.abs(scratch.score[:items] - scores).max()), float(off_widths.max()), margin
 
 
 @settings(deadline=None, max_examples=60)

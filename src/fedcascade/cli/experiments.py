@@ -14,6 +14,7 @@ from fedcascade.cli.options import Whole, option
 if TYPE_CHECKING:
     from fedcascade.experiments.jobs import Run
     from fedcascade.experiments.plan import Plan
+    from fedcascade.experiments.results import Results
     from fedcascade.experiments.runner import Progress
     from fedcascade.experiments.schedulers import Scheduler
 
@@ -25,6 +26,7 @@ Playing = Annotated[
     Literal["exact", "cuda"],
     option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
 ]
+SHIPPED = "auxiliary, beyond-paper, figure-1a, figure-1bc, figure-1d"  # a constant, so that --help reads no files
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 
 
@@ -61,9 +63,17 @@ def reproduce(
 
 
 def experiment(
-    plan: Annotated[Path, Parameter(help="TOML file: environments x policies x grids x seeds.")],
+    plan: Annotated[
+        Path,
+        Parameter(
+            help=f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {SHIPPED}."
+        ),
+    ],
     /,
     *,
+    ratings: Annotated[
+        Path | None, option("Ratings file of environments that name none. [default: generated ratings]")
+    ] = None,
     out: Annotated[
         Path | None, option("Folder for the results. [default: results/NAME, after the plan's name]")
     ] = None,
@@ -83,11 +93,13 @@ def experiment(
 
     Example: fedcascade experiment plan.toml --out results/mine
     """
-    from fedcascade.cli import terminal
     from fedcascade.experiments import results, sinks
-    from fedcascade.experiments.plan import load_plan
+    from fedcascade.experiments.shipped import find_plan, takes_ratings, with_ratings
 
-    chosen = load_plan(plan)
+    chosen = find_plan(plan)
+    lacking = ratings is None or takes_ratings(chosen)
+    require(lacking, f"--ratings: plan '{plan}' has no environment of kind ratings that names no file")
+    chosen = with_ratings(chosen, ratings)
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
         sinks.check_mlflow()
@@ -102,10 +114,7 @@ def experiment(
                 )
             )
         return
-    from fedcascade.experiments.report import summary
-
-    terminal.show(terminal.summary_table(summary(results.read_results(folder))))
-    print(f"results: {folder}\nfor figures: fedcascade report {folder}")
+    conclude(results.read_results(folder))
 
 
 def report(
@@ -113,13 +122,33 @@ def report(
     /,
 ) -> None:
     """Write the tables and figures of a results folder into it: report.html, SVG, PDF and PNG."""
-    from fedcascade.experiments import paper, paper_report
+    from fedcascade.experiments import beyond, beyond_report, paper, paper_report
     from fedcascade.experiments import report as reports
     from fedcascade.experiments.results import read_results
 
     found = read_results(folder)
-    written = paper_report.write_report(found)[0] if paper.is_paper(found) else reports.write_report(found)
+    if paper.is_paper(found):
+        written, _ = paper_report.write_report(found)
+    elif beyond.is_beyond(found):
+        written, _ = beyond_report.write_report(found)
+    else:
+        written = reports.write_report(found)
     print(f"report: {written}")
+
+
+def conclude(found: "Results") -> None:
+    """Print what came out: whether bars are met, where a plan has any, and else a table of all systems."""
+    from fedcascade.cli import terminal
+    from fedcascade.experiments import beyond, beyond_report
+    from fedcascade.experiments.report import summary
+
+    if beyond.is_beyond(found):
+        written, bars = beyond_report.write_report(found)
+        terminal.show(terminal.bars_table(bars))
+        print(f"report: {written}")
+        return
+    terminal.show(terminal.summary_table(summary(found)))
+    print(f"results: {found.folder}\nfor figures: fedcascade report {found.folder}")
 
 
 def _scheduler(name: str, engine: str, jobs: int | None, address: str | None) -> "Scheduler":

@@ -85,7 +85,7 @@ class FromRatings:
             "clusters": cluster_sizes(self.clusters),
             "dimension": self.dimension,
             "items": item_range(self.items),
-            "arrivals": arrival_weights(self.arrivals, self.users),
+            "arrivals": arrival_weights(self.arrivals),
             "seed": self.seed,
         }
 
@@ -119,18 +119,26 @@ class World(FromRatings):
     directions: Annotated[
         Literal["orthonormal", "random"], _world("Theta directions: orthonormal, or independent.")
     ] = "orthonormal"
+    gap: Annotated[
+        float | None, _world("Distance between the thetas of any two clusters. [as far as their directions say]")
+    ] = None
+    drift: Annotated[
+        Whole | None, _world("From this round on, every second user of each cluster wants something else. [never]")
+    ] = None
 
     def build(self) -> "Clustered":
         """The environment that these options describe."""
         from fedcascade.environments.synthetic import Synthetic
 
         if self.ratings is not None:
-            plain = (self.features, self.directions) == ("lifted", "orthonormal")
-            require(plain, "features and directions belong to a synthetic world: leave them out with --ratings")
+            plain = (self.features, self.directions, self.gap, self.drift) == ("lifted", "orthonormal", None, None)
+            words = "features, directions, gap and drift belong to a synthetic world: leave them out with --ratings"
+            require(plain, words)
             return self.world_of(self.read(self.ratings))
         given = (self.preset, self.columns, *self.step)
         require(not any(given), "preset, step and columns belong to --ratings FILE")
-        return Synthetic(features=self.features, directions=self.directions, **self.sizes())
+        own = {name: getattr(self, name) for name in ("features", "directions", "gap", "drift")}
+        return Synthetic(**own, **self.sizes())
 
 
 @Parameter(name="*")
@@ -214,16 +222,16 @@ def item_range(text: str) -> int | tuple[int, int]:
     return ends[0] if len(ends) == 1 else (ends[0], ends[1])
 
 
-def arrival_weights(text: str, users: int) -> list[float] | None:
-    """'uniform' is None, 'zipf' 1, 1/2, 1/3, ..., '3,1,1' those weights.
+def arrival_weights(text: str) -> list[float] | Literal["zipf"] | None:
+    """'uniform' is None, '3,1,1' those weights.
 
-    >>> arrival_weights("zipf", 2), arrival_weights("3,1", 2)
-    ([1.0, 0.5], [3.0, 1.0])
+    >>> arrival_weights("zipf"), arrival_weights("3,1")
+    ('zipf', [3.0, 1.0])
     """
     if text == "uniform":
         return None
     if text == "zipf":
-        return [1.0 / rank for rank in range(1, users + 1)]
+        return "zipf"
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

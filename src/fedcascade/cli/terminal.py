@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from fedcascade.experiments.beyond import Finding
     from fedcascade.experiments.paper import Claim
     from fedcascade.experiments.report import Line
     from fedcascade.federation.policies import Policy
@@ -104,6 +105,18 @@ def claims_table(claims: Iterable["Claim"]) -> Table:
         if claim.verdict == "not judged":
             continue
         table.add_row(claim.place, claim.text, paper_says(claim), ours(claim), difference(claim), claim.verdict)
+    return table
+
+
+def bars_table(findings: Iterable["Finding"]) -> Table:
+    """What our own system has to show beside what it does."""
+    from fedcascade.experiments.beyond_report import bar, measured, setting, what
+
+    table = Table(title="bars | measured", title_justify="left")
+    for name in ("setting", "what", "bar", "measured", "verdict"):
+        table.add_column(name, justify="right" if name in {"bar", "measured"} else "left")
+    for found in findings:
+        table.add_row(setting(found), what(found), bar(found), measured(found), found.verdict)
     return table
 
 

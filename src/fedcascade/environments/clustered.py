@@ -1,9 +1,11 @@
 """What worlds of clustered users share: who arrives, what is on the shelf, what gets clicked, and luck."""
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require, whole
+from fedcascade.checks import known, require, whole
 from fedcascade.environments import streams
 from fedcascade.learning.linear import means
 
@@ -18,7 +20,8 @@ class Clustered:
         items: how many items a round offers, or the (least, most) between which each round draws.
         lifted: whether fresh random items are lifted.
         catalogue: the items that rounds draw from, one column per item; with no column, rounds draw fresh ones.
-        arrivals: how likely each user is to arrive, up to scale; uniform if None.
+        arrivals: how likely each user is to arrive, up to scale; "zipf" is 1, 1/2, 1/3, ...; uniform if None.
+        change: a round, and the thetas from that round on; None if they never change.
     """
 
     def __init__(
@@ -30,7 +33,8 @@ class Clustered:
         items: int | tuple[int, int],
         lifted: bool,
         catalogue: NDArray[np.float32] | None = None,
-        arrivals: ArrayLike | None = None,
+        arrivals: ArrayLike | Literal["zipf"] | None = None,
+        change: tuple[int, NDArray[np.float64]] | None = None,
     ) -> None:
         self.seed = np.uint64(seed)
         self.clusters = clusters
@@ -43,6 +47,17 @@ class Clustered:
         require(offered == 0 or self.most_items <= offered, f"items must be <= {offered}, the size of the catalogue, "
                 f"got {self.most_items}")  # fmt: skip
         self._arrival_steps = arrival_steps(self.users, arrivals)
+        if change is not None:
+            whole("drift", change[0])
+        self._change = change
+
+    def thetas_in(self, round_: int) -> NDArray[np.float64]:
+        """The theta of each user in a round."""
+        return self.thetas if self._change is None or round_ < self._change[0] else self._change[1]
+
+    def steady(self, round_: int, most: int) -> int:
+        """For how many rounds from ``round_`` on the thetas stay what they are; at most ``most``."""
+        return most if self._change is None or round_ >= self._change[0] else min(most, self._change[0] - round_)
 
     def arrival(self, round_: int) -> int:
         """The user who arrives."""
@@ -57,16 +72,16 @@ class Clustered:
     def items(self, round_: int) -> NDArray[np.float32]:
         """The features on offer, one row per item."""
         columns = np.empty((self.dimension, self.shelf(round_)), np.float32)
-        streams.items_into(self.seed, round_, columns, self.lifted, self.catalogue)
+        streams.items_into(self.seed, round_, columns, self.lifted, self.catalogue, streams.make_draft())
         return columns.T
 
     def shelf(self, round_: int) -> int:
         """How many items a round offers."""
         return int(streams.shelf(self.seed, round_, self.fewest_items, self.most_items))
 
-    def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: ARG002
+    def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """<theta, x>, clipped to [0, 1]."""
-        return np.clip(means(self.thetas[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
+        return np.clip(means(self.thetas_in(round_)[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
         """w_t(i): each item has its own luck in a round, wherever in a list it stands."""
@@ -103,9 +118,13 @@ def item_bounds(items: int | tuple[int, int]) -> tuple[int, int]:
     return fewest, most
 
 
-def arrival_steps(users: int, arrivals: ArrayLike | None) -> NDArray[np.float64]:
+def arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> NDArray[np.float64]:
     """The inner steps of the cumulative distribution: as many as are <= a draw, that user arrives."""
-    weights = np.ones(users) if arrivals is None else np.asarray(arrivals, np.float64)
+    if arrivals is None or isinstance(arrivals, str):
+        weights = np.ones(users) if arrivals is None else 1.0 / np.arange(1, users + 1)
+        known("arrivals", arrivals or "zipf", ["zipf"])
+    else:
+        weights = np.asarray(arrivals, np.float64)
     good = weights.shape == (users,) and bool(np.all(np.isfinite(weights))) and bool(np.all(weights > 0))
     require(good, f"arrivals must be {users} finite numbers > 0, one per user")
     shares = weights / weights.max()

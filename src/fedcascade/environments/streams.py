@@ -9,12 +9,13 @@ The normals use only + - * / sqrt, fused multiply-adds, integer operations and b
 without a maths library, so that their float32 bits are the same on every processor.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import compiled, fma
+from fedcascade.compiled import bare, compiled, fma
+from fedcascade.lanes import lined_up
 
 ARRIVAL = 1  # which user comes
 ITEMS = 2  # the features of the items on the shelf
@@ -28,7 +29,7 @@ SAMPLE = 9  # which users of a ratings file take part
 KMEANS = 10  # where k-means starts
 RATINGS = 11  # generated ratings
 
-_LANES = 16  # scratch rows are a multiple of this long, so that no vector loop has a slow remainder
+BLOCK = 256  # so many items are drawn together
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -79,24 +80,62 @@ def philox(seed: Integer, stream: Integer, round_: Integer, index: Integer, grou
     return np.uint32(a), np.uint32(b), np.uint32(c), np.uint32(d)
 
 
-@compiled
-def _padded(count: Integer) -> np.int64:
-    return (np.int64(count) + _LANES - 1) // _LANES * _LANES
+class Draft(NamedTuple):
+    """Room for the words of one block of items, and what the groups of coordinates of an item share."""
+
+    shared: NDArray[np.uint64]
+    words: NDArray[np.uint32]
+    squares: NDArray[np.float32]
 
 
 @compiled
-def _blocks_into(seed: Integer, stream: Integer, round_: Integer, group: Integer, out: NDArray[np.uint32]) -> None:
-    # The same as philox at indices 0, 1, ... The loop over Philox's rounds is written again here, because
-    # LLVM finds philox too long to inline, and without inlining this would not vectorise.
-    low = np.uint64(round_)
+def make_draft() -> Draft:
+    """Room that any number of calls may use one after another."""
+    return Draft(
+        lined_up(np.empty(3 * BLOCK + 8, np.uint64)),
+        lined_up(np.empty(4 * BLOCK + 16, np.uint32)),
+        lined_up(np.empty(BLOCK + 16, np.float32)),
+    )
+
+
+@bare
+def _share(seed: Integer, stream: Integer, round_: Integer, first: int, count: int, draft: Draft) -> None:
+    """What the first three of Philox's rounds make of an index, whatever the group.
+
+    The index and the group meet slowly: after one round two of the words depend on the index alone and one on
+    the group, after two rounds only one depends on both. These are the index's parts, with the keys.
+    """
+    shared, low = draft.shared, np.uint64(round_)
     high = (np.uint64(stream) << _24) | ((low >> _32) & _LOW24)
-    for i in range(out.shape[1]):
-        a, b, c, d = np.uint64(i), np.uint64(group), low, high
-        k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
-        for _ in range(10):
-            a, b, c, d = _mix(a, b, c, d, k0, k1)
-            k0, k1 = k0 + _W0, k1 + _W1
-        out[0, i], out[1, i], out[2, i], out[3, i] = np.uint32(a), np.uint32(b), np.uint32(c), np.uint32(d)
+    k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
+    b = _M1 * (low & _LOW32)
+    for i in range(count):
+        p = _M0 * (np.uint64(first + i) & _LOW32)
+        q = _M1 * (((p >> _32) ^ high ^ k1) & _LOW32)
+        a = (q >> _32) ^ b ^ (k0 + _W0)
+        shared[i] = p ^ (k1 + _W1)
+        shared[BLOCK + i] = q ^ (k0 + _W0 + _W0)
+        shared[2 * BLOCK + i] = _M0 * (a & _LOW32)
+
+
+@bare
+def _words_into(seed: Integer, round_: Integer, group: Integer, count: int, draft: Draft) -> None:
+    """The same words as philox has, of the items that were shared out; each of the four in a stretch of its own."""
+    shared, words = draft.shared, draft.words
+    k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
+    p = _M0 * ((((_M1 * (np.uint64(round_) & _LOW32)) >> _32) ^ np.uint64(group) ^ k0) & _LOW32)
+    k0, k1 = k0 + _W0 + _W0, k1 + _W1 + _W1
+    high, low = p >> _32, p ^ k1
+    for i in range(count):
+        # The words live in the low halves of 64 bits, as in _mix.
+        q, d = _M1 * ((high ^ shared[i]) & _LOW32), shared[2 * BLOCK + i]
+        a, b, c = (q >> _32) ^ shared[BLOCK + i], q, (d >> _32) ^ low
+        key0, key1 = k0 + _W0, k1 + _W1
+        for _ in range(7):
+            a, b, c, d = _mix(a, b, c, d, key0, key1)
+            key0, key1 = key0 + _W0, key1 + _W1
+        words[i], words[BLOCK + i] = np.uint32(a), np.uint32(b)
+        words[2 * BLOCK + i], words[3 * BLOCK + i] = np.uint32(c), np.uint32(d)
 
 
 @compiled
@@ -114,10 +153,9 @@ def uniform(seed: Integer, stream: Integer, round_: Integer, index: Integer) -> 
 @compiled
 def uniforms(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.float64]:
     """The uniform numbers of one round at indices 0 to count - 1."""
-    out, block = np.empty(count, np.float64), np.empty((4, _padded(count)), np.uint32)
-    _blocks_into(seed, stream, round_, 0, block)
+    out = np.empty(count, np.float64)
     for i in range(count):
-        out[i] = _fraction(block[0, i], block[1, i])
+        out[i] = uniform(seed, stream, round_, i)
     return out
 
 
@@ -151,9 +189,20 @@ def arrivals(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDA
 @compiled
 def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.uint32]:
     """The first random word at indices 0 to count - 1; as sort keys they break ties evenly."""
-    block = np.empty((4, _padded(count)), np.uint32)
-    _blocks_into(seed, stream, round_, 0, block)
-    return block[0, :count].copy()
+    out = np.empty(count, np.uint32)
+    words_into(seed, stream, round_, out, make_draft())
+    return out
+
+
+@bare
+def words_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.uint32], draft: Draft) -> None:
+    """Fill out with the same."""
+    for first in range(0, out.size, BLOCK):
+        count = min(BLOCK, out.size - first)
+        _share(seed, stream, round_, first, count, draft)
+        _words_into(seed, round_, 0, count, draft)
+        for i in range(count):
+            out[first + i] = draft.words[i]
 
 
 @compiled
@@ -185,55 +234,75 @@ def normal_pair(length: np.uint32, angle: np.uint32) -> tuple[np.float32, np.flo
     return radius * cosine, radius * sine
 
 
-@compiled
-def _pair_into(
-    lengths: NDArray[np.uint32],
-    angles: NDArray[np.uint32],
-    xs: NDArray[np.float32],
-    ys: NDArray[np.float32],
-) -> None:
-    for i in range(lengths.size):
-        xs[i], ys[i] = normal_pair(lengths[i], angles[i])
+@bare
+def _pair_into(draft: Draft, pair: int, xs: NDArray[np.float32], ys: NDArray[np.float32], count: int) -> None:
+    """Two rows of normals; their squares are added up."""
+    words, squares = draft.words[2 * pair * BLOCK :], draft.squares
+    for i in range(count):
+        x, y = normal_pair(words[i], words[BLOCK + i])
+        squares[i] = fma(y, y, fma(x, x, squares[i]))
+        xs[i], ys[i] = x, y
+
+
+@bare
+def _half_into(draft: Draft, pair: int, xs: NDArray[np.float32], count: int) -> None:
+    """The first row of a pair of which the second is not needed."""
+    words, squares = draft.words[2 * pair * BLOCK :], draft.squares
+    for i in range(count):
+        x, _ = normal_pair(words[i], words[BLOCK + i])
+        squares[i] = fma(x, x, squares[i])
+        xs[i] = x
+
+
+@bare
+def _block_into(
+    seed: Integer, stream: Integer, round_: Integer, first: int, out: NDArray[np.float32], draft: Draft
+) -> int:
+    """Fill a block of out's columns with normals, and draft.squares with their squared lengths; returns how many."""
+    rows, count = out.shape[0], int(min(BLOCK, out.shape[1] - first))
+    draft.squares[:count] = _ZERO
+    _share(seed, stream, round_, first, count, draft)
+    for k in range(0, rows, 2):
+        pair = k % 4 // 2
+        if pair == 0:
+            _words_into(seed, round_, k // 4, count, draft)
+        if k + 1 < rows:
+            _pair_into(draft, pair, out[k, first:], out[k + 1, first:], count)
+        else:
+            _half_into(draft, pair, out[k, first:], count)
+    return count
 
 
 @compiled
 def normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.float32]) -> None:
     """Fill out (coordinates, items) with standard normals; a value does not depend on out's shape."""
-    coordinates, items = out.shape
-    block, rows = np.empty((4, _padded(items)), np.uint32), np.empty((4, _padded(items)), np.float32)
-    for first in range(0, coordinates, 4):
-        _blocks_into(seed, stream, round_, first // 4, block)
-        into = out[first : first + 4] if first + 4 <= coordinates and items == _padded(items) else rows
-        _pair_into(block[0], block[1], into[0], into[1])
-        _pair_into(block[2], block[3], into[2], into[3])
-        for k in range(first, min(first + 4, coordinates) if into is rows else first):
-            for i in range(items):
-                out[k, i] = rows[k - first, i]
+    draft = make_draft()
+    for first in range(0, out.shape[1], BLOCK):
+        _block_into(seed, stream, round_, first, out, draft)
 
 
-@compiled
-def _resize(rows: NDArray[np.float32], length: np.float32) -> None:
-    scales = np.zeros(rows.shape[1], np.float32)
+@bare
+def _resize(rows: NDArray[np.float32], first: int, squares: NDArray[np.float32], length: np.float32) -> None:
+    """Give columns from ``first`` on a length, their squared lengths being known."""
+    for i in range(squares.size):
+        squares[i] = length / np.sqrt(max(squares[i], _TINY))
     for k in range(rows.shape[0]):
-        for i in range(scales.size):
-            scales[i] = fma(rows[k, i], rows[k, i], scales[i])
-    for i in range(scales.size):
-        scales[i] = length / np.sqrt(max(scales[i], _TINY))
-    for k in range(rows.shape[0]):
-        for i in range(scales.size):
-            rows[k, i] *= scales[i]
+        row = rows[k, first:]
+        for i in range(squares.size):
+            row[i] *= squares[i]
 
 
-@compiled
-def unit_items_into(seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool) -> None:
+@bare
+def unit_items_into(seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool, draft: Draft) -> None:
     """Fill out (dimension, items) with items of length 1, uniform on the sphere.
 
     Lifted items are uniform on a sphere of one dimension less, and their last coordinate is the constant
     1/sqrt(2).
     """
     free = out.shape[0] - 1 if lifted else out.shape[0]
-    normals_into(seed, ITEMS, round_, out[:free])
-    _resize(out[:free], _ROOT_HALF if lifted else _ONE)
+    for first in range(0, out.shape[1], BLOCK):
+        count = _block_into(seed, ITEMS, round_, first, out[:free], draft)
+        _resize(out[:free], first, draft.squares[:count], _ROOT_HALF if lifted else _ONE)
     out[free:] = _ROOT_HALF
 
 
@@ -248,10 +317,9 @@ def catalogue_items_into(
     """
     offered = catalogue.shape[1]
     drawn = min(out.shape[1], offered)
-    block, order = np.empty((4, _padded(drawn)), np.uint32), np.arange(offered)
-    _blocks_into(seed, ITEMS, round_, 0, block)
+    order, picks = np.arange(offered), words(seed, ITEMS, round_, drawn)
     for i in range(drawn):
-        j = i + np.int64((np.uint64(block[0, i]) * np.uint64(offered - i)) >> _32)
+        j = i + np.int64((np.uint64(picks[i]) * np.uint64(offered - i)) >> _32)
         order[i], order[j] = order[j], order[i]
     for k in range(out.shape[0]):
         for i in range(drawn):
@@ -259,12 +327,17 @@ def catalogue_items_into(
     out[:, drawn:] = _ZERO
 
 
-@compiled
+@bare
 def items_into(
-    seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool, catalogue: NDArray[np.float32]
+    seed: Integer,
+    round_: Integer,
+    out: NDArray[np.float32],
+    lifted: bool,
+    catalogue: NDArray[np.float32],
+    draft: Draft,
 ) -> None:
     """Fill out (dimension, items) with a round's items: from ``catalogue``, or fresh ones where it is empty."""
     if catalogue.shape[1] > 0:
         catalogue_items_into(seed, round_, out, catalogue)
     else:
-        unit_items_into(seed, round_, out, lifted)
+        unit_items_into(seed, round_, out, lifted, draft)

@@ -28,7 +28,10 @@ class Synthetic(Clustered):
         items: how many items a round offers, or the (least, most) between which each round draws.
         features: "lifted" or "gaussian".
         directions: "orthonormal" theta directions (before lifting), or independent "random" ones.
-        arrivals: how likely each user is to arrive, up to scale; uniform if None.
+        gap: how far the thetas of any two clusters are apart; if None, as far as their directions say.
+        drift: the round from which on every second user of each cluster wants something else; None for never.
+            ``clusters`` then tells apart who will differ.
+        arrivals: how likely each user is to arrive, up to scale, or "zipf"; uniform if None.
         seed: names this world; the same seed is the same world, round by round.
 
     >>> world = Synthetic(users=4, clusters=2, dimension=3, items=5, seed=1)
@@ -45,7 +48,9 @@ class Synthetic(Clustered):
         items: int | tuple[int, int] = 200,
         features: FeatureKind = "lifted",
         directions: DirectionKind = "orthonormal",
-        arrivals: ArrayLike | None = None,
+        gap: float | None = None,
+        drift: int | None = None,
+        arrivals: ArrayLike | Literal["zipf"] | None = None,
         seed: int = 0,
     ) -> None:
         known("features", features, get_args(FeatureKind))
@@ -55,32 +60,63 @@ class Synthetic(Clustered):
         check_seed(seed)
         lifted = features == "lifted"
         sizes = _sizes(users, clusters)
-        labels = _shuffled(np.repeat(np.arange(len(sizes)), sizes), seed)
-        thetas = _thetas(len(sizes), dimension, lifted, directions, seed)
+        ordered = np.repeat(np.arange(len(sizes)), sizes)
+        later = ordered if drift is None else ordered + len(sizes) * (_places(sizes) % 2)
+        units = _directions(int(later.max()) + 1, dimension - lifted, directions, gap, seed, lifted)
+        thetas = lift(units) if lifted else units
+        order = _shuffled(users, seed)
         super().__init__(
-            seed=seed, clusters=labels, thetas=thetas[labels], items=items, lifted=lifted, arrivals=arrivals
+            seed=seed,
+            clusters=later[order],
+            thetas=thetas[ordered[order]],
+            items=items,
+            lifted=lifted,
+            arrivals=arrivals,
+            change=None if drift is None else (drift, thetas[later[order]]),
         )
 
 
-def _shuffled(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Clusters in random order over users, so that uneven arrivals do not favour a cluster."""
-    return labels[np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, labels.size))]
+def _places(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """The place of each user in its cluster."""
+    return np.concatenate([np.arange(size) for size in sizes])
 
 
-def _thetas(clusters: int, dimension: int, lifted: bool, directions: DirectionKind, seed: int) -> NDArray[np.float64]:
-    free = dimension - lifted
+def _shuffled(users: int, seed: int) -> NDArray[np.intp]:
+    """Users in random order, so that uneven arrivals do not favour a cluster."""
+    return np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
+
+
+def _directions(
+    clusters: int, free: int, directions: DirectionKind, gap: float | None, seed: int, lifted: bool
+) -> NDArray[np.float64]:
+    """A unit vector for each cluster."""
+    if gap is not None:
+        return _at_distance(clusters, free, gap * 2**0.5 if lifted else gap, seed)
     require(
         directions == "random" or clusters <= free,
-        f"clusters must be <= {free} with orthonormal directions in dimension {dimension}"
+        f"clusters must be <= {free} with orthonormal directions in dimension {free + lifted}"
         f"{' (one coordinate lifts)' if lifted else ''}, got {clusters}; use directions 'random' for more",
     )
-    normals = np.empty((free, clusters), np.float32)
+    drawn = _normals(clusters, free, seed)
+    orthonormal = directions == "orthonormal"
+    units: NDArray[np.float64] = np.linalg.qr(drawn).Q if orthonormal else drawn / np.linalg.norm(drawn, axis=0)
+    return np.array(units.T)
+
+
+def _at_distance(clusters: int, free: int, distance: float, seed: int) -> NDArray[np.float64]:
+    """Unit vectors with the same distance between any two: what all share, and a part of each one's own."""
+    require(0 < distance <= 2**0.5, f"gap must be > 0 and at most that of orthogonal directions, got {distance:.4g}")
+    require(clusters < free, f"clusters must be < {free} where a gap is given, got {clusters}")
+    basis = np.linalg.qr(_normals(clusters + 1, free, seed)).Q.T
+    alike = 1.0 - distance**2 / 2.0
+    units: NDArray[np.float64] = np.sqrt(alike) * basis[0] + np.sqrt(1.0 - alike) * basis[1:]
+    return units
+
+
+def _normals(count: int, free: int, seed: int) -> NDArray[np.float64]:
+    normals = np.empty((free, count), np.float32)
     streams.normals_into(np.uint64(seed), streams.THETA, 0, normals)
-    drawn = normals.astype(np.float64)
-    units: NDArray[np.float64] = (
-        np.linalg.qr(drawn).Q if directions == "orthonormal" else drawn / np.linalg.norm(drawn, axis=0)
-    )
-    return lift(units.T) if lifted else np.array(units.T)
+    return normals.astype(np.float64)
 
 
 def _sizes(users: int, clusters: int | Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ import matplotlib as mpl
 import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedcascade.experiments.results import write_whole
 
@@ -41,7 +41,9 @@ STYLE: Any = {
 QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
 
 
-def curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]) -> Figure:
+def curves(
+    data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str], *, logarithmic: bool = False
+) -> Figure:
     """The mean over runs against rounds, with a band of one standard deviation on either side.
 
     Args:
@@ -49,6 +51,7 @@ def curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]
         quantity: a column of ``data``.
         title: of the figure.
         systems: which to draw; their order gives their colours.
+        logarithmic: whether the quantity's axis is, for systems that are far apart.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
@@ -60,7 +63,10 @@ def curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]
         axes.xaxis.set_major_formatter(FuncFormatter(short))
         axes.yaxis.set_major_formatter(FuncFormatter(percent if quantity == "clustering_error" else short))
         axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        if logarithmic:
+            logarithms(axes)
+        else:
+            axes.set_ylim(bottom=0)
         lines = [line for _, line in sorted(drawn, key=lambda pair: -pair[0])]
         axes.legend(handles=lines, loc="best")
     return figure
@@ -80,6 +86,14 @@ def _draw(axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, n
     axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
     (line,) = axes.plot(rounds, mean, dash, color=colour, label=system)
     return float(mean[-1]), line
+
+
+def logarithms(axes: mpl.axes.Axes) -> None:
+    """Make the upright axis logarithmic, with round numbers beside it."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(short))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def short(value: float, _position: int | None = None) -> str:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from fedcascade import __version__
 from fedcascade.environments.clustered import Clustered
-from fedcascade.experiments.plan import Plan, Value, inside
+from fedcascade.experiments.plan import Plan, Value, inside, systems_in
 from fedcascade.experiments.worlds import World, build, fingerprint
 from fedcascade.federation.policies import Policy, policy
 from fedcascade.learning.oracles import TopK
@@ -70,7 +70,7 @@ def runs_of(plans: Sequence[Plan]) -> list[Run]:
         for plan in plans
         for place in plan.environments
         for seed in plan.seeds
-        for system in plan.systems
+        for system in systems_in(plan, place.name)
     ]
 
 

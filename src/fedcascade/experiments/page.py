@@ -19,7 +19,8 @@ p { max-width: 78ch; margin: 8px 0; }
 .tally { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
 .tally div { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 10px 18px; }
 .tally b { display: block; font-size: 1.7rem; line-height: 1.2; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(430px, 1fr)); gap: 16px; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(430px, 1fr)); gap: 16px; }
+.figures.wide { grid-template-columns: minmax(0, 820px); }
 figure { margin: 0; background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 12px 12px 8px; }
 figure svg { width: 100%; height: auto; display: block; }
 figcaption { color: var(--dim); font-size: .88rem; padding: 4px 6px; }
@@ -80,9 +81,20 @@ def drawing(svg: str, caption: str) -> Html:
     return Html(f"<figure>{labelled}<figcaption>{text(caption)}</figcaption></figure>")
 
 
-def gallery(figures: Iterable[Html]) -> Html:
-    """Figures side by side."""
-    return Html(f"<div class=figures>{''.join(figures)}</div>")
+def gallery(figures: Iterable[Html], *, wide: bool = False) -> Html:
+    """Figures side by side, or one below the other if they are wide."""
+    return Html(f'<div class="figures{" wide" if wide else ""}">{"".join(figures)}</div>')
+
+
+def tally(counts: Iterable[tuple[int, str, str]]) -> Html:
+    """How many verdicts of which words and colour there are, in boxes; those that there are none of have no box."""
+    boxes = "".join(f'<div class="{kind}"><b>{count}</b>{text(words)}</div>' for count, words, kind in counts if count)
+    return Html(f"<div class=tally>{boxes}</div>")
+
+
+def verdict(words: str, kind: str) -> Html:
+    """A verdict in its colour."""
+    return Html(f'<span class="verdict {kind}">{text(words)}</span>')
 
 
 def section(title: str, *parts: Html) -> Html:

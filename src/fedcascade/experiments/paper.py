@@ -4,18 +4,16 @@ The numbers in this module are the paper's own; everything else in the report is
 """
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import msgspec
 import polars as pl
 
 from fedcascade.checks import whole
-from fedcascade.experiments.plan import NamedWorld, Plan, changed, read_plan
+from fedcascade.experiments.plan import Plan, changed
 from fedcascade.experiments.results import Results
+from fedcascade.experiments.shipped import shipped, with_ratings
 from fedcascade.experiments.spread import Spread, spread
-from fedcascade.experiments.worlds import RatingsWorld
 
 Verdict = Literal["holds", "holds within noise", "does not hold here", "not judged"]
 
@@ -77,27 +75,9 @@ def plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None 
     close = runs if quick else max(runs, RUNS_OF_CLOSE_SYSTEMS)
     rounds = QUICK_ROUNDS if quick else None
     return [
-        changed(_with_ratings(shipped(name), ratings), rounds=rounds, seeds=range(close if name == AUXILIARY else runs))
+        changed(with_ratings(shipped(name), ratings), rounds=rounds, seeds=range(close if name == AUXILIARY else runs))
         for name in PLANS
     ]
-
-
-def shipped(name: str) -> Plan:
-    """One of the plans that come with the package."""
-    file = files("fedcascade.experiments") / "plans" / f"{name}.toml"
-    return read_plan(file.read_text(encoding="utf-8"), source=f"{name}.toml")
-
-
-def _with_ratings(plan: Plan, ratings: Path | None) -> Plan:
-    if ratings is None:
-        return plan
-    places = [
-        NamedWorld(place.name, msgspec.structs.replace(place.world, file=str(ratings.resolve())))
-        if isinstance(place.world, RatingsWorld)
-        else place
-        for place in plan.environments
-    ]
-    return msgspec.structs.replace(plan, environments=tuple(places))
 
 
 def is_paper(results: Results) -> bool:

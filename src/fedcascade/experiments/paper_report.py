@@ -63,12 +63,7 @@ def ratings_note(results: Results) -> str:
 
 def _tally(found: Sequence[Claim]) -> Html:
     counts = Counter(str(claim.verdict) for claim in found)
-    boxes = [
-        f'<div class="{kind}"><b>{counts[verdict]}</b>{verdict}</div>'
-        for verdict, kind in KINDS.items()
-        if counts[verdict]
-    ]
-    return Html(f"<div class=tally>{''.join(boxes)}</div>")
+    return page.tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items())
 
 
 def _figures(results: Results) -> Html:
@@ -158,4 +153,4 @@ def difference(claim: Claim) -> str:
 
 def verdict(claim: Claim) -> Html:
     """The verdict in its colour."""
-    return Html(f'<span class="verdict {KINDS[claim.verdict]}">{claim.verdict}</span>')
+    return page.verdict(claim.verdict, KINDS[claim.verdict])

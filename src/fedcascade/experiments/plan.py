@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -32,10 +33,11 @@ class System(Struct, frozen=True):
     label: str
     policy: str
     constants: dict[str, Value]
+    on: tuple[str, ...] = ("*",)  # patterns of the environments that it plays in
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Every combination of ``environments``, ``systems`` and ``seeds`` is one run."""
+    """Every combination of ``environments``, the ``systems`` that play there and ``seeds`` is one run."""
 
     name: str
     title: str
@@ -67,6 +69,7 @@ class _PolicyTable(Struct, kw_only=True):
     label: str = ""
     constants: dict[str, Value] = {}
     grid: dict[str, list[Value]] = {}
+    on: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
 
 
 _WORLDS: Mapping[str, type[SyntheticWorld] | type[RatingsWorld]] = {
@@ -123,10 +126,15 @@ class _Reader:
         """The whole plan."""
         self.keys(raw, [*_Head.__struct_fields__, "environments", "policies"], ())
         head = self.convert({k: v for k, v in raw.items() if k in _Head.__struct_fields__}, _Head, ())
-        environments = [world for at, table in self.tables(raw, "environments") for world in self.worlds(table, at)]
-        systems = [system for at, table in self.tables(raw, "policies") for system in self.systems(table, at)]
-        self.distinct("environments", [world.name for world in environments])
-        self.distinct("policies", [system.label for system in systems])
+        placed = [(at, world) for at, table in self.tables(raw, "environments") for world in self.worlds(table, at)]
+        environments = [world for _, world in placed]
+        names = [world.name for world in environments]
+        systems = [system for at, table in self.tables(raw, "policies") for system in self.systems(table, at, names)]
+        self.distinct("environments", names)
+        for at, world in placed:
+            labels = [system.label for system in _playing(systems, world.name)]
+            self.check(len(labels) > 0, f"no policy plays in environment '{world.name}': see their 'on'", at)
+            self.distinct("policies", labels)
         self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))
         seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
         self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", ("seeds",))
@@ -169,28 +177,29 @@ class _Reader:
             values["file"] = str((self.folder / values["file"]).resolve())
         return self.convert(values | {"kind": shape.__struct_config__.tag}, shape, at)
 
-    def systems(self, table: dict[str, Any], at: KeyPath) -> list[System]:
+    def systems(self, table: dict[str, Any], at: KeyPath, environments: Sequence[str]) -> list[System]:
         """The systems of one table: one for each of its policies and each point of its grid."""
         self.keys(table, _PolicyTable.__struct_fields__, at)
         entry = self.convert(table, _PolicyTable, at)
+        for pattern in entry.on:
+            found = any(_matches(name, pattern) for name in environments)
+            self.check(found, f"on: '{pattern}' is none of the environments: {'; '.join(environments)}", (*at, "on"))
         names = [entry.name] if isinstance(entry.name, str) else list(entry.name)
         rows = [self.at((*at, "name"), lambda name=name: policies.policy(name)) for name in names]
         had = {name for row in rows for name in _outside(row.constants())}
         self.keys(entry.constants, had, (*at, "constants"))
         self.keys(entry.grid, had, (*at, "grid"))
         return [
-            self.system(row, entry.label or row.name, entry.constants, point, at)
+            self.system(row, entry, point, at)
             for row in rows
             for point in self.points({k: v for k, v in entry.grid.items() if k in _outside(row.constants())}, at)
         ]
 
-    def system(
-        self, row: policies.Policy, label: str, constants: dict[str, Value], point: dict[str, Value], at: KeyPath
-    ) -> System:
+    def system(self, row: policies.Policy, entry: _PolicyTable, point: dict[str, Value], at: KeyPath) -> System:
         """One system; the policy itself refuses a constant that is out of bounds."""
-        tuned = self.at((*at, "constants"), lambda: row.tuned_where_known(inside(constants)))
+        tuned = self.at((*at, "constants"), lambda: row.tuned_where_known(inside(entry.constants)))
         tuned = self.at((*at, "grid"), lambda: tuned.tuned_where_known(inside(point)))
-        return System(_suffixed(label, point), row.name, _plain(tuned.constants()))
+        return System(_suffixed(entry.label or row.name, point), row.name, _plain(tuned.constants()), entry.on)
 
     def points(self, grid: Mapping[str, Sequence[Any]], at: KeyPath) -> list[dict[str, Any]]:
         """Every combination of a grid's values; of an empty grid there is one."""
@@ -240,6 +249,20 @@ class _Reader:
         return ValueError(f"{self.source} line {line_of(self.text, at)}: {message}")
 
 
+def systems_in(plan: Plan, environment: str) -> list[System]:
+    """The systems that play in an environment, in the plan's order."""
+    return _playing(plan.systems, environment)
+
+
+def _playing(systems: Iterable[System], environment: str) -> list[System]:
+    return [system for system in systems if any(_matches(environment, pattern) for pattern in system.on)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern is a name or, with its * and ?, fits it; a name may have brackets, which a pattern reads."""
+    return name == pattern or fnmatchcase(name, pattern)
+
+
 def changed(plan: Plan, *, rounds: int | None = None, seeds: Sequence[int] | None = None) -> Plan:
     """The plan with other rounds or seeds."""
     require(rounds is None or rounds >= 1, f"rounds must be a whole number >= 1, got {rounds}")
@@ -273,4 +296,9 @@ def inside(constants: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(constants: Mapping[str, Any]) -> dict[str, Value]:
-    return {name: str(value) if isinstance(value, str) else value for name, value in _outside(constants).items()}
+    """Constants as plain values; one that follows from the problem is the policy's own affair."""
+    return {
+        name: str(value) if isinstance(value, str) else value
+        for name, value in _outside(constants).items()
+        if not isinstance(value, policies.Formula)
+    }

@@ -11,7 +11,7 @@ import polars as pl
 from fedcascade.experiments import figures, page
 from fedcascade.experiments.figures import QUANTITIES
 from fedcascade.experiments.page import Html
-from fedcascade.experiments.plan import Plan
+from fedcascade.experiments.plan import Plan, systems_in
 from fedcascade.experiments.results import Results, write_whole
 from fedcascade.experiments.spread import Spread, spread
 
@@ -68,7 +68,7 @@ def overview(results: Results) -> str:
 
 
 def _of_environment(results: Results, plan: Plan, environment: str) -> Html:
-    systems = [system.label for system in plan.systems]
+    systems = [system.label for system in systems_in(plan, environment)]
     lines = [line for line in summary(results) if (line.experiment, line.environment) == (plan.name, environment)]
     drawn = [
         draw(results, plan.name, environment, quantity, f"{environment}: {words}", systems)
@@ -97,16 +97,28 @@ def draw(
     systems: Sequence[str],
     file: str = "",
     names: Mapping[str, str] = {},
+    *,
+    logarithmic: bool = False,
 ) -> Html:
     """Draw and save one figure; ``names`` may give systems others than their labels."""
     there = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
     named = results.curves.filter(there).with_columns(pl.col("system").replace(names))
-    figure = figures.curves(named, quantity, title, [names.get(system, system) for system in systems])
-    plain = "".join(letter if letter.isalnum() else "-" for letter in f"{experiment}-{environment}-{quantity}".lower())
-    svg = figures.save(figure, results.folder / "figures", file or plain)
+    figure = figures.curves(
+        named, quantity, title, [names.get(system, system) for system in systems], logarithmic=logarithmic
+    )
+    svg = figures.save(figure, results.folder / "figures", file or file_name(f"{experiment}-{environment}-{quantity}"))
     return page.drawing(
         svg, f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs ± one standard deviation."
     )
+
+
+def file_name(words: str) -> str:
+    """Words as the name of a file.
+
+    >>> file_name("lifted, J = 5")
+    'lifted--j---5'
+    """
+    return "".join(letter if letter.isalnum() else "-" for letter in words.lower())
 
 
 def making(results: Results) -> Html:
@@ -133,8 +145,11 @@ def _plan(plan: Plan) -> Html:
         f"{plan.name}: T = {plan.rounds:,}, K = {plan.list_length}, "
         f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(worlds)}"
     )
-    rows = [(system.label, Html(f"<code>{page.text(_settings(system.constants))}</code>")) for system in plan.systems]
-    return page.table(("system", "constants"), rows, caption=head)
+    rows = [
+        (system.label, ", ".join(system.on), Html(f"<code>{page.text(_settings(system.constants))}</code>"))
+        for system in plan.systems
+    ]
+    return page.table(("system", "environments", "constants"), rows, caption=head)
 
 
 def _settings(values: object) -> str:

@@ -34,3 +34,16 @@ def spread(values: Sequence[float]) -> Spread:
     deviation = stdev(values)
     quantile = _STUDENT[min(count - 1, len(_STUDENT)) - 1]
     return Spread(mean(values), deviation, quantile * deviation / sqrt(count), count)
+
+
+def ratio(ones: Sequence[float], others: Sequence[float]) -> Spread:
+    """The ratio of two means over paired runs, with the interval of its linear approximation.
+
+    >>> ratio([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    Spread(mean=0.5, deviation=0.0, half=0.0, runs=3)
+    """
+    if not any(others):
+        return Spread(inf, 0.0, inf, len(ones))
+    below = mean(others)
+    centre = mean(ones) / below
+    return spread([centre + (one - centre * other) / below for one, other in zip(ones, others, strict=True)])

@@ -25,7 +25,9 @@ class SyntheticWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="s
     items: Count | tuple[Count, ...] = 200  # a pair; msgspec 0.22 crashes on tuple[Count, Count]
     features: FeatureKind = "lifted"
     directions: DirectionKind = "orthonormal"
-    arrivals: tuple[float, ...] | None = None
+    gap: float | None = None
+    drift: Count | None = None
+    arrivals: tuple[float, ...] | Literal["zipf"] | None = None
 
 
 class RatingsWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ratings"):
@@ -66,6 +68,8 @@ def _synthetic(world: SyntheticWorld, seed: int) -> Synthetic:
         items=_bounds(world.items),
         features=world.features,
         directions=world.directions,
+        gap=world.gap,
+        drift=world.drift,
         arrivals=world.arrivals,
         seed=seed,
     )

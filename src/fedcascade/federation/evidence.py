@@ -1,4 +1,4 @@
-"""Grouping by evidence: agents start apart and join where the data say that one theta explains both.
+"""Grouping by evidence: what others know counts by the probability that they are alike.
 
 The evidence is the log Bayes factor of 'one theta' against 'two', each theta ~ N(0, tau^2 I) and clicks with
 noise sigma^2. With l = sigma^2 / tau^2 the evidence of statistics (S, b) is, up to what cancels,
@@ -7,104 +7,135 @@ noise sigma^2. With l = sigma^2 / tau^2 the evidence of statistics (S, b) is, up
 
 and E(S_1 + S_2, b_1 + b_2) - E(S_1, b_1) - E(S_2, b_2) is 0 without data, grows like (d/2) ln T for equals
 and falls without bound for unequals. There is no gap between clusters to know.
+
+Early on the data cannot tell who is alike, and a guess would pool the wrong users. So the server does not
+guess: it walks through the partitions that the data allow (Gibbs sampling), and an agent that speaks gets
+the average, over the walk, of what its group would know.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedcascade.checks import positive
+from fedcascade.checks import positive, whole
 from fedcascade.federation.grouping import Groups, Labels
-from fedcascade.federation.holdings import Holdings
-from fedcascade.learning.ridge import Ridge
+from fedcascade.federation.holdings import Holdings, extended
+from fedcascade.federation.walk import NOBODY, Rows, evidence_of, walk
 from fedcascade.learning.statistics import Statistics
-
-NOBODY = -1  # the label of an agent between two groups
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Agents start apart; at each of its uploads an agent joins the group with the most evidence, or none.
+    """Agents start apart; at each upload the server walks on through the partitions that the data allow.
 
-    ``hurdle`` is the evidence that it takes to join, ``variance`` the noise of a click, ``prior`` is l.
+    Args:
+        hurdle: the log-odds, before any data, that an agent belongs to no given group.
+        variance: sigma^2, the noise of a click.
+        length: how long a theta is expected to be: tau^2 is length^2 / d.
+        sweeps: how often a walk comes by every agent that it visits.
+        visits: how many others a walk visits; all of them, if there are not more.
     """
 
-    hurdle: float = 4.0
+    hurdle: float = 3.0
     variance: float = 0.2
-    prior: float = 4.0
+    length: float = 1.0
+    sweeps: int = 3
+    visits: int = 10
 
     def __post_init__(self) -> None:
         positive("variance", self.variance)
-        positive("prior", self.prior)
+        positive("length", self.length)
+        whole("sweeps", self.sweeps)
+        whole("visits", self.visits)
+
+    def prior(self, dimension: int) -> float:
+        """l = sigma^2 / tau^2."""
+        return self.variance * dimension / self.length**2
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
         """Everybody apart."""
-        return EvidenceGroups(holdings, hurdle=self.hurdle, variance=self.variance, prior=self.prior)
+        return EvidenceGroups(holdings, self)
 
 
 def evidence(statistics: Statistics, *, variance: float, prior: float) -> float:
     """E(S, b)."""
-    ridge = Ridge(statistics, prior)
-    fit = float(statistics.moment @ ridge.theta) / variance
-    return 0.5 * (fit - ridge.log_det + statistics.dimension * math.log(prior))
+    return float(evidence_of(statistics.gram, statistics.moment, variance, prior))
 
 
 class EvidenceGroups(Groups):
-    """The state of a grouping by evidence: a partition in which an agent may move at each of its uploads."""
+    """The state of a grouping by evidence: the partition at which the walk has arrived."""
 
-    def __init__(self, holdings: Holdings, *, hurdle: float, variance: float, prior: float) -> None:
+    def __init__(self, holdings: Holdings, rule: Evidence) -> None:
         super().__init__(holdings, np.arange(len(holdings), dtype=np.int64))
-        self.hurdle = hurdle
-        self.variance = variance
-        self.prior = prior
-        self._known = dict.fromkeys(self._pooled, 0.0)
+        self._rule = rule
+        self._alone = np.zeros(len(holdings))  # E of every agent's own statistics
+        self._walks = 0
+        self._asker = NOBODY
+        self._answer = Statistics.zero(holdings.dimension)
+
+    def answer(self, agent: int) -> Statistics:
+        """The average over the walk for the agent that has just spoken; for others, what their group knows."""
+        return self._answer if agent == self._asker else self.pooled(agent)
 
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002 (the holdings have it already)
-        """Take an upload: the agent leaves its group and goes where the evidence is, before it is answered."""
-        left = int(self.labels[agent])
-        self.labels[agent] = NOBODY
-        self._sum_up(left)
-        joined = self._best_group(self.holdings[agent])
-        self.labels[agent] = joined
-        self._sum_up(joined)
+        """Take an upload: walk on, and keep what the agent will be told."""
+        own, rule = self.holdings[agent], self._rule
+        prior = rule.prior(own.dimension)
+        self._alone[agent] = evidence(own, variance=rule.variance, prior=prior)
+        self._walks += 1
+        chance = np.random.Generator(np.random.Philox(key=self._walks))
+        visits = self._visits(agent, chance)
+        names, places = np.unique(self.labels, return_inverse=True)
+        expected = walk(
+            _rows(self.holdings), self._alone, places, names.size, visits, chance.random(visits.size),
+            rule.hurdle, rule.variance, prior,
+        )  # fmt: skip
+        self._move(agent, names, places)
+        self._asker, self._answer = agent, own + _as_statistics(expected, own.dimension)
+
+    def _visits(self, agent: int, chance: np.random.Generator) -> Labels:
+        """Whom the walk visits, in order: in each sweep the agent first, then others that have spoken."""
+        others = np.flatnonzero(self.holdings.count > 0)
+        others = others[others != agent]
+        if others.size > self._rule.visits:
+            others = chance.choice(others, self._rule.visits, replace=False)
+        return np.tile(np.append(agent, others), self._rule.sweeps)
+
+    def _move(self, agent: int, names: Labels, places: Labels) -> None:
+        """Take the walk's partition over: groups keep their labels, new ones get labels that nobody has."""
+        free = np.setdiff1d(np.arange(self.labels.size + 1), names)
+        before, self.labels = self.labels, np.concatenate([names, free])[places]
+        moved = before != self.labels
+        moved[agent] = True  # even where it stays, its group has more data
+        for label in np.union1d(before[moved], self.labels[moved]):
+            self._sum_up(int(label))
 
     def join(self) -> None:
         """A newcomer starts apart, like everybody."""
-        label = self._unused()
-        self.place(label)
-        self._sum_up(label)
+        self._alone = extended(self._alone)
+        self.place(next(label for label in range(len(self.labels) + 1) if label not in self._pooled))
 
     def forget(self, agent: int) -> None:
         """Without the agent, its group knows less."""
-        label = int(self.labels[agent])
+        self._alone = np.delete(self._alone, agent)
+        self._asker = NOBODY
         super().forget(agent)
-        self._sum_up(label)
-
-    def _best_group(self, own: Statistics) -> int:
-        """The group with the most evidence that ``own`` belongs to it, or a fresh one."""
-        alone = self._evidence(own)
-        gains = {
-            label: self._evidence(own + pooled) - alone - self._known[label]
-            for label, pooled in self._pooled.items()
-            if pooled.count > 0
-        }
-        best = max(gains, key=gains.__getitem__, default=NOBODY)
-        if best != NOBODY and gains[best] > self.hurdle:
-            return best
-        return self._unused()
-
-    def _unused(self) -> int:
-        return next(label for label in range(len(self.labels) + 1) if label not in self._pooled)
 
     def _sum_up(self, label: int) -> None:
         """Sum a group anew, so that coming and going leaves no rounding behind; an empty one goes."""
         members = np.flatnonzero(self.labels == label)
         self._pooled.pop(label, None)
-        self._known.pop(label, None)
         if members.size:
             self._pooled[label] = self.holdings.total(members)
-            self._known[label] = self._evidence(self._pooled[label])
 
-    def _evidence(self, statistics: Statistics) -> float:
-        return evidence(statistics, variance=self.variance, prior=self.prior)
+
+def _rows(holdings: Holdings) -> Rows:
+    counts = np.stack([holdings.count, holdings.clicks, holdings.rounds], axis=1)
+    return np.hstack([holdings.gram.reshape(len(holdings), -1), holdings.moment, counts])
+
+
+def _as_statistics(row: NDArray[np.float64], dimension: int) -> Statistics:
+    """A row as statistics; what is known with a probability counts as so much, whole numbers rounded down."""
+    gram, moment, counts = np.split(row, [dimension**2, dimension**2 + dimension])
+    return Statistics(gram.reshape(dimension, dimension), moment, *(int(count) for count in counts))

@@ -34,8 +34,12 @@ class Groups:
         return len(self._pooled)
 
     def pooled(self, agent: int) -> Statistics:
-        """Algorithm 3, lines 1 and 2: the sum over the group of ``agent``."""
+        """The sum over the group of ``agent``."""
         return self._pooled[int(self.labels[agent])]
+
+    def answer(self, agent: int) -> Statistics:
+        """Algorithm 3, lines 1 and 2: what ``agent`` is told, which is what its group knows."""
+        return self.pooled(agent)
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Take an upload into the sum of its group."""

@@ -76,8 +76,8 @@ class Server:
         self.groups.forget(agent)
 
     def _aggregate(self, agent: int) -> Download:
-        pooled = self.groups.pooled(agent)
-        return Download(agent=agent, statistics=pooled, rounds=self.rounds, agents=len(self.holdings))
+        known = self.groups.answer(agent)
+        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=len(self.holdings))
 
     def _check(self, upload: Upload) -> None:
         """Refuse before anything has changed."""

@@ -8,7 +8,7 @@ whether it is computed alone or among others, by the readable engine or by a fas
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import compiled
+from fedcascade.compiled import bare, compiled
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
@@ -18,20 +18,24 @@ Features = NDArray[np.float32]
 @compiled
 def cholesky(matrix: Matrix) -> Matrix:
     """The upper factor U with matrix = U^T U; a matrix that is not positive definite leaves a NaN in it."""
-    size = matrix.shape[0]
-    upper = np.zeros((size, size))
-    for i in range(size):  # np.triu does the same, and takes two seconds to compile
-        for j in range(i, size):
-            upper[i, j] = matrix[i, j]
-    for k in range(size):
-        pivot = np.sqrt(upper[k, k])
-        for j in range(k, size):
-            upper[k, j] /= pivot
-        for i in range(k + 1, size):
-            factor = upper[k, i]
-            for j in range(i, size):
-                upper[i, j] -= factor * upper[k, j]
+    upper = matrix.copy()
+    factorise(upper)
     return upper
+
+
+@bare
+def factorise(matrix: Matrix) -> None:
+    """Put the upper factor in the place of its matrix, and zeros below it."""
+    size = matrix.shape[0]
+    for k in range(size):
+        matrix[k, :k] = 0.0
+        pivot = np.sqrt(matrix[k, k])
+        for j in range(k, size):
+            matrix[k, j] /= pivot
+        for i in range(k + 1, size):
+            factor = matrix[k, i]
+            for j in range(i, size):
+                matrix[i, j] -= factor * matrix[k, j]
 
 
 @compiled
@@ -46,7 +50,7 @@ def is_sound(gram: Matrix, moment: Vector) -> bool:
     return True
 
 
-@compiled
+@bare
 def log_determinant(upper: Matrix) -> float:
     """ln det of the matrix whose upper factor is given."""
     total = 0.0
@@ -56,11 +60,30 @@ def log_determinant(upper: Matrix) -> float:
 
 
 @compiled
+def whitened(upper: Matrix, vector: Vector) -> Vector:
+    """U^-T vector; its squared length is vector^T matrix^-1 vector."""
+    solution = np.empty(vector.size)
+    for k in range(vector.size):
+        value = vector[k]
+        for i in range(k):
+            value -= upper[i, k] * solution[i]
+        solution[k] = value / upper[k, k]
+    return solution
+
+
+@compiled
 def inverse_root(upper: Matrix) -> Matrix:
     """The lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
-    size = upper.shape[0]
-    root = np.zeros((size, size))
-    for j in range(size):
+    root = np.empty_like(upper)
+    inverse_root_into(upper, root)
+    return root
+
+
+@bare
+def inverse_root_into(upper: Matrix, root: Matrix) -> None:
+    """Fill ``root`` with the same."""
+    for j in range(upper.shape[0]):
+        root[j] = 0.0
         root[j, j] = 1.0
         for k in range(j):
             factor = upper[k, j]
@@ -69,21 +92,26 @@ def inverse_root(upper: Matrix) -> Matrix:
         pivot = upper[j, j]
         for c in range(j + 1):
             root[j, c] /= pivot
-    return root
 
 
 @compiled
 def solve(root: Matrix, vector: Vector) -> Vector:
     """matrix^-1 vector, by way of the inverse root."""
-    size = root.shape[0]
-    solution = np.zeros(size)
-    for j in range(size):
+    solution = np.empty_like(vector)
+    solve_into(root, vector, solution)
+    return solution
+
+
+@bare
+def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
+    """Fill ``solution`` with the same."""
+    solution[:] = 0.0
+    for j in range(root.shape[0]):
         value = 0.0
         for k in range(j + 1):
             value += root[j, k] * vector[k]
         for k in range(j + 1):
             solution[k] += root[j, k] * value
-    return solution
 
 
 @compiled
@@ -97,7 +125,7 @@ def ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Matrix, Vector,
     return root, solve(root, moment), log_determinant(upper)
 
 
-@compiled
+@bare
 def means_into(theta: Vector, columns: Features, mean: Vector) -> None:
     """Fill ``mean`` with <theta, x> of every item."""
     size, items = columns.shape
@@ -119,9 +147,16 @@ def means(theta: Vector, columns: Features) -> Vector:
 @compiled
 def squared_widths(root: Matrix, columns: Features) -> Vector:
     """x^T matrix^-1 x of every item."""
+    total = np.empty(columns.shape[1])
+    squared_widths_into(root, columns, total, np.empty_like(total))
+    return total
+
+
+@bare
+def squared_widths_into(root: Matrix, columns: Features, total: Vector, part: Vector) -> None:
+    """Fill ``total`` with the same; ``part`` is room of the same size."""
     size, items = columns.shape
-    total = np.zeros(items)
-    part = np.empty(items)
+    total[:] = 0.0
     for j in range(size):
         part[:] = 0.0
         for k in range(j + 1):
@@ -130,17 +165,26 @@ def squared_widths(root: Matrix, columns: Features) -> Vector:
                 part[i] += weight * columns[k, i]
         for i in range(items):
             total[i] += part[i] * part[i]
-    return total
 
 
 @compiled
 def optimistic_scores(theta: Vector, root: Matrix, beta: float, columns: Features) -> Vector:
     """U(i) = min(<theta, x> + beta ||x||, 1) of every item, the norm being that of the inverse matrix."""
-    mean = means(theta, columns)
-    width = squared_widths(root, columns)
-    for i in range(mean.size):
-        mean[i] = min(mean[i] + beta * np.sqrt(width[i]), 1.0)
-    return mean
+    score = np.empty(columns.shape[1])
+    optimistic_scores_into(theta, root, beta, columns, score, np.empty((2, score.size)))
+    return score
+
+
+@bare
+def optimistic_scores_into(
+    theta: Vector, root: Matrix, beta: float, columns: Features, score: Vector, room: Matrix
+) -> None:
+    """Fill ``score`` with the same; ``room`` has two rows of its size."""
+    width = room[0]
+    means_into(theta, columns, score)
+    squared_widths_into(root, columns, width, room[1])
+    for i in range(score.size):
+        score[i] = min(score[i] + beta * np.sqrt(width[i]), 1.0)
 
 
 @compiled
@@ -151,7 +195,7 @@ def sum_in_order(total: float, values: Vector) -> float:
     return total
 
 
-@compiled
+@bare
 def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, click: int) -> None:
     """Add the first ``examined`` rows of ``listed`` to the gram, in order, and the clicked one to the moment.
 

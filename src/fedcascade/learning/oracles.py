@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, whole
-from fedcascade.compiled import compiled
+from fedcascade.compiled import bare, compiled
 
 Scores = NDArray[np.float64]
 Ties = NDArray[np.uint32]
@@ -105,9 +105,15 @@ def check_list(chosen: Chosen, items: int, length: int) -> None:
 @compiled
 def top(scores: Scores, ties: Ties, length: int) -> Chosen:
     """The items of the largest scores in falling order; equal scores by the larger tie-break, then by index."""
-    size = min(length, scores.size)
-    chosen = np.empty(size, np.intp)
-    filled = 0
+    chosen = np.empty(min(length, scores.size), np.intp)
+    top_into(scores, ties, chosen)
+    return chosen
+
+
+@bare
+def top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
+    """Fill ``chosen``, which is no longer than there are scores."""
+    size, filled = chosen.size, 0
     for item in range(scores.size):
         if filled == size and not _before(scores, ties, item, chosen[size - 1]):
             continue
@@ -117,10 +123,9 @@ def top(scores: Scores, ties: Ties, length: int) -> Chosen:
             place -= 1
         chosen[place] = item
         filled = min(filled + 1, size)
-    return chosen
 
 
-@compiled
+@bare
 def _before(scores: Scores, ties: Ties, one: int, other: int) -> bool:
     """Whether item ``one``, the later index, goes before item ``other``."""
     if scores[one] != scores[other]:

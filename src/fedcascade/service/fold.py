@@ -126,7 +126,9 @@ def snapshot_key(policy: Policy, dimension: int) -> str:
 
 
 def _groups_state(server: Server) -> dict[str, Any]:
-    return {name: value for name, value in vars(server.groups).items() if value is not server.holdings}
+    kept_elsewhere = (server.holdings, server.policy.grouping)
+    groups = vars(server.groups).items()
+    return {name: value for name, value in groups if not any(value is other for other in kept_elsewhere)}
 
 
 def caught_up(store: Store, policy: Policy, dimension: int, fold: Fold | None = None) -> Fold:

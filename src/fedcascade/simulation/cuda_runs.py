@@ -20,6 +20,7 @@ from fedcascade.simulation import cuda_kernels as device
 from fedcascade.simulation import kernels
 from fedcascade.simulation.desk import Desk
 from fedcascade.simulation.exact import CAUSES
+from fedcascade.simulation.lists import make_scratch
 from fedcascade.simulation.stage import Case, set_stage
 from fedcascade.simulation.trace import Trace
 
@@ -65,6 +66,7 @@ class Run:
             keep_lists=case.keep_lists,
         )
         self.desk = Desk(case.environment, case.oracle, self.stage)
+        self.scratch = make_scratch(case.environment.dimension, case.environment.most_items, case.oracle.length)
         rules = self.desk.rules
         kinds = rules.triggers.tolist()
         levels = dict(zip(kinds, rules.levels.tolist(), strict=True))
@@ -168,7 +170,7 @@ class Run:
         fleet.numbers[agent, kernels.TAUGHT] = own[device.TAUGHT]
         fleet.counts[agent, : kernels.ARRIVALS] = own[device.EXAMINED : device.BUFFER]
         fleet.counts[agent, kernels.ARRIVALS] = came
-        return kernels.fires(self.desk.world.seed, self.desk.rules, fleet, agent, t)
+        return int(kernels.fires(self.desk.world.seed, self.desk.rules, fleet, agent, self.scratch, t))
 
     def settle(self) -> bool:
         """Let those speak whose turn it is; returns whether the segment has been played."""

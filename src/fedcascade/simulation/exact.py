@@ -48,7 +48,7 @@ from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Exchange, Trace
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 64, 4_096
-EVENTS_PER_WINDOW = 2  # after an event its agent plays the rest of the window alone, so there should be few
+ALONE = 48  # rounds that take as long as everything that a window needs beside rounds
 CAUSES = {
     kernels.DETERMINANT: Cause.DETERMINANT,
     kernels.AUXILIARY: Cause.AUXILIARY,
@@ -143,22 +143,28 @@ class _Engine(Desk):
             progress(0)
         for stop in self.recorder.stops:
             while first <= stop:
-                count = min(length, stop - first + 1)
+                count = self.environment.steady(first, min(length, stop - first + 1))
                 events = self._play_window(first, count)
                 first += count
                 if window is None:
-                    length = next_length(length, events)
+                    length = next_length(length, events * length / (2 * self.environment.users), self.threads)
                 if progress is not None:
                     progress(first - 1)
             self.recorder.stop(stop, self.server.groups.labels)
 
     def _play_window(self, first: int, count: int) -> int:
+        self.world = self.world._replace(thetas=self.environment.thetas_in(first))
         arrivals = self.environment.arrivals(first, count)
         window = self._window(first, arrivals)
-        if type(self.policy.answers) is not Asker:
-            events = self._play_in_turn(window, arrivals)
-            self.recorder.count_all(first, window.regret, window.clicked, window.examined, window.lists)
-            return events
+        ahead = type(self.policy.answers) is Asker
+        events = self._play_ahead(window) if ahead else 0
+        if not ahead:
+            self._play_in_turn(window, arrivals)
+        self.recorder.count_all(first, window.regret, window.clicked, window.examined, window.lists)
+        return events
+
+    def _play_ahead(self, window: kernels.Window) -> int:
+        """The rounds of a window agent by agent, on all cores; then its events, in the order of time."""
         present = np.flatnonzero(window.stop > window.cursor)
         list(self.pool.map(lambda shard: self._advance(window, shard), shards(window, present, self.threads)))
         queue = [(int(window.spoke[agent]), int(agent)) for agent in present if window.spoke[agent]]
@@ -171,7 +177,6 @@ class _Engine(Desk):
             self._advance(window, np.array([agent]))
             if window.spoke[agent]:
                 heappush(queue, (int(window.spoke[agent]), agent))
-        self.recorder.count_all(first, window.regret, window.clicked, window.examined, window.lists)
         return events
 
     def _window(self, first: int, arrivals: NDArray[np.int64]) -> kernels.Window:
@@ -194,25 +199,25 @@ class _Engine(Desk):
     def _advance(self, window: kernels.Window, agents: NDArray[np.int64]) -> None:
         kernels.advance(self.world, self.rules, self.fleet, window, agents)
 
-    def _play_in_turn(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+    def _play_in_turn(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """The rounds of a window one after another: each exchange may change what the next agent knows."""
         answers, groups = self.policy.answers, self.server.groups
         if isinstance(answers, OnArrival):
-            return self._serve(window, arrivals) if type(groups) is Components else self._fetch(window, arrivals)
+            serve = self._serve if type(groups) is Components else self._fetch
+            serve(window, arrivals)
+            return
         agents = np.zeros_like(arrivals) if answers.one_learner else arrivals
         now = turns.Turns(users=arrivals, agents=agents, budget=sync_budget(self.policy.trigger))
-        done = events = 0
+        done = 0
         while done < arrivals.size:
             done, fired = self._take_turns(window, now, done, arrivals.size)
             if fired >= 0:
-                events += 1
                 self.exchange(window.first + done - 1, int(agents[done - 1]), CAUSES[fired])
-        return events
 
     def _take_turns(self, window: kernels.Window, now: turns.Turns, begin: int, end: int) -> tuple[int, int]:
         return turns.advance(self.world, self.rules, self.fleet, self.own, window, now, begin, end)
 
-    def _fetch(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+    def _fetch(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """Agents that ask their server in every round, whatever it does with its groups."""
         now = turns.Turns(users=arrivals, agents=arrivals, budget=np.inf)
         for done, agent in enumerate(arrivals.tolist()):
@@ -221,9 +226,8 @@ class _Engine(Desk):
                 self._receive(download)
             _, fired = self._take_turns(window, now, done, done + 1)
             self.exchange(window.first + done, agent, CAUSES[fired], fetched)
-        return int(arrivals.size)
 
-    def _serve(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> int:
+    def _serve(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """The same with a heterogeneity graph, compiled until the graph changes."""
         groups = cast(Components, self.server.groups)
         done = 0
@@ -236,20 +240,23 @@ class _Engine(Desk):
         weight = payload_bytes(self.problem.dimension)
         for i, agent in enumerate(arrivals.tolist()):
             self.recorder.ledger.append(Exchange(window.first + i, agent, Cause.FORCED, weight, weight))
-        return int(arrivals.size)
 
 
 def shards(window: kernels.Window, present: NDArray[np.int64], threads: int) -> list[NDArray[np.int64]]:
-    """The agents of a window in as many parts as there are threads, with about as many rounds in each."""
+    """The agents of a window in as many parts as there are threads, with about as many rounds in each.
+
+    Those with the most rounds come first and are dealt out forwards and backwards in turn.
+    """
     if threads == 1 or present.size <= 1:
         return [present]
-    played = np.cumsum((window.stop - window.cursor)[present])
-    cuts = np.searchsorted(played, played[-1] * np.arange(1, threads) / threads)
-    return [part for part in np.split(present, cuts) if part.size]
+    dealt = present[np.argsort((window.cursor - window.stop)[present], kind="stable")]
+    both = 2 * threads
+    parts = [np.concatenate([dealt[i::both], dealt[both - 1 - i :: both]]) for i in range(threads)]
+    return [part for part in parts if part.size]
 
 
-def next_length(length: int, events: int) -> int:
-    """Windows double while few agents speak in one, and halve while many do."""
-    if events < EVENTS_PER_WINDOW:
+def next_length(length: int, alone: float, threads: int) -> int:
+    """Windows double while few rounds in them are played alone, after their agent spoke, and halve while many are."""
+    if threads == 1 or alone < ALONE / 2:
         return min(2 * length, LONGEST_WINDOW)
-    return max(length // 2, SHORTEST_WINDOW) if events > 4 * EVENTS_PER_WINDOW else length
+    return max(length // 2, SHORTEST_WINDOW) if alone > 2 * ALONE else length

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import compiled
+from fedcascade.compiled import bare, compiled
 from fedcascade.environments import streams
 from fedcascade.learning import linear
-from fedcascade.simulation.lists import Scratch, best_reward, choose, load, make_scratch, weight
+from fedcascade.simulation.lists import Scratch, best_reward, choose, filter_items, load, make_scratch, weight
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS = 0, 1, 2, 3  # kinds of triggers
 LOG_DET, BETA, TAUGHT = 0, 1, 2  # places in Fleet.numbers
@@ -91,9 +91,14 @@ def sort_rounds(
     return rounds, begin[:-1].copy(), begin[1:].copy()
 
 
-@compiled
 def one_of(fleet: Fleet, agent: int) -> Fleet:
-    """The state of one agent."""
+    """The state of one agent, in the same memory."""
+    return Fleet(*(array[agent] for array in fleet))
+
+
+@bare
+def lent(fleet: Fleet, agent: int) -> Fleet:
+    """The same for bare code, which must not keep it longer than the fleet."""
     return Fleet(
         fleet.gram[agent],
         fleet.moment[agent],
@@ -109,9 +114,15 @@ def one_of(fleet: Fleet, agent: int) -> Fleet:
 @compiled
 def advance(world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64]) -> None:
     """Play the rounds of each of ``agents`` until it wants to speak or the window ends."""
-    scratch = make_scratch(world.thetas.shape[1], world.most_items, rules.length)
+    _advance(world, rules, fleet, window, agents, make_scratch(world.thetas.shape[1], world.most_items, rules.length))
+
+
+@bare
+def _advance(
+    world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64], scratch: Scratch
+) -> None:
     for agent in agents:
-        one = one_of(fleet, agent)
+        one = lent(fleet, agent)
         theta = world.thetas[agent]
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
@@ -121,7 +132,7 @@ def advance(world: World, rules: Rules, fleet: Fleet, window: Window, agents: ND
             t = window.rounds[cursor]
             cursor += 1
             _play(world, rules, theta, one, window, scratch, t, margin)
-            fired = _fires(world.seed, rules, one, t)
+            fired = _fires(world.seed, rules, one, scratch, t)
             if rules.every_round:
                 margin = _prepare(rules, one, scratch)
         window.cursor[agent] = cursor
@@ -129,42 +140,37 @@ def advance(world: World, rules: Rules, fleet: Fleet, window: Window, agents: ND
         window.trigger[agent] = fired
 
 
-@compiled
+@bare
 def _prepare(rules: Rules, one: Fleet, scratch: Scratch) -> float:
     """Bring an agent's decision up to date; returns the margin of its single-precision scores."""
     if rules.every_round:
-        _decide(rules, one)
+        _decide(rules, one, scratch)
     return load(one.theta, one.root, one.numbers[BETA], scratch)
 
 
-@compiled
-def _decide(rules: Rules, one: Fleet) -> None:
+@bare
+def _decide(rules: Rules, one: Fleet, scratch: Scratch) -> None:
     """DownloadAndBuffer: the ridge of both together, by the same steps as ``Ridge``."""
-    upper = _factor(rules.lambda_, one)
-    root = linear.inverse_root(upper)
-    moment, theta = np.empty_like(one.moment), one.theta
-    for k in range(moment.size):
-        moment[k] = one.moment[k] + one.buffer_moment[k]
-    solution = linear.solve(root, moment)
-    for k in range(theta.size):
-        theta[k] = solution[k]
-        for c in range(k + 1):
-            one.root[k, c] = root[k, c]
-    inside = max(0.0, linear.log_determinant(upper) + rules.beta_shift)
+    _factor(rules.lambda_, one, scratch.upper)
+    linear.inverse_root_into(scratch.upper, one.root)
+    for k in range(one.moment.size):
+        scratch.moments[k] = one.moment[k] + one.buffer_moment[k]
+    linear.solve_into(one.root, scratch.moments, one.theta)
+    inside = max(0.0, linear.log_determinant(scratch.upper) + rules.beta_shift)
     one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
 
 
-@compiled
-def _factor(lambda_: float, one: Fleet) -> NDArray[np.float64]:
-    matrix = np.empty_like(one.gram)
-    for k in range(matrix.shape[0]):
-        for j in range(matrix.shape[0]):
-            matrix[k, j] = one.gram[k, j] + one.buffer_gram[k, j]
-        matrix[k, k] += lambda_
-    return linear.cholesky(matrix)
+@bare
+def _factor(lambda_: float, one: Fleet, upper: NDArray[np.float64]) -> None:
+    """The upper factor of download and buffer together."""
+    for k in range(upper.shape[0]):
+        for j in range(upper.shape[0]):
+            upper[k, j] = one.gram[k, j] + one.buffer_gram[k, j]
+        upper[k, k] += lambda_
+    linear.factorise(upper)
 
 
-@compiled
+@bare
 def _play(
     world: World,
     rules: Rules,
@@ -177,9 +183,11 @@ def _play(
 ) -> None:
     """One round: draw the items, choose the list, click, learn, count the regret."""
     items = streams.shelf(world.seed, t, world.fewest_items, world.most_items)
-    streams.items_into(world.seed, t, scratch.columns[: theta.size], world.lifted, world.catalogue)
+    streams.items_into(world.seed, t, scratch.columns[: theta.size], world.lifted, world.catalogue, scratch.draft)
     beta = one.numbers[BETA]
-    chosen = choose(world.seed, t, items, rules.length, one.theta, one.root, beta, margin, scratch)
+    filter_items(items, min(rules.length, items), beta, scratch)
+    choose(world.seed, t, items, rules.length, one.theta, one.root, beta, margin, scratch)
+    chosen = scratch.chosen[: min(rules.length, items)]
     click, missed = -1, 1.0
     for position in range(chosen.size):
         item = chosen[position]
@@ -199,7 +207,7 @@ def _play(
             window.lists[row, position] = chosen[position]
 
 
-@compiled
+@bare
 def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int, click: int, slack: float) -> None:
     """What was examined goes into the buffer; TAUGHT stays at or above the sum of its squared widths."""
     for position in range(examined):
@@ -215,12 +223,12 @@ def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int
     one.counts[ARRIVALS] += 1
 
 
-@compiled
-def _fires(seed: np.uint64, rules: Rules, one: Fleet, t: int) -> int:
+@bare
+def _fires(seed: np.uint64, rules: Rules, one: Fleet, scratch: Scratch, t: int) -> int:
     """The kind of the first trigger that fires, or -1."""
     for which in range(rules.triggers.size):
         kind, level = int(rules.triggers[which]), rules.levels[which]
-        if kind == DETERMINANT and _grown(rules, one, which):
+        if kind == DETERMINANT and _grown(rules, one, scratch, which):
             return kind
         if kind == AUXILIARY and drawn(seed, level, t):
             return kind
@@ -231,20 +239,20 @@ def _fires(seed: np.uint64, rules: Rules, one: Fleet, t: int) -> int:
     return -1
 
 
-@compiled
-def fires(seed: np.uint64, rules: Rules, fleet: Fleet, agent: int, t: int) -> int:
+@bare
+def fires(seed: np.uint64, rules: Rules, fleet: Fleet, agent: int, scratch: Scratch, t: int) -> int:
     """The kind of the first trigger of one agent that fires, or -1."""
-    return _fires(seed, rules, one_of(fleet, agent), t)
+    return _fires(seed, rules, lent(fleet, agent), scratch, t)
 
 
-@compiled
+@bare
 def drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
     """Whether round t is one of random exchanges: p < p_t = p_scale ln(t) / t."""
     return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, p_scale * np.log(t) / t))
 
 
-@compiled
-def _grown(rules: Rules, one: Fleet, which: int) -> bool:
+@bare
+def _grown(rules: Rules, one: Fleet, scratch: Scratch, which: int) -> bool:
     """ln det(Sigma + Sigma_loc) - ln det(Sigma) > level.
 
     With M = Sigma^-1/2 Sigma_loc Sigma^-1/2, ln det(I + M) <= d ln(1 + tr M / d), and tr M is at most TAUGHT
@@ -254,7 +262,8 @@ def _grown(rules: Rules, one: Fleet, which: int) -> bool:
     """
     if not rules.every_round and one.numbers[TAUGHT] < rules.bounds[which]:
         return False
-    growth = linear.log_determinant(_factor(rules.lambda_, one)) - one.numbers[LOG_DET]
+    _factor(rules.lambda_, one, scratch.upper)
+    growth = linear.log_determinant(scratch.upper) - one.numbers[LOG_DET]
     missing = rules.levels[which] - growth
     one.numbers[TAUGHT] = rules.bounds[which] - (1.0 - 1e-9) * missing
     return bool(missing < 0.0)

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import compiled
+from fedcascade.compiled import bare, compiled
 from fedcascade.federation.grouping import Components
 from fedcascade.federation.holdings import Holdings, confidence_width
-from fedcascade.learning import linear
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels
 from fedcascade.simulation.kernels import BETA, Fleet, Rules, Window, World
-from fedcascade.simulation.lists import load, make_scratch
+from fedcascade.simulation.lists import Scratch, load, make_scratch
+from fedcascade.simulation.turns import ridge_into
 
 NEARLY = 1.0 - 1e-9  # the last bits of the comparison are the server's own
 
@@ -82,28 +82,43 @@ def advance(
 ) -> int:
     """Play rounds until an edge may have to go; returns how far it came."""
     scratch = make_scratch(world.thetas.shape[1], world.most_items, rules.length)
-    one = kernels.one_of(fleet, 0)
+    return _advance(world, rules, fleet, graph, window, users, begin, scratch)
+
+
+@bare
+def _advance(
+    world: World,
+    rules: Rules,
+    fleet: Fleet,
+    graph: Graph,
+    window: Window,
+    users: NDArray[np.int64],
+    begin: int,
+    scratch: Scratch,
+) -> int:
+    one = kernels.lent(fleet, 0)
     for i in range(begin, users.size):
         user, label = users[i], graph.labels[users[i]]
-        root, theta, log_det = linear.ridge(graph.pooled.gram[label], graph.pooled.moment[label], rules.lambda_)
-        one.root[:] = root
-        one.theta[:] = theta
+        gram, moment = graph.pooled.gram[label], graph.pooled.moment[label]
+        log_det = ridge_into(gram, moment, rules.lambda_, scratch.upper, one.root, one.theta)
         one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(max(0.0, log_det + rules.beta_shift))
         margin = load(one.theta, one.root, one.numbers[BETA], scratch)
-        scratch.true_theta[: theta.size] = world.thetas[user]
+        for k in range(one.theta.size):
+            scratch.true_theta[k] = world.thetas[user, k]
         kernels._play(world, rules, world.thetas[user], one, window, scratch, window.first + i, margin)
         _add(graph.held, user, one)
         _add(graph.pooled, label, one)
         one.buffer_gram[:] = 0.0
         one.buffer_moment[:] = 0.0
         one.counts[:] = 0
-        _, graph.theta[user], _ = linear.ridge(graph.held.gram[user], graph.held.moment[user], rules.lambda_)
+        gram, moment = graph.held.gram[user], graph.held.moment[user]
+        ridge_into(gram, moment, rules.lambda_, scratch.upper, scratch.root_room, graph.theta[user])
         if _may_differ(graph, user):
             return i + 1
     return int(users.size)
 
 
-@compiled
+@bare
 def _add(sums: Sums, row: int, one: Fleet) -> None:
     gram, moment = sums.gram[row], sums.moment[row]
     for i in range(moment.size):
@@ -114,7 +129,7 @@ def _add(sums: Sums, row: int, one: Fleet) -> None:
         sums.counts[row, k] += one.counts[k]
 
 
-@compiled
+@bare
 def _may_differ(graph: Graph, user: int) -> bool:
     """Algorithm 3, line 9, for any neighbour."""
     own = _width(graph.held.counts[user, 0])
@@ -130,6 +145,6 @@ def _may_differ(graph: Graph, user: int) -> bool:
     return False
 
 
-@compiled
+@bare
 def _width(count: int) -> float:
     return float(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))

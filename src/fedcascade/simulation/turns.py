@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import compiled
+from fedcascade.compiled import bare, compiled
 from fedcascade.learning import linear
 from fedcascade.simulation import kernels
 from fedcascade.simulation.kernels import BETA, EXAMINED, LOG_DET, Fleet, Rules, Window, World
@@ -40,12 +40,28 @@ def advance(
 ) -> tuple[int, int]:
     """Play rounds until an agent wants to speak; returns how far it came and the kind of trigger, or -1."""
     scratch = make_scratch(world.thetas.shape[1], world.most_items, rules.length)
+    return _advance(world, rules, fleet, own, window, turns, begin, end, scratch)
+
+
+@bare
+def _advance(
+    world: World,
+    rules: Rules,
+    fleet: Fleet,
+    own: Own,
+    window: Window,
+    turns: Turns,
+    begin: int,
+    end: int,
+    scratch: Scratch,
+) -> tuple[int, int]:
     personal = own.theta.shape[0] > 0
     for i in range(begin, end):
         agent, t = turns.agents[i], window.first + i
-        one = kernels.one_of(fleet, agent)
+        one = kernels.lent(fleet, agent)
         theta = world.thetas[turns.users[i]]
-        scratch.true_theta[: theta.size] = theta
+        for k in range(theta.size):
+            scratch.true_theta[k] = theta[k]
         if personal:
             margin = load(one.theta, one.root, one.numbers[BETA], scratch)
         else:
@@ -53,8 +69,8 @@ def advance(
         kernels._play(world, rules, theta, one, window, scratch, t, margin)
         if personal:
             _see(own, agent, window, scratch, i)
-        fired = kernels._fires(world.seed, rules, one, t)
-        if fired < 0 and turns.budget < np.inf and _spent(rules, one) >= turns.budget:
+        fired = kernels._fires(world.seed, rules, one, scratch, t)
+        if fired < 0 and turns.budget < np.inf and _spent(rules, one, scratch) >= turns.budget:
             fired = SYNCHRONISATION
         if fired >= 0:
             return i + 1, fired
@@ -63,14 +79,15 @@ def advance(
     return end, -1
 
 
-@compiled
-def _spent(rules: Rules, one: Fleet) -> float:
+@bare
+def _spent(rules: Rules, one: Fleet, scratch: Scratch) -> float:
     """n ln(det(A) / det(A - buffer)), as ``SyncBudget`` has it."""
-    growth = linear.log_determinant(kernels._factor(rules.lambda_, one)) - one.numbers[LOG_DET]
+    kernels._factor(rules.lambda_, one, scratch.upper)
+    growth = linear.log_determinant(scratch.upper) - one.numbers[LOG_DET]
     return float(one.counts[EXAMINED] * growth)
 
 
-@compiled
+@bare
 def _see(own: Own, agent: int, window: Window, scratch: Scratch, i: int) -> None:
     """The personal part learns from what the buffer has just learned from."""
     examined = window.examined[i]
@@ -78,16 +95,37 @@ def _see(own: Own, agent: int, window: Window, scratch: Scratch, i: int) -> None
     linear.add_examined(own.gram[agent], own.moment[agent], scratch.listed, examined, click)
 
 
-@compiled
+@compiled  # it makes arrays
 def settle(rules: Rules, one: Fleet, own: Own, agent: int) -> None:
     """One turn of the alternating minimisation, by the same steps as ``Personal.beside``."""
     matrix = one.gram + one.buffer_gram
     moment = one.moment + (one.buffer_moment - linear.multiply(one.buffer_gram, own.theta[agent]))
-    root, theta, log_det = linear.ridge(matrix, moment, rules.lambda_)
+    upper, root, own_root = np.empty_like(matrix), np.empty_like(matrix), np.empty_like(matrix)
+    theta, own_theta = np.empty_like(moment), own.theta[agent]
+    log_det = ridge_into(matrix, moment, rules.lambda_, upper, root, theta)
     left = own.moment[agent] - linear.multiply(own.gram[agent], theta)
-    own_root, own_theta, _ = linear.ridge(own.gram[agent], left, rules.lambda_)
-    own.theta[agent] = own_theta
+    ridge_into(own.gram[agent], left, rules.lambda_, upper, own_root, own_theta)
     one.theta[:] = theta + own_theta
     one.root[:] = linear.joint_root(root, own_root)
     inside = max(0.0, log_det + rules.beta_shift)
     one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
+
+
+@bare
+def ridge_into(
+    gram: NDArray[np.float64],
+    moment: NDArray[np.float64],
+    lambda_: float,
+    upper: NDArray[np.float64],
+    root: NDArray[np.float64],
+    theta: NDArray[np.float64],
+) -> float:
+    """Fill the upper factor, the root and theta, by the same steps as ``Ridge``; returns the log-determinant."""
+    for k in range(moment.size):
+        for j in range(moment.size):
+            upper[k, j] = gram[k, j]
+        upper[k, k] += lambda_
+    linear.factorise(upper)
+    linear.inverse_root_into(upper, root)
+    linear.solve_into(root, moment, theta)
+    return linear.log_determinant(upper)

@@ -43,7 +43,7 @@ def compile_around() -> None:
     _ = Ridge(Statistics.zero(3), 1.0).theta
     one = kernels.one_of(compiling.empty_fleet(2, 3), 0)
     kernels._prepare(_rules(), one, make_scratch(3, 4, 1))
-    kernels._fires(np.uint64(0), _rules(), one, 1)
+    kernels._fires(np.uint64(0), _rules(), one, make_scratch(3, 4, 1), 1)
 
 
 def compile_all() -> None:

@@ -1,0 +1,92 @@
+"""A central and a synchronous system with NumPy, in the manner of ``plain_numpy``: more yardsticks of ``make bench``.
+
+One learner serves everybody (C3-UCB), or agents learn in every round and synchronise now and then (DisLinUCB). Both
+keep inverses by rank-one updates; DisLinUCB also gets the growth of its log-determinants from those. The loops are
+endless and hand out regret and synchronisations after every ``pause`` rounds.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import count as count_from
+
+import numpy as np
+from plain_numpy import BETA, CLUSTERS, ITEMS, LAMBDA, USERS, D, K, lifted
+
+BUDGET = 90.0  # D of DisLinUCB for a million rounds of this shape: T / (|U| d ln T)
+
+
+def world(rng: np.random.Generator) -> np.ndarray:
+    """The users' thetas."""
+    directions = np.linalg.qr(rng.standard_normal((D - 1, CLUSTERS)))[0].T
+    return lifted(directions)[np.repeat(np.arange(CLUSTERS), USERS // CLUSTERS)]
+
+
+def show(
+    rng: np.random.Generator, true: np.ndarray, theta: np.ndarray, inverse: np.ndarray
+) -> tuple[np.ndarray, bool, float]:
+    """One round: the items that were examined, whether the last of them was clicked, and the regret."""
+    x = lifted(rng.standard_normal((ITEMS, D - 1)))
+    width = np.sqrt(np.einsum("ij,ij->i", x @ inverse, x))
+    score = np.minimum(x @ theta + BETA * width, 1.0)
+    chosen = np.lexsort((rng.random(ITEMS), -score))[:K]
+    weights = x @ true
+    best = np.partition(weights, -K)[-K:]
+    hits = np.flatnonzero(rng.random(K) < weights[chosen])
+    regret = np.prod(1 - weights[chosen]) - np.prod(1 - best)
+    return x[chosen[: hits[0] + 1 if hits.size else K]], bool(hits.size), float(regret)
+
+
+def learn(inverse: np.ndarray, examined: np.ndarray) -> float:
+    """Rank-one updates of an inverse, in place; returns by how much the log-determinant of its matrix grew."""
+    growth = 0.0
+    for item in examined:
+        v = inverse @ item
+        more = 1 + item @ v
+        inverse -= np.outer(v, v) / more
+        growth += math.log(more)
+    return growth
+
+
+def c3_ucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
+    """One learner for everybody."""
+    rng = np.random.default_rng(seed)
+    thetas, regret = world(rng), 0.0
+    inverse, moment, theta = np.eye(D) / LAMBDA, np.zeros(D), np.zeros(D)
+    for t in count_from(1):
+        examined, clicked, missed = show(rng, thetas[rng.integers(USERS)], theta, inverse)
+        regret += missed
+        learn(inverse, examined)
+        if clicked:
+            moment += examined[-1]
+        theta = inverse @ moment
+        if t % pause == 0:
+            yield regret, 0
+
+
+def dislinucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
+    """Agents learn alone in every round; one that has learned enough makes all of them share everything."""
+    rng = np.random.default_rng(seed)
+    thetas, regret, synchronisations = world(rng), 0.0, 0
+    gram, moment = np.zeros((D, D)), np.zeros(D)  # what all know
+    inverse, theta = np.tile(np.eye(D) / LAMBDA, (USERS, 1, 1)), np.zeros((USERS, D))
+    buffer_gram, buffer_moment = np.zeros((USERS, D, D)), np.zeros((USERS, D))
+    growth, count = np.zeros(USERS), np.zeros(USERS)
+    for t in count_from(1):
+        u = rng.integers(USERS)
+        examined, clicked, missed = show(rng, thetas[u], theta[u], inverse[u])
+        regret += missed
+        buffer_gram[u] += examined.T @ examined
+        growth[u] += learn(inverse[u], examined)
+        count[u] += len(examined)
+        if clicked:
+            buffer_moment[u] += examined[-1]
+        theta[u] = inverse[u] @ (moment + buffer_moment[u])
+        if count[u] * growth[u] >= BUDGET:
+            synchronisations += 1
+            gram += buffer_gram.sum(axis=0)
+            moment += buffer_moment.sum(axis=0)
+            inverse[:] = np.linalg.inv(LAMBDA * np.eye(D) + gram)
+            theta[:] = inverse[0] @ moment
+            buffer_gram[:], buffer_moment[:], growth[:], count[:] = 0.0, 0.0, 0.0, 0.0
+        if t % pause == 0:
+            yield regret, synchronisations

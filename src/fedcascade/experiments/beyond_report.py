@@ -1,0 +1,174 @@
+"""The report of what lies beyond the paper: bars and verdicts, the trade-off, and the curves of every setting."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedcascade.experiments import beyond, figures, page, report
+from fedcascade.experiments.beyond import EARLY, OURS, TRADE_OFFS, Finding
+from fedcascade.experiments.page import Html
+from fedcascade.experiments.plan import Plan, System
+from fedcascade.experiments.results import Results
+from fedcascade.experiments.trade_off import Point, trade_off
+from fedcascade.experiments.worlds import RatingsWorld
+from fedcascade.federation.policies import policy
+
+TITLE = "Beyond the paper: what sharing is worth"
+KINDS = {"met": "good", "met within noise": "fair", "not met": "bad", "not judged": "dim"}
+
+
+def write_report(results: Results) -> tuple[Path, list[Finding]]:
+    """Write figures and ``report.html`` into the folder; returns where the report is, and the findings."""
+    found = beyond.findings(results)
+    counts = Counter(str(one.verdict) for one in found)
+    parts = [
+        page.paragraph(_introduction(results), "dim"),
+        page.tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items()),
+        page.section("The bars", page.paragraph(_rule(results)), _bars(found)),
+        page.section("Regret against exchanges", page.paragraph(_trade()), _trade_offs(results)),
+        *(_of_environment(results, place.name) for place in results.plans[0].environments),
+        report.making(results),
+    ]
+    return report.publish(results, TITLE, parts), found
+
+
+def _introduction(results: Results) -> str:
+    plan = results.plans[0]
+    return (
+        f"{OURS} joins users on evidence, for deployment with a small beta. It is measured against the paper's system, "
+        "agents that never talk, and a server that is told the true clusters. "
+        f"{len(plan.seeds)} runs of {plan.rounds:,} rounds each, seeds {', '.join(map(str, plan.seeds))}. "
+        f"{ratings_note(plan)} {report.overview(results)}"
+    )
+
+
+def ratings_note(plan: Plan) -> str:
+    """Where the ratings come from."""
+    given = [place.world.file for place in plan.environments if isinstance(place.world, RatingsWorld)]
+    if given and given[0] is not None:
+        return f"The ratings are those of the file {Path(given[0]).name}."
+    return "The ratings are generated ones, because no file was given (--ratings FILE)."
+
+
+def _rule(results: Results) -> str:
+    length = (
+        ""
+        if beyond.is_full(results)
+        else f" The bars are for runs of {beyond.ROUNDS:,} rounds; these are not, so nothing is judged."
+    )
+    return (
+        "A ratio is that of the means over all runs, with its 95% interval; runs are paired, since in a run all "
+        "systems meet the same users, items and luck. A bar is met if the ratio and its interval are no more than the "
+        "bar, and met within noise if the ratio is but the interval goes beyond. Where all checkpoints from round "
+        f"{EARLY:,} on are judged, the worst one is shown. Where some users are alike, sharing can help, so that being "
+        f"better than alone is a bar of its own.{length}"
+    )
+
+
+def _bars(found: Sequence[Finding]) -> Html:
+    places = [setting(one) for one in found]
+    rows = [
+        (
+            "" if number and places[number - 1] == place else place,
+            what(one),
+            bar(one),
+            measured(one),
+            page.verdict(one.verdict, KINDS[one.verdict]),
+        )
+        for number, (place, one) in enumerate(zip(places, found, strict=True))
+    ]
+    return page.table(("setting", "what", "bar", "measured", "verdict"), rows, numbers=(2, 3))
+
+
+def setting(found: Finding) -> str:
+    """Environment and beta."""
+    return f"{found.environment}; beta {found.beta:g}"
+
+
+def what(found: Finding) -> str:
+    """What is measured, and against whom."""
+    if not found.other:
+        return "users in a wrong cluster at the end"
+    others = found.bar.against
+    best = f", the better of {' and '.join(others)}" if len(others) > 1 else ""
+    when = f" at every checkpoint from {EARLY:,} on" if found.bar.quantity == "early regret" else ""
+    return f"{found.bar.quantity.removeprefix('early ')}{when}, against {found.other}{best}"
+
+
+def bar(found: Finding) -> str:
+    """The most that is allowed."""
+    return f"≤ {found.bar.most:.2f}" if found.other else f"{found.bar.most:.0%}"
+
+
+def measured(found: Finding) -> str:
+    """The ratio and half of its 95% interval, or a share of users."""
+    if not found.other:
+        return f"{found.measured.mean:.1%}"
+    interval = f" ± {found.measured.half:.2f}" if found.measured.runs > 1 else ""
+    at = "" if found.worst is None else f" at {found.worst:,}"
+    return f"{found.measured.mean:.2f}{interval}{at}"
+
+
+def _trade() -> str:
+    return (
+        f"Lower and further left is better. The line is {OURS} with more and with less talk (alpha_c); "
+        "the hollow point is a yardstick, which is told what the others have to find out."
+    )
+
+
+def _trade_offs(results: Results) -> Html:
+    return page.gallery([_trade_off(results, environment, beta) for environment, beta in TRADE_OFFS], wide=True)
+
+
+def _trade_off(results: Results, environment: str, beta: float) -> Html:
+    lines = {line.system: line for line in report.summary(results) if line.environment == environment}
+    points = [
+        _point(system, lines[system.label], beta) for system in beyond.compared(results.plans[0], environment, beta)
+    ]
+    title = f"{environment}; beta {beta:g}"
+    svg = figures.save(
+        trade_off(points, title), results.folder / "figures", report.file_name(f"trade-off-{environment}")
+    )
+    return page.drawing(svg, f"{title}. Expected regret and exchanges at the end, mean of the runs; both logarithmic.")
+
+
+def _point(system: System, line: report.Line, beta: float) -> Point:
+    ours = system.policy == OURS
+    kind = "ours" if ours else "yardstick" if policy(system.policy).yardstick else "other"
+    tuned = ours and system.label != beyond.label(OURS, beta)
+    name = f"alpha_c = {system.constants['alpha_c']:g}" if tuned else system.policy
+    return Point(name, kind, line.exchanges.mean, line.regret.mean)
+
+
+def _of_environment(results: Results, environment: str) -> Html:
+    plan = results.plans[0]
+    lines = [line for line in report.summary(results) if line.environment == environment]
+    drawn = [
+        _curves(results, environment, beta, quantity)
+        for quantity in quantities(environment)
+        for beta in beyond.betas(plan, environment)
+    ]
+    runs = f"{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
+    return page.section(environment, report.totals(lines, runs), page.gallery(drawn))
+
+
+def quantities(environment: str) -> tuple[str, ...]:
+    """How users are placed is drawn where that is judged."""
+    judged = any(environment in one.environments for one in beyond.BARS if one.quantity == "clustering error")
+    return ("regret", "clustering_error") if judged else ("regret",)
+
+
+def _curves(results: Results, environment: str, beta: float, quantity: str) -> Html:
+    plan = results.plans[0]
+    systems = beyond.alike(plan, environment, beta)
+    return report.draw(
+        results,
+        plan.name,
+        environment,
+        quantity,
+        f"{environment}; beta {beta:g}",
+        [system.label for system in systems],
+        report.file_name(f"{environment}-beta-{beta:g}-{quantity}"),
+        {system.label: system.policy for system in systems},
+        logarithmic=quantity == "regret",
+    )

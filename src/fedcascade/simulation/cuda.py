@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from fedcascade.federation.answers import Asker
 from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.learning.confidence import Oful
-from fedcascade.simulation import cuda_kernels as device
-from fedcascade.simulation import exact
+from fedcascade.simulation import cuda_kernels, exact
+from fedcascade.simulation import cuda_layout as device
 from fedcascade.simulation.cuda_device import check_arithmetic, check_device, uncontracted
 from fedcascade.simulation.cuda_runs import LONGEST_SEGMENT, NOBODY, Places, Run
 from fedcascade.simulation.stage import Case
@@ -149,7 +149,7 @@ class _Squad:
         self.longest = ROUNDS_PER_LAUNCH if any(run.speaks for run in self.runs) else ROUNDS_OF_THE_SILENT
         self._allocate()
         with uncontracted():
-            self.kernel = device.kernel(shape)
+            self.kernel = cuda_kernels.kernel(shape)
             self._launch(1)  # nothing is played, but everything is compiled now, and that is not timed
         self.stream.synchronize()
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.compiled import compiled
-from fedcascade.simulation import cuda_kernels as device
+from fedcascade.simulation import cuda_layout as device
 from fedcascade.simulation import kernels
 from fedcascade.simulation.desk import Desk
 from fedcascade.simulation.exact import CAUSES
@@ -200,7 +200,7 @@ class Run:
         return int(self.bound / (self.desk.rules.length * largest * (1.0 + 1e-5)))
 
     def download(self, agent: int, row: NDArray[np.float64]) -> None:
-        """Write what an agent decides with into ``row``, in the order of ``cuda_kernels.Layout``."""
+        """Write what an agent decides with into ``row``, in the order of ``cuda_layout.Layout``."""
         fleet = self.desk.fleet
         d = fleet.moment.shape[1]
         layout = device.Layout(d)

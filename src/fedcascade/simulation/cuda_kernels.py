@@ -12,7 +12,6 @@ import math
 from functools import cache
 from typing import Any
 
-import numpy as np
 from numba import cuda, float32, float64, int32, uint64
 
 from fedcascade.environments import streams

@@ -8,12 +8,15 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, CycloptsError
 
 from fedcascade import __version__
 from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
+
+if TYPE_CHECKING:
+    from fedcascade.simulation.trace import Trace
 
 app = App(
     name="fedcascade",
@@ -35,8 +38,11 @@ def run(
     list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
     checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10,
     engine: Annotated[
-        Literal["exact", "reference"],
-        option("exact: compiled, on all cores; reference: the readable loop. Both give the same result."),
+        Literal["exact", "reference", "cuda"],
+        option(
+            "exact: compiled, on all cores; cuda: all systems at once on a GPU (extra 'gpu'); reference: the readable "
+            "loop. All give the same result."
+        ),
     ] = "exact",
     threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
     json_: Json = False,
@@ -49,27 +55,37 @@ def run(
     """
     from fedcascade.cli import terminal
     from fedcascade.learning.oracles import TopK
-    from fedcascade.simulation.engines import simulate
+    from fedcascade.simulation.engines import simulate, simulate_together
+    from fedcascade.simulation.stage import Case
     from fedcascade.simulation.summary import summarise
 
     systems = chosen_policies(policy, constants)
-    environment = world.build()
+    environment, oracle = world.build(), TopK(length=list_length)
     summaries = []
+
+    def keep(trace: "Trace") -> None:
+        summaries.append(summarise(trace, seed=world.seed))
+        if json_:
+            print(json.dumps(summaries[-1]), flush=True)
+
     with terminal.progress_bars() as bars:
-        for system in systems:
+        if engine == "cuda":
+            cases = [Case(environment, system, rounds, oracle, min(checkpoints, rounds)) for system in systems]
+            tell = terminal.bar(bars, "on the GPU", rounds * len(cases))
+            for _, trace in sorted(simulate_together(cases, tell)):
+                keep(trace)
+        for system in () if engine == "cuda" else systems:
             trace = simulate(
                 environment,
                 system,
                 rounds=rounds,
-                oracle=TopK(length=list_length),
+                oracle=oracle,
                 engine=engine,
                 threads=threads,
                 checkpoints=min(checkpoints, rounds),
                 progress=terminal.bar(bars, system.name, rounds),
             )
-            summaries.append(summarise(trace, seed=world.seed))
-            if json_:
-                print(json.dumps(summaries[-1]), flush=True)
+            keep(trace)
     if not json_:
         terminal.show(terminal.results_table(summaries))
 

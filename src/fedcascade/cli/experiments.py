@@ -22,6 +22,10 @@ Jobs = Annotated[Whole | None, option("How many processes play runs, each on one
 Scheduling = Annotated[
     Literal["local", "ray"], option("local: processes of this machine; ray: a Ray cluster (extra 'ray').")
 ]
+Playing = Annotated[
+    Literal["exact", "cuda"],
+    option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
+]
 SHIPPED = "auxiliary, beyond-paper, figure-1a, figure-1bc, figure-1d"  # a constant, so that --help reads no files
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 
@@ -40,6 +44,7 @@ def reproduce(
     ),
     jobs: Jobs = None,
     scheduler: Scheduling = "local",
+    engine: Playing = "exact",
     address: Address = None,
 ) -> None:
     """Run the paper's whole evaluation and write a report that sets its figures beside ours.
@@ -51,7 +56,7 @@ def reproduce(
     from fedcascade.experiments.results import read_results
 
     plans = paper.plans(quick=quick, runs=runs, ratings=ratings)
-    _execute(plans, out, _scheduler(scheduler, jobs, address))
+    _execute(plans, out, _scheduler(scheduler, engine, jobs, address))
     written, claims = paper_report.write_report(read_results(out))
     terminal.show(terminal.claims_table(claims))
     print(f"report: {written}")
@@ -74,6 +79,7 @@ def experiment(
     ] = None,
     jobs: Jobs = None,
     scheduler: Scheduling = "local",
+    engine: Playing = "exact",
     address: Address = None,
     format_: Annotated[
         Literal["table", "json"],
@@ -97,7 +103,7 @@ def experiment(
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
         sinks.check_mlflow()
-    played = _execute([chosen], folder, _scheduler(scheduler, jobs, address))
+    played = _execute([chosen], folder, _scheduler(scheduler, engine, jobs, address))
     if mlflow is not None:
         sinks.log_to_mlflow(played, folder, mlflow)
     if format_ == "json":
@@ -145,11 +151,14 @@ def conclude(found: "Results") -> None:
     print(f"results: {found.folder}\nfor figures: fedcascade report {found.folder}")
 
 
-def _scheduler(name: str, jobs: int | None, address: str | None) -> "Scheduler":
+def _scheduler(name: str, engine: str, jobs: int | None, address: str | None) -> "Scheduler":
     from fedcascade.experiments import schedulers
 
     require(address is None or name == "ray", "--address belongs to --scheduler ray")
     require(jobs is None or name == "local", "--jobs belongs to --scheduler local; a Ray cluster counts its own cores")
+    if engine == "cuda":
+        require(name == "local", "--engine cuda plays on this machine's GPU: leave --scheduler local")
+        return schedulers.on_device(workers=jobs)
     return schedulers.on_ray(address=address) if name == "ray" else schedulers.local(workers=jobs)
 
 

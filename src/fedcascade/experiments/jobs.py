@@ -2,18 +2,21 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Struct
 
 from fedcascade import __version__
+from fedcascade.environments.clustered import Clustered
 from fedcascade.experiments.plan import Plan, Value, inside, systems_in
 from fedcascade.experiments.worlds import World, build, fingerprint
-from fedcascade.federation.policies import policy
+from fedcascade.federation.policies import Policy, policy
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.engines import simulate, simulate_together
+from fedcascade.simulation.stage import Case
 from fedcascade.simulation.summary import summarise
+from fedcascade.simulation.trace import Trace
 
 Record = dict[str, Any]
 
@@ -81,11 +84,31 @@ def play(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     """Play one run on one core."""
     trace = simulate(
         build(job.world, job.seed),
-        policy(job.policy).tuned(**inside(job.constants)),
+        _policy(job),
         rounds=job.rounds,
         oracle=TopK(length=job.list_length),
         threads=1,
         checkpoints=job.checkpoints,
         progress=progress,
     )
+    return _record(job, trace)
+
+
+def case(job: Job) -> Case:
+    """A run as the CUDA engine takes it."""
+    world = cast(Clustered, build(job.world, job.seed))
+    return Case(world, _policy(job), job.rounds, TopK(length=job.list_length), job.checkpoints)
+
+
+def play_together(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
+    """Play many runs at once on the GPU."""
+    traces = dict(simulate_together([case(job) for job in jobs], progress))
+    return [_record(job, traces[number]) for number, job in enumerate(jobs)]
+
+
+def _policy(job: Job) -> Policy:
+    return policy(job.policy).tuned(**inside(job.constants))
+
+
+def _record(job: Job, trace: Trace) -> Record:
     return {"key": job.key, "job": msgspec.to_builtins(job), **summarise(trace, seed=job.seed)}

@@ -1,4 +1,4 @@
-"""Where jobs are played: in processes of this machine, or on a Ray cluster. The results are the same."""
+"""Where jobs are played: in processes of this machine, on its GPU, or on a Ray cluster. The results are the same."""
 
 import multiprocessing
 import os
@@ -12,13 +12,14 @@ from multiprocessing.connection import wait as wait_for_process
 from typing import Any
 
 from fedcascade.checks import whole
-from fedcascade.experiments.jobs import Job, Record, play
+from fedcascade.experiments.jobs import Job, Record, case, play, play_together
 from fedcascade.simulation.warm import STAGES
 
 Tell = Callable[[int], None]  # is told how many rounds have been played
 Scheduler = Callable[[Sequence[Job], Tell], Iterator[tuple[Job, Record]]]
 
 LOOK_EVERY = 0.2  # seconds
+DEVICE_PROCESSES = 8  # that share a GPU
 SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _played: Any = None  # in a worker: the counter that it shares with its parent
 
@@ -49,7 +50,7 @@ def _local(jobs: Sequence[Job], tell: Tell, workers: int) -> Iterator[tuple[Job,
                 yield pending.pop(future), future.result()
 
 
-def _failed(future: Future[Record]) -> bool:
+def _failed(future: Future[Any]) -> bool:
     return future.exception() is not None
 
 
@@ -83,6 +84,11 @@ def _end_with_parent() -> None:
 
 
 def _play_counted(job: Job) -> Record:
+    return play(job, _counted())
+
+
+def _counted() -> Tell:
+    """Adds what this worker plays to the counter that it shares with its parent."""
     told = 0
 
     def progress(rounds: int) -> None:
@@ -91,7 +97,7 @@ def _play_counted(job: Job) -> Record:
             _played.value += rounds - told
         told = rounds
 
-    return play(job, progress)
+    return progress
 
 
 @contextmanager
@@ -107,6 +113,36 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def on_device(*, workers: int | None = None) -> Scheduler:
+    """Jobs many at a time on this machine's GPU, which a few processes share: exchanges keep their hosts busy."""
+    from fedcascade.simulation.cuda_device import check_device
+
+    check_device()
+    workers = min(DEVICE_PROCESSES, cores()) if workers is None else workers
+    whole("jobs", workers)
+    return lambda jobs, tell: _device(jobs, tell, workers)
+
+
+def _device(jobs: Sequence[Job], tell: Tell, workers: int) -> Iterator[tuple[Job, Record]]:
+    from fedcascade.simulation.cuda import shares
+
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("q", 0)
+    with _environment(SINGLE_THREADED), _pool(workers, context, counter) as pool:
+        for batch in shares([case(job) for job in jobs], workers):
+            dealt = [[jobs[number] for number in share] for share in batch]
+            pending = {pool.submit(_play_share, share): share for share in dealt}
+            while pending:
+                done, _ = wait(pending, LOOK_EVERY, FIRST_COMPLETED)
+                tell(counter.value)
+                for future in sorted(done, key=_failed):
+                    yield from zip(pending.pop(future), future.result(), strict=True)
+
+
+def _play_share(jobs: Sequence[Job]) -> list[Record]:
+    return play_together(jobs, _counted())
 
 
 def on_ray(*, address: str | None = None) -> Scheduler:

@@ -109,10 +109,10 @@ def empty_own(users: int, d: int) -> turns.Own:
 
 def take_buffer(fleet: kernels.Fleet, agent: int) -> Statistics:
     """An agent's buffer, which is empty afterwards."""
-    one = kernels.one_of(fleet, agent)
-    examined, clicks, rounds, _ = one.counts.tolist()
-    taken = Statistics(one.buffer_gram.copy(), one.buffer_moment.copy(), examined, clicks, rounds)
-    one.buffer_gram[:] = 0.0
-    one.buffer_moment[:] = 0.0
-    one.counts[: kernels.ARRIVALS] = 0
+    gram, moment, counts = fleet.buffer_gram[agent], fleet.buffer_moment[agent], fleet.counts[agent]
+    examined, clicks, rounds, _ = counts.tolist()
+    taken = Statistics(gram.copy(), moment.copy(), examined, clicks, rounds)
+    gram[:] = 0.0
+    moment[:] = 0.0
+    counts[: kernels.ARRIVALS] = 0
     return taken

@@ -24,10 +24,9 @@ from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping import Components
-from fedcascade.federation.messages import Cause, Download, Upload, payload_bytes
-from fedcascade.federation.personal import AlternatingMinimisation, less_explained
+from fedcascade.federation.messages import Cause, payload_bytes
+from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import (
     Always,
     Auxiliary,
@@ -39,18 +38,12 @@ from fedcascade.federation.triggers import (
 )
 from fedcascade.learning.confidence import Constant, Oful, Theory
 from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels, served, turns
 from fedcascade.simulation.compiling import (
-    compile_rules,
-    compile_world,
-    empty_fleet,
-    empty_own,
     leaves,
     sync_budget,
-    take_buffer,
 )
+from fedcascade.simulation.desk import Desk
 from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Exchange, Trace
 
@@ -126,7 +119,7 @@ def simulate(
     return stage.recorder.trace(policy.name, "exact", stage.server.groups.labels)
 
 
-class _Engine:
+class _Engine(Desk):
     """One run: the fleet of agents as arrays, and the queue of those who want to speak."""
 
     def __init__(
@@ -137,22 +130,9 @@ class _Engine:
         pool: ThreadPoolExecutor,
         threads: int,
     ) -> None:
-        users, d = environment.users, environment.dimension
-        self.environment = environment
-        self.policy = policy = stage.policy
-        self.problem = stage.problem
-        self.server: Server = stage.server
-        self.recorder = stage.recorder
+        super().__init__(environment, oracle, stage)
         self.pool = pool
         self.threads = threads
-        self.world = compile_world(environment)
-        self.rules = compile_rules(policy, oracle, stage.problem)
-        self.fleet = empty_fleet(users, d)
-        self.own = empty_own(users if policy.personal else 0, d)
-        self.uploads = np.zeros(users, np.int64)
-        blank = Ridge(Statistics.zero(d), policy.lambda_)
-        for agent in range(users):
-            self._load(agent, blank)
 
     def play(self, window: int | None, progress: Callable[[int], None] | None) -> None:
         """All rounds, window by window; a window ends where a checkpoint is."""
@@ -193,7 +173,7 @@ class _Engine:
         while queue:
             round_, agent = heappop(queue)
             events += 1
-            self._exchange(round_, agent, CAUSES[int(window.trigger[agent])])
+            self.exchange(round_, agent, CAUSES[int(window.trigger[agent])])
             self._advance(window, np.array([agent]))
             if window.spoke[agent]:
                 heappush(queue, (int(window.spoke[agent]), agent))
@@ -232,7 +212,7 @@ class _Engine:
         while done < arrivals.size:
             done, fired = self._take_turns(window, now, done, arrivals.size)
             if fired >= 0:
-                self._exchange(window.first + done - 1, int(agents[done - 1]), CAUSES[fired])
+                self.exchange(window.first + done - 1, int(agents[done - 1]), CAUSES[fired])
 
     def _take_turns(self, window: kernels.Window, now: turns.Turns, begin: int, end: int) -> tuple[int, int]:
         return turns.advance(self.world, self.rules, self.fleet, self.own, window, now, begin, end)
@@ -245,7 +225,7 @@ class _Engine:
             for download in fetched:
                 self._receive(download)
             _, fired = self._take_turns(window, now, done, done + 1)
-            self._exchange(window.first + done, agent, CAUSES[fired], fetched)
+            self.exchange(window.first + done, agent, CAUSES[fired], fetched)
 
     def _serve(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """The same with a heterogeneity graph, compiled until the graph changes."""
@@ -260,45 +240,6 @@ class _Engine:
         weight = payload_bytes(self.problem.dimension)
         for i, agent in enumerate(arrivals.tolist()):
             self.recorder.ledger.append(Exchange(window.first + i, agent, Cause.FORCED, weight, weight))
-
-    def _exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
-        """Upload the buffer of an agent, and let every download take effect."""
-        upload = self._upload(agent, cause)
-        uploads = [upload, *(self._upload(called, cause) for called in self.server.calls(upload))]
-        downloads = self.server.receive(*uploads)
-        ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
-        for download in downloads:
-            key = id(download.statistics)
-            ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
-            self._load(download.agent, ridges[key])
-        self.recorder.exchange(round_, uploads, fetched + downloads, self.policy.answers.alone)
-
-    def _upload(self, agent: int, cause: Cause) -> Upload:
-        self.uploads[agent] += 1
-        buffer = take_buffer(self.fleet, agent)
-        if self.policy.personal:
-            buffer = less_explained(buffer, self.own.theta[agent])
-        if not self.policy.answers.replies:
-            one = kernels.one_of(self.fleet, agent)
-            known = Statistics(one.gram + buffer.gram, one.moment + buffer.moment, 0, 0, 0)
-            self._load(agent, Ridge(known, self.policy.lambda_))
-        return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer)
-
-    def _receive(self, download: Download) -> None:
-        self._load(download.agent, Ridge(download.statistics, self.policy.lambda_))
-
-    def _load(self, agent: int, ridge: Ridge) -> None:
-        """Let an agent decide with ``ridge`` from now on."""
-        fleet = self.fleet
-        fleet.gram[agent] = ridge.statistics.gram
-        fleet.moment[agent] = ridge.statistics.moment
-        fleet.theta[agent] = ridge.theta
-        fleet.root[agent] = ridge.root
-        # A push may come while the buffer holds data, whose widths by the new ridge nobody has added up.
-        taught = 0.0 if fleet.counts[agent, kernels.ROUNDS] == 0 else np.inf
-        fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), taught
-        if self.policy.personal:
-            turns.settle(self.rules, kernels.one_of(fleet, agent), self.own, agent)
 
 
 def shards(window: kernels.Window, present: NDArray[np.int64], threads: int) -> list[NDArray[np.int64]]:

@@ -230,13 +230,25 @@ def _fires(seed: np.uint64, rules: Rules, one: Fleet, scratch: Scratch, t: int) 
         kind, level = int(rules.triggers[which]), rules.levels[which]
         if kind == DETERMINANT and _grown(rules, one, scratch, which):
             return kind
-        if kind == AUXILIARY and streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, level * np.log(t) / t):
+        if kind == AUXILIARY and drawn(seed, level, t):
             return kind
         if kind == DOUBLING and one.counts[ARRIVALS] & (one.counts[ARRIVALS] - 1) == 0:
             return kind
         if kind == ALWAYS:
             return kind
     return -1
+
+
+@bare
+def fires(seed: np.uint64, rules: Rules, fleet: Fleet, agent: int, scratch: Scratch, t: int) -> int:
+    """The kind of the first trigger of one agent that fires, or -1."""
+    return _fires(seed, rules, lent(fleet, agent), scratch, t)
+
+
+@bare
+def drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
+    """Whether round t is one of random exchanges: p < p_t = p_scale ln(t) / t."""
+    return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, p_scale * np.log(t) / t))
 
 
 @bare

@@ -1,14 +1,27 @@
 """What every engine sets up before the first round."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedcascade.checks import require, whole
+from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import Problem
-from fedcascade.learning.oracles import Oracle
+from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Recorder
+
+
+class Case(NamedTuple):
+    """What is to be run, where many runs are played together: the arguments of ``simulate``."""
+
+    environment: Clustered
+    policy: Policy
+    rounds: int
+    oracle: TopK
+    checkpoints: int = 10
+    keep_lists: bool = False
 
 
 @dataclass(frozen=True)

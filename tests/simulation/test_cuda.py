@@ -117,6 +117,8 @@ def test_parts_that_the_device_does_not_know_are_named():
     narrow = replace(POLICIES["fedind"], confidence=Oful())
     assert cuda.unknown_part(Case(world, POLICIES["fedc3ucb-h"], 10, oracle)) is None
     assert cuda.unknown_part(Case(world, POLICIES["dislinucb"], 10, oracle)) == "answers Everybody"
+    drifting = Synthetic(users=4, clusters=2, dimension=6, items=9, drift=5)
+    assert cuda.unknown_part(Case(drifting, POLICIES["fedind"], 10, oracle)) == "environment whose users drift apart"
     assert cuda.unknown_part(Case(world, narrow, 10, oracle)) == "confidence Oful in every round"
 
 

@@ -51,6 +51,11 @@ class Clustered:
             whole("drift", change[0])
         self._change = change
 
+    @property
+    def drifts(self) -> bool:
+        """Whether the thetas ever change."""
+        return self._change is not None
+
     def thetas_in(self, round_: int) -> NDArray[np.float64]:
         """The theta of each user in a round."""
         return self.thetas if self._change is None or round_ < self._change[0] else self._change[1]

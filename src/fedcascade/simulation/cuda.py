@@ -43,6 +43,8 @@ def unknown_part(case: Case) -> str | None:
     unknown = exact.unknown_part(environment, policy, case.oracle)
     if unknown is not None:
         return unknown
+    if environment.drifts:
+        return "environment whose users drift apart"
     if type(policy.answers) is not Asker:
         return f"answers {type(policy.answers).__name__}"
     if environment.catalogue.shape[1] > 0:

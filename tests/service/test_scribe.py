@@ -34,7 +34,7 @@ def test_names_are_those_of_the_partition_and_renaming_changes_nothing(before: l
 def test_whoever_splits_off_gets_the_new_name() -> None:
     known = dict.fromkeys(range(10), 4)
     named = lasting_names(known, list(range(10)), np.array([9] * 3 + [0] * 7))
-    assert named == dict.fromkeys(range(3), 5) | dict.fromkeys(range(3, 10), 4)
+    assert named == dict.fromkeys(range(3), 1) | dict.fromkeys(range(3, 10), 4)
 
 
 def test_the_larger_part_gives_its_name_when_two_join() -> None:

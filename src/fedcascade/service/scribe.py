@@ -5,8 +5,8 @@ a group keeps the name under which most of its members were known.
 """
 
 import time
-from collections.abc import Mapping
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,12 +66,20 @@ class Scribe:
 
     def _placed(self, agents: list[int], labels: list[int]) -> dict[int, int]:
         """Newcomers in the groups of others, or in new ones."""
-        fresh = max(self._names.values(), default=0) if set(labels) - self._groups.keys() else 0
+        free = unused(self._names)
         for label in labels:
             if label not in self._groups:
-                fresh += 1
-                self._groups[label] = fresh
+                self._groups[label] = next(free)
         return {agent: self._groups[label] for agent, label in zip(agents, labels, strict=True)}
+
+
+def unused(known: Mapping[int, int]) -> Iterator[int]:
+    """Names that no cluster has now, the smallest first: people should not have to read large numbers."""
+    taken: set[int] | None = None
+    for name in count(1):
+        taken = set(known.values()) if taken is None else taken
+        if name not in taken:
+            yield name
 
 
 def lasting_names(known: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:
@@ -94,9 +102,8 @@ def lasting_names(known: Mapping[int, int], agents: list[int], labels: Labels) -
         if group not in names and name not in used:
             names[group] = name
             used.add(name)
-    fresh = max(known.values(), default=0)
+    free = unused(known)
     for group in dict.fromkeys(labels.tolist()):
         if group not in names:
-            fresh += 1
-            names[group] = fresh
+            names[group] = next(free)
     return {agent: names[label] for agent, label in zip(agents, labels.tolist(), strict=True)}

@@ -156,7 +156,7 @@ export function river(element, steps, { label, height = 150, from, to, at, colou
       upper.push([left, y(base[place])], [right, y(base[place])]);
     });
     area.drawing.append(svg("path", { class: `band k${colourOf(cluster)}`, d: `${path(upper)}${path(lower.reverse()).replace("M", "L")}Z` },
-      svg("title", {}, cluster ? `cluster ${cluster}` : "agents that are alone")));
+      svg("title", {}, cluster ? `cluster ${cluster}` : "alone, or in a cluster that is no more")));
   }
   if (at < to) area.drawing.append(svg("line", { class: "cursor", x1: x(at), x2: x(at), y1: area.top, y2: area.bottom }));
 }

@@ -142,7 +142,7 @@ function history(state, view) {
   }
 }
 
-// The sizes of clusters after every move; agents that are alone are counted together, as 0.
+// The sizes of clusters after every move; agents alone or in clusters that are no more are counted together, as 0.
 function steps(state) {
   const where = new Map(), found = [];
   let place = 0;
@@ -159,7 +159,7 @@ function steps(state) {
     const counted = new Map(), sizes = new Map();
     for (const cluster of where.values()) counted.set(cluster, (counted.get(cluster) ?? 0) + 1);
     for (const [cluster, size] of counted) {
-      const name = size === 1 ? 0 : cluster;
+      const name = size > 1 && colourOf(state, cluster) ? cluster : 0;
       sizes.set(name, (sizes.get(name) ?? 0) + size);
     }
     found.push({ at: until, sizes });

@@ -86,7 +86,12 @@ function colour(state) {
   const sizes = state.detailed ? groups(state).map(({ cluster, size }) => [cluster, size]) : state.sizes.largest;
   const shared = new Set(sizes.filter(([, size]) => size > 1).map(([cluster]) => cluster));
   for (const cluster of state.colours.keys()) if (!shared.has(cluster)) state.colours.delete(cluster);
-  const taken = new Set(state.colours.values());
+  const taken = new Set();
+  for (const [cluster] of sizes) {  // of two that had to share a colour, the larger keeps it
+    const own = state.colours.get(cluster);
+    if (own && taken.has(own) && taken.size < COLOURS) state.colours.delete(cluster);
+    else if (own) taken.add(own);
+  }
   for (const cluster of [...shared].sort((a, b) => a - b)) {
     if (state.colours.has(cluster)) continue;
     const free = Array.from({ length: COLOURS }, (_, place) => place + 1).find((one) => !taken.has(one));

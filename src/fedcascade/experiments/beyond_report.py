@@ -35,7 +35,8 @@ def write_report(results: Results) -> tuple[Path, list[Finding]]:
 def _introduction(results: Results) -> str:
     plan = results.plans[0]
     return (
-        f"{OURS} joins users on evidence, for deployment with a small beta. It is measured against the paper's system, "
+        f"In {OURS}, for deployment with a small beta, what others know counts by the probability that they are alike. "
+        "It is measured against the paper's system, "
         "agents that never talk, and a server that is told the true clusters. "
         f"{len(plan.seeds)} runs of {plan.rounds:,} rounds each, seeds {', '.join(map(str, plan.seeds))}. "
         f"{ratings_note(plan)} {report.overview(results)}"

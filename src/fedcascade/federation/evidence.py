@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import positive, whole
-from fedcascade.federation.grouping import Groups, Labels
+from fedcascade.federation.grouping import Groups, Labels, in_order
 from fedcascade.federation.holdings import Holdings, extended
 from fedcascade.federation.walk import NOBODY, Rows, evidence_of, walk
 from fedcascade.learning.statistics import Statistics
@@ -94,7 +94,7 @@ class EvidenceGroups(Groups):
         visits = self._visits(int(np.flatnonzero(self._spoken == agent)[0]), chance)
         names, places = in_order(self.labels[self._spoken])
         expected = walk(
-            _rows(self.holdings)[self._spoken], self._alone[self._spoken], places, names.size,
+            _rows(self.holdings, self._spoken), self._alone[self._spoken], places, names.size,
             visits, chance.random(visits.size), rule.hurdle, rule.variance, prior,
         )  # fmt: skip
         self._move(agent, names, places)
@@ -130,26 +130,10 @@ class EvidenceGroups(Groups):
         self._asker = NOBODY
         super().forget(agent)
 
-    def _sum_up(self, label: int) -> None:
-        """Sum a group anew; it goes behind all others."""
-        self._pooled.pop(label, None)
-        super()._sum_up(label)
 
-
-def in_order(labels: Labels) -> tuple[Labels, Labels]:
-    """Labels in the order in which they first appear, and for each agent where its label is among them.
-
-    >>> [found.tolist() for found in in_order(np.array([7, 3, 7]))]
-    [[7, 3], [0, 1, 0]]
-    """
-    names, first, places = np.unique(labels, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    return names[order], np.argsort(order)[places]
-
-
-def _rows(holdings: Holdings) -> Rows:
-    counts = np.stack([holdings.count, holdings.clicks, holdings.rounds], axis=1)
-    return np.hstack([holdings.gram.reshape(len(holdings), -1), holdings.moment, counts])
+def _rows(holdings: Holdings, agents: Labels) -> Rows:
+    counts = [held[agents, None] for held in (holdings.count, holdings.clicks, holdings.rounds)]
+    return np.hstack([holdings.gram[agents].reshape(agents.size, -1), holdings.moment[agents], *counts])
 
 
 def _as_statistics(row: NDArray[np.float64], dimension: int) -> Statistics:

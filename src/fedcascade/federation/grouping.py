@@ -249,6 +249,17 @@ def far_apart(
     return np.asarray(gap > alpha * (confidence_width(counts) + confidence_width(count)))
 
 
+def in_order(labels: Labels) -> tuple[Labels, Labels]:
+    """Labels in the order in which they first appear, and for each agent where its label is among them.
+
+    >>> [found.tolist() for found in in_order(np.array([7, 3, 7]))]
+    [[7, 3], [0, 1, 0]]
+    """
+    names, first, places = np.unique(labels, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return names[order], np.argsort(order)[places]
+
+
 def with_room(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The graph with one more agent that has no edges; room is made for twice as many at a time."""
     agents = len(edges)

@@ -22,15 +22,11 @@ Places = NDArray[np.int64]
 @compiled
 def evidence_of(gram: Rows, moment: NDArray[np.float64], variance: float, prior: float) -> float:
     """E(S, b), the log marginal likelihood of clicks, up to what cancels."""
-    d = moment.size
-    matrix = gram.copy()
-    for k in range(d):
-        matrix[k, k] += prior
-    upper = linear.cholesky(matrix)
+    upper = linear.cholesky(linear.shifted(gram, prior))
     fit = 0.0
     for value in linear.whitened(upper, moment):
         fit += value * value
-    return 0.5 * (fit / variance - linear.log_determinant(upper) + d * math.log(prior))
+    return 0.5 * (fit / variance - linear.log_determinant(upper) + moment.size * math.log(prior))
 
 
 @compiled

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, whole
+from fedcascade.federation.grouping import in_order
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.linear import sum_in_order
 
@@ -95,8 +96,7 @@ def canonical(labels: ArrayLike) -> tuple[int, ...]:
     >>> canonical([7, 3, 7])
     (0, 1, 0)
     """
-    names: dict[int, int] = {}
-    return tuple(names.setdefault(int(label), len(names)) for label in np.asarray(labels))
+    return tuple(in_order(np.asarray(labels))[1].tolist())
 
 
 def checkpoint_rounds(rounds: int, checkpoints: int) -> list[int]:

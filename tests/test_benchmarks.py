@@ -9,7 +9,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from fedcascade import Synthetic, simulate
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
+LIBRARIES = ("peers", "plain_numpy", "plain_systems", "population")  # what scripts use
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
@@ -27,7 +30,12 @@ def script(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_can_be_loaded(name: str) -> None:
-    assert callable(getattr(script(name), "main", None)) or name in ("peers", "plain_numpy", "plain_systems")
+    assert callable(getattr(script(name), "main", None)) or name in (
+        "peers",
+        "plain_numpy",
+        "plain_systems",
+        "population",
+    )
 
 
 @pytest.mark.parametrize("system", ["fedc3ucb-h", "fedind"])
@@ -60,3 +68,20 @@ def test_every_job_of_the_tables_names_a_known_policy() -> None:
 def test_the_speed_up_finds_its_plan() -> None:
     speedup = script("speedup")
     assert speedup.shipped(speedup.TEN).systems
+
+
+@pytest.mark.parametrize(("clusters", "alike"), [(1, True), (5, False)])
+def test_a_learned_prior_sees_whether_all_are_alike(clusters: int, alike: bool) -> None:
+    """What is told pulls to the common mean with a weight that follows how alike users are."""
+    variants, population = script("evidence"), script("population")
+    states: list[object] = []
+
+    class Seen(population.Population):  # type: ignore[name-defined, misc]
+        def __init__(self, *given: object) -> None:
+            super().__init__(*given)
+            states.append(self)
+
+    world = Synthetic(features="gaussian", clusters=clusters, users=20, dimension=8, seed=100)
+    simulate(world, variants.tried(Seen, hurdle=0.0).exploring(1.0), rounds=4_000)
+    (state,) = states
+    assert (state._rule.prior(8) > 20) == alike  # type: ignore[attr-defined]

@@ -17,6 +17,8 @@ from fedcascade.federation.policies import Policy
 from fedcascade.service import auth, operations
 from fedcascade.service.app import Limits, application
 from fedcascade.service.live.watch import Watch
+from fedcascade.service.notary import Beside
+from fedcascade.service.protocol import ShortWay
 from fedcascade.service.store import Store, open_store
 from fedcascade.service.writer import Writer
 
@@ -69,6 +71,7 @@ def open_writer(setup: Setup) -> Writer:
         setup.dimension,
         batch=setup.batch,
         snapshot_every=setup.snapshot_every,
+        notary=Beside(),
     )
 
 
@@ -143,6 +146,7 @@ def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) 
         app = application(writer, setup.policy, setup.dimension, limits=setup.limits, demo=demo)
         config = uvicorn.Config(
             app,
+            http=ShortWay,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -157,6 +161,6 @@ def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) 
         gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
         if demo is not None:
             demo.begin(url, lambda: writer.submit(lambda store, _: store.placed(store.head())).result())
-        Attended(config, app.service.watch).run(sockets=[listening])
+        Attended(config, app.state.service.watch).run(sockets=[listening])
     finally:
         listening.close()

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,8 +16,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
+from fedcascade.service.auth import forged
 from fedcascade.service.errors import Refused, Unavailable
 from fedcascade.service.fold import Fold, caught_up
+from fedcascade.service.notary import Notary, Signed
 from fedcascade.service.scribe import Scribe
 from fedcascade.service.snapshot import dumped, frozen, parts
 from fedcascade.service.store import Store
@@ -27,9 +28,8 @@ Result = TypeVar("Result")
 Job = Callable[[Store, Fold], Result]
 Part = tuple[int, int, int, bytes]
 log = logging.getLogger("fedcascade.service")
-# After a transaction of many jobs, more are on their way: they gather for a moment while requests are read in peace.
-WINDOW = 0.005
-MANY = 4
+# A batch leaves half of those who wait to the next one, whose signatures are verified meanwhile; but it takes these.
+FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Waiting:
     future: "Future[Any] | asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop | None = None
     upload: tuple[int, int] | None = None
-    before: Callable[[], None] | None = None
+    signed: Signed | None = None
+    admit: Callable[[], None] | None = None
 
 
 class Writer:
@@ -54,6 +55,7 @@ class Writer:
         *,
         batch: int = 256,
         snapshot_every: int = 10_000,
+        notary: Notary | None = None,
     ) -> None:
         self.open_store = open_store
         self._policy = policy
@@ -65,7 +67,7 @@ class Writer:
         self._dumping: Future[list[Part]] | None = None
         self._pending: deque[Part] = deque()
         self._outdated = False
-        self._crowded = False
+        self._notary = notary or Notary()
         self._store: Store | None = open_store()
         self._fold: Fold | None = None
         self._scribe = Scribe()
@@ -83,18 +85,24 @@ class Writer:
         return future
 
     async def do(
-        self, job: Job[Result], upload: tuple[int, int] | None = None, before: Callable[[], None] | None = None
+        self,
+        job: Job[Result],
+        *,
+        upload: tuple[int, int] | None = None,
+        signed: Signed | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> Result:
         """``submit`` for tasks: those of one transaction are woken together.
 
         Args:
             job: what to do.
             upload: agent and number of the upload that the job will look for, to look for many at once.
-            before: what to do in the writer's thread before the transaction; the job takes place if it does not raise.
+            signed: the signature that must hold for the job to take place.
+            admit: what the writer's thread does after that and before the transaction; if it raises, there is no job.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(Waiting(job, future, loop, upload, before))
+        self._queue.put(Waiting(job, future, loop, upload, signed, admit))
         return await future
 
     @property
@@ -113,35 +121,45 @@ class Writer:
         self._thread.join()
 
     def _loop(self) -> None:
-        while True:
-            gathered, last = self._gather()
-            batch = [waiting for waiting in gathered if _prepared(waiting)]
-            if batch:
-                self._run(batch)
-            elif self._busy and not last:
-                self._attempt([])
-            if self._store is not None:
-                self._store.tidy()
-            if last:
-                self._finish()
-                return
+        """While one batch is written, the signatures of the next are verified."""
+        admitted: list[Waiting] = []
+        last = False
+        while not last:
+            gathered, last = self._gather(wait=not admitted)
+            self._notary.ask([waiting.signed for waiting in gathered if waiting.signed is not None])
+            self._write(admitted, idle=not gathered)
+            admitted = self._admitted(gathered)
+        self._write(admitted, idle=False)
+        self._finish()
 
-    def _gather(self) -> tuple[list[Waiting], bool]:
+    def _gather(self, *, wait: bool) -> tuple[list[Waiting], bool]:
         """Whatever waits, up to a batch; the second value says that the end was asked for."""
-        if self._crowded:
-            time.sleep(WINDOW)
         batch: list[Waiting] = []
+        most = min(self._batch, max(FEW, self._queue.qsize() // 2))
         try:
-            while len(batch) < self._batch:
-                first = not batch
+            while len(batch) < most:
+                first = wait and not batch
                 item = self._queue.get(block=first, timeout=0.02 if first and self._busy else None)
                 if item is None:
                     return batch, True
                 batch.append(item)
         except queue.Empty:
             pass
-        self._crowded = MANY < len(batch) < self._batch
         return batch, False
+
+    def _write(self, batch: list[Waiting], *, idle: bool) -> None:
+        """A batch, or if there is nothing to do, a piece of a snapshot."""
+        if batch:
+            self._run(batch)
+        elif idle and self._busy:
+            self._attempt([])
+        if self._store is not None:
+            self._store.tidy()
+
+    def _admitted(self, gathered: list[Waiting]) -> list[Waiting]:
+        """Those who are who they say they are, and may speak now; the others are told."""
+        verdicts = iter(self._notary.verdicts())
+        return [waiting for waiting in gathered if _admitted(waiting, waiting.signed is None or next(verdicts))]
 
     def _run(self, batch: list[Waiting]) -> None:
         """A job that breaks must not break its neighbours: then each runs alone."""
@@ -237,6 +255,7 @@ class Writer:
         except Exception as error:
             log.warning("no snapshot at the end: %s", error)
         self._aside.shutdown()
+        self._notary.close()
         self._close_store()
 
 
@@ -259,10 +278,12 @@ def _outcome(job: Job[Any], store: Store, fold: Fold) -> Any:
         return refusal
 
 
-def _prepared(waiting: Waiting) -> bool:
+def _admitted(waiting: Waiting, genuine: bool) -> bool:
     try:
-        if waiting.before is not None:
-            waiting.before()
+        if not genuine:
+            raise forged()
+        if waiting.admit is not None:
+            waiting.admit()
     except Exception as error:
         report([waiting], [error])
         return False

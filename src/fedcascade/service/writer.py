@@ -21,7 +21,7 @@ from fedcascade.service.errors import Refused, Unavailable
 from fedcascade.service.fold import Fold, caught_up
 from fedcascade.service.notary import Notary, Signed
 from fedcascade.service.scribe import Scribe
-from fedcascade.service.snapshot import dumped, frozen, parts
+from fedcascade.service.snapshot import frozen, parts
 from fedcascade.service.store import Store
 
 Result = TypeVar("Result")
@@ -66,7 +66,8 @@ class Writer:
         self._aside = ThreadPoolExecutor(1, "fedcascade-snapshot")
         self._dumping: Future[list[Part]] | None = None
         self._pending: deque[Part] = deque()
-        self._outdated = False
+        self._whole = 0
+        self._frozen: dict[str, Any] | None = None
         self._notary = notary or Notary()
         self._store: Store | None = open_store()
         self._fold: Fold | None = None
@@ -220,30 +221,33 @@ class Writer:
     @property
     def _busy(self) -> bool:
         """Whether a snapshot is under way."""
-        return bool(self._pending) or self._dumping is not None or self._outdated
+        return bool(self._pending) or self._dumping is not None
 
     def _snapshot(self, store: Store, fold: Fold) -> None:
-        """Begin a snapshot when enough was logged; another thread makes bytes of it; one part per transaction."""
+        """Begin a snapshot when enough was logged; another thread makes bytes of it; one part per transaction.
+
+        The latest whole snapshot stays. The parts of the one before make room for the new parts, in their transactions:
+        what is erased is overwritten, and so it is written once.
+        """
         if store.last_forgotten() > self._snapshot_at:  # that took its own snapshot, and an older one must not return
             self._drop_snapshot()
             self._snapshot_at = fold.position
         if not self._busy and fold.position - self._snapshot_at >= self._snapshot_every:
-            self._snapshot_at = fold.position
-            self._dumping = self._aside.submit(_parts, fold.position, frozen(fold.state()))
+            self._snapshot_at, self._whole = fold.position, store.last_snapshot()
+            self._frozen = frozen(fold.state(), self._frozen)
+            self._dumping = self._aside.submit(_parts, fold.position, self._frozen)
         if self._dumping is not None and self._dumping.done():
             self._pending.extend(self._dumping.result())
             self._dumping = None
         if self._pending:
+            for _ in range(2):  # one to be overwritten by the new part, one that a crash has left behind
+                store.drop_part(before=self._whole)
             store.save_part(*self._pending.popleft())
-            self._outdated = not self._pending
-        elif self._outdated:
-            self._outdated = store.drop_part(before=self._snapshot_at)
 
     def _drop_snapshot(self) -> None:
         """One that is under way, of a state that does not hold any more."""
-        self._dumping = None
+        self._dumping = self._frozen = None
         self._pending.clear()
-        self._outdated = False
 
     def _finish(self) -> None:
         try:
@@ -267,7 +271,7 @@ def save_snapshot(store: Store, fold: Fold) -> None:
 
 
 def _parts(position: int, state: dict[str, Any]) -> list[Part]:
-    bodies = list(parts(dumped(state)))
+    bodies = list(parts(state))
     return [(position, part, len(bodies), body) for part, body in enumerate(bodies)]
 
 

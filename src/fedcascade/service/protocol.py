@@ -21,9 +21,10 @@ class Exchange:
     """An exchange under way, as far as uvicorn asks about a request: has it been answered, is there more to come."""
 
     message_event: ClassVar = asyncio.Event()  # nobody waits for it
-    __slots__ = ("body", "disconnected", "keep_alive", "response_complete")
+    __slots__ = ("body", "disconnected", "headers", "keep_alive", "response_complete")
 
-    def __init__(self) -> None:
+    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self.headers = headers
         self.body = b""
         self.disconnected = False
         self.keep_alive = True
@@ -42,7 +43,7 @@ class ShortWay(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Decide which way a request goes."""
         if self._is_plain():
-            self.cycle = Exchange()
+            self.cycle = Exchange(self.headers)
         else:
             super().on_headers_complete()
 
@@ -75,7 +76,7 @@ class ShortWay(HttpToolsProtocol):
         return known and int(length) <= self.service.body_bytes
 
     async def _exchange(self, cycle: Exchange) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in cycle.headers}
         try:
             answer = await exchanges.exchanged(self.service, headers, cycle.body)
             said = 200, {"content-type": wire.media_of(headers)}, answer

@@ -14,6 +14,7 @@ import uvicorn
 
 from fedcascade.checks import require, whole
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.triggers import Never
 from fedcascade.service import auth, operations
 from fedcascade.service.app import Limits, application
 from fedcascade.service.live.watch import Watch
@@ -54,6 +55,8 @@ class Setup:
             self.policy.answers.replies and self.policy.answers.alone is None,
             f"{self.policy.name} does not answer the agent that asks and nobody else: a server cannot call agents",
         )
+        speaks = not isinstance(self.policy.trigger, Never)
+        require(speaks, f"{self.policy.name} never exchanges: its agents need no server")
         require(not self.policy.yardstick, f"{self.policy.name} is a yardstick for simulations: no real server knows")
 
 

@@ -150,5 +150,5 @@ def _array(dtype: np.dtype[Any], shape: list[int], body: bytes) -> NDArray[Any]:
     if dtype == np.bool_:
         bits = np.frombuffer(zlib.decompress(body), np.uint8)
         size = int(np.prod(shape))
-        return np.unpackbits(bits, count=size).view(np.bool_).reshape(shape)
+        return np.unpackbits(bits, count=size).view(np.bool_).reshape(shape).copy()  # one that owns its memory
     return np.frombuffer(body, dtype).reshape(shape).copy()

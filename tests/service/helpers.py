@@ -59,7 +59,7 @@ def in_process(
         yield Running(url, transport, writer, client.Operator(transport, TOKEN))
     finally:
         transport.close()
-        app.service.watch.feed.let_go()
+        app.state.service.watch.feed.let_go()
         writer.close()
 
 

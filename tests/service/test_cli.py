@@ -63,6 +63,7 @@ def test_a_swarm_in_lockstep_prints_what_run_prints(process: Process, capsys: py
         (["serve", "--policy", "known-clusters"], "yardstick"),
         (["serve", "--policy", "async-linucb"], "a server cannot call agents"),
         (["serve", "--policy", "dislinucb"], "a server cannot call agents"),
+        (["serve", "--policy", "fedind"], "never exchanges"),
         (["serve", "--policy", "fedc3ucb"], "did you mean 'fedc3ucb-h'"),
         (["serve", "--store", "nonsense"], "a store must be"),
         (["serve", "--tls-cert", "chain.pem"], "both a certificate and a key"),

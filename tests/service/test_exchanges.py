@@ -286,6 +286,15 @@ def test_bodies_that_are_no_messages_are_refused(shared: Running, body: bytes, m
     assert shared.writer.submit(lambda _, fold: fold.dump()).result() == before  # type: ignore[union-attr]
 
 
+def test_newcomers_join_after_a_start_from_a_snapshot(tmp_path: Path) -> None:
+    for round_ in range(3):
+        with in_process(tmp_path / "store.db") as running:
+            newcomers = [running.enrol() for _ in range(3)]
+            answers = [agent.exchange(unit_offer(1, axis, 3)) for axis, agent in enumerate(newcomers)]
+            assert [answer.agents for answer in answers] == [3 * round_ + number for number in (1, 2, 3)]
+            assert diagonal(running) == [round_ + 1.0] * 3
+
+
 def test_a_job_that_breaks_does_not_break_its_neighbours(running: Running) -> None:
     assert running.writer is not None
     agent = running.enrol()

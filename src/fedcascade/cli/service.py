@@ -1,7 +1,7 @@
 """Commands of the service: serve, enroll, revoke, forget, swarm."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +38,13 @@ def operator_of(url: str, token_file: Path) -> Iterator["Operator"]:
         yield Operator(transport, token)
     finally:
         transport.close()
+
+
+def tell(url: str, token_file: Path, what: Callable[["Operator"], None], done: str) -> None:
+    """Have something done by a server, and say so."""
+    with operator_of(url, token_file) as operator:
+        what(operator)
+    say(done)
 
 
 def serve(
@@ -103,16 +110,12 @@ def enroll(
 
 def revoke(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
     """Let an agent speak no more, from now on; what it taught stays."""
-    with operator_of(url, operator_token) as operator:
-        operator.revoke(agent)
-    say(f"agent {agent} may not speak any more")
+    tell(url, operator_token, lambda operator: operator.revoke(agent), f"agent {agent} may not speak any more")
 
 
 def forget(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
     """Remove an agent: its statistics are subtracted and its uploads erased."""
-    with operator_of(url, operator_token) as operator:
-        operator.forget(agent)
-    say(f"agent {agent} is forgotten")
+    tell(url, operator_token, lambda operator: operator.forget(agent), f"agent {agent} is forgotten")
 
 
 def swarm(

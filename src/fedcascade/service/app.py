@@ -17,11 +17,11 @@ from litestar.exceptions import HTTPException
 from fedcascade.federation.policies import Policy
 from fedcascade.service import auth, exchanges, openapi, operations, wire
 from fedcascade.service.errors import Refused
-from fedcascade.service.exchanges import ShortWay
 from fedcascade.service.limits import Buckets
 from fedcascade.service.live.pages import PAGES
 from fedcascade.service.live.watch import Watch
 from fedcascade.service.metrics import Metrics
+from fedcascade.service.notary import Signed
 from fedcascade.service.wire import JSON, MSGPACK
 from fedcascade.service.writer import Job, Writer
 
@@ -65,7 +65,7 @@ class Service:
         self.agents = Buckets(rate=limits.rate, burst=limits.burst)
         self.strangers = Buckets(rate=limits.rate, burst=limits.burst)
         self.nonces = auth.Nonces()
-        self.keys: dict[int, Ed25519PublicKey] = {}
+        self.keys: dict[int, bytes] = {}
         self.metrics = Metrics(
             {
                 "clusters": ("Groups of agents.", lambda: self.state("clusters")),
@@ -91,25 +91,25 @@ class Service:
             self.keys[claimed.agent] = await self._key(claimed.agent)
         return claimed
 
-    def admit(self, claimed: auth.Claim) -> None:
-        """Refuse a request that is not the agent's own, fresh and first.
+    def signed(self, claimed: auth.Claim) -> Signed:
+        """What must hold for a request to be the agent's own."""
+        return self.keys[claimed.agent], claimed.signature, claimed.base
 
-        Only the writer's thread does this: a signature takes as long as all the rest, and does not hold the
-        interpreter meanwhile; and of two requests with one nonce, one is the first.
-        """
-        auth.verify(claimed, self.keys[claimed.agent], time.time())
+    def admit(self, claimed: auth.Claim) -> None:
+        """Refuse a request that is not fresh and first; only the writer's thread decides which of two was first."""
+        auth.fresh(claimed, time.time())
         self.nonces.use(claimed.agent, claimed.nonce)
         self.agents.take(claimed.agent, time.monotonic())
 
     async def admitted(self, claimed: auth.Claim) -> None:
-        """Wait for ``admit``."""
-        await self.writer.do(lambda *_: None, before=lambda: self.admit(claimed))
+        """Wait until a request is found to be the agent's own, fresh and first."""
+        await self.writer.do(lambda *_: None, signed=self.signed(claimed), admit=lambda: self.admit(claimed))
 
-    async def _key(self, agent: int) -> Ed25519PublicKey:
+    async def _key(self, agent: int) -> bytes:
         identity = await self.do(operations.identity(agent))
         if identity is None:
             raise auth.unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
-        return Ed25519PublicKey.from_public_bytes(identity.public_key)
+        return identity.public_key
 
     async def operator(self, request: Asked) -> None:
         """Refuse anyone but the operator."""
@@ -193,7 +193,7 @@ def service_of(request: Asked) -> Service:
 
 @post(exchanges.PATH, status_code=200)
 async def exchange(request: Asked) -> Response[bytes]:
-    """An upload and its answer; plain ones do not come here, see ``exchanges.ShortWay``."""
+    """An upload and its answer; plain ones do not come here, see ``protocol.ShortWay``."""
     answer = await exchanges.exchanged(service_of(request), request.headers, await request.body())
     return Response(answer, media_type=wire.media_of(request.headers))
 
@@ -315,7 +315,7 @@ ENDPOINTS = (
 
 def application(
     writer: Writer, policy: Policy, dimension: int, *, limits: Limits | None = None, demo: "Demo | None" = None
-) -> ShortWay:
+) -> Litestar:
     """The web application. It closes the writer when it ends."""
     service = Service(writer, policy, dimension, limits or Limits(), demo)
 
@@ -330,7 +330,7 @@ def application(
         await service.watch.feed.end()
         await asyncio.to_thread(writer.close)
 
-    behind = Litestar(
+    return Litestar(
         route_handlers=[*ENDPOINTS, *PAGES],
         openapi_config=None,
         lifespan=[lifespan],
@@ -338,4 +338,3 @@ def application(
         request_max_body_size=service.body_bytes,
         exception_handlers={Refused: refusal, HTTPException: refusal, TimeoutError: refusal},
     )
-    return ShortWay(service, behind)

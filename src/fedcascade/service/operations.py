@@ -7,13 +7,13 @@ from fedcascade.service.auth import token_hash, unauthorised
 from fedcascade.service.errors import Refused
 from fedcascade.service.fold import Fold
 from fedcascade.service.store import Entry, Identity, Revoked, Store
-from fedcascade.service.wire import MSGPACK, PROTOCOLS, Offer, Overview, answer_of, encoded, packed
+from fedcascade.service.wire import MSGPACK, PROTOCOLS, Offered, Overview, answer_of, encoded, packed
 from fedcascade.service.writer import Job, save_snapshot
 
 OPERATOR = "operator"
 
 
-def exchange(agent: int, offer: Offer, statistics: Statistics, nonce: int) -> Job[bytes]:
+def exchange(agent: int, offer: Offered, statistics: Statistics, nonce: int) -> Job[bytes]:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
 
     The same upload again gets the same answer; another upload under the same sequence number is refused.

@@ -14,9 +14,12 @@ import uvicorn
 
 from fedcascade.checks import require, whole
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.triggers import Never
 from fedcascade.service import auth, operations
 from fedcascade.service.app import Limits, application
 from fedcascade.service.live.watch import Watch
+from fedcascade.service.notary import Beside
+from fedcascade.service.protocol import ShortWay
 from fedcascade.service.store import Store, open_store
 from fedcascade.service.writer import Writer
 
@@ -52,6 +55,8 @@ class Setup:
             self.policy.answers.replies and self.policy.answers.alone is None,
             f"{self.policy.name} does not answer the agent that asks and nobody else: a server cannot call agents",
         )
+        speaks = not isinstance(self.policy.trigger, Never)
+        require(speaks, f"{self.policy.name} never exchanges: its agents need no server")
         require(not self.policy.yardstick, f"{self.policy.name} is a yardstick for simulations: no real server knows")
 
 
@@ -69,6 +74,7 @@ def open_writer(setup: Setup) -> Writer:
         setup.dimension,
         batch=setup.batch,
         snapshot_every=setup.snapshot_every,
+        notary=Beside(),
     )
 
 
@@ -143,6 +149,7 @@ def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) 
         app = application(writer, setup.policy, setup.dimension, limits=setup.limits, demo=demo)
         config = uvicorn.Config(
             app,
+            http=ShortWay,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -157,6 +164,6 @@ def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) 
         gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
         if demo is not None:
             demo.begin(url, lambda: writer.submit(lambda store, _: store.placed(store.head())).result())
-        Attended(config, app.service.watch).run(sockets=[listening])
+        Attended(config, app.state.service.watch).run(sockets=[listening])
     finally:
         listening.close()

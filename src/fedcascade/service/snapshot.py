@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedcascade.learning.statistics import Statistics
 
 PART_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 ROWS = 256  # a multiple of 8, so that a piece fills whole bytes
 
 
@@ -20,7 +21,7 @@ class Bits:
     """An array of truth values, eight to a byte."""
 
     shape: tuple[int, ...]
-    packed: bytes
+    packed: NDArray[np.uint8]
 
 
 def dumped(value: Any) -> bytes:
@@ -30,11 +31,16 @@ def dumped(value: Any) -> bytes:
     >>> loaded(dumped({3: np.array([True, False])}))
     {3: array([ True, False])}
     """
-    return msgspec.msgpack.encode(_plain(value))
+    return b"".join(_pieces(value))
 
 
-def frozen(value: Any) -> Any:
+def frozen(value: Any, before: Any = None) -> Any:
     """A copy that shares nothing which changes, made quickly: it can be dumped later, beside whoever goes on.
+
+    Args:
+        value: what to copy.
+        before: an earlier copy that is not needed any more. Its memory is used again where it fits: to get so much
+            from the system takes longer than to fill it.
 
     >>> import numpy as np
     >>> seen = np.array([True, False])
@@ -45,11 +51,16 @@ def frozen(value: Any) -> Any:
     """
     match value:
         case np.ndarray() if value.dtype == np.bool_:
-            return Bits(value.shape, b"".join(_packed(value)))
+            room = before.packed if isinstance(before, Bits) and before.shape == value.shape else None
+            return Bits(value.shape, _packed(value, room))
         case np.ndarray():
-            return value.copy()
+            fits = isinstance(before, np.ndarray) and (before.shape, before.dtype) == (value.shape, value.dtype)
+            copy = before if fits else np.empty_like(value)
+            np.copyto(copy, value)
+            return copy
         case dict():
-            return {key: frozen(item) for key, item in value.items()}
+            known = before if isinstance(before, dict) else {}
+            return {key: frozen(item, known.get(key)) for key, item in value.items()}
         case list() | tuple():
             return [frozen(item) for item in value]
     return value
@@ -60,16 +71,44 @@ def loaded(body: bytes) -> Any:
     return _rich(msgspec.msgpack.decode(body))
 
 
-def parts(body: bytes) -> Iterator[bytes]:
-    """Pieces that are written one at a time, so that nobody waits for a large snapshot."""
-    for start in range(0, len(body), PART_BYTES):
-        yield body[start : start + PART_BYTES]
+def parts(value: Any) -> Iterator[bytes]:
+    """The same bytes in parts, which are made and written one at a time, so that nobody waits for a large snapshot."""
+    gathered: list[bytes | memoryview] = []
+    for piece in _pieces(value):
+        gathered.append(piece)
+        if sum(map(len, gathered)) >= PART_BYTES:
+            yield b"".join(gathered)
+            gathered = []
+    if gathered:
+        yield b"".join(gathered)
 
 
-def _packed(array: NDArray[np.bool_]) -> Iterator[bytes]:
+def _pieces(value: Any) -> Iterator[bytes | memoryview]:
+    """MessagePack, a large array in pieces that view it: whoever copies one holds up the other threads for so long."""
+    match value:
+        case np.ndarray() if value.nbytes > PIECE_BYTES and value.dtype != np.bool_:
+            yield b"\x94" + b"".join(map(msgspec.msgpack.encode, ("array", value.dtype.str, list(value.shape))))
+            yield b"\xc6" + value.nbytes.to_bytes(4)
+            seen = np.ascontiguousarray(value).data.cast("B")
+            yield from (seen[start : start + PIECE_BYTES] for start in range(0, value.nbytes, PIECE_BYTES))
+        case dict() if any(isinstance(item, dict | np.ndarray) for item in value.values()):
+            yield b"\x92" + msgspec.msgpack.encode("map") + b"\xdd" + len(value).to_bytes(4)
+            for key, item in value.items():
+                yield b"\x92" + msgspec.msgpack.encode(_plain(key))
+                yield from _pieces(item)
+        case _:
+            yield msgspec.msgpack.encode(_plain(value))
+
+
+def _packed(array: NDArray[np.bool_], room: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
     """Eight truth values to a byte, some rows at a time: packing a large view at once would copy all of it first."""
+    packed = np.empty((array.size + 7) // 8, np.uint8) if room is None else room
+    at = 0
     for start in range(0, len(array), ROWS):
-        yield np.packbits(array[start : start + ROWS]).tobytes()
+        piece = np.packbits(array[start : start + ROWS])
+        packed[at : at + piece.size] = piece
+        at += piece.size
+    return packed
 
 
 def _plain(value: Any) -> Any:
@@ -77,7 +116,7 @@ def _plain(value: Any) -> Any:
         case None | bool() | int() | float() | str() | bytes():
             return value
         case Bits(shape, packed):
-            return ["array", np.dtype(np.bool_).str, list(shape), zlib.compress(packed, 1)]
+            return ["array", np.dtype(np.bool_).str, list(shape), zlib.compress(packed.data, 1)]
         case np.ndarray() if value.dtype == np.bool_:
             return _plain(frozen(value))
         case np.ndarray():
@@ -111,5 +150,5 @@ def _array(dtype: np.dtype[Any], shape: list[int], body: bytes) -> NDArray[Any]:
     if dtype == np.bool_:
         bits = np.frombuffer(zlib.decompress(body), np.uint8)
         size = int(np.prod(shape))
-        return np.unpackbits(bits, count=size).view(np.bool_).reshape(shape).copy()
+        return np.unpackbits(bits, count=size).view(np.bool_).reshape(shape).copy()  # one that owns its memory
     return np.frombuffer(body, dtype).reshape(shape).copy()

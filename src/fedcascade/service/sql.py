@@ -188,15 +188,16 @@ class SqlStore(SqlJournal):
         statement = "INSERT INTO snapshot (position, part, parts, body) VALUES (?, ?, ?, ?)"
         self.run(statement, position, part, parts, body)
 
+    def last_snapshot(self) -> int:
+        """Where the latest snapshot is that is whole."""
+        whole = "SELECT position FROM snapshot GROUP BY position, parts HAVING count(*) = parts"
+        return int(self.row(f"SELECT coalesce(max(position), 0) FROM ({whole}) AS whole")[0])
+
     def snapshot(self) -> tuple[int, bytes] | None:
         """The latest snapshot that is whole."""
-        found = self.row(
-            "SELECT position FROM snapshot GROUP BY position, parts HAVING count(*) = parts ORDER BY position DESC"
-        )
-        if found is None:
-            return None
-        rows = self.run("SELECT body FROM snapshot WHERE position = ? ORDER BY part", found[0]).fetchall()
-        return int(found[0]), b"".join(bytes(row[0]) for row in rows)
+        position = self.last_snapshot()
+        rows = self.rows("SELECT body FROM snapshot WHERE position = ? ORDER BY part", position)
+        return (position, b"".join(bytes(row[0]) for row in rows)) if rows else None
 
     def drop_part(self, *, before: int) -> bool:
         """Delete one part of an earlier snapshot: what is erased is overwritten, which takes as long as writing."""

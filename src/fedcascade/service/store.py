@@ -100,6 +100,9 @@ class Store(Journal, Protocol):
     def save_part(self, position: int, part: int, parts: int, body: bytes) -> None:
         """Keep one part of the snapshot at that position."""
 
+    def last_snapshot(self) -> int:
+        """The position of the latest snapshot that is whole; 0 if there is none."""
+
     def snapshot(self) -> tuple[int, bytes] | None:
         """The latest snapshot that is whole."""
 

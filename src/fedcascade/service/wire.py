@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
+from fedcascade.service import floats
 from fedcascade.service.errors import Refused
 
 # Version 2 answers also say how many agents share the group. Agents of either version may talk to this server.
@@ -44,33 +45,56 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     protocol: Protocol
 
 
-class Offer(Message, frozen=True, kw_only=True):
-    """An agent's upload (Algorithm 1, line 8). Who it is from is said by the signature."""
-
+class _Offer(Message, frozen=True, kw_only=True):
     sequence: Sequence
     cause: Cause
-    gram: Triangle
-    moment: Moment
     count: Count
     clicks: Count
     rounds: Count
 
 
-class Answer(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """The pooled statistics of an agent's group (Algorithm 1, line 10), and how far the system is.
+class Offer(_Offer, frozen=True, kw_only=True):
+    """An agent's upload (Algorithm 1, line 8). Who it is from is said by the signature."""
 
-    ``system_rounds`` and ``agents`` are what the server knows of; an agent extrapolates t from them.
-    """
-
-    sequence: Sequence
     gram: Triangle
     moment: Moment
+
+
+class RawOffer(_Offer, frozen=True, kw_only=True):
+    """The same, whose numbers have not been looked at."""
+
+    gram: msgspec.Raw
+    moment: msgspec.Raw
+
+
+Offered = Offer | RawOffer
+
+
+class _Answer(Message, frozen=True, kw_only=True, omit_defaults=True):
+    sequence: Sequence
     count: Count
     clicks: Count
     rounds: Count
     system_rounds: Count
     agents: Count
     group_agents: Count | None = None
+
+
+class Answer(_Answer, frozen=True, kw_only=True, omit_defaults=True):
+    """The pooled statistics of an agent's group (Algorithm 1, line 10), and how far the system is.
+
+    ``system_rounds`` and ``agents`` are what the server knows of; an agent extrapolates t from them.
+    """
+
+    gram: Triangle
+    moment: Moment
+
+
+class RawAnswer(_Answer, frozen=True, kw_only=True, omit_defaults=True):
+    """The same, whose numbers are MessagePack already."""
+
+    gram: msgspec.Raw
+    moment: msgspec.Raw
 
 
 class Enrolment(Message, frozen=True, kw_only=True):
@@ -171,7 +195,11 @@ def encoded(message: msgspec.Struct, media: str) -> bytes:
 
 @cache
 def _upper(dimension: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    return np.triu_indices(dimension)
+    """Where the upper triangle is in a matrix, and where each element of the matrix is in the triangle."""
+    rows, columns = np.triu_indices(dimension)
+    place = np.empty((dimension, dimension), np.intp)
+    place[rows, columns] = place[columns, rows] = np.arange(rows.size)
+    return rows * dimension + columns, place
 
 
 def triangle(gram: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -181,15 +209,12 @@ def triangle(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> triangle(np.array([[1.0, 2.0], [2.0, 3.0]])).tolist()
     [1.0, 2.0, 3.0]
     """
-    return np.asarray(gram[_upper(len(gram))])
+    return gram.take(_upper(len(gram))[0])
 
 
 def square(numbers: NDArray[np.float64], dimension: int) -> NDArray[np.float64]:
     """The symmetric matrix of an upper triangle."""
-    gram = np.empty((dimension, dimension))
-    rows, columns = _upper(dimension)
-    gram[rows, columns] = gram[columns, rows] = numbers
-    return gram
+    return numbers.take(_upper(dimension)[1])
 
 
 def packed(statistics: Statistics) -> bytes:
@@ -200,13 +225,29 @@ def packed(statistics: Statistics) -> bytes:
 def unpacked(numbers: bytes, counts: tuple[int, int, int], dimension: int) -> Statistics:
     """Statistics from the log."""
     values = np.frombuffer(numbers, "<f8")
-    size = dimension * (dimension + 1) // 2
+    size, _ = _sizes(dimension)
     return Statistics(square(values[:size], dimension), np.array(values[size:]), *counts)
+
+
+def offered(body: bytes, media: str, dimension: int) -> tuple[Offered, Statistics]:
+    """An upload from its bytes, and what it carries."""
+    if media == MSGPACK:
+        raw = decoded(body, RawOffer, media)
+        gram, moment = floats.heard(raw.gram, _sizes(dimension)[0]), floats.heard(raw.moment, dimension)
+        if gram is not None and moment is not None:
+            return raw, Statistics(square(gram, dimension), moment, raw.count, raw.clicks, raw.rounds)
+    offer = decoded(body, Offer, media)
+    return offer, statistics_of(offer, dimension)
+
+
+def _sizes(dimension: int) -> tuple[int, int]:
+    """How many numbers there are in the triangle of a gram, and in a moment."""
+    return dimension * (dimension + 1) // 2, dimension
 
 
 def statistics_of(message: Offer | Answer, dimension: int) -> Statistics:
     """What a message carries; one of another dimension is refused."""
-    expected = (dimension * (dimension + 1) // 2, dimension)
+    expected = _sizes(dimension)
     got = (len(message.gram), len(message.moment))
     require(got == expected, f"gram and moment must hold {expected} numbers in dimension {dimension}, got {got}")
     gram = square(np.array(message.gram, np.float64), dimension)
@@ -228,14 +269,14 @@ def offer_of(upload: Upload, protocol: int = PROTOCOLS[-1]) -> Offer:
     )
 
 
-def answer_of(download: Download, sequence: int, group_agents: int) -> Answer:
+def answer_of(download: Download, sequence: int, group_agents: int) -> RawAnswer:
     """A download as the newest version of the protocol says it."""
     held = download.statistics
-    return Answer(
+    return RawAnswer(
         protocol=PROTOCOLS[-1],
         sequence=sequence,
-        gram=triangle(held.gram).tolist(),
-        moment=held.moment.tolist(),
+        gram=floats.said(triangle(held.gram)),
+        moment=floats.said(held.moment),
         count=held.count,
         clicks=held.clicks,
         rounds=held.rounds,

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,19 +16,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
+from fedcascade.service.auth import forged
 from fedcascade.service.errors import Refused, Unavailable
 from fedcascade.service.fold import Fold, caught_up
+from fedcascade.service.notary import Notary, Signed
 from fedcascade.service.scribe import Scribe
-from fedcascade.service.snapshot import dumped, frozen, parts
+from fedcascade.service.snapshot import frozen, parts
 from fedcascade.service.store import Store
 
 Result = TypeVar("Result")
 Job = Callable[[Store, Fold], Result]
 Part = tuple[int, int, int, bytes]
 log = logging.getLogger("fedcascade.service")
-# After a transaction of many jobs, more are on their way: they gather for a moment while requests are read in peace.
-WINDOW = 0.005
-MANY = 4
+# A batch leaves half of those who wait to the next one, whose signatures are verified meanwhile; but it takes these.
+FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Waiting:
     future: "Future[Any] | asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop | None = None
     upload: tuple[int, int] | None = None
-    before: Callable[[], None] | None = None
+    signed: Signed | None = None
+    admit: Callable[[], None] | None = None
 
 
 class Writer:
@@ -54,6 +55,7 @@ class Writer:
         *,
         batch: int = 256,
         snapshot_every: int = 10_000,
+        notary: Notary | None = None,
     ) -> None:
         self.open_store = open_store
         self._policy = policy
@@ -64,8 +66,9 @@ class Writer:
         self._aside = ThreadPoolExecutor(1, "fedcascade-snapshot")
         self._dumping: Future[list[Part]] | None = None
         self._pending: deque[Part] = deque()
-        self._outdated = False
-        self._crowded = False
+        self._whole = 0
+        self._frozen: dict[str, Any] | None = None
+        self._notary = notary or Notary()
         self._store: Store | None = open_store()
         self._fold: Fold | None = None
         self._scribe = Scribe()
@@ -83,18 +86,24 @@ class Writer:
         return future
 
     async def do(
-        self, job: Job[Result], upload: tuple[int, int] | None = None, before: Callable[[], None] | None = None
+        self,
+        job: Job[Result],
+        *,
+        upload: tuple[int, int] | None = None,
+        signed: Signed | None = None,
+        admit: Callable[[], None] | None = None,
     ) -> Result:
         """``submit`` for tasks: those of one transaction are woken together.
 
         Args:
             job: what to do.
             upload: agent and number of the upload that the job will look for, to look for many at once.
-            before: what to do in the writer's thread before the transaction; the job takes place if it does not raise.
+            signed: the signature that must hold for the job to take place.
+            admit: what the writer's thread does after that and before the transaction; if it raises, there is no job.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(Waiting(job, future, loop, upload, before))
+        self._queue.put(Waiting(job, future, loop, upload, signed, admit))
         return await future
 
     @property
@@ -113,35 +122,45 @@ class Writer:
         self._thread.join()
 
     def _loop(self) -> None:
-        while True:
-            gathered, last = self._gather()
-            batch = [waiting for waiting in gathered if _prepared(waiting)]
-            if batch:
-                self._run(batch)
-            elif self._busy and not last:
-                self._attempt([])
-            if self._store is not None:
-                self._store.tidy()
-            if last:
-                self._finish()
-                return
+        """While one batch is written, the signatures of the next are verified."""
+        admitted: list[Waiting] = []
+        last = False
+        while not last:
+            gathered, last = self._gather(wait=not admitted)
+            self._notary.ask([waiting.signed for waiting in gathered if waiting.signed is not None])
+            self._write(admitted, idle=not gathered)
+            admitted = self._admitted(gathered)
+        self._write(admitted, idle=False)
+        self._finish()
 
-    def _gather(self) -> tuple[list[Waiting], bool]:
+    def _gather(self, *, wait: bool) -> tuple[list[Waiting], bool]:
         """Whatever waits, up to a batch; the second value says that the end was asked for."""
-        if self._crowded:
-            time.sleep(WINDOW)
         batch: list[Waiting] = []
+        most = min(self._batch, max(FEW, self._queue.qsize() // 2))
         try:
-            while len(batch) < self._batch:
-                first = not batch
+            while len(batch) < most:
+                first = wait and not batch
                 item = self._queue.get(block=first, timeout=0.02 if first and self._busy else None)
                 if item is None:
                     return batch, True
                 batch.append(item)
         except queue.Empty:
             pass
-        self._crowded = MANY < len(batch) < self._batch
         return batch, False
+
+    def _write(self, batch: list[Waiting], *, idle: bool) -> None:
+        """A batch, or if there is nothing to do, a piece of a snapshot."""
+        if batch:
+            self._run(batch)
+        elif idle and self._busy:
+            self._attempt([])
+        if self._store is not None:
+            self._store.tidy()
+
+    def _admitted(self, gathered: list[Waiting]) -> list[Waiting]:
+        """Those who are who they say they are, and may speak now; the others are told."""
+        verdicts = iter(self._notary.verdicts())
+        return [waiting for waiting in gathered if _admitted(waiting, waiting.signed is None or next(verdicts))]
 
     def _run(self, batch: list[Waiting]) -> None:
         """A job that breaks must not break its neighbours: then each runs alone."""
@@ -202,30 +221,33 @@ class Writer:
     @property
     def _busy(self) -> bool:
         """Whether a snapshot is under way."""
-        return bool(self._pending) or self._dumping is not None or self._outdated
+        return bool(self._pending) or self._dumping is not None
 
     def _snapshot(self, store: Store, fold: Fold) -> None:
-        """Begin a snapshot when enough was logged; another thread makes bytes of it; one part per transaction."""
+        """Begin a snapshot when enough was logged; another thread makes bytes of it; one part per transaction.
+
+        The latest whole snapshot stays. The parts of the one before make room for the new parts, in their transactions:
+        what is erased is overwritten, and so it is written once.
+        """
         if store.last_forgotten() > self._snapshot_at:  # that took its own snapshot, and an older one must not return
             self._drop_snapshot()
             self._snapshot_at = fold.position
         if not self._busy and fold.position - self._snapshot_at >= self._snapshot_every:
-            self._snapshot_at = fold.position
-            self._dumping = self._aside.submit(_parts, fold.position, frozen(fold.state()))
+            self._snapshot_at, self._whole = fold.position, store.last_snapshot()
+            self._frozen = frozen(fold.state(), self._frozen)
+            self._dumping = self._aside.submit(_parts, fold.position, self._frozen)
         if self._dumping is not None and self._dumping.done():
             self._pending.extend(self._dumping.result())
             self._dumping = None
         if self._pending:
+            for _ in range(2):  # one to be overwritten by the new part, one that a crash has left behind
+                store.drop_part(before=self._whole)
             store.save_part(*self._pending.popleft())
-            self._outdated = not self._pending
-        elif self._outdated:
-            self._outdated = store.drop_part(before=self._snapshot_at)
 
     def _drop_snapshot(self) -> None:
         """One that is under way, of a state that does not hold any more."""
-        self._dumping = None
+        self._dumping = self._frozen = None
         self._pending.clear()
-        self._outdated = False
 
     def _finish(self) -> None:
         try:
@@ -237,6 +259,7 @@ class Writer:
         except Exception as error:
             log.warning("no snapshot at the end: %s", error)
         self._aside.shutdown()
+        self._notary.close()
         self._close_store()
 
 
@@ -248,7 +271,7 @@ def save_snapshot(store: Store, fold: Fold) -> None:
 
 
 def _parts(position: int, state: dict[str, Any]) -> list[Part]:
-    bodies = list(parts(dumped(state)))
+    bodies = list(parts(state))
     return [(position, part, len(bodies), body) for part, body in enumerate(bodies)]
 
 
@@ -259,10 +282,12 @@ def _outcome(job: Job[Any], store: Store, fold: Fold) -> Any:
         return refusal
 
 
-def _prepared(waiting: Waiting) -> bool:
+def _admitted(waiting: Waiting, genuine: bool) -> bool:
     try:
-        if waiting.before is not None:
-            waiting.before()
+        if not genuine:
+            raise forged()
+        if waiting.admit is not None:
+            waiting.admit()
     except Exception as error:
         report([waiting], [error])
         return False

@@ -154,6 +154,7 @@ class StoreContract:
             store.save_part(12, 0, 1, b"new")
             assert [store.drop_part(before=12) for _ in range(3)] == [True, True, False]
         assert store.snapshot() == (12, b"new")
+        assert store.last_snapshot() == 12
         store.close()
 
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:

@@ -1,0 +1,135 @@
+"""The short way from the socket to the writer says what the long way says, and keeps to HTTP."""
+
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from fedcascade.service import wire
+from fedcascade.service.client import Client
+from fedcascade.service.exchanges import PATH
+
+from .helpers import Process, unit_offer
+
+FORGED = "agent=:" + "A" * 86 + "==:"
+
+
+@dataclass
+class Served:
+    """A server process and an agent of it."""
+
+    process: Process
+    agent: Client
+    sequence: int = 0
+
+    def request(self, body: bytes | None = None, sequence: int | None = None, **changed: str) -> bytes:
+        """A signed request, whole; ``changed`` headers are sent as given."""
+        self.sequence += 1
+        number = sequence or self.sequence
+        if body is None:
+            body = wire.encoded(unit_offer(number, 0, 3), wire.MSGPACK)
+        headers = {"host": "server", "content-length": str(len(body))}
+        headers |= self.agent.headers("POST", PATH, body, number)
+        headers |= {name.replace("_", "-"): value for name, value in changed.items()}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        return f"POST {PATH} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.process.port), timeout=10)
+
+    def ask(self, request: bytes) -> tuple[int, bytes]:
+        with self.connect() as connection:
+            connection.sendall(request)
+            return reply(connection)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("protocol")
+    process = Process(folder, "sqlite:///store.db").start()
+    running = process.running()
+    yield Served(process, running.enrol())
+    running.transport.close()
+    process.stop()
+
+
+def reply(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and body of the next reply; nothing is read beyond it."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        piece = connection.recv(1)
+        assert piece, "the server hung up"
+        head += piece
+    found = re.search(rb"content-length: (\d+)", head)
+    assert found is not None
+    assert b"date: " in head
+    body = b""
+    while len(body) < int(found[1]):
+        body += connection.recv(int(found[1]) - len(body))
+    return int(head.split()[1]), body
+
+
+def reason(said: tuple[int, bytes]) -> tuple[int, str]:
+    status, body = said
+    return status, wire.decoded(body, wire.Problem, wire.JSON).reason
+
+
+def test_one_connection_serves_exchange_after_exchange(served: Served) -> None:
+    with served.connect() as connection:
+        for _ in range(3):
+            connection.sendall(served.request())
+            status, body = reply(connection)
+            assert status == 200
+            assert wire.decoded(body, wire.Answer, wire.MSGPACK).sequence == served.sequence
+
+
+@pytest.mark.parametrize("unusual", [{"connection": "close"}, {"expect": "100-continue"}])
+def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, unusual: dict[str, str]) -> None:
+    with served.connect() as connection:
+        connection.sendall(served.request(**unusual))
+        if "expect" in unusual:
+            assert connection.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        status, body = reply(connection)
+    assert (status, wire.decoded(body, wire.Answer, wire.MSGPACK).sequence) == (200, served.sequence)
+
+
+@pytest.mark.parametrize("way", [{}, {"connection": "close"}], ids=["short", "long"])
+def test_both_ways_refuse_in_the_same_words(served: Served, way: dict[str, str]) -> None:
+    impossible = wire.encoded(wire.msgspec.structs.replace(unit_offer(90, 0, 3), clicks=7), wire.MSGPACK)
+    wrong = wire.encoded(unit_offer(91, 0, 4), wire.MSGPACK)
+    assert reason(served.ask(served.request(signature=FORGED, **way))) == (401, "altered")
+    assert reason(served.ask(served.request(signature="", **way))) == (401, "unsigned")
+    assert reason(served.ask(served.request(content_digest="sha-256=:AAAA:", **way))) == (401, "altered")
+    assert reason(served.ask(served.request(b"\xc1", **way))) == (400, "malformed")
+    assert reason(served.ask(served.request(impossible, 90, **way))) == (422, "impossible")
+    assert reason(served.ask(served.request(wrong, 91, **way))) == (422, "impossible")
+    assert reason(served.ask(served.request(content_type="text/plain", **way))) == (415, "content-type")
+    assert reason(served.ask(served.request(b"x" * 100_000, **way)))[0] == 413
+    assert served.ask(served.request(**way))[0] == 200
+
+
+def test_requests_that_are_sent_ahead_are_answered_in_order(served: Served) -> None:
+    with served.connect() as connection:
+        first, second, third = served.request(), served.request(signature=FORGED), served.request()
+        connection.sendall(first + second + third)
+        assert [reply(connection)[0] for _ in range(3)] == [200, 401, 200]
+
+
+def test_a_body_may_come_in_pieces_and_a_caller_may_go_away(served: Served) -> None:
+    request = served.request()
+    with served.connect() as connection:
+        for start in range(0, len(request), 100):
+            connection.sendall(request[start : start + 100])
+        assert reply(connection)[0] == 200
+    with served.connect() as connection:
+        connection.sendall(served.request()[:-1])
+    with served.connect() as connection:
+        connection.sendall(served.request())
+    assert served.ask(served.request())[0] == 200
+
+
+def test_numbers_may_travel_in_any_form_that_messagepack_has(served: Served) -> None:
+    whole = wire.msgspec.to_builtins(unit_offer(92, 0, 3)) | {"gram": [1, 0, 0, 0.0, 0, 0], "moment": [1, 0.0, 0]}
+    assert served.ask(served.request(wire.msgspec.msgpack.encode(whole), 92))[0] == 200

@@ -5,6 +5,7 @@ policy with another grouping, or with other constants.
 """
 
 import argparse
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from fedcascade.federation.evidence import Evidence, EvidenceGroups, evidence
 from fedcascade.federation.grouping import Groups, KnownClusters
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.policies import Policy
+from fedcascade.learning.confidence import Constant, Problem
+from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 SEEDS = range(100, 103)
@@ -95,6 +98,16 @@ class Pairs(BestGroup):
         self._asker, self._answer = agent, total
 
 
+@dataclass(frozen=True, kw_only=True)
+class ByVariance(Constant):
+    """A beta that follows the noise of clicks, which is the root of p (1 - p) and at most 1/2."""
+
+    def radius(self, ridge: Ridge, problem: Problem) -> float:  # noqa: ARG002
+        """Beta times what the noise is of its largest."""
+        clicked = (ridge.statistics.clicks + 1) / (ridge.statistics.count + 2)
+        return self.beta * 2.0 * math.sqrt(clicked * (1.0 - clicked))
+
+
 class Watched(EvidenceGroups):
     """The same walk; at each upload it notes how much better the truth explains the clicks than its own partition."""
 
@@ -138,6 +151,7 @@ VARIANTS: dict[str, Policy] = {
     "the same, speaks at 45% unsent": replace(tried(Population, hurdle=0.0), trigger=Unsent(0.45)),
     "speaks at 45% unsent": replace(OURS, trigger=Unsent(0.45)),
     "truth known, speaks at 45% unsent": replace(OURS, grouping=KnownClusters(), trigger=Unsent(0.45)),
+    "beta by the variance of clicks": replace(OURS, confidence=ByVariance()),
     "alpha_c 2": OURS.tuned(alpha_c=2.0),
     "alpha_c 15": OURS.tuned(alpha_c=15.0),
     "last download alone": replace(OURS, decision=LastDownload()),
@@ -149,8 +163,8 @@ VARIANTS: dict[str, Policy] = {
 
 def measured(variant: str, features: str, clusters: int, beta: float, rounds: int) -> str:
     """Mean regret and exchanges over the seeds."""
-    warnings.simplefilter("ignore")  # the exact engine does not know Unsent and says so
-    policy = VARIANTS[variant].exploring(beta)
+    warnings.simplefilter("ignore")  # the exact engine does not know all of these parts and says so
+    policy = VARIANTS[variant].tuned(beta=beta)
     worlds = [Synthetic(features=features, clusters=clusters, seed=seed) for seed in SEEDS]
     traces = [simulate(world, policy, rounds=rounds, threads=1) for world in worlds]
     regret, exchanges = np.mean([trace.regret for trace in traces]), np.mean([len(trace.ledger) for trace in traces])

@@ -5,6 +5,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
@@ -67,3 +68,15 @@ def _compiled_fma(a: Any, b: Any, c: Any) -> Any:
     if a == b == c == types.float32:
         return lambda a, b, c: _fused(a, b, c)
     return None
+
+
+def _one_more(typing: Any, counter: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
+        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(counter), generate
+
+
+# take_number(counter): counter[0] before one was added to it; no two threads get the same.
+take_number: Any = intrinsic(_one_more)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import bare, compiled
+from fedcascade.compiled import bare, compiled, take_number
 from fedcascade.environments import streams
 from fedcascade.learning import linear
 from fedcascade.simulation.lists import Scratch, best_reward, choose, filter_items, load, make_scratch, weight
@@ -112,32 +112,38 @@ def lent(fleet: Fleet, agent: int) -> Fleet:
 
 
 @compiled
-def advance(world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64]) -> None:
-    """Play the rounds of each of ``agents`` until it wants to speak or the window ends."""
-    _advance(world, rules, fleet, window, agents, make_scratch(world.thetas.shape[1], world.most_items, rules.length))
+def advance(
+    world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64], taken: NDArray[np.int64]
+) -> None:
+    """Play the rounds of each of ``agents`` until it wants to speak or the window ends.
+
+    ``taken`` holds how many of them some thread has taken up; threads that share it share the agents.
+    """
+    scratch = make_scratch(world.thetas.shape[1], world.most_items, rules.length)
+    number = take_number(taken)
+    while number < agents.size:
+        _advance(world, rules, fleet, window, agents[number], scratch)
+        number = take_number(taken)
 
 
 @bare
-def _advance(
-    world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64], scratch: Scratch
-) -> None:
-    for agent in agents:
-        one = lent(fleet, agent)
-        theta = world.thetas[agent]
-        for k in range(theta.size):
-            scratch.true_theta[k] = theta[k]
-        cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
-        margin = _prepare(rules, one, scratch)
-        while cursor < stop and fired < 0:
-            t = window.rounds[cursor]
-            cursor += 1
-            _play(world, rules, theta, one, window, scratch, t, margin)
-            fired = _fires(world.seed, rules, one, scratch, t)
-            if rules.every_round:
-                margin = _prepare(rules, one, scratch)
-        window.cursor[agent] = cursor
-        window.spoke[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
-        window.trigger[agent] = fired
+def _advance(world: World, rules: Rules, fleet: Fleet, window: Window, agent: int, scratch: Scratch) -> None:
+    one = lent(fleet, agent)
+    theta = world.thetas[agent]
+    for k in range(theta.size):
+        scratch.true_theta[k] = theta[k]
+    cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
+    margin = _prepare(rules, one, scratch)
+    while cursor < stop and fired < 0:
+        t = window.rounds[cursor]
+        cursor += 1
+        _play(world, rules, theta, one, window, scratch, t, margin)
+        fired = _fires(world.seed, rules, one, scratch, t)
+        if rules.every_round:
+            margin = _prepare(rules, one, scratch)
+    window.cursor[agent] = cursor
+    window.spoke[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
+    window.trigger[agent] = fired
 
 
 @bare

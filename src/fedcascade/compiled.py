@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Said in both cases: without a word, a function would be compiled as its first caller happened to be.
 _COUNTING: dict[str, Any] = {"_nrt": True}
-_NOT_COUNTING: dict[str, Any] = {"_nrt": False}
+_NOT_COUNTING: dict[str, Any] = {"_nrt": False, "forceinline": True}
 
 
 def compiled(function: Function) -> Function:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade import POLICIES, Synthetic, TopK, simulate
-from fedcascade.simulation import lists
+from fedcascade.simulation import filters
 
 
 @settings(deadline=None, max_examples=80)  # the first example compiles
@@ -21,17 +21,17 @@ from fedcascade.simulation import lists
 def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different, seed) -> None:
     """Also where many items are the same, and where a longer round left its numbers in the room."""
     rng = np.random.default_rng(seed)
-    scratch, length = lists.make_scratch(d, items + most, length), min(length, items)
+    scratch, length = filters.make_scratch(d, items + most, length), min(length, items)
     kinds = rng.standard_normal((d, different)).astype(np.float32)
     scratch.columns[:d] = kinds[:, rng.integers(different, size=scratch.columns.shape[1])]
     scratch.true_theta[:d] = rng.standard_normal(d)
-    lists.load(rng.standard_normal(d), np.tril(rng.standard_normal((d, d))), 0.5, scratch)
-    lists.filter_items(items + most, length, 0.5, scratch)
-    lists.filter_items(items, length, 0.5, scratch)
-    for row, place in ((scratch.score, lists.SCORE), (scratch.truth, lists.TRUTH)):
+    margin = filters.load(rng.standard_normal(d), np.tril(rng.standard_normal((d, d))), 0.5, np.inf, scratch)
+    filters.filter_items(items + most, length, 0.5, margin, scratch)
+    filters.filter_items(items, length, 0.5, margin, scratch)
+    for row, place in ((scratch.score, filters.SCORE), (scratch.truth, filters.TRUTH)):
         reached = scratch.reached[place]
         assert (row[:items] >= reached).sum() >= length
-        found = lists._reaching(row, items, reached, scratch.candidates)
+        found = filters.reaching(row, items, reached, scratch.candidates)
         assert set(np.flatnonzero(row[:items] >= reached)) <= set(scratch.candidates[:found]) <= set(range(items))
 
 

@@ -113,7 +113,7 @@ def simulate(
     whole("threads", threads)
     stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
-        engine = _Engine(environment, oracle, stage, pool, threads)
+        engine = Engine(environment, oracle, stage, pool, threads)
         engine.play(window, progress)
     return stage.recorder.trace(policy.name, "exact", stage.server.groups.labels)
 
@@ -137,7 +137,7 @@ class Batch(NamedTuple):
         return np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
 
 
-class _Engine(Desk):
+class Engine(Desk):
     """One run: the fleet of agents as arrays, and the queue of those who want to speak."""
 
     def __init__(

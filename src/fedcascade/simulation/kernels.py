@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from fedcascade.compiled import bare, compiled, take_number
 from fedcascade.environments import streams
 from fedcascade.learning import linear
-from fedcascade.simulation.lists import Scratch, best_reward, choose, filter_items, load, make_scratch, weight
+from fedcascade.simulation.filters import Scratch, filter_items, load, make_scratch
+from fedcascade.simulation.lists import best_reward, choose, weight
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS = 0, 1, 2, 3  # kinds of triggers
-LOG_DET, BETA, TAUGHT = 0, 1, 2  # places in Fleet.numbers
+LOG_DET, BETA, TAUGHT, WIDEST = 0, 1, 2, 3  # places in Fleet.numbers
 EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in Fleet.counts
 
 
@@ -54,7 +55,7 @@ class Fleet(NamedTuple):
     root: NDArray[np.float64]
     buffer_gram: NDArray[np.float64]
     buffer_moment: NDArray[np.float64]
-    numbers: NDArray[np.float64]  # ln det of the download, beta, sum of squared widths since the download
+    numbers: NDArray[np.float64]  # ln det of the download, beta, sum of squared widths since, ``linear.widest`` or 0
     counts: NDArray[np.int64]  # of the buffer: items examined, clicks, rounds; and arrivals in all
 
 
@@ -149,9 +150,14 @@ def _advance(world: World, rules: Rules, fleet: Fleet, window: Window, agent: in
 @bare
 def _prepare(rules: Rules, one: Fleet, scratch: Scratch) -> float:
     """Bring an agent's decision up to date; returns the margin of its single-precision scores."""
+    widest = np.inf  # to find it would take longer than it saves in a single round
     if rules.every_round:
         _decide(rules, one, scratch)
-    return load(one.theta, one.root, one.numbers[BETA], scratch)
+    else:
+        if one.numbers[WIDEST] == 0.0:
+            one.numbers[WIDEST] = linear.widest(one.root, scratch.upper, scratch.root_room)
+        widest = one.numbers[WIDEST]
+    return load(one.theta, one.root, one.numbers[BETA], widest, scratch)
 
 
 @bare
@@ -191,7 +197,7 @@ def _play(
     items = streams.shelf(world.seed, t, world.fewest_items, world.most_items)
     streams.items_into(world.seed, t, scratch.columns[: theta.size], world.lifted, world.catalogue, scratch.draft)
     beta = one.numbers[BETA]
-    filter_items(items, min(rules.length, items), beta, scratch)
+    filter_items(items, min(rules.length, items), beta, margin, scratch)
     choose(world.seed, t, items, rules.length, one.theta, one.root, beta, margin, scratch)
     chosen = scratch.chosen[: min(rules.length, items)]
     click, missed = -1, 1.0

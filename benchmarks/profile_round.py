@@ -112,14 +112,15 @@ def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact.Engine:
 def whole(engine: exact.Engine, first: int) -> None:
     """The engine itself, for one window."""
     batch = engine.batch(first, ROUNDS)
-    engine.play_ahead(batch, None)
+    engine.play_ahead(batch, engine.batch(1, 0))
     engine.settle(batch)
 
 
 def loops(engine: exact.Engine, first: int) -> dict[str, Callable[[], object]]:
     """Every loop, for ``ROUNDS`` rounds from ``first`` on; the engine comes last because it learns from them."""
     world, rules = engine.world, engine.rules
-    one, theta = kernels.one_of(engine.fleet, 0), world.thetas[0]
+    agent = first // ROUNDS % engine.environment.users  # another one in every turn: they do not all decide as easily
+    one, theta = kernels.one_of(engine.fleet, agent), world.thetas[agent]
     one = kernels.Fleet(*(array.copy() for array in one))
     scratch = filters.make_scratch(theta.size, world.most_items, rules.length)
     scratch.true_theta[: theta.size] = theta

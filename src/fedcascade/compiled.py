@@ -14,7 +14,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
 # Said in both cases: without a word, a function would be compiled as its first caller happened to be.
 _COUNTING: dict[str, Any] = {"_nrt": True}
-_NOT_COUNTING: dict[str, Any] = {"_nrt": False, "forceinline": True}
+_NOT_COUNTING: dict[str, Any] = {"_nrt": False}
 
 
 def compiled(function: Function) -> Function:
@@ -28,11 +28,17 @@ def compiled(function: Function) -> Function:
 
 
 def bare(function: Function) -> Function:
-    """Compile likewise, without counting references to arrays, which would take longer than a short function does.
+    """Compile likewise, inlined wherever it is called, and without counting references to arrays.
 
-    Such a function neither makes arrays nor returns them, and calls nothing that returns them. Compiling it
-    fails if it makes one; the rest is up to its author.
+    Either would take longer than a short function does: a call hands over every word of every array. Such a function
+    neither makes arrays nor returns them, and calls nothing that returns them. Compiling it fails if it makes one; the
+    rest is up to its author.
     """
+    return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING, forceinline=True)(function))
+
+
+def bare_call(function: Function) -> Function:
+    """The same for a function that is worth a call: it is compiled once, and not again in whatever calls it."""
     return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING)(function))
 
 

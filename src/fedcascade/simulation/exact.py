@@ -8,6 +8,8 @@ learner serves everybody, rounds are played in the order of time instead (``turn
 """
 
 import os
+import threading
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
@@ -44,6 +46,7 @@ from fedcascade.simulation.compiling import (
     sync_budget,
 )
 from fedcascade.simulation.desk import Desk
+from fedcascade.simulation.filters import Scratch, make_scratch
 from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Exchange, Trace
 
@@ -113,8 +116,7 @@ def simulate(
     whole("threads", threads)
     stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
-        engine = Engine(environment, oracle, stage, pool, threads)
-        engine.play(window, progress)
+        Engine(environment, oracle, stage, pool, threads, window).play(progress)
     return stage.recorder.trace(policy.name, "exact", stage.server.groups.labels)
 
 
@@ -132,9 +134,17 @@ class Batch(NamedTuple):
 
     @property
     def present(self) -> NDArray[np.int64]:
-        """Who has rounds in it, those with the most first."""
+        """Who has rounds in it, those with the most first, so that no thread begins a long task at the end."""
         rounds = self.window.stop - self.window.cursor
         return np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
+
+
+class Task(NamedTuple):
+    """Agents whose rounds of a window are to be played, and how many of them some thread has taken up."""
+
+    batch: Batch
+    agents: NDArray[np.int64]
+    taken: NDArray[np.int64]
 
 
 class Engine(Desk):
@@ -147,63 +157,60 @@ class Engine(Desk):
         stage: Stage,
         pool: ThreadPoolExecutor,
         threads: int,
+        window: int | None = None,
     ) -> None:
         super().__init__(environment, oracle, stage)
         self.pool = pool
         self.threads = threads
+        self.window = window
+        self.rooms = threading.local()
         self.ahead = type(self.policy.answers) is Asker
         self.length = SHORTEST_WINDOW
 
-    def play(self, window: int | None, progress: Callable[[int], None] | None) -> None:
-        """All rounds, window by window.
-
-        While one thread settles what agents have to say in a window, the others play the next one already, with
-        all who had nothing to say.
-        """
-        before = self.batch(1, 0)  # nothing is played, but everything is compiled now, and that is not timed
-        self.play_ahead(before, None)
-        self.settle(before)
+    def play(self, progress: Callable[[int], None] | None) -> None:
+        """All rounds, window by window; ``progress`` is called while nothing is being played."""
+        before = self.batch(1, 0)
+        now = self.play_ahead(before, before)  # plays nothing, but everything is compiled now, and that is not timed
         self.recorder.start_clock()
         while before.last < self.recorder.rounds:
             if progress is not None:
                 progress(before.last)
-            now = self.batch(before.last + 1, window or self.length)
-            self.play_ahead(now, before)
-            before = now
+            before, now = now, self.play_ahead(now, before)
         self.settle(before)
         if progress is not None:
             progress(before.last)
 
     def batch(self, first: int, most: int) -> Batch:
         """The next window; it ends where a checkpoint is, and where users begin to want something else."""
-        stop = next(stop for stop in self.recorder.stops if stop >= first)
+        stop = next(iter(self.recorder.stops[bisect_left(self.recorder.stops, first) :]), first - 1)
         count = self.environment.steady(first, min(most, stop - first + 1))
         arrivals = self.environment.arrivals(first, count)
         world = self.world._replace(thetas=self.environment.thetas_in(first))
         return Batch(world, self._window(first, arrivals), arrivals)
 
-    def play_ahead(self, now: Batch, before: Batch | None) -> None:
-        """Settle the window before, and play this one agent by agent, each until it wants to speak."""
-        present = now.present if self.ahead else now.present[:0]
-        waiting = (before.window.spoke > 0)[present] if before is not None else np.zeros(present.size, np.bool_)
-        parts = [self._shared_out(now, present[~waiting])]
-        if before is not None:
-            self.settle(before)
-        parts.append(self._shared_out(now, present[waiting]))
-        for join, others in parts:
-            join()
-        for _, others in parts:
-            for other in others:
-                other.result()
+    def play_ahead(self, now: Batch, before: Batch) -> Batch:
+        """Play a window agent by agent, each until it wants to speak; settle the one before, and prepare the next.
 
-    def _shared_out(self, batch: Batch, agents: NDArray[np.int64]) -> tuple[Callable[[], None], list[Future[None]]]:
-        """Let other threads play some agents' rounds; returns how to join them, and what to wait for."""
-        taken = np.zeros(1, np.int64)
-        others = min(self.threads, agents.size) - 1
-        return (
-            lambda: self._advance(batch, agents, taken),
-            [self.pool.submit(self._advance, batch, agents, taken) for _ in range(others)],
-        )
+        Who had nothing to say in the one before need not wait: other threads play on with them, and this one joins
+        in when it is through.
+        """
+        present = now.present if self.ahead else now.present[:0]
+        waiting = before.window.spoke[present] > 0
+        free, late = (Task(now, agents, np.zeros(1, np.int64)) for agents in (present[~waiting], present[waiting]))
+        helpers = self._helped(free)
+        self.settle(before)
+        helpers += self._helped(late)
+        following = self.batch(now.last + 1, self.window or self.length)
+        self._advance(free)
+        self._advance(late)
+        for helper in helpers:
+            helper.result()
+        return following
+
+    def _helped(self, task: Task) -> list[Future[None]]:
+        """Let other threads take part in a task."""
+        others = min(self.threads, task.agents.size) - 1
+        return [self.pool.submit(self._advance, task) for _ in range(others)]
 
     def settle(self, batch: Batch) -> None:
         """Whatever the agents have to say in a window, in the order of time; then its totals."""
@@ -228,7 +235,7 @@ class Engine(Desk):
             round_, agent = heappop(queue)
             events += 1
             self.exchange(round_, agent, CAUSES[int(window.trigger[agent])])
-            self._advance(batch, np.array([agent]), np.zeros(1, np.int64))
+            self._advance(Task(batch, np.array([agent]), np.zeros(1, np.int64)))
             if window.spoke[agent]:
                 heappush(queue, (int(window.spoke[agent]), agent))
         return events
@@ -250,8 +257,15 @@ class Engine(Desk):
             lists=np.full((kept, self.rules.length), -1, np.int32),
         )
 
-    def _advance(self, batch: Batch, agents: NDArray[np.int64], taken: NDArray[np.int64]) -> None:
-        kernels.advance(batch.world, self.rules, self.fleet, batch.window, agents, taken)
+    def _advance(self, task: Task) -> None:
+        batch = task.batch
+        kernels.advance(batch.world, self.rules, self.fleet, batch.window, task.agents, task.taken, self._scratch())
+
+    def _scratch(self) -> Scratch:
+        """The room of this thread."""
+        if not hasattr(self.rooms, "scratch"):
+            self.rooms.scratch = make_scratch(self.problem.dimension, self.environment.most_items, self.rules.length)
+        return cast(Scratch, self.rooms.scratch)
 
     def _play_in_turn(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """The rounds of a window one after another: each exchange may change what the next agent knows."""

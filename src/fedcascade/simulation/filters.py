@@ -18,6 +18,7 @@ TRUTH, SCORE = 0, 1  # places in Scratch.reached
 ROWS = 4  # of the root are taken at a time
 WORTH = 4  # a bound is worth its while if it leaves one item of so many
 _ZERO, _LOWEST = np.float32(0.0), np.float32(-np.inf)
+_NOT_YET = np.float32(-1.0)  # a squared width that was not computed
 _BIT = np.uint64(1)
 FLOOR = -1e30  # every score reaches it, and the padding does not
 
@@ -102,9 +103,7 @@ def _room(count: int) -> NDArray[np.float32]:
 
 
 @bare
-def load(
-    theta: NDArray[np.float64], root: NDArray[np.float64], beta: float, widest: float, scratch: Scratch
-) -> float:
+def load(theta: NDArray[np.float64], root: NDArray[np.float64], beta: float, widest: float, scratch: Scratch) -> float:
     """Take an agent's decision over in single precision; returns how far a score there may be off.
 
     With u = 2^-24, rounding the factors and summing d terms in any order moves a score by less than
@@ -112,28 +111,31 @@ def load(
     infinite where it is not known.
     """
     d, length, frobenius, rows = theta.size, 0.0, 0.0, scratch.theta.size
-    height = scratch.turned.size // d
     for j in range(d):
         length += theta[j] * theta[j]
         scratch.theta[j] = theta[j]
         for k in range(j + 1):
             frobenius += root[j, k] * root[j, k]
-            scratch.root[j * rows + k] = scratch.turned[k * height + j] = root[j, k]
-    _load_bound(root[d - 1], widest, scratch)
+            scratch.root[j * rows + k] = root[j, k]
+    scratch.widest[0] = np.inf
+    if widest < np.inf:
+        _load_bound(root, widest, scratch)
     return may_be_off(d, np.sqrt(length) + beta * np.sqrt(frobenius))
 
 
 @bare
-def _load_bound(last: NDArray[np.float64], widest: float, scratch: Scratch) -> None:
-    """What bounds the squared width of x = (y, c), ``last`` being the last row of the root.
+def _load_bound(root: NDArray[np.float64], widest: float, scratch: Scratch) -> None:
+    """Take over what bounds the squared width of x = (y, c), and the root as it is needed for single items.
 
     With R^T R = (A, b; b^T, g) it is y^T A y + 2 c <b, y> + g c^2. The first term is at most widest (1 - c^2), and b
-    and g are the last row times its last number.
+    and g are the last row of R times its last number.
     """
-    d, size = last.size, 0.0
+    d, size, height = root.shape[0], 0.0, scratch.turned.size // root.shape[0]
+    last = d - 1
     for k in range(d):
-        factor = last[d - 1] * last[k] * (2.0 if k < d - 1 else 1.0)
-        factor -= widest if k == d - 1 and widest < np.inf else 0.0
+        for j in range(k, d):
+            scratch.turned[k * height + j] = root[j, k]
+        factor = 2.0 * root[last, last] * root[last, k] if k < last else root[last, last] ** 2 - widest
         scratch.slope[k] = factor
         size += factor * factor
     # Features may be longer than 1 by rounding, and all of this may be off; the bound must not be too low.
@@ -153,11 +155,11 @@ def filter_items(items: int, length: int, beta: float, margin: float, scratch: S
     Also, of both weights and scores, a number that at least ``length`` items reach. The score of an item that cannot
     be in the list may be too high, though not so high that it seems to be in it, and its squared width is missing.
     """
-    if scratch.widest[0] == np.inf or not _score_few(items, length, beta, margin, scratch):
-        _score_all(items, length, beta, scratch)
     for at in range(_padded(items, lanes.COUNT), _padded(items, lanes.BITS), lanes.COUNT):
         lanes.store(scratch.score, at, lanes.fill(_LOWEST))
         lanes.store(scratch.truth, at, lanes.fill(_LOWEST))
+    if scratch.widest[0] == np.inf or not _score_few(items, length, beta, margin, scratch):
+        _score_all(items, length, beta, scratch)
 
 
 @bare
@@ -184,11 +186,14 @@ def _score_few(items: int, length: int, beta: float, margin: float, scratch: Scr
     The items with the highest bounds say what a list can reach. Who cannot reach it by its bound is not in it.
     """
     reached = _bound_all(items, length, beta, scratch)
+    best = scratch.best[:length]
+    best[:] = -np.inf
     for _ in range(2):
         found = reaching(scratch.score, items, min(reached, 1.0) - 3.0 * margin, scratch.candidates)
         if found * WORTH > items:
             return False
-        reached = _score_some(found, length, beta, scratch)
+        _score_some(scratch.candidates[:found], np.float32(beta), best, scratch)
+        reached = best[length - 1]
     scratch.reached[SCORE] = reached
     return True
 
@@ -211,6 +216,7 @@ def _bound_all(items: int, length: int, beta: float, scratch: Scratch) -> float:
         truth = lanes.first(truth, items - at)
         best_truth, best_score = lanes.larger(truth, best_truth), lanes.larger(score, best_score)
         lanes.store(scratch.mean, at, mean)
+        lanes.store(scratch.square, at, lanes.fill(_NOT_YET))
         lanes.store(scratch.score, at, score)
         lanes.store(scratch.truth, at, truth)
     scratch.reached[TRUTH] = _highest(best_truth, length)
@@ -218,17 +224,15 @@ def _bound_all(items: int, length: int, beta: float, scratch: Scratch) -> float:
 
 
 @bare
-def _score_some(found: int, length: int, beta: float, scratch: Scratch) -> float:
-    """Scores and squared widths of the candidates; returns the length-th of the scores."""
-    width, d, beta_single = scratch.columns.shape[1], scratch.listed.shape[1], np.float32(beta)
-    best = scratch.best[:length]
-    best[:] = -np.inf
-    for item in scratch.candidates[:found]:
-        square = _square_of(scratch.flat, item, width, d, scratch.turned)
-        score = scratch.mean[item] + beta_single * np.sqrt(square)
-        scratch.square[item], scratch.score[item] = square, score
-        insert(best, np.float64(score))
-    return best[length - 1]
+def _score_some(which: NDArray[np.int64], beta: np.float32, best: NDArray[np.float64], scratch: Scratch) -> None:
+    """Squared widths and scores of those that have none yet; ``best`` keeps the best of the scores."""
+    width, d = scratch.columns.shape[1], scratch.listed.shape[1]
+    for item in which:
+        if scratch.square[item] < _ZERO:
+            square = _square_of(scratch.flat, item, width, d, scratch.turned)
+            score = scratch.mean[item] + beta * np.sqrt(square)
+            scratch.square[item], scratch.score[item] = square, score
+            insert(best, np.float64(score))
 
 
 @bare
@@ -240,7 +244,7 @@ def _square_of(flat: NDArray[np.float32], item: int, width: int, d: int, turned:
         for k in range(min(j + lanes.COUNT, d)):
             part = lanes.add_product(lanes.load(turned, k * height + j), lanes.spread(flat, k * width + item), part)
         total = lanes.add_product(part, part, total)
-    return lanes.total(total)
+    return np.float32(lanes.total(total))
 
 
 @bare
@@ -307,5 +311,3 @@ def reaching(score: NDArray[np.float32], items: int, floor: float, candidates: N
             found += 1
             bits &= bits - _BIT
     return found
-
-

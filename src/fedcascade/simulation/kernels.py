@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import bare, compiled, take_number
+from fedcascade.compiled import bare, bare_call, compiled, take_number
 from fedcascade.environments import streams
 from fedcascade.learning import linear
-from fedcascade.simulation.filters import Scratch, filter_items, load, make_scratch
+from fedcascade.simulation.filters import Scratch, filter_items, load
 from fedcascade.simulation.lists import best_reward, choose, weight
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS = 0, 1, 2, 3  # kinds of triggers
@@ -112,15 +112,21 @@ def lent(fleet: Fleet, agent: int) -> Fleet:
     )
 
 
-@compiled
+@bare_call
 def advance(
-    world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64], taken: NDArray[np.int64]
+    world: World,
+    rules: Rules,
+    fleet: Fleet,
+    window: Window,
+    agents: NDArray[np.int64],
+    taken: NDArray[np.int64],
+    scratch: Scratch,
 ) -> None:
     """Play the rounds of each of ``agents`` until it wants to speak or the window ends.
 
-    ``taken`` holds how many of them some thread has taken up; threads that share it share the agents.
+    ``taken`` holds how many of them some thread has taken up; threads that share it share the agents. Each thread has
+    a ``scratch`` of its own.
     """
-    scratch = make_scratch(world.thetas.shape[1], world.most_items, rules.length)
     number = take_number(taken)
     while number < agents.size:
         _advance(world, rules, fleet, window, agents[number], scratch)
@@ -182,7 +188,7 @@ def _factor(lambda_: float, one: Fleet, upper: NDArray[np.float64]) -> None:
     linear.factorise(upper)
 
 
-@bare
+@bare_call
 def _play(
     world: World,
     rules: Rules,

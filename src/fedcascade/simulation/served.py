@@ -14,8 +14,8 @@ from fedcascade.federation.grouping import Components
 from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels
-from fedcascade.simulation.kernels import BETA, Fleet, Rules, Window, World
 from fedcascade.simulation.filters import Scratch, load, make_scratch
+from fedcascade.simulation.kernels import BETA, Fleet, Rules, Window, World
 from fedcascade.simulation.turns import ridge_into
 
 NEARLY = 1.0 - 1e-9  # the last bits of the comparison are the server's own

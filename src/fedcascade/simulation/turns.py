@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedcascade.compiled import bare, compiled
 from fedcascade.learning import linear
 from fedcascade.simulation import kernels
-from fedcascade.simulation.kernels import BETA, EXAMINED, LOG_DET, Fleet, Rules, Window, World
 from fedcascade.simulation.filters import Scratch, load, make_scratch
+from fedcascade.simulation.kernels import BETA, EXAMINED, LOG_DET, Fleet, Rules, Window, World
 
 SYNCHRONISATION = 4  # a kind of trigger, beside those of kernels
 

@@ -182,7 +182,8 @@ class Engine(Desk):
 
     def batch(self, first: int, most: int) -> Batch:
         """The next window; it ends where a checkpoint is, and where users begin to want something else."""
-        stop = next(iter(self.recorder.stops[bisect_left(self.recorder.stops, first) :]), first - 1)
+        stops = self.recorder.stops
+        stop = stops[bisect_left(stops, first)] if first <= stops[-1] else first - 1
         count = self.environment.steady(first, min(most, stop - first + 1))
         arrivals = self.environment.arrivals(first, count)
         world = self.world._replace(thetas=self.environment.thetas_in(first))
@@ -214,14 +215,14 @@ class Engine(Desk):
 
     def settle(self, batch: Batch) -> None:
         """Whatever the agents have to say in a window, in the order of time; then its totals."""
-        window = batch.window
+        window, events = batch.window, 0
         if self.ahead:
             events = self._events(batch)
-            alone = events * self.length / (2 * self.environment.users)
-            self.length = next_length(self.length, alone, self.threads)
         else:
             self.world = batch.world
             self._play_in_turn(window, batch.arrivals)
+        alone = events * batch.arrivals.size / (2 * self.environment.users)
+        self.length = next_length(self.length, alone, self.threads)
         self.recorder.count_all(window.first, window.regret, window.clicked, window.examined, window.lists)
         self.recorder.stop(batch.last, self.server.groups.labels)
 
@@ -312,6 +313,6 @@ class Engine(Desk):
 
 def next_length(length: int, alone: float, threads: int) -> int:
     """Windows double while few rounds in them are played alone, after their agent spoke, and halve while many are."""
-    if 4 * alone * threads < length:
+    if threads == 1 or 4 * alone * threads < length:
         return min(2 * length, LONGEST_WINDOW)
     return max(length // 2, SHORTEST_WINDOW) if alone * threads > length else length

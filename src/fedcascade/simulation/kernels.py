@@ -129,28 +129,23 @@ def advance(
     """
     number = take_number(taken)
     while number < agents.size:
-        _advance(world, rules, fleet, window, agents[number], scratch)
+        agent = agents[number]
+        one, theta = lent(fleet, agent), world.thetas[agent]
+        for k in range(theta.size):
+            scratch.true_theta[k] = theta[k]
+        cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
+        margin = _prepare(rules, one, scratch)
+        while cursor < stop and fired < 0:
+            t = window.rounds[cursor]
+            cursor += 1
+            _play(world, rules, theta, one, window, scratch, t, margin)
+            fired = _fires(world.seed, rules, one, scratch, t)
+            if rules.every_round:
+                margin = _prepare(rules, one, scratch)
+        window.cursor[agent] = cursor
+        window.spoke[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
+        window.trigger[agent] = fired
         number = take_number(taken)
-
-
-@bare
-def _advance(world: World, rules: Rules, fleet: Fleet, window: Window, agent: int, scratch: Scratch) -> None:
-    one = lent(fleet, agent)
-    theta = world.thetas[agent]
-    for k in range(theta.size):
-        scratch.true_theta[k] = theta[k]
-    cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
-    margin = _prepare(rules, one, scratch)
-    while cursor < stop and fired < 0:
-        t = window.rounds[cursor]
-        cursor += 1
-        _play(world, rules, theta, one, window, scratch, t, margin)
-        fired = _fires(world.seed, rules, one, scratch, t)
-        if rules.every_round:
-            margin = _prepare(rules, one, scratch)
-    window.cursor[agent] = cursor
-    window.spoke[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
-    window.trigger[agent] = fired
 
 
 @bare

@@ -21,7 +21,7 @@ from fedcascade.simulation import exact, filters, kernels, lists
 from fedcascade.simulation.stage import set_stage
 
 ROUNDS, TURNS = 4_096, 25
-WARM_UP = 25 * ROUNDS
+WARM_UP = 75 * ROUNDS  # when groups have settled, and most scores are below 1
 
 
 @bare

@@ -156,9 +156,20 @@ def _prepare(rules: Rules, one: Fleet, scratch: Scratch) -> float:
         _decide(rules, one, scratch)
     else:
         if one.numbers[WIDEST] == 0.0:
-            one.numbers[WIDEST] = linear.widest(one.root, scratch.upper, scratch.root_room)
+            one.numbers[WIDEST] = _widest(one, scratch)
         widest = one.numbers[WIDEST]
     return load(one.theta, one.root, one.numbers[BETA], widest, scratch)
+
+
+@bare
+def _widest(one: Fleet, scratch: Scratch) -> float:
+    """``linear.widest``; infinite where usual items have scores of 1, so that no bound would spare one its width."""
+    squares = 0.0
+    for j in range(one.theta.size):
+        for k in range(j + 1):
+            squares += one.root[j, k] * one.root[j, k]
+    clipped = one.numbers[BETA] * one.numbers[BETA] * squares > 0.5 * one.theta.size
+    return np.inf if clipped else linear.widest(one.root, scratch.upper, scratch.root_room)
 
 
 @bare

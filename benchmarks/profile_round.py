@@ -105,13 +105,13 @@ def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact.Engine:
     stage = set_stage(world, row, oracle, rounds=2**40, checkpoints=1, keep_lists=False)
     engine = exact.Engine(world, oracle, stage, pool, 1)
     for first in range(1, WARM_UP + 1, ROUNDS):
-        whole(engine, first)
+        whole(engine, first, min(ROUNDS, WARM_UP + 1 - first))
     return engine
 
 
-def whole(engine: exact.Engine, first: int) -> None:
+def whole(engine: exact.Engine, first: int, count: int) -> None:
     """The engine itself, for one window."""
-    batch = engine.batch(first, ROUNDS)
+    batch = engine.batch(first, count)
     engine.play_ahead(batch, engine.batch(1, 0))
     engine.settle(batch)
 
@@ -141,7 +141,7 @@ def loops(engine: exact.Engine, first: int) -> dict[str, Callable[[], object]]:
         "clicks and learning": lambda: played(*state),
         "triggers": lambda: triggered(*state, False),
         "new decision in every round": lambda: triggered(*state, rules.every_round),
-        "windows, events, server, Python": lambda: whole(engine, first),
+        "windows, events, server, Python": lambda: whole(engine, first, ROUNDS),
     }
 
 

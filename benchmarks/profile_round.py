@@ -17,10 +17,11 @@ from rich.table import Table
 from fedcascade import Synthetic, TopK, policy
 from fedcascade.compiled import bare
 from fedcascade.environments import streams
-from fedcascade.simulation import exact, kernels, lists
+from fedcascade.simulation import exact, filters, kernels, lists
 from fedcascade.simulation.stage import set_stage
 
-WARM_UP, ROUNDS, TURNS = 100_000, 4_096, 25
+ROUNDS, TURNS = 4_096, 25
+WARM_UP = 75 * ROUNDS  # when groups have settled, and most scores are below 1
 
 
 @bare
@@ -50,12 +51,12 @@ def items(world, first, scratch):
 
 
 @bare
-def filtered(world, rules, first, scratch, beta):
+def filtered(world, rules, first, scratch, beta, margin):
     """The same, scored in single precision."""
     columns = scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        lists.filter_items(world.most_items, rules.length, beta, scratch)
+        filters.filter_items(world.most_items, rules.length, beta, margin, scratch)
 
 
 @bare
@@ -64,7 +65,7 @@ def chosen(world, rules, one, first, scratch, margin):
     beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        lists.filter_items(world.most_items, rules.length, beta, scratch)
+        filters.filter_items(world.most_items, rules.length, beta, margin, scratch)
         lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
 
 
@@ -74,7 +75,7 @@ def judged(world, rules, one, theta, first, scratch, margin):
     beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        lists.filter_items(world.most_items, rules.length, beta, scratch)
+        filters.filter_items(world.most_items, rules.length, beta, margin, scratch)
         lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
         lists.best_reward(theta, world.most_items, rules.length, scratch)
 
@@ -98,23 +99,32 @@ def triggered(world, rules, one, theta, window, scratch, margin, anew):
             margin = kernels._prepare(rules, one, scratch)
 
 
-def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact._Engine:
+def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact.Engine:
     """An engine after a warm-up, with one thread."""
     world, row, oracle = Synthetic(), policy(system), TopK()
-    stage = set_stage(world, row, oracle, rounds=WARM_UP, checkpoints=1, keep_lists=False)
-    engine = exact._Engine(world, oracle, stage, pool, 1)
-    engine.play(None, None)
+    stage = set_stage(world, row, oracle, rounds=2**40, checkpoints=1, keep_lists=False)
+    engine = exact.Engine(world, oracle, stage, pool, 1)
+    for first in range(1, WARM_UP + 1, ROUNDS):
+        whole(engine, first, min(ROUNDS, WARM_UP + 1 - first))
     return engine
 
 
-def loops(engine: exact._Engine, first: int) -> dict[str, Callable[[], object]]:
+def whole(engine: exact.Engine, first: int, count: int) -> None:
+    """The engine itself, for one window."""
+    batch = engine.batch(first, count)
+    engine.play_ahead(batch, engine.batch(1, 0))
+    engine.settle(batch)
+
+
+def loops(engine: exact.Engine, first: int) -> dict[str, Callable[[], object]]:
     """Every loop, for ``ROUNDS`` rounds from ``first`` on; the engine comes last because it learns from them."""
     world, rules = engine.world, engine.rules
-    one, theta = kernels.one_of(engine.fleet, 0), world.thetas[0]
+    agent = first // ROUNDS % engine.environment.users  # another one in every turn: they do not all decide as easily
+    one, theta = kernels.one_of(engine.fleet, agent), world.thetas[agent]
     one = kernels.Fleet(*(array.copy() for array in one))
-    scratch = lists.make_scratch(theta.size, world.most_items, rules.length)
+    scratch = filters.make_scratch(theta.size, world.most_items, rules.length)
     scratch.true_theta[: theta.size] = theta
-    margin = lists.load(one.theta, one.root, one.numbers[kernels.BETA], scratch)
+    margin = kernels._prepare(rules, one, scratch)
     window = engine._window(first, np.zeros(ROUNDS, np.int64))
     state = (world, rules, one, theta, window, scratch, margin)
     return {
@@ -122,7 +132,7 @@ def loops(engine: exact._Engine, first: int) -> dict[str, Callable[[], object]]:
         "drawing items: Box-Muller": lambda: normals(world, first, scratch),
         "drawing items: to length 1": lambda: items(world, first, scratch),
         "filter: all scores and true weights in single precision": lambda: filtered(
-            world, rules, first, scratch, one.numbers[kernels.BETA]
+            world, rules, first, scratch, one.numbers[kernels.BETA], margin
         ),
         "list: candidates, exact scores of close ones, top K": lambda: chosen(
             world, rules, one, first, scratch, margin
@@ -131,7 +141,7 @@ def loops(engine: exact._Engine, first: int) -> dict[str, Callable[[], object]]:
         "clicks and learning": lambda: played(*state),
         "triggers": lambda: triggered(*state, False),
         "new decision in every round": lambda: triggered(*state, rules.every_round),
-        "windows, events, server, Python": lambda: engine._play_window(first, ROUNDS),
+        "windows, events, server, Python": lambda: whole(engine, first, ROUNDS),
     }
 
 

@@ -1,13 +1,14 @@
-"""Fused multiply-adds are rounded once, in plain Python and compiled, whatever the processor."""
+"""Fused multiply-adds are rounded once, in plain Python and compiled; threads that share a counter share no number."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedcascade.compiled import compiled, fma
+from fedcascade.compiled import compiled, fma, take_number
 
 SINGLES = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)
 HALFWAY = 1.0 + 2.0**-12  # its square is 1 + 2^-11 + 2^-24, halfway between two float32
@@ -36,3 +37,17 @@ def test_a_sum_is_rounded_once(a: float, b: float, c: float) -> None:
     exact = nearest(Fraction(a) * Fraction(b) + Fraction(c))
     assert math.isclose(fma(*singles), exact, rel_tol=0, abs_tol=0)
     assert math.isclose(fused(*singles), exact, rel_tol=0, abs_tol=0)
+
+
+@compiled
+def take_many(counter, taken) -> None:
+    for i in range(taken.size):
+        taken[i] = take_number(counter)
+
+
+def test_no_two_threads_get_the_same_number() -> None:
+    counter, taken = np.zeros(1, np.int64), np.zeros((4, 50_000), np.int64)
+    take_many(counter, taken[0, :0])  # compile
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda row: take_many(counter, row), taken))
+    np.testing.assert_array_equal(np.sort(taken.ravel()), np.arange(taken.size))

@@ -5,6 +5,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
@@ -27,11 +28,17 @@ def compiled(function: Function) -> Function:
 
 
 def bare(function: Function) -> Function:
-    """Compile likewise, without counting references to arrays, which would take longer than a short function does.
+    """Compile likewise, inlined wherever it is called, and without counting references to arrays.
 
-    Such a function neither makes arrays nor returns them, and calls nothing that returns them. Compiling it
-    fails if it makes one; the rest is up to its author.
+    Either would take longer than a short function does: a call hands over every word of every array. Such a function
+    neither makes arrays nor returns them, and calls nothing that returns them. Compiling it fails if it makes one; the
+    rest is up to its author.
     """
+    return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING, forceinline=True)(function))
+
+
+def bare_call(function: Function) -> Function:
+    """The same for a function that is worth a call: it is compiled once, and not again in whatever calls it."""
     return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING)(function))
 
 
@@ -67,3 +74,15 @@ def _compiled_fma(a: Any, b: Any, c: Any) -> Any:
     if a == b == c == types.float32:
         return lambda a, b, c: _fused(a, b, c)
     return None
+
+
+def _one_more(typing: Any, counter: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
+        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(counter), generate
+
+
+# take_number(counter): counter[0] before one was added to it; no two threads get the same.
+take_number: Any = intrinsic(_one_more)

@@ -1,8 +1,8 @@
 """Sixteen single-precision numbers at a time, for loops that LLVM would not vectorise by itself.
 
 ``Lanes`` exist in compiled code alone. LLVM makes of them what the processor has: one register of 512 bits, two of
-256 or four of 128. Each function emits the instructions that its comment tells; none rounds more than once, so the
-numbers are the same everywhere.
+256 or four of 128. Each function emits the instructions that its comment tells; but for ``total`` none rounds more
+than once, so the numbers are the same everywhere.
 """
 
 from collections.abc import Callable
@@ -92,6 +92,12 @@ def _highest(builder: Any, lanes: Any) -> Any:
     return found
 
 
+def _total(builder: Any, lanes: Any) -> Any:
+    found = _call(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
+    found.fastmath.add("reassoc")  # in whatever order is fastest
+    return found
+
+
 def _how_many(builder: Any, lanes: Any, number: Any) -> Any:
     reached = builder.fcmp_ordered(">=", lanes, _all(builder, number))
     return builder.zext(builder.ctpop(builder.bitcast(reached, ir.IntType(COUNT))), _WORD)
@@ -130,6 +136,8 @@ below = _function(
 )
 # highest(lanes): the largest of them.
 highest = _function(_ONE(_LANES), _highest)
+# total(lanes): their sum, in no certain order, so that its last bits may differ from one processor to another.
+total = _function(_ONE(_LANES), _total)
 # how_many(lanes, number): how many of them are at least the number.
 how_many = _function(types.int64(_LANES, _ONE), _how_many)
 # reaching(row, at, floor): 64 neighbours of a row as bits, set where the number is at least the floor.

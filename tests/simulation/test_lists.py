@@ -6,33 +6,71 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade import POLICIES, Synthetic, TopK, simulate
-from fedcascade.simulation import lists
+from fedcascade.learning import linear
+from fedcascade.simulation import filters
 
 
-@settings(deadline=None, max_examples=80)  # the first example compiles
+@settings(deadline=None, max_examples=120)  # the first example compiles
 @given(
     items=st.integers(1, 150),
     most=st.integers(0, 90),
     length=st.integers(1, 20),
-    d=st.integers(2, 9),
+    d=st.integers(2, 40),
     different=st.integers(1, 40),
+    beta=st.sampled_from([0.0, 0.01, 0.5]),
+    bounded=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different, seed) -> None:
+def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different, beta, bounded, seed) -> None:
     """Also where many items are the same, and where a longer round left its numbers in the room."""
     rng = np.random.default_rng(seed)
-    scratch, length = lists.make_scratch(d, items + most, length), min(length, items)
-    kinds = rng.standard_normal((d, different)).astype(np.float32)
+    scratch, length = filters.make_scratch(d, items + most, length), min(length, items)
+    kinds = rng.standard_normal((d, different))
+    kinds = (kinds / np.linalg.norm(kinds, axis=0)).astype(np.float32)
     scratch.columns[:d] = kinds[:, rng.integers(different, size=scratch.columns.shape[1])]
     scratch.true_theta[:d] = rng.standard_normal(d)
-    lists.load(rng.standard_normal(d), np.tril(rng.standard_normal((d, d))), 0.5, scratch)
-    lists.filter_items(items + most, length, 0.5, scratch)
-    lists.filter_items(items, length, 0.5, scratch)
-    for row, place in ((scratch.score, lists.SCORE), (scratch.truth, lists.TRUTH)):
+    theta, root = rng.standard_normal(d), np.tril(rng.standard_normal((d, d)))
+    widest = linear.widest(root, np.empty((d, d)), np.empty((d, d))) if bounded else np.inf
+    margin = filters.load(theta, root, beta, widest, scratch)
+    filters.filter_items(items + most, length, beta, margin, scratch)
+    filters.filter_items(items, length, beta, margin, scratch)
+    for row, place in ((scratch.score, filters.SCORE), (scratch.truth, filters.TRUTH)):
         reached = scratch.reached[place]
         assert (row[:items] >= reached).sum() >= length
-        found = lists._reaching(row, items, reached, scratch.candidates)
+        found = filters.reaching(row, items, reached, scratch.candidates)
         assert set(np.flatnonzero(row[:items] >= reached)) <= set(scratch.candidates[:found]) <= set(range(items))
+
+    columns = scratch.columns[:d, :items].astype(np.float64)
+    scores = theta @ columns + beta * np.linalg.norm(root @ columns, axis=0)
+    floor = min(scratch.reached[filters.SCORE], 1.0) - 2.0 * margin
+    candidates = scratch.score[:items] >= floor
+    assert not (candidates ^ (scores >= floor))[np.abs(scores - floor) > margin].any()
+    np.testing.assert_allclose(scratch.score[:items][candidates], scores[candidates], atol=margin)
+    widths = np.linalg.norm(root @ columns, axis=0)[candidates]
+    np.testing.assert_allclose(np.sqrt(scratch.square[:items][candidates]), widths, rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(d=st.integers(2, 40), size=st.sampled_from([1e-6, 1.0, 1e3]), seed=st.integers(0, 2**32 - 1))
+def test_no_width_is_larger_than_the_widest(d: int, size: float, seed: int) -> None:
+    root = size * np.tril(np.random.default_rng(seed).standard_normal((d, d)))
+    largest = np.linalg.eigvalsh((root.T @ root)[:-1, :-1])[-1]
+    assert largest <= linear.widest(root, np.empty((d, d)), np.empty((d, d))) <= d ** (1 / 64) * largest
+
+
+def test_after_a_while_few_items_need_a_width() -> None:
+    """Otherwise nobody would notice that the bound had lost its use."""
+    rng = np.random.default_rng(0)
+    data = Synthetic(seed=1).items(1)[rng.integers(200, size=5_000)].astype(np.float64)
+    root = np.linalg.inv(np.linalg.cholesky(4.0 * np.eye(20) + data.T @ data))
+    scratch = filters.make_scratch(20, 200, 4)
+    theta = Synthetic(seed=1).thetas[0]
+    widest = linear.widest(root, np.empty((20, 20)), np.empty((20, 20)))
+    margin = filters.load(theta, root, 1.0, widest, scratch)
+    for t in range(2, 50):
+        scratch.columns[:20, :200] = Synthetic(seed=1).items(t).T
+        filters.filter_items(200, 4, 1.0, margin, scratch)
+        assert 4 <= (scratch.square[:200] >= 0).sum() <= 50
 
 
 @pytest.mark.parametrize("length", [17, 40, 64])

@@ -114,6 +114,36 @@ def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
             solution[k] += root[j, k] * value
 
 
+@bare
+def widest(root: Matrix, inner: Matrix, room: Matrix) -> float:
+    """The largest squared width of a vector of length 1 whose last coordinate is 0, or a little more; never less.
+
+    It is the largest eigenvalue of the inner part of R^T R, hence the least shift for which shift I - inner is
+    definite; bisection gets within 3 % of it at d = 20. ``inner`` and ``room`` are room of the root's size.
+    """
+    size, trace = root.shape[0], 0.0
+    inner[:] = 0.0
+    for j in range(size):
+        for i in range(min(j + 1, size - 1)):
+            for k in range(min(j + 1, size - 1)):
+                inner[i, k] += root[j, i] * root[j, k]
+    for k in range(size):
+        trace += inner[k, k]
+    low, high = trace / size, trace
+    for _ in range(7):
+        middle = np.sqrt(low * high)
+        for i in range(size):
+            for k in range(size):
+                room[i, k] = -inner[i, k]
+            room[i, i] += middle
+        factorise(room)
+        if np.isfinite(log_determinant(room)):
+            high = middle
+        else:
+            low = middle
+    return high * (1.0 + 1e-9)
+
+
 @compiled
 def shifted(gram: Matrix, shift: float) -> Matrix:
     """shift I + gram."""

@@ -11,7 +11,7 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels, turns
-from fedcascade.simulation.lists import may_be_off
+from fedcascade.simulation.filters import may_be_off
 
 
 def leaves(trigger: Trigger) -> list[Trigger]:
@@ -97,7 +97,7 @@ def empty_fleet(users: int, d: int) -> kernels.Fleet:
         root=np.zeros((users, d, d)),
         buffer_gram=np.zeros((users, d, d)),
         buffer_moment=np.zeros((users, d)),
-        numbers=np.zeros((users, 3)),
+        numbers=np.zeros((users, 4)),
         counts=np.zeros((users, 4), np.int64),
     )
 

@@ -45,7 +45,8 @@ from fedcascade.simulation.cuda_layout import (
     Shape,
 )  # fmt: skip
 from fedcascade.simulation.cuda_lists import selection
-from fedcascade.simulation.lists import may_be_off, weight
+from fedcascade.simulation.filters import may_be_off
+from fedcascade.simulation.lists import weight
 
 
 @cache

@@ -20,7 +20,7 @@ from fedcascade.simulation import cuda_layout as device
 from fedcascade.simulation import kernels
 from fedcascade.simulation.desk import Desk
 from fedcascade.simulation.exact import CAUSES
-from fedcascade.simulation.lists import make_scratch
+from fedcascade.simulation.filters import make_scratch
 from fedcascade.simulation.stage import Case, set_stage
 from fedcascade.simulation.trace import Trace
 

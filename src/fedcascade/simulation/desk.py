@@ -68,6 +68,6 @@ class Desk:
         fleet.root[agent] = ridge.root
         # A push may come while the buffer holds data, whose widths by the new ridge nobody has added up.
         taught = 0.0 if fleet.counts[agent, kernels.ROUNDS] == 0 else np.inf
-        fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), taught
+        fleet.numbers[agent] = ridge.log_det, self.policy.confidence.radius(ridge, self.problem), taught, 0.0
         if self.policy.personal:
             turns.settle(self.rules, kernels.one_of(fleet, agent), self.own, agent)

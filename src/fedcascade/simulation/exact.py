@@ -8,10 +8,12 @@ learner serves everybody, rounds are played in the order of time instead (``turn
 """
 
 import os
+import threading
+from bisect import bisect_left
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +46,11 @@ from fedcascade.simulation.compiling import (
     sync_budget,
 )
 from fedcascade.simulation.desk import Desk
+from fedcascade.simulation.filters import Scratch, make_scratch
 from fedcascade.simulation.stage import Stage, set_stage
 from fedcascade.simulation.trace import Exchange, Trace
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 64, 4_096
-ALONE = 48  # rounds that take as long as everything that a window needs beside rounds
 CAUSES = {
     kernels.DETERMINANT: Cause.DETERMINANT,
     kernels.AUXILIARY: Cause.AUXILIARY,
@@ -113,13 +115,39 @@ def simulate(
     threads = (os.cpu_count() or 1) if threads is None else threads
     whole("threads", threads)
     stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
-    with ThreadPoolExecutor(threads) as pool:
-        engine = _Engine(environment, oracle, stage, pool, threads)
-        engine.play(window, progress)
+    with ThreadPoolExecutor(max(1, threads - 1)) as pool:
+        Engine(environment, oracle, stage, pool, threads, window).play(progress)
     return stage.recorder.trace(policy.name, "exact", stage.server.groups.labels)
 
 
-class _Engine(Desk):
+class Batch(NamedTuple):
+    """A window of rounds, who arrives in them, and the world as it is then."""
+
+    world: kernels.World
+    window: kernels.Window
+    arrivals: NDArray[np.int64]
+
+    @property
+    def last(self) -> int:
+        """The round with which it ends."""
+        return self.window.first + self.arrivals.size - 1
+
+    @property
+    def present(self) -> NDArray[np.int64]:
+        """Who has rounds in it, those with the most first, so that no thread begins a long task at the end."""
+        rounds = self.window.stop - self.window.cursor
+        return np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
+
+
+class Task(NamedTuple):
+    """Agents whose rounds of a window are to be played, and how many of them some thread has taken up."""
+
+    batch: Batch
+    agents: NDArray[np.int64]
+    taken: NDArray[np.int64]
+
+
+class Engine(Desk):
     """One run: the fleet of agents as arrays, and the queue of those who want to speak."""
 
     def __init__(
@@ -129,52 +157,86 @@ class _Engine(Desk):
         stage: Stage,
         pool: ThreadPoolExecutor,
         threads: int,
+        window: int | None = None,
     ) -> None:
         super().__init__(environment, oracle, stage)
         self.pool = pool
         self.threads = threads
+        self.window = window
+        self.rooms = threading.local()
+        self.ahead = type(self.policy.answers) is Asker
+        self.length = SHORTEST_WINDOW
 
-    def play(self, window: int | None, progress: Callable[[int], None] | None) -> None:
-        """All rounds, window by window; a window ends where a checkpoint is."""
-        length, first = window or SHORTEST_WINDOW, 1
-        self._play_window(first, 0)  # nothing is played, but everything is compiled now, and that is not timed
+    def play(self, progress: Callable[[int], None] | None) -> None:
+        """All rounds, window by window; ``progress`` is called while nothing is being played."""
+        before = self.batch(1, 0)
+        now = self.play_ahead(before, before)  # plays nothing, but everything is compiled now, and that is not timed
         self.recorder.start_clock()
+        while before.last < self.recorder.rounds:
+            if progress is not None:
+                progress(before.last)
+            before, now = now, self.play_ahead(now, before)
+        self.settle(before)
         if progress is not None:
-            progress(0)
-        for stop in self.recorder.stops:
-            while first <= stop:
-                count = self.environment.steady(first, min(length, stop - first + 1))
-                events = self._play_window(first, count)
-                first += count
-                if window is None:
-                    length = next_length(length, events * length / (2 * self.environment.users), self.threads)
-                if progress is not None:
-                    progress(first - 1)
-            self.recorder.stop(stop, self.server.groups.labels)
+            progress(before.last)
 
-    def _play_window(self, first: int, count: int) -> int:
-        self.world = self.world._replace(thetas=self.environment.thetas_in(first))
+    def batch(self, first: int, most: int) -> Batch:
+        """The next window; it ends where a checkpoint is, and where users begin to want something else."""
+        stops = self.recorder.stops
+        stop = stops[bisect_left(stops, first)] if first <= stops[-1] else first - 1
+        count = self.environment.steady(first, min(most, stop - first + 1))
         arrivals = self.environment.arrivals(first, count)
-        window = self._window(first, arrivals)
-        ahead = type(self.policy.answers) is Asker
-        events = self._play_ahead(window) if ahead else 0
-        if not ahead:
-            self._play_in_turn(window, arrivals)
-        self.recorder.count_all(first, window.regret, window.clicked, window.examined, window.lists)
-        return events
+        world = self.world._replace(thetas=self.environment.thetas_in(first))
+        return Batch(world, self._window(first, arrivals), arrivals)
 
-    def _play_ahead(self, window: kernels.Window) -> int:
-        """The rounds of a window agent by agent, on all cores; then its events, in the order of time."""
-        present = np.flatnonzero(window.stop > window.cursor)
-        list(self.pool.map(lambda shard: self._advance(window, shard), shards(window, present, self.threads)))
-        queue = [(int(window.spoke[agent]), int(agent)) for agent in present if window.spoke[agent]]
+    def play_ahead(self, now: Batch, before: Batch) -> Batch:
+        """Play a window agent by agent, each until it wants to speak; settle the one before, and prepare the next.
+
+        Who had nothing to say in the one before need not wait: other threads play on with them, and this one joins
+        in when it is through.
+        """
+        present = now.present if self.ahead else now.present[:0]
+        waiting = before.window.spoke[present] > 0
+        free, late = (Task(now, agents, np.zeros(1, np.int64)) for agents in (present[~waiting], present[waiting]))
+        helpers = self._helped(free)
+        self.settle(before)
+        helpers += self._helped(late)
+        following = self.batch(now.last + 1, self.window or self.length)
+        self._advance(free)
+        self._advance(late)
+        for helper in helpers:
+            helper.result()
+        return following
+
+    def _helped(self, task: Task) -> list[Future[None]]:
+        """Let other threads take part in a task."""
+        others = min(self.threads, task.agents.size) - 1
+        return [self.pool.submit(self._advance, task) for _ in range(others)]
+
+    def settle(self, batch: Batch) -> None:
+        """Whatever the agents have to say in a window, in the order of time; then its totals."""
+        window, events = batch.window, 0
+        if self.ahead:
+            events = self._events(batch)
+        else:
+            self.world = batch.world
+            self._play_in_turn(window, batch.arrivals)
+        alone = events * batch.arrivals.size / (2 * self.environment.users)
+        self.length = next_length(self.length, alone, self.threads)
+        self.recorder.count_all(window.first, window.regret, window.clicked, window.examined, window.lists)
+        self.recorder.stop(batch.last, self.server.groups.labels)
+
+    def _events(self, batch: Batch) -> int:
+        """Answer the agents that spoke in a window; each plays on until it speaks again or the window ends."""
+        window = batch.window
+        queue = [(int(window.spoke[agent]), int(agent)) for agent in np.flatnonzero(window.spoke)]
         heapify(queue)
         events = 0
         while queue:
             round_, agent = heappop(queue)
             events += 1
             self.exchange(round_, agent, CAUSES[int(window.trigger[agent])])
-            self._advance(window, np.array([agent]))
+            self._advance(Task(batch, np.array([agent]), np.zeros(1, np.int64)))
             if window.spoke[agent]:
                 heappush(queue, (int(window.spoke[agent]), agent))
         return events
@@ -196,8 +258,15 @@ class _Engine(Desk):
             lists=np.full((kept, self.rules.length), -1, np.int32),
         )
 
-    def _advance(self, window: kernels.Window, agents: NDArray[np.int64]) -> None:
-        kernels.advance(self.world, self.rules, self.fleet, window, agents)
+    def _advance(self, task: Task) -> None:
+        batch = task.batch
+        kernels.advance(batch.world, self.rules, self.fleet, batch.window, task.agents, task.taken, self._scratch())
+
+    def _scratch(self) -> Scratch:
+        """The room of this thread."""
+        if not hasattr(self.rooms, "scratch"):
+            self.rooms.scratch = make_scratch(self.problem.dimension, self.environment.most_items, self.rules.length)
+        return cast(Scratch, self.rooms.scratch)
 
     def _play_in_turn(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """The rounds of a window one after another: each exchange may change what the next agent knows."""
@@ -242,21 +311,8 @@ class _Engine(Desk):
             self.recorder.ledger.append(Exchange(window.first + i, agent, Cause.FORCED, weight, weight))
 
 
-def shards(window: kernels.Window, present: NDArray[np.int64], threads: int) -> list[NDArray[np.int64]]:
-    """The agents of a window in as many parts as there are threads, with about as many rounds in each.
-
-    Those with the most rounds come first and are dealt out forwards and backwards in turn.
-    """
-    if threads == 1 or present.size <= 1:
-        return [present]
-    dealt = present[np.argsort((window.cursor - window.stop)[present], kind="stable")]
-    both = 2 * threads
-    parts = [np.concatenate([dealt[i::both], dealt[both - 1 - i :: both]]) for i in range(threads)]
-    return [part for part in parts if part.size]
-
-
 def next_length(length: int, alone: float, threads: int) -> int:
     """Windows double while few rounds in them are played alone, after their agent spoke, and halve while many are."""
-    if threads == 1 or alone < ALONE / 2:
+    if threads == 1 or 4 * alone * threads < length:
         return min(2 * length, LONGEST_WINDOW)
-    return max(length // 2, SHORTEST_WINDOW) if alone > 2 * ALONE else length
+    return max(length // 2, SHORTEST_WINDOW) if alone * threads > length else length

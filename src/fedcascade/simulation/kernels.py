@@ -9,13 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.compiled import bare, compiled
+from fedcascade.compiled import bare, bare_call, compiled, take_number
 from fedcascade.environments import streams
 from fedcascade.learning import linear
-from fedcascade.simulation.lists import Scratch, best_reward, choose, filter_items, load, make_scratch, weight
+from fedcascade.simulation.filters import Scratch, filter_items, load
+from fedcascade.simulation.lists import best_reward, choose, weight
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS = 0, 1, 2, 3  # kinds of triggers
-LOG_DET, BETA, TAUGHT = 0, 1, 2  # places in Fleet.numbers
+LOG_DET, BETA, TAUGHT, WIDEST = 0, 1, 2, 3  # places in Fleet.numbers
 EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in Fleet.counts
 
 
@@ -54,7 +55,7 @@ class Fleet(NamedTuple):
     root: NDArray[np.float64]
     buffer_gram: NDArray[np.float64]
     buffer_moment: NDArray[np.float64]
-    numbers: NDArray[np.float64]  # ln det of the download, beta, sum of squared widths since the download
+    numbers: NDArray[np.float64]  # ln det of the download, beta, sum of squared widths since, ``linear.widest`` or 0
     counts: NDArray[np.int64]  # of the buffer: items examined, clicks, rounds; and arrivals in all
 
 
@@ -111,19 +112,25 @@ def lent(fleet: Fleet, agent: int) -> Fleet:
     )
 
 
-@compiled
-def advance(world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64]) -> None:
-    """Play the rounds of each of ``agents`` until it wants to speak or the window ends."""
-    _advance(world, rules, fleet, window, agents, make_scratch(world.thetas.shape[1], world.most_items, rules.length))
-
-
-@bare
-def _advance(
-    world: World, rules: Rules, fleet: Fleet, window: Window, agents: NDArray[np.int64], scratch: Scratch
+@bare_call
+def advance(
+    world: World,
+    rules: Rules,
+    fleet: Fleet,
+    window: Window,
+    agents: NDArray[np.int64],
+    taken: NDArray[np.int64],
+    scratch: Scratch,
 ) -> None:
-    for agent in agents:
-        one = lent(fleet, agent)
-        theta = world.thetas[agent]
+    """Play the rounds of each of ``agents`` until it wants to speak or the window ends.
+
+    ``taken`` holds how many of them some thread has taken up; threads that share it share the agents. Each thread has
+    a ``scratch`` of its own.
+    """
+    number = take_number(taken)
+    while number < agents.size:
+        agent = agents[number]
+        one, theta = lent(fleet, agent), world.thetas[agent]
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
@@ -138,14 +145,31 @@ def _advance(
         window.cursor[agent] = cursor
         window.spoke[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
+        number = take_number(taken)
 
 
 @bare
 def _prepare(rules: Rules, one: Fleet, scratch: Scratch) -> float:
     """Bring an agent's decision up to date; returns the margin of its single-precision scores."""
+    widest = np.inf  # to find it would take longer than it saves in a single round
     if rules.every_round:
         _decide(rules, one, scratch)
-    return load(one.theta, one.root, one.numbers[BETA], scratch)
+    else:
+        if one.numbers[WIDEST] == 0.0:
+            one.numbers[WIDEST] = _widest(one, scratch)
+        widest = one.numbers[WIDEST]
+    return load(one.theta, one.root, one.numbers[BETA], widest, scratch)
+
+
+@bare
+def _widest(one: Fleet, scratch: Scratch) -> float:
+    """``linear.widest``; infinite where usual items have scores of 1, so that no bound would spare one its width."""
+    squares = 0.0
+    for j in range(one.theta.size):
+        for k in range(j + 1):
+            squares += one.root[j, k] * one.root[j, k]
+    clipped = one.numbers[BETA] * one.numbers[BETA] * squares > 0.5 * one.theta.size
+    return np.inf if clipped else linear.widest(one.root, scratch.upper, scratch.root_room)
 
 
 @bare
@@ -170,7 +194,7 @@ def _factor(lambda_: float, one: Fleet, upper: NDArray[np.float64]) -> None:
     linear.factorise(upper)
 
 
-@bare
+@bare_call
 def _play(
     world: World,
     rules: Rules,
@@ -185,7 +209,7 @@ def _play(
     items = streams.shelf(world.seed, t, world.fewest_items, world.most_items)
     streams.items_into(world.seed, t, scratch.columns[: theta.size], world.lifted, world.catalogue, scratch.draft)
     beta = one.numbers[BETA]
-    filter_items(items, min(rules.length, items), beta, scratch)
+    filter_items(items, min(rules.length, items), beta, margin, scratch)
     choose(world.seed, t, items, rules.length, one.theta, one.root, beta, margin, scratch)
     chosen = scratch.chosen[: min(rules.length, items)]
     click, missed = -1, 1.0

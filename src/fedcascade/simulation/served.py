@@ -14,8 +14,8 @@ from fedcascade.federation.grouping import Components
 from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels
+from fedcascade.simulation.filters import Scratch, load, make_scratch
 from fedcascade.simulation.kernels import BETA, Fleet, Rules, Window, World
-from fedcascade.simulation.lists import Scratch, load, make_scratch
 from fedcascade.simulation.turns import ridge_into
 
 NEARLY = 1.0 - 1e-9  # the last bits of the comparison are the server's own
@@ -102,7 +102,7 @@ def _advance(
         gram, moment = graph.pooled.gram[label], graph.pooled.moment[label]
         log_det = ridge_into(gram, moment, rules.lambda_, scratch.upper, one.root, one.theta)
         one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(max(0.0, log_det + rules.beta_shift))
-        margin = load(one.theta, one.root, one.numbers[BETA], scratch)
+        margin = load(one.theta, one.root, one.numbers[BETA], np.inf, scratch)
         for k in range(one.theta.size):
             scratch.true_theta[k] = world.thetas[user, k]
         kernels._play(world, rules, world.thetas[user], one, window, scratch, window.first + i, margin)

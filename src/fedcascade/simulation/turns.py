@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedcascade.compiled import bare, compiled
 from fedcascade.learning import linear
 from fedcascade.simulation import kernels
+from fedcascade.simulation.filters import Scratch, load, make_scratch
 from fedcascade.simulation.kernels import BETA, EXAMINED, LOG_DET, Fleet, Rules, Window, World
-from fedcascade.simulation.lists import Scratch, load, make_scratch
 
 SYNCHRONISATION = 4  # a kind of trigger, beside those of kernels
 
@@ -63,7 +63,7 @@ def _advance(
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         if personal:
-            margin = load(one.theta, one.root, one.numbers[BETA], scratch)
+            margin = load(one.theta, one.root, one.numbers[BETA], np.inf, scratch)
         else:
             margin = kernels._prepare(rules, one, scratch)
         kernels._play(world, rules, theta, one, window, scratch, t, margin)

@@ -16,7 +16,7 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import compiling, exact, kernels
-from fedcascade.simulation.lists import make_scratch
+from fedcascade.simulation.filters import make_scratch
 
 _SMALL: dict[str, Any] = {"users": 2, "clusters": 1, "dimension": 3, "items": 4}
 

@@ -16,6 +16,9 @@ from multiprocessing import get_context
 from typing import ClassVar
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from population import Centred, Population, Unsent
 from rich.console import Console
 from rich.table import Table
@@ -148,7 +151,7 @@ VARIANTS: dict[str, Policy] = {
     "pairs, hurdle 4": tried(Pairs, hurdle=4.0),
     "prior around the population": tried(Centred),
     "learned prior, hurdle 0": tried(Population, hurdle=0.0),
-    "the same, speaks at 45% unsent": replace(tried(Population, hurdle=0.0), trigger=Unsent(0.45)),
+    "learned prior, speaks at 45% unsent": replace(tried(Population, hurdle=0.0), trigger=Unsent(0.45)),
     "speaks at 45% unsent": replace(OURS, trigger=Unsent(0.45)),
     "truth known, speaks at 45% unsent": replace(OURS, grouping=KnownClusters(), trigger=Unsent(0.45)),
     "beta by the variance of clicks": replace(OURS, confidence=ByVariance()),
@@ -161,14 +164,13 @@ VARIANTS: dict[str, Policy] = {
 }
 
 
-def measured(variant: str, features: str, clusters: int, beta: float, rounds: int) -> str:
+def measured(variant: str, features: str, clusters: int, beta: float, rounds: int) -> tuple[float, float]:
     """Mean regret and exchanges over the seeds."""
     warnings.simplefilter("ignore")  # the exact engine does not know all of these parts and says so
     policy = VARIANTS[variant].tuned(beta=beta)
     worlds = [Synthetic(features=features, clusters=clusters, seed=seed) for seed in SEEDS]
     traces = [simulate(world, policy, rounds=rounds, threads=1) for world in worlds]
-    regret, exchanges = np.mean([trace.regret for trace in traces]), np.mean([len(trace.ledger) for trace in traces])
-    return f"{regret:,.0f} ({exchanges:,.0f})"
+    return float(np.mean([trace.regret for trace in traces])), float(np.mean([len(trace.ledger) for trace in traces]))
 
 
 def truth_less_walk(**constants: float) -> list[str]:
@@ -192,20 +194,56 @@ def compared_with_the_truth() -> Table:
     return table
 
 
-def main() -> None:
-    """Print two tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100_000)
-    rounds = parser.parse_args().rounds
+def shown(cells: dict[str, list[tuple[float, float]]], rounds: int) -> Table:
+    """All that was measured, a line for each variant."""
     table = Table(title=f"regret (exchanges) after {rounds:,} rounds, mean of seeds 100 to 102")
     table.add_column("variant")
     for features, clusters, beta in SETTINGS:
         table.add_column(f"{features}, J {clusters}, beta {beta:g}", justify="right")
+    for name, row in cells.items():
+        table.add_row(name, *(f"{regret:,.0f} ({exchanges:,.0f})" for regret, exchanges in row))
+    return table
+
+
+def draw(cells: dict[str, list[tuple[float, float]]], path: str) -> None:
+    """What variants lose where all are alike, against what they lose where there are ten clusters."""
+    alike, ten = SETTINGS.index(("lifted", 1, 2.0)), SETTINGS.index(("lifted", 10, 0.5))
+    best = cells["known-clusters"]
+    at = {name: (row[alike][0] / best[alike][0], row[ten][0] / best[ten][0]) for name, row in cells.items()}
+    guessing = [name for name in at if "know" not in name]
+    frontier = [one for one in guessing if not any(at[o][0] < at[one][0] and at[o][1] < at[one][1] for o in guessing)]
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.add_subplot(xscale="log", yscale="log", xlim=(0.7, 20), ylim=(0.9, 11))
+    axes.plot(*zip(*sorted(at[name] for name in frontier), strict=True), "-", color="C0", linewidth=1)
+    for name, place in at.items():
+        told = name in (*frontier, OURS.name, "fedind") or name not in guessing
+        colour = "C3" if name == OURS.name else "C0" if told else "0.7"
+        axes.plot(*place, "o", color=colour, markersize=6 if told else 3)
+        turned = 35 if name in guessing else 0
+        if told:
+            axes.annotate(name, place, xytext=(2, 5), textcoords="offset points", fontsize=8, rotation=turned)
+    axes.set_xlabel("regret with one cluster, lifted, beta 2: multiple of known-clusters")
+    axes.set_ylabel("with ten clusters, lifted, beta 0.5")
+    for axis, ticks in ((axes.xaxis, (1, 2, 3, 5, 10)), (axes.yaxis, (1, 2, 3, 5, 7))):
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_locator(NullLocator())
+    with rc_context({"svg.hashsalt": "evidence", "svg.fonttype": "none"}):
+        figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+
+
+def main() -> None:
+    """Print two tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=100_000)
+    parser.add_argument("--figure", help="also draw one cluster against ten into this file")
+    given = parser.parse_args()
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        rows = {name: [pool.submit(measured, name, *setting, rounds) for setting in SETTINGS] for name in VARIANTS}
-        for name, cells in rows.items():
-            table.add_row(name, *(cell.result() for cell in cells))
-    Console(width=170).print(table, compared_with_the_truth())
+        asked = {name: [pool.submit(measured, name, *at, given.rounds) for at in SETTINGS] for name in VARIANTS}
+        cells = {name: [cell.result() for cell in row] for name, row in asked.items()}
+    Console(width=170).print(shown(cells, given.rounds), compared_with_the_truth())
+    if given.figure:
+        draw(cells, given.figure)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 import warnings
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,3 +239,10 @@ def test_progress_ends_at_the_last_round() -> None:
     simulate(world, POLICIES["fedind"], rounds=1_000, progress=seen.append)
     assert seen[-1] == 1_000
     assert seen == sorted(set(seen))
+
+
+def test_a_policy_and_a_world_that_were_swapped_are_refused_in_one_line() -> None:
+    world: Any = Synthetic(users=4, clusters=2, dimension=5, items=10)
+    swapped: Any = POLICIES["fedind"]
+    with pytest.raises(ValueError, match=r"policy must be a Policy, such as .* got a Synthetic"):
+        simulate(swapped, world, rounds=10)

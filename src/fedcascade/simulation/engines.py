@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, cast, get_args
 
-from fedcascade.checks import known
+from fedcascade.checks import known, require
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
@@ -53,6 +53,8 @@ def simulate(
     (True, True)
     """
     known("engine", engine, get_args(Engine))
+    given = type(policy).__name__
+    require(isinstance(policy, Policy), f"policy must be a Policy, such as POLICIES['fedc3ucb-h'], got a {given}")
     oracle = oracle or TopK()
     if engine == "cuda":
         case = Case(cast(Clustered, environment), policy, rounds, cast(TopK, oracle), checkpoints, keep_lists)

@@ -186,6 +186,37 @@ def test_a_revoked_agent_keeps_what_it_has_and_says_why_it_waits(running: Runnin
     agent.close()
 
 
+def test_an_agent_that_comes_back_after_months_finds_everything_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left with uploads unsent; meanwhile others spoke, snapshots were taken, and the server was started anew."""
+    away = tmp_path / "away.db"
+    with in_process(tmp_path / "store.db", snapshot_every=5) as running:
+        agent = made(running, away, switch := Switch(running))
+        play(agent, 3)
+        assert agent.flush(10)
+        switch.up = False
+        play(agent, 4, seed=1)
+        open_list = agent.recommend(np.eye(D), 2)
+        assert not agent.flush(0.05)
+        agent.close()
+        other = made(running, tmp_path / "other.db")
+        play(other, 30, seed=2)
+        assert other.flush(20)
+        other.close()
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 200 * 86_400)
+    with in_process(tmp_path / "store.db", snapshot_every=5) as running:
+        agent = connect("", store=str(away), policy=TALKATIVE, min_observations=0, transport=Switch(running))
+        assert agent.feedback(open_list, 0) is not None
+        assert agent.flush(10)
+        assert held(running, agent.id).rounds == 3 + 4 + 1
+        assert running.writer is not None
+        assert running.writer.submit(lambda _, fold: fold.total()).result().rounds == 8 + 30
+        assert (agent._clock.rounds, agent._clock.agents) == (8 + 30, 2)
+        agent.close()
+
+
 def test_a_wrong_clock_is_corrected(tmp_path: Path) -> None:
     process = Process(tmp_path, "sqlite:///store.db").start()
     try:

@@ -77,6 +77,15 @@ class Groups(NamedTuple):
     sums: Rows
     known: NDArray[np.float64]  # E of each sum
     size: Places
+    members: Places  # a number for who is in a group: others have another one
+    numbers: Places  # how many such numbers have been given
+
+
+class Found(NamedTuple):
+    """The evidence that an agent belongs to each group, and for which members it was found."""
+
+    gains: NDArray[np.float64]
+    members: Places
 
 
 @compiled
@@ -84,18 +93,32 @@ def _look(rows: Rows, places: Places, place: int, groups: Groups, variance: floa
     """Bring what is known of one group up to date."""
     groups.size[place] = _sum_up(rows, places, place, groups.sums[place])
     groups.known[place] = _known(groups.sums[place], variance, prior)
+    groups.numbers[0] += 1
+    groups.members[place] = groups.numbers[0]
 
 
 @compiled
 def _gains(
-    row: NDArray[np.float64], alone: float, groups: Groups, variance: float, prior: float, gains: NDArray[np.float64]
+    row: NDArray[np.float64],
+    alone: float,
+    groups: Groups,
+    variance: float,
+    prior: float,
+    gains: NDArray[np.float64],
+    found: Found,
 ) -> int:
-    """Fill ``gains`` with the evidence that a row belongs to each group; a free place, or NOBODY."""
+    """Fill ``gains`` with the evidence that a row belongs to each group; a free place, or NOBODY.
+
+    What was found for the same members before is not computed again: most groups stay as they are in a walk.
+    """
     free = NOBODY
     for place in range(gains.size):
         gains[place] = -math.inf
         if groups.size[place] > 0:
-            gains[place] = _known(groups.sums[place] + row, variance, prior) - groups.known[place] - alone
+            if found.members[place] != groups.members[place]:
+                found.gains[place] = _known(groups.sums[place] + row, variance, prior) - groups.known[place] - alone
+                found.members[place] = groups.members[place]
+            gains[place] = found.gains[place]
         elif free == NOBODY:
             free = place
     return free
@@ -122,7 +145,8 @@ def _merge(
     gains = np.empty(groups.size.size)
     while True:
         members, groups.size[place] = groups.size[place], 0
-        _gains(groups.sums[place], groups.known[place], groups, variance, prior, gains)
+        found = Found(np.empty(gains.size), np.zeros(gains.size, np.int64))
+        _gains(groups.sums[place], groups.known[place], groups, variance, prior, gains, found)
         groups.size[place] = members
         other = int(gains.argmax())
         if gains[other] < hurdle + CERTAIN:
@@ -133,6 +157,15 @@ def _merge(
         groups.size[place] = 0
         _look(rows, places, other, groups, variance, prior)
         place = other
+
+
+@compiled
+def _sweep(visits: Places) -> int:
+    """After how many visits it is the asker's turn again."""
+    for visit in range(1, visits.size):
+        if visits[visit] == visits[0]:
+            return visit
+    return int(visits.size)
 
 
 @compiled
@@ -164,7 +197,12 @@ def walk(
         What the groups of the asker know without it, on average over its visits.
     """
     room = min(count + visits.size, rows.shape[0]) + 1
-    groups = Groups(np.zeros((room, rows.shape[1])), np.zeros(room), np.zeros(room, np.int64))
+    numbers = np.zeros(1, np.int64)
+    groups = Groups(
+        np.zeros((room, rows.shape[1])), np.zeros(room), np.zeros(room, np.int64), np.zeros(room, np.int64), numbers
+    )
+    sweep = _sweep(visits)
+    found = Found(np.zeros((sweep, room)), np.zeros((sweep, room), np.int64))
     for place in range(count):
         _look(rows, places, place, groups, variance, prior)
     gains, asked, expected = np.empty(room), 0, np.zeros(rows.shape[1])
@@ -172,8 +210,10 @@ def walk(
         agent = visits[visit]
         left = places[agent]
         places[agent] = NOBODY
+        members = groups.members[left]
         _look(rows, places, left, groups, variance, prior)
-        free = _gains(rows[agent], alone[agent], groups, variance, prior, gains)
+        own = Found(found.gains[visit % sweep], found.members[visit % sweep])
+        free = _gains(rows[agent], alone[agent], groups, variance, prior, gains, own)
         gains[free] = hurdle + _apart(groups.size, places.size - 1)
         _chances(gains)
         if agent == visits[0]:
@@ -183,6 +223,8 @@ def walk(
                     expected += gains[place] * groups.sums[place]
         places[agent] = _drawn(gains, draws[visit])
         _look(rows, places, places[agent], groups, variance, prior)
+        if places[agent] == left:
+            groups.members[left] = members  # it is the group that it was
         if agent == visits[0]:
             _merge(rows, places, places[agent], groups, hurdle, variance, prior)
     return expected / asked

@@ -227,7 +227,9 @@ def take_part(seen: Seen, process: subprocess.Popen[str]) -> None:
     simulated = simulate(Play().world(), Play().policy(), rounds=4_000, oracle=TopK(length=2), engine="reference")
     seen.wait_for("uploads", len(simulated.ledger))
     assert seen.data("clusters") == str(simulated.clusters)
-    seen.page.wait_for_function("document.querySelectorAll('#regret .line').length === 3", timeout=90_000)
+    # a function to wait for would be a string that the page's content policy does not let anybody evaluate
+    seen.page.locator("#regret .line").nth(2).wait_for(state="attached", timeout=90_000)
+    assert seen.page.locator("#regret .line").count() == 3
     look(seen, "demo")
 
     seen.page.click("text=Be one of the users")

@@ -1,5 +1,6 @@
 """What pages get: from the store alone, to whom it belongs, with no gap and nothing twice."""
 
+import asyncio
 import http.client
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.client import Client
 from fedcascade.service.errors import Refused
-from fedcascade.service.live.feed import mark_of
+from fedcascade.service.live.feed import PAUSE, Feed, mark_of
 from fedcascade.service.live.session import COOKIE, open_session
 from fedcascade.service.store import open_store
 from fedcascade.service.wire import JSON
@@ -63,7 +64,7 @@ class Listener:
         self.mark = mark
 
     def __next__(self) -> tuple[str, dict[str, Any]]:
-        """The next event: its kind and content."""
+        """The next event that is not about health alone: its kind and content."""
         kind, data = "", ""
         while line := self.reply.readline().decode():
             name, _, value = line.rstrip("\n").partition(": ")
@@ -74,7 +75,7 @@ class Listener:
                     self.mark = value
                 case "data":
                     data = value
-                case "" if data:
+                case "" if data and kind != "health":
                     return kind, json.loads(data)
         raise StopIteration
 
@@ -273,6 +274,25 @@ def test_who_left_disappears_from_open_pages(process: Process) -> None:
     assert mark == "3.0"
     again.close()
     running.transport.close()
+
+
+def test_pages_hear_of_health_when_nothing_else_happens(tmp_path: Path) -> None:
+    health: dict[str, Any] = {"healthy": True, "clock": 1.0}
+
+    async def told() -> list[bytes]:
+        feed = Feed(lambda: open_store(f"sqlite:///{tmp_path}/store.db"), lambda: health)
+        events = await feed.follow(None)
+        first = await anext(events)
+        health["clock"] = 2.0  # runs on, and is no news
+        await asyncio.sleep(3 * PAUSE)
+        health["healthy"] = False
+        second = await anext(events)
+        await feed.end()
+        return [first, second]
+
+    picture, news = asyncio.run(told())
+    assert b"event: picture" in picture
+    assert news == b'event: health\nid: 0.0\ndata: {"healthy":false,"clock":2.0}\n\n'
 
 
 def test_a_server_with_open_pages_stops_at_once(process: Process) -> None:

@@ -1,8 +1,9 @@
 """One reader of the journal per server process, whatever the number of pages; it rests while nobody looks.
 
-At most four times a second it makes one frame of everything that is new, and every page gets the same bytes. The id of
-an event is the position in the log up to which a page has seen everything, so a page that lost its connection goes on
-from there, at this server or another, with no gap and nothing twice.
+At most four times a second it makes one frame of everything that is new, and every page gets the same bytes; where only
+the server's health changed, or how far a demo is, that alone. The id of an event is the position in the log up to which
+a page has seen everything, so a page that lost its connection goes on from there, at this server or another, with no
+gap and nothing twice.
 """
 
 import asyncio
@@ -49,6 +50,11 @@ def mark_of(text: str) -> tuple[int, int] | None:
     return (int(position), int(measure)) if good and len(text) < 40 else None
 
 
+def lasting(health: Plain) -> Plain:
+    """What of the health stays as it is while nothing happens."""
+    return {name: value for name, value in health.items() if name != "clock"}
+
+
 class Feed:
     """Reads the journal and tells pages."""
 
@@ -57,6 +63,7 @@ class Feed:
         self._health = health
         self._store: Store | None = None
         self._known: Known | None = None
+        self._lasting: Plain = {}
         self._reading = asyncio.Lock()
         self._pages: set[asyncio.Queue[bytes | None]] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -111,13 +118,14 @@ class Feed:
         """Brings the feed up to date, so that the shared frames begin where the first event ends."""
         if not self._pages or self._known is None:
             self._known = known_at(store, store.head(), milliseconds())
+            self._lasting = lasting(self._health())
         known, now = self._known, milliseconds()
         if mark is not None and 0 <= known.position - mark[0] <= CATCH_UP and store.last_forgotten() <= mark[0]:
             missed = Known(mark[0], mark[1], dict(known.clusters), dict(known.last), {})
             told = frame(missed, store, known.position, now)
             if told is not None:
                 return event("frame", known.position, known.measure, told | {"health": self._health()})
-            return b": nothing new\n\n"
+            return event("health", known.position, known.measure, self._health())
         whole = picture(store, known.position, now) | {"health": self._health(), "head": known.position}
         return event("picture", known.position, known.measure, whole)
 
@@ -136,16 +144,16 @@ class Feed:
         self._known = None
 
     def _look(self, store: Store) -> bytes | None:
-        known = self._known
+        known, health = self._known, self._health()
         head, now = store.head(), milliseconds()
+        before, self._lasting = self._lasting, lasting(health)
         if known is None or store.last_forgotten() > known.position:  # somebody has left: show what is there without
             known = self._known = known_at(store, head, now)
-            whole = picture(store, head, now) | {"health": self._health(), "head": head}
-            return event("picture", head, known.measure, whole)
+            return event("picture", head, known.measure, picture(store, head, now) | {"health": health, "head": head})
         told = frame(known, store, head, now)
-        if told is None:
-            return None
-        return event("frame", head, known.measure, told | {"health": self._health()})
+        if told is not None:
+            return event("frame", head, known.measure, told | {"health": health})
+        return None if self._lasting == before else event("health", head, known.measure, health)
 
     async def _read(self, job: Callable[[Store], Result]) -> Result:
         """Run a job on the feed's own connection, away from the event loop; a broken one is opened anew."""

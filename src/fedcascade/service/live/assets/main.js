@@ -32,7 +32,7 @@ async function begin() {
   const { policy, dimension } = view.session.terms;
   at("runs").textContent = `${policy}, d = ${dimension}`;
   if (view.session.demo) showDemo(view.session.demo);
-  follow({ onPicture, onFrame, onTrouble: (detail) => { view.trouble = detail; draw(); }, onLost, onAlive });
+  follow({ onPicture, onFrame, onHealth, onTrouble: (detail) => { view.trouble = detail; draw(); }, onLost, onAlive });
 }
 
 function onPicture(picture) {
@@ -51,6 +51,11 @@ function onFrame(frame) {
   speak(before, frame);
   draw();
   return true;
+}
+
+function onHealth(health) {
+  if (view.live) view.live.health = health;
+  draw();
 }
 
 // Those who listen hear of changes that matter, and not more often than one can bear.
@@ -105,11 +110,23 @@ function setPace(pace) {
   at("pace").setAttribute("aria-valuetext", text);
 }
 
+// One request at a time, and the newest wish last: two on their way at once could arrive in either order.
+let wish = null, telling = false;
 at("pace").addEventListener("input", () => {
-  const pace = PACES[at("pace").value];
-  setPace(pace);
-  ask("/live/demo", "PUT", { pace }).catch(() => {});
+  wish = PACES[at("pace").value];
+  setPace(wish);
+  if (!telling) tellPace();
 });
+
+async function tellPace() {
+  telling = true;
+  while (wish !== null) {
+    const pace = wish;
+    wish = null;
+    await ask("/live/demo", "PUT", { pace }).catch(() => at("pace").blur());  // the next frame then shows the pace it has
+  }
+  telling = false;
+}
 
 let asked = 0;
 at("when").addEventListener("input", () => {

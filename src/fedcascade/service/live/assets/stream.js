@@ -1,6 +1,6 @@
 // Server-sent events that survive anything: the browser reconnects by itself, and where it gives up, we do.
 
-export function follow({ onPicture, onFrame, onTrouble, onLost, onAlive }) {
+export function follow({ onPicture, onFrame, onHealth, onTrouble, onLost, onAlive }) {
   let source = null;
   let mark = "";
   let retry = 0;
@@ -22,6 +22,7 @@ export function follow({ onPicture, onFrame, onTrouble, onLost, onAlive }) {
         open();
       }
     });
+    source.addEventListener("health", (event) => onHealth(JSON.parse(event.data)));
     source.addEventListener("trouble", (event) => onTrouble(JSON.parse(event.data).detail));
     source.addEventListener("error", () => {
       onLost();

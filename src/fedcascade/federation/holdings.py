@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.learning.ridge import Ridge
+from fedcascade.checks import require
+from fedcascade.compiled import bare, compiled
+from fedcascade.learning import linear
+from fedcascade.learning.linear import Matrix, Vector
 from fedcascade.learning.statistics import Statistics
 
 ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
@@ -15,6 +18,27 @@ ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "roun
 def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:
     """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
     return np.asarray(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
+
+
+@bare
+def nearly_width(count: int) -> float:
+    """F(T) in compiled code; its last bits may be others, so it is good for bounds that leave some room."""
+    return float(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
+
+
+@compiled
+def add_up(
+    gram: Matrix, moment: Vector, theta: Vector, more_gram: Matrix, more_moment: Vector, lambda_: float
+) -> tuple[float, float]:
+    """Add to an agent's sums and estimate its theta anew; the length of that, and ln det(lambda I + gram)."""
+    gram += more_gram
+    moment += more_moment
+    found, _, log_det = linear.regression(gram, moment, lambda_)
+    square = 0.0
+    for k in range(theta.size):
+        theta[k] = found[k]
+        square += found[k] * found[k]
+    return math.sqrt(square), log_det
 
 
 class Holdings:
@@ -54,14 +78,13 @@ class Holdings:
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser anew."""
-        self.gram[agent] += statistics.gram
-        self.moment[agent] += statistics.moment
+        sums = self.gram[agent], self.moment[agent], self.theta[agent]
+        self.length[agent], log_det = add_up(*sums, statistics.gram, statistics.moment, self.lambda_)
+        require(math.isfinite(log_det), "the sum of an agent's uploads must be finite and positive semi-definite")
         self.count[agent] += statistics.count
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds
-        self.theta[agent] = Ridge(self[agent], self.lambda_).theta
-        self.length[agent] = math.sqrt(self.theta[agent] @ self.theta[agent])
-        self.width[agent] = confidence_width(self.count[agent])
+        self.width[agent] = nearly_width(self.count[agent])
 
     def join(self) -> int:
         """Make room for a newcomer, of whom nothing is known; its number."""

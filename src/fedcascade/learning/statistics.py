@@ -1,6 +1,9 @@
 """Sufficient statistics: what an agent keeps, uploads and downloads. They add and subtract."""
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,28 +47,29 @@ class Statistics:
 
     def check(self, dimension: int) -> None:
         """Refuse statistics of another dimension, and such as no data can have."""
-        fits = self.gram.shape == (dimension, dimension) and self.moment.shape == (dimension,)
-        shapes = f"gram {self.gram.shape}, moment {self.moment.shape}"
-        require(fits, f"statistics must have the shapes of dimension {dimension}, got {shapes}")
+        if self.gram.shape != (dimension, dimension) or self.moment.shape != (dimension,):
+            shapes = f"gram {self.gram.shape}, moment {self.moment.shape}"
+            raise ValueError(f"statistics must have the shapes of dimension {dimension}, got {shapes}")
         require(bool(is_sound(self.gram, self.moment)), "gram and moment must be finite, and gram symmetric")
-        counted = 0 <= self.clicks <= self.count and self.rounds >= 0
-        counts = f"{self.clicks}, {self.count}, {self.rounds}"
-        require(counted, f"counts must satisfy 0 <= clicks <= count and rounds >= 0, got {counts}")
+        if not (0 <= self.clicks <= self.count and self.rounds >= 0):
+            counts = f"{self.clicks}, {self.count}, {self.rounds}"
+            raise ValueError(f"counts must satisfy 0 <= clicks <= count and rounds >= 0, got {counts}")
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        return self._with(other, 1)
+        return self._with(other, operator.add)
 
     def __sub__(self, other: "Statistics") -> "Statistics":
-        return self._with(other, -1)
+        return self._with(other, operator.sub)
 
-    def _with(self, other: "Statistics", sign: int) -> "Statistics":
-        require(self.dimension == other.dimension, f"dimensions must agree, got {self.dimension} and {other.dimension}")
+    def _with(self, other: "Statistics", combine: Callable[[Any, Any], Any]) -> "Statistics":
+        if self.dimension != other.dimension:
+            raise ValueError(f"dimensions must agree, got {self.dimension} and {other.dimension}")
         return Statistics(
-            self.gram + sign * other.gram,
-            self.moment + sign * other.moment,
-            self.count + sign * other.count,
-            self.clicks + sign * other.clicks,
-            self.rounds + sign * other.rounds,
+            combine(self.gram, other.gram),
+            combine(self.moment, other.moment),
+            combine(self.count, other.count),
+            combine(self.clicks, other.clicks),
+            combine(self.rounds, other.rounds),
         )
 
     def observe(self, listed: NDArray[np.float32], click: int | None) -> "Statistics":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcascade.compiled import bare, compiled
 from fedcascade.federation.grouping import Components
-from fedcascade.federation.holdings import Holdings, confidence_width
+from fedcascade.federation.holdings import Holdings, confidence_width, nearly_width
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels
 from fedcascade.simulation.filters import Scratch, load, make_scratch
@@ -132,19 +132,14 @@ def _add(sums: Sums, row: int, one: Fleet) -> None:
 @bare
 def _may_differ(graph: Graph, user: int) -> bool:
     """Algorithm 3, line 9, for any neighbour."""
-    own = _width(graph.held.counts[user, 0])
+    own = nearly_width(graph.held.counts[user, 0])
     for other in range(graph.labels.size):
         if graph.edges[user, other]:
             square = 0.0
             for k in range(graph.theta.shape[1]):
                 difference = graph.theta[user, k] - graph.theta[other, k]
                 square += difference * difference
-            bound = graph.alpha_d * (own + _width(graph.held.counts[other, 0]))
+            bound = graph.alpha_d * (own + nearly_width(graph.held.counts[other, 0]))
             if np.sqrt(square) > NEARLY * bound:
                 return True
     return False
-
-
-@bare
-def _width(count: int) -> float:
-    return float(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))

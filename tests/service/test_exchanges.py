@@ -14,7 +14,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service import wire
-from fedcascade.service.checks import check_upload
+from fedcascade.service.checks import check_upload, possible
 from fedcascade.service.errors import Refused
 from fedcascade.service.fold import caught_up
 from fedcascade.service.store import open_store
@@ -71,6 +71,20 @@ def test_the_same_sequence_with_another_body_is_a_conflict(running: Running) -> 
         agent.exchange(unit_offer(1, 1, 3))
     assert (refused.value.status, refused.value.reason) == (409, "conflict")
     assert diagonal(running) == [1.0, 0.0, 0.0]
+
+
+def test_an_answer_that_an_earlier_version_kept_is_given_as_it_was_sent(running: Running) -> None:
+    agent = running.enrol()
+    first = agent.exchange(unit_offer(1, 0, 3))
+    earlier = wire.encoded(first, wire.MSGPACK)
+    replace = "UPDATE answer SET body = ? WHERE position = 1"
+    writer = running.writer
+    assert writer is not None
+    kept = writer.submit(lambda store, _: store.answer(1)).result()
+    assert len(kept) < len(earlier)
+    assert wire.said_again(kept, 3) == wire.said_again(earlier, 3) == earlier
+    writer.submit(lambda store, _: store.run(replace, earlier)).result()  # type: ignore[attr-defined]
+    assert agent.exchange(unit_offer(1, 0, 3)) == first
 
 
 def test_json_and_messagepack_say_the_same(running: Running) -> None:
@@ -166,6 +180,30 @@ def test_a_long_honest_history_is_not_refused() -> None:
     for _ in range(17):
         total = total + total
     check_upload(total, 20)
+
+
+def accepted(statistics: Statistics, dimension: int) -> bool:
+    try:
+        check_upload(statistics, dimension)
+    except ValueError:
+        return False
+    return True
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 2**32), st.integers(1, 6), st.lists(st.floats(-1e-5, 1e-5), min_size=3, max_size=3))
+def test_many_uploads_are_judged_as_each_alone(seed: int, dimension: int, moved: list[float]) -> None:
+    """Honest ones, and ones that were changed by so little that either may be right."""
+    random = np.random.default_rng(seed)
+    batch = [observed(random, rounds, dimension) for rounds in (1, 5, 40)]
+    for number, shift in enumerate(moved):
+        held = batch[number]
+        gram, moment = held.gram + shift * np.eye(dimension), held.moment * (1.0 + 10 * shift)
+        counts = held.count, held.clicks, held.rounds + int(random.integers(-1, 2) * (shift != 0))
+        batch.append(Statistics(gram, moment, *counts))
+    numbers = np.array([np.concatenate([wire.triangle(one.gram), one.moment]) for one in batch])
+    counted = np.array([(one.count, one.clicks, one.rounds) for one in batch])
+    assert possible(numbers, counted).tolist() == [accepted(one, dimension) for one in batch]
 
 
 LIES = {

@@ -1,36 +1,90 @@
-"""A process beside the server verifies signatures; the verdicts are those of the library, also if it dies."""
+"""A process beside the server looks at requests; the verdicts are those of one function, also if it dies."""
 
 import os
 import signal
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedcascade.service.notary import Beside, Notary, Signed
+from fedcascade.service import auth, wire
+from fedcascade.service.notary import Beside, Content, Notary, Papers, Refusal, Verdict, read, read_together
+
+from .helpers import unit_offer
 
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)) for number in range(1, 4)]
+PATH = "/v1/exchanges"
 
 
-def signed(number: int, *, by: int | None = None, said: bytes = b"") -> Signed:
-    """A message of one key, signed by it or by another, and perhaps changed since."""
-    key, message = KEYS[number % 3], b"message %d" % number
-    signature = KEYS[(number if by is None else by) % 3].sign(message)
-    return key.public_key().public_bytes_raw(), signature, said or message
+def papers(number: int, *, by: int | None = None, claimed: int | None = None, **other: Any) -> Papers:
+    """An upload of one agent, signed by it or by another, and perhaps changed since."""
+    body = wire.encoded(unit_offer(number + 1, number % 3, 3), wire.MSGPACK)
+    signer, sequence = KEYS[(number if by is None else by) % 3], number + 1 if claimed is None else claimed
+    signed: dict[str, Any] = {"agent": 7, "method": "POST", "path": PATH, "sequence": sequence}
+    headers = auth.sign(signer, body=body, created=5, nonce=6, **signed)
+    key = KEYS[number % 3].public_key().public_bytes_raw()
+    shown = {"path": PATH, "body": body, "upload": wire.MSGPACK} | other
+    return Papers(key, "POST", shown["path"], auth.claim(headers), shown["body"], shown["upload"], 3)
 
 
-BATCH = [signed(0), signed(1, by=2), signed(2), signed(3, said=b"another"), signed(4)]
-VERDICTS = [True, False, True, False, True]
+IMPOSSIBLE = wire.encoded(unit_offer(1, 0, 2), wire.MSGPACK)
+BATCH = [
+    papers(0),
+    papers(1, by=2),
+    papers(2, upload=None),
+    papers(3, path="/elsewhere"),
+    papers(4, body=IMPOSSIBLE),
+    papers(5, claimed=7),
+    papers(6, upload="text/plain"),
+]
+FORGED = "the signature is not that of this agent over this request"
+
+
+def summary(verdicts: list[Verdict]) -> list[object]:
+    """What was said, in short."""
+    said = {Content: lambda one: one.sequence, Refusal: lambda one: (one.signed, one.status, one.detail)}
+    return [None if one is None else said[type(one)](one) for one in verdicts]
+
+
+SAID: list[object] = [
+    1,
+    (False, 401, FORGED),
+    None,
+    (False, 401, FORGED),
+    (False, 401, "content-digest is not that of the body"),
+    (True, 401, "the signed sequence number is not that of the upload"),
+    (True, 415, "content type must be application/json or application/msgpack, got 'text/plain'"),
+]
 
 
 @pytest.mark.parametrize("kind", [Notary, Beside])
 def test_what_holds_holds_and_nothing_else(kind: type[Notary]) -> None:
     notary = kind()
     try:
-        for batch, verdicts in ((BATCH, VERDICTS), ([], []), (BATCH[::-1] * 100, VERDICTS[::-1] * 100)):
+        for batch, said in ((BATCH, SAID), ([], []), (BATCH[::-1] * 100, SAID[::-1] * 100)):
             notary.ask(batch)
-            assert notary.verdicts() == verdicts
+            assert summary(notary.verdicts()) == said
     finally:
         notary.close()
+
+
+def test_an_upload_is_read_as_the_log_keeps_it() -> None:
+    notary = Notary()
+    notary.ask([papers(1)])
+    [read] = notary.verdicts()
+    assert isinstance(read, Content)
+    assert wire.unpacked(read.numbers, (1, 1, 1), 3).gram.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert (read.protocol, read.cause, read.count, read.clicks, read.rounds) == (2, "forced", 1, 1, 1)
+
+
+def test_plain_uploads_are_read_together_as_each_alone() -> None:
+    good = [papers(0), papers(4), papers(8)]
+    assert read_together(good) == [read(one) for one in good]
+    as_json = wire.encoded(unit_offer(4, 0, 3), wire.JSON)
+    lie = papers(2, body=wire.encoded(unit_offer(3, 0, 2), wire.MSGPACK))
+    others = [papers(3, body=as_json, upload=wire.JSON), lie, papers(5, claimed=7)]
+    assert read_together([others[0], good[0], *others[1:]]) == [None, read(good[0]), None, None]
+    assert read_together(others) == [None, None, None]
 
 
 @pytest.mark.parametrize("after", ["before it is asked", "before it answers"])
@@ -38,7 +92,7 @@ def test_if_the_process_dies_nobody_notices(after: str) -> None:
     notary = Beside()
     try:
         notary.ask(BATCH)
-        assert notary.verdicts() == VERDICTS
+        assert summary(notary.verdicts()) == SAID
         for _ in range(2):
             assert notary._process is not None
             process = notary._process
@@ -49,9 +103,9 @@ def test_if_the_process_dies_nobody_notices(after: str) -> None:
             process.wait()
             if after == "before it is asked":
                 notary.ask(BATCH)
-            assert notary.verdicts() == VERDICTS
+            assert summary(notary.verdicts()) == SAID
             notary.ask(BATCH)
-            assert notary.verdicts() == VERDICTS
+            assert summary(notary.verdicts()) == SAID
     finally:
         notary.close()
 
@@ -61,4 +115,4 @@ def test_the_process_ends_with_its_server() -> None:
     assert notary._process is not None
     process = notary._process
     notary.close()
-    assert process.wait(5) == 0
+    assert process.wait(10) == 0

@@ -64,7 +64,9 @@ def serve(
     rate: Annotated[float, option("Requests per second that one agent may make in the long run.")] = 50.0,
     burst: Annotated[float, option("Requests that one agent may make at once.")] = 100.0,
     batch: Annotated[Whole, option("Most uploads that share one commit.")] = 256,
-    snapshot_every: Annotated[Whole, option("Uploads between two snapshots of the state.")] = 10_000,
+    snapshot_every: Annotated[
+        Whole, option("Uploads between two snapshots, or two per agent if that is more.")
+    ] = 10_000,
     constants: Constants = Constants(),  # noqa: B008 (frozen)
 ) -> None:
     """Run a server for agents.

@@ -21,9 +21,9 @@ from fedcascade.service.limits import Buckets
 from fedcascade.service.live.pages import PAGES
 from fedcascade.service.live.watch import Watch
 from fedcascade.service.metrics import Metrics
-from fedcascade.service.notary import Signed
+from fedcascade.service.notary import Papers
 from fedcascade.service.wire import JSON, MSGPACK
-from fedcascade.service.writer import Job, Writer
+from fedcascade.service.writer import Job, SignedJob, Writer
 
 if TYPE_CHECKING:
     from fedcascade.service.live.demo import Demo
@@ -84,16 +84,16 @@ class Service:
         """Hand a job to the writer and wait until it is durable."""
         return await self.writer.do(job)
 
-    async def claimed(self, headers: Mapping[str, str], method: str, path: str, body: bytes) -> auth.Claim:
+    async def claimed(self, headers: Mapping[str, str]) -> auth.Claim:
         """What a request says of itself, in the name of an agent whose key is known."""
-        claimed = auth.claim(headers, method, path, body)
+        claimed = auth.claim(headers)
         if claimed.agent not in self.keys:
             self.keys[claimed.agent] = await self._key(claimed.agent)
         return claimed
 
-    def signed(self, claimed: auth.Claim) -> Signed:
-        """What must hold for a request to be the agent's own."""
-        return self.keys[claimed.agent], claimed.signature, claimed.base
+    def papers(self, claimed: auth.Claim, method: str, path: str, body: bytes, *, upload: str | None = None) -> Papers:
+        """What must hold for a request to be the agent's own; ``upload`` is the media type of one."""
+        return Papers(self.keys[claimed.agent], method, path, claimed, body, upload, self.dimension)
 
     def admit(self, claimed: auth.Claim) -> None:
         """Refuse a request that is not fresh and first; only the writer's thread decides which of two was first."""
@@ -101,9 +101,9 @@ class Service:
         self.nonces.use(claimed.agent, claimed.nonce)
         self.agents.take(claimed.agent, time.monotonic())
 
-    async def admitted(self, claimed: auth.Claim) -> None:
-        """Wait until a request is found to be the agent's own, fresh and first."""
-        await self.writer.do(lambda *_: None, signed=self.signed(claimed), admit=lambda: self.admit(claimed))
+    async def admitted(self, papers: Papers, job: SignedJob[Result]) -> Result:
+        """Do a job if the request is found to be the agent's own, fresh and first; and wait until it is durable."""
+        return await self.writer.do_signed(papers, self.admit, job)
 
     async def _key(self, agent: int) -> bytes:
         identity = await self.do(operations.identity(agent))
@@ -123,8 +123,9 @@ class Service:
         if "authorization" in request.headers:
             await self.operator(request)
             return
-        claimed = await self.claimed(request.headers, request.method, request.scope["path"], await request.body())
-        await self.admitted(claimed)
+        claimed = await self.claimed(request.headers)
+        papers = self.papers(claimed, request.method, request.scope["path"], await request.body())
+        await self.admitted(papers, lambda *_: None)
         if claimed.agent != agent:
             raise Refused(403, "not-yours", f"agent {claimed.agent} may not speak for agent {agent}")
         await self.do(operations.may_speak(agent))

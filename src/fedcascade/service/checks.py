@@ -8,6 +8,9 @@ says whether gram is positive semi-definite, and whether the moment can belong t
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcascade.checks import require
 from fedcascade.compiled import compiled
 from fedcascade.federation.agent import LARGEST_SQUARE
@@ -32,18 +35,46 @@ def examined(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, 
     return trace, log_det, leverage
 
 
+@compiled
+def possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which uploads pass ``check_upload``, one in each row: triangle and moment; count, clicks and rounds."""
+    rows, size = numbers.shape
+    d = int((np.sqrt(9.0 + 8.0 * size) - 3.0) / 2.0 + 0.5)  # d (d + 3) / 2 numbers
+    gram, found = np.empty((d, d)), np.empty(rows, np.bool_)
+    for row in range(rows):
+        at = 0
+        for i in range(d):
+            for j in range(i, d):
+                gram[i, j] = gram[j, i] = numbers[row, at]
+                at += 1
+        found[row] = _is_possible(gram, numbers[row, at:], counts[row, 0], counts[row, 1], counts[row, 2])
+    return found
+
+
+@compiled
+def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks: int, rounds: int) -> bool:
+    if not (0 <= clicks <= rounds <= count and rounds > 0 and linear.is_sound(gram, moment)):
+        return False
+    trace, log_det, leverage = examined(gram, moment)
+    return bool(
+        trace <= count * LARGEST_SQUARE * (1 + SLACK)
+        and np.isfinite(log_det)
+        and np.isfinite(leverage)
+        and leverage <= clicks * (1 + SLACK) + SLACK
+    )
+
+
 def check_upload(statistics: Statistics, dimension: int) -> None:
     """Refuse statistics that no data can have."""
     statistics.check(dimension)
     count, clicks, rounds = statistics.count, statistics.clicks, statistics.rounds
-    fits = clicks <= rounds <= count
-    require(fits, f"counts must satisfy clicks <= rounds <= count, got {clicks}, {rounds}, {count}")
+    if not clicks <= rounds <= count:
+        raise ValueError(f"counts must satisfy clicks <= rounds <= count, got {clicks}, {rounds}, {count}")
     require(rounds > 0, "an upload must hold at least one round")
     trace, log_det, leverage = examined(statistics.gram, statistics.moment)
-    most = count * LARGEST_SQUARE * (1 + SLACK)
-    require(trace <= most, f"the trace of gram must be at most the count ({count}), got {trace:.6g}")
+    if not trace <= count * LARGEST_SQUARE * (1 + SLACK):
+        raise ValueError(f"the trace of gram must be at most the count ({count}), got {trace:.6g}")
     require(math.isfinite(log_det), "gram must be positive semi-definite")
-    require(
-        math.isfinite(leverage) and leverage <= clicks * (1 + SLACK) + SLACK,
-        f"moment must lie in the range of gram with moment^T gram^+ moment <= clicks ({clicks}), got {leverage:.6g}",
-    )
+    if not (math.isfinite(leverage) and leverage <= clicks * (1 + SLACK) + SLACK):
+        wanted = f"moment^T gram^+ moment <= clicks ({clicks})"
+        raise ValueError(f"moment must lie in the range of gram with {wanted}, got {leverage:.6g}")

@@ -1,5 +1,7 @@
 """Arrays of float64 in MessagePack, made and read whole: one number at a time takes ten times as long."""
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -8,30 +10,39 @@ FLOAT64 = 0xCB
 ELEMENT = np.dtype([("tag", "u1"), ("value", ">f8")])
 
 
-def said(numbers: NDArray[np.float64]) -> msgspec.Raw:
-    """Numbers as they travel.
+def said(numbers: NDArray[np.float64], first: int) -> tuple[msgspec.Raw, msgspec.Raw]:
+    """So many of the numbers, and the others, as they travel.
 
-    >>> msgspec.msgpack.decode(said(np.array([0.5, -2.0])))
-    [0.5, -2.0]
+    >>> [msgspec.msgpack.decode(part) for part in said(np.array([0.5, -2.0, 1.0]), 2)]
+    [[0.5, -2.0], [1.0]]
     """
     elements = np.empty(numbers.size, ELEMENT)
     elements["tag"] = FLOAT64
     elements["value"] = numbers
-    return msgspec.Raw(_head(numbers.size) + elements.tobytes())
+    body, end = elements.tobytes(), first * ELEMENT.itemsize
+    return msgspec.Raw(_head(first) + body[:end]), msgspec.Raw(_head(numbers.size - first) + body[end:])
 
 
-def heard(raw: msgspec.Raw, size: int) -> NDArray[np.float64] | None:
-    """So many numbers, if they travelled in just this form; None if not, for there are others.
+def heard(raw: msgspec.Raw, size: int) -> bytes | None:
+    """What is said of so many numbers, if it may be in just this form; None if not, for there are others.
 
-    >>> heard(said(np.array([0.5, -2.0])), 2).tolist(), heard(msgspec.Raw(msgspec.msgpack.encode([1, 2])), 2)
-    ([0.5, -2.0], None)
+    >>> len(heard(said(np.array([0.5, -2.0]), 2)[0], 2)), heard(msgspec.Raw(msgspec.msgpack.encode([1, 2])), 2)
+    (18, None)
     """
     head, body = _head(size), bytes(raw)
-    if not body.startswith(head) or len(body) != len(head) + size * ELEMENT.itemsize:
-        return None
-    elements = np.frombuffer(body, ELEMENT, offset=len(head))
-    tags = elements["tag"].tobytes()
-    return elements["value"].astype(np.float64) if tags.count(FLOAT64) == size else None
+    fits = len(body) == len(head) + size * ELEMENT.itemsize and body.startswith(head)
+    return body[len(head) :] if fits else None
+
+
+def rows(heard: Sequence[bytes]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The numbers, one row for each of those of one length; and which rows were in this form after all.
+
+    >>> numbers, good = rows([heard(said(np.array([0.5, -2.0]), 2)[0], 2), bytes(18)])
+    >>> numbers[0].tolist(), good.tolist()
+    ([0.5, -2.0], [True, False])
+    """
+    elements = np.frombuffer(b"".join(heard), ELEMENT).reshape(len(heard), -1)
+    return elements["value"].astype(np.float64), (elements["tag"] == FLOAT64).all(axis=1)
 
 
 def _head(size: int) -> bytes:

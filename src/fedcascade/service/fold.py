@@ -58,10 +58,9 @@ class Fold:
             return Statistics.zero(self.dimension)
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
-    def apply(self, entry: Entry, statistics: Statistics | None = None) -> Download:
-        """Take the next upload of the log, whose ``statistics`` may be at hand; the agent's download."""
-        if statistics is None:
-            statistics = unpacked(entry.numbers, (entry.count, entry.clicks, entry.rounds), self.dimension)
+    def apply(self, entry: Entry) -> Download:
+        """Take the next upload of the log; the agent's download."""
+        statistics = unpacked(entry.numbers, (entry.count, entry.clicks, entry.rounds), self.dimension)
         place = self._place(entry.agent)
         assert self.server is not None
         upload = Upload(agent=place, sequence=entry.sequence, cause=entry.cause, statistics=statistics)

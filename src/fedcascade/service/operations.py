@@ -2,24 +2,25 @@
 
 from collections.abc import Iterable
 
-from fedcascade.learning.statistics import Statistics
 from fedcascade.service.auth import token_hash, unauthorised
 from fedcascade.service.errors import Refused
 from fedcascade.service.fold import Fold
+from fedcascade.service.notary import Content
 from fedcascade.service.store import Entry, Identity, Revoked, Store
-from fedcascade.service.wire import MSGPACK, PROTOCOLS, Offered, Overview, answer_of, encoded, packed
-from fedcascade.service.writer import Job, save_snapshot
+from fedcascade.service.wire import MSGPACK, PROTOCOLS, Overview, answer_of, encoded, said, said_again
+from fedcascade.service.writer import Job, SignedJob, save_snapshot
 
 OPERATOR = "operator"
 
 
-def exchange(agent: int, offer: Offered, statistics: Statistics, nonce: int) -> Job[bytes]:
-    """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
+def exchange(agent: int, nonce: int) -> SignedJob[tuple[Content, bytes]]:
+    """Count an upload once, and answer it: what it said, and the answer as MessagePack, in the newest protocol.
 
     The same upload again gets the same answer; another upload under the same sequence number is refused.
     """
 
-    def job(store: Store, fold: Fold) -> bytes:
+    def job(store: Store, fold: Fold, offer: Content | None) -> tuple[Content, bytes]:
+        assert offer is not None
         known = store.entry(agent, offer.sequence)
         entry = Entry(
             position=fold.position + 1,
@@ -29,15 +30,15 @@ def exchange(agent: int, offer: Offered, statistics: Statistics, nonce: int) -> 
             count=offer.count,
             clicks=offer.clicks,
             rounds=offer.rounds,
-            numbers=packed(statistics),
+            numbers=offer.numbers,
             nonce=nonce.to_bytes(8, "big"),
         )
         if known is not None:
-            return _again(store, known, entry)
-        download = fold.apply(entry, statistics)
-        answer = encoded(answer_of(download, offer.sequence, fold.group_agents(agent)), MSGPACK)
-        store.append(entry, answer)
-        return answer
+            return offer, said_again(_again(store, known, entry), fold.dimension)
+        download = fold.apply(entry)
+        answer = answer_of(download, offer.sequence, fold.group_agents(agent))
+        store.append(entry, encoded(answer, MSGPACK))
+        return offer, said(answer, fold.dimension)
 
     return job
 

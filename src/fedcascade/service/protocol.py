@@ -23,7 +23,7 @@ class Exchange:
     message_event: ClassVar = asyncio.Event()  # nobody waits for it
     __slots__ = ("body", "disconnected", "headers", "keep_alive", "response_complete")
 
-    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, headers: dict[str, str]) -> None:
         self.headers = headers
         self.body = b""
         self.disconnected = False
@@ -42,8 +42,9 @@ class ShortWay(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Decide which way a request goes."""
-        if self._is_plain():
-            self.cycle = Exchange(self.headers)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        if self._is_plain(headers):
+            self.cycle = Exchange(headers)
         else:
             super().on_headers_complete()
 
@@ -63,23 +64,21 @@ class ShortWay(HttpToolsProtocol):
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    def _is_plain(self) -> bool:
+    def _is_plain(self, headers: dict[str, str]) -> bool:
         """Whether this is an exchange whose length is known and allowed, behind no other request."""
         if self.url != TARGET or self.parser.get_method() != b"POST" or self.expect_100_continue:
             return False
         free = self.cycle is None or self.cycle.response_complete
         if not free or self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
             return False
-        named = dict(self.headers)
-        length = named.get(b"content-length", b"")
-        known = length.isdigit() and b"transfer-encoding" not in named and not self.parser.should_upgrade()
-        return known and int(length) <= self.service.body_bytes
+        length = headers.get("content-length", "")
+        known = length.isascii() and length.isdigit() and "transfer-encoding" not in headers
+        return known and not self.parser.should_upgrade() and int(length) <= self.service.body_bytes
 
     async def _exchange(self, cycle: Exchange) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in cycle.headers}
         try:
-            answer = await exchanges.exchanged(self.service, headers, cycle.body)
-            said = 200, {"content-type": wire.media_of(headers)}, answer
+            answer = await exchanges.exchanged(self.service, cycle.headers, cycle.body)
+            said = 200, {"content-type": wire.media_of(cycle.headers)}, answer
         except (Refused, TimeoutError) as error:
             status, more, problem = self.service.refusal(error, exchanges.PATH)
             said = status, {"content-type": wire.JSON, **more}, problem

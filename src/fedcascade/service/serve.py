@@ -162,6 +162,7 @@ def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) 
         say(f"serving {setup.policy.name} on {url}")
         gc.collect()
         gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
+        gc.set_threshold(20_000, 20, 20)  # they leave no cycles behind, so there is little to find
         if demo is not None:
             demo.begin(url, lambda: writer.submit(lambda store, _: store.placed(store.head())).result())
         Attended(config, app.state.service.watch).run(sockets=[listening])

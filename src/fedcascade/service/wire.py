@@ -21,6 +21,7 @@ from fedcascade.service.errors import Refused
 # Version 2 answers also say how many agents share the group. Agents of either version may talk to this server.
 PROTOCOLS = (1, 2)
 JSON, MSGPACK = "application/json", "application/msgpack"
+FIXMAP = 0x80  # the first half byte of a short map in MessagePack
 LARGEST_COUNT = 2**40
 LARGEST_DIMENSION = 512
 
@@ -95,6 +96,20 @@ class RawAnswer(_Answer, frozen=True, kw_only=True, omit_defaults=True):
 
     gram: msgspec.Raw
     moment: msgspec.Raw
+
+
+class KeptAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The same as a store keeps it: two of them fit into a page of SQLite."""
+
+    protocol: int
+    sequence: int
+    count: int
+    clicks: int
+    rounds: int
+    system_rounds: int
+    agents: int
+    group_agents: int
+    numbers: bytes
 
 
 class Enrolment(Message, frozen=True, kw_only=True):
@@ -229,15 +244,19 @@ def unpacked(numbers: bytes, counts: tuple[int, int, int], dimension: int) -> St
     return Statistics(square(values[:size], dimension), np.array(values[size:]), *counts)
 
 
-def offered(body: bytes, media: str, dimension: int) -> tuple[Offered, Statistics]:
+def offered(body: bytes, media: str, dimension: int) -> tuple[Offer, Statistics]:
     """An upload from its bytes, and what it carries."""
-    if media == MSGPACK:
-        raw = decoded(body, RawOffer, media)
-        gram, moment = floats.heard(raw.gram, _sizes(dimension)[0]), floats.heard(raw.moment, dimension)
-        if gram is not None and moment is not None:
-            return raw, Statistics(square(gram, dimension), moment, raw.count, raw.clicks, raw.rounds)
     offer = decoded(body, Offer, media)
     return offer, statistics_of(offer, dimension)
+
+
+def plainly_offered(body: bytes, dimension: int) -> tuple[RawOffer, bytes]:
+    """An upload in MessagePack whose numbers are all float64, and these; anything else is refused."""
+    raw = decoded(body, RawOffer, MSGPACK)
+    gram, moment = floats.heard(raw.gram, _sizes(dimension)[0]), floats.heard(raw.moment, dimension)
+    if gram is None or moment is None:
+        raise ValueError(f"gram and moment must hold the float64 of dimension {dimension}")
+    return raw, gram + moment
 
 
 def _sizes(dimension: int) -> tuple[int, int]:
@@ -269,21 +288,36 @@ def offer_of(upload: Upload, protocol: int = PROTOCOLS[-1]) -> Offer:
     )
 
 
-def answer_of(download: Download, sequence: int, group_agents: int) -> RawAnswer:
-    """A download as the newest version of the protocol says it."""
+def answer_of(download: Download, sequence: int, group_agents: int) -> KeptAnswer:
+    """A download, to be kept."""
     held = download.statistics
-    return RawAnswer(
-        protocol=PROTOCOLS[-1],
-        sequence=sequence,
-        gram=floats.said(triangle(held.gram)),
-        moment=floats.said(held.moment),
-        count=held.count,
-        clicks=held.clicks,
-        rounds=held.rounds,
-        system_rounds=download.rounds,
-        agents=download.agents,
-        group_agents=group_agents,
+    counts = held.count, held.clicks, held.rounds, download.rounds, download.agents, group_agents
+    return KeptAnswer(PROTOCOLS[-1], sequence, *counts, packed(held))
+
+
+def said(kept: KeptAnswer, dimension: int) -> bytes:
+    """An answer as MessagePack, in the newest version of the protocol."""
+    numbers, size = np.frombuffer(kept.numbers, "<f8"), _sizes(dimension)[0]
+    gram, moment = floats.said(numbers, size)
+    answer = RawAnswer(
+        protocol=kept.protocol,
+        sequence=kept.sequence,
+        gram=gram,
+        moment=moment,
+        count=kept.count,
+        clicks=kept.clicks,
+        rounds=kept.rounds,
+        system_rounds=kept.system_rounds,
+        agents=kept.agents,
+        group_agents=kept.group_agents,
     )
+    return encoded(answer, MSGPACK)
+
+
+def said_again(kept: bytes, dimension: int) -> bytes:
+    """The same from what a store has kept; earlier versions kept an answer as it was sent, which is a map."""
+    is_map = kept[0] & 0xF0 == FIXMAP
+    return kept if is_map else said(decoded(kept, KeptAnswer, MSGPACK), dimension)
 
 
 def in_protocol(answer: Answer, protocol: int) -> Answer:

@@ -16,32 +16,42 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
-from fedcascade.service.auth import forged
+from fedcascade.service.auth import Claim
 from fedcascade.service.errors import Refused, Unavailable
 from fedcascade.service.fold import Fold, caught_up
-from fedcascade.service.notary import Notary, Signed
+from fedcascade.service.notary import Content, Notary, Papers, Refusal, Verdict
 from fedcascade.service.scribe import Scribe
 from fedcascade.service.snapshot import frozen, parts
 from fedcascade.service.store import Store
 
 Result = TypeVar("Result")
 Job = Callable[[Store, Fold], Result]
+SignedJob = Callable[[Store, Fold, Content | None], Result]  # with the upload that was signed, if it is one
 Part = tuple[int, int, int, bytes]
 log = logging.getLogger("fedcascade.service")
-# A batch leaves half of those who wait to the next one, whose signatures are verified meanwhile; but it takes these.
-FEW = 16
+# A batch leaves half of those who wait to the next one, which is looked at meanwhile; but it takes these.
+FEW = 24
+# A snapshot holds all agents: it is worth writing when some uploads of each would have to be read otherwise.
+UPLOADS_PER_AGENT = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Waiting:
     """A job and who waits for it: a thread, or a task in an event loop."""
 
-    job: Job[Any]
+    job: Callable[..., Any]
     future: "Future[Any] | asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop | None = None
-    upload: tuple[int, int] | None = None
-    signed: Signed | None = None
-    admit: Callable[[], None] | None = None
+    papers: Papers | None = None
+    admit: Callable[[Claim], None] | None = None
+    upload: Content | None = None  # once it was read
+
+    def outcome(self, store: Store, fold: Fold) -> Any:
+        """Do the job; a refusal is an outcome too."""
+        try:
+            return self.job(store, fold) if self.papers is None else self.job(store, fold, self.upload)
+        except Refused as refusal:
+            return refusal
 
 
 class Writer:
@@ -85,25 +95,24 @@ class Writer:
         self._queue.put(Waiting(job, future))
         return future
 
-    async def do(
-        self,
-        job: Job[Result],
-        *,
-        upload: tuple[int, int] | None = None,
-        signed: Signed | None = None,
-        admit: Callable[[], None] | None = None,
-    ) -> Result:
-        """``submit`` for tasks: those of one transaction are woken together.
+    async def do(self, job: Job[Result]) -> Result:
+        """``submit`` for tasks: those of one transaction are woken together."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+        self._queue.put(Waiting(job, future, loop))
+        return await future
+
+    async def do_signed(self, papers: Papers, admit: Callable[[Claim], None], job: SignedJob[Result]) -> Result:
+        """``do``, if the signature holds and nothing else speaks against it.
 
         Args:
-            job: what to do.
-            upload: agent and number of the upload that the job will look for, to look for many at once.
-            signed: the signature that must hold for the job to take place.
+            papers: what the notary looks at.
             admit: what the writer's thread does after that and before the transaction; if it raises, there is no job.
+            job: what to do; with the upload, if the papers say that there is one.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(Waiting(job, future, loop, upload, signed, admit))
+        self._queue.put(Waiting(job, future, loop, papers, admit))
         return await future
 
     @property
@@ -122,12 +131,12 @@ class Writer:
         self._thread.join()
 
     def _loop(self) -> None:
-        """While one batch is written, the signatures of the next are verified."""
+        """While one batch is written, the notary looks at the next."""
         admitted: list[Waiting] = []
         last = False
         while not last:
             gathered, last = self._gather(wait=not admitted)
-            self._notary.ask([waiting.signed for waiting in gathered if waiting.signed is not None])
+            self._notary.ask([waiting.papers for waiting in gathered if waiting.papers is not None])
             self._write(admitted, idle=not gathered)
             admitted = self._admitted(gathered)
         self._write(admitted, idle=False)
@@ -160,7 +169,7 @@ class Writer:
     def _admitted(self, gathered: list[Waiting]) -> list[Waiting]:
         """Those who are who they say they are, and may speak now; the others are told."""
         verdicts = iter(self._notary.verdicts())
-        return [waiting for waiting in gathered if _admitted(waiting, waiting.signed is None or next(verdicts))]
+        return [waiting for waiting in gathered if waiting.papers is None or _admitted(waiting, next(verdicts))]
 
     def _run(self, batch: list[Waiting]) -> None:
         """A job that breaks must not break its neighbours: then each runs alone."""
@@ -178,8 +187,9 @@ class Writer:
             with store.transaction():
                 fold = self._fold = caught_up(store, self._policy, self._dimension, fold)
                 began = fold.position
-                store.look_up([waiting.upload for waiting in batch if waiting.upload is not None])
-                outcomes = [_outcome(waiting.job, store, fold) for waiting in batch]
+                claims = [waiting.papers.claimed for waiting in batch if waiting.papers and waiting.upload]
+                store.look_up([(claimed.agent, claimed.sequence) for claimed in claims])
+                outcomes = [waiting.outcome(store, fold) for waiting in batch]
                 self._scribe.write(store, fold, began)
                 self._snapshot(store, fold)
                 forgotten = store.last_forgotten()
@@ -232,7 +242,8 @@ class Writer:
         if store.last_forgotten() > self._snapshot_at:  # that took its own snapshot, and an older one must not return
             self._drop_snapshot()
             self._snapshot_at = fold.position
-        if not self._busy and fold.position - self._snapshot_at >= self._snapshot_every:
+        due = self._snapshot_at + max(self._snapshot_every, UPLOADS_PER_AGENT * len(fold.numbers))
+        if not self._busy and fold.position >= due:
             self._snapshot_at, self._whole = fold.position, store.last_snapshot()
             self._frozen = frozen(fold.state(), self._frozen)
             self._dumping = self._aside.submit(_parts, fold.position, self._frozen)
@@ -275,22 +286,19 @@ def _parts(position: int, state: dict[str, Any]) -> list[Part]:
     return [(position, part, len(bodies), body) for part, body in enumerate(bodies)]
 
 
-def _outcome(job: Job[Any], store: Store, fold: Fold) -> Any:
+def _admitted(waiting: Waiting, verdict: Verdict) -> bool:
+    """Who was not who they say is told so, and nothing else; their nonces are not used up."""
+    assert waiting.papers is not None
+    assert waiting.admit is not None
     try:
-        return job(store, fold)
-    except Refused as refusal:
-        return refusal
-
-
-def _admitted(waiting: Waiting, genuine: bool) -> bool:
-    try:
-        if not genuine:
-            raise forged()
-        if waiting.admit is not None:
-            waiting.admit()
+        if not isinstance(verdict, Refusal) or verdict.signed:
+            waiting.admit(waiting.papers.claimed)
+        if isinstance(verdict, Refusal):
+            raise Refused(verdict.status, verdict.reason, verdict.detail)
     except Exception as error:
         report([waiting], [error])
         return False
+    waiting.upload = verdict
     return True
 
 

@@ -7,9 +7,10 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.errors import Refused
 from fedcascade.service.fold import Fold, caught_up
+from fedcascade.service.notary import Content, content_of
 from fedcascade.service.operations import exchange, forget
 from fedcascade.service.store import Entry, Revoked, Store
-from fedcascade.service.wire import Offer, offer_of, packed
+from fedcascade.service.wire import offer_of, packed
 from fedcascade.service.writer import save_snapshot
 
 DIMENSION = 3
@@ -20,6 +21,13 @@ def unit(axis: int, dimension: int = DIMENSION) -> Statistics:
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
     return Statistics(gram, moment, 1, 1, 1)
+
+
+def unit_content(sequence: int, axis: int) -> Content:
+    """An upload of them, as a server reads it."""
+    statistics = unit(axis)
+    upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
+    return content_of(offer_of(upload), statistics)
 
 
 def entry(position: int, agent: int, sequence: int, axis: int = 0) -> Entry:
@@ -271,9 +279,4 @@ class StoreContract:
 
     def _exchange(self, store: Store, live: Fold, agent: int, sequence: int, axis: int) -> bytes:
         self._nonce += 1
-        statistics = unit(axis)
-        return exchange(agent, _offer(sequence, statistics), statistics, self._nonce)(store, live)
-
-
-def _offer(sequence: int, statistics: Statistics) -> Offer:
-    return offer_of(Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=statistics))
+        return exchange(agent, self._nonce)(store, live, unit_content(sequence, axis))[1]

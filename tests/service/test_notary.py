@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedcascade.service import auth, wire
+from fedcascade.learning.statistics import Statistics
+from fedcascade.service import auth, notary, wire
 from fedcascade.service.notary import Beside, Content, Notary, Papers, Refusal, Verdict, read, read_together
 
 from .helpers import unit_offer
@@ -85,6 +86,21 @@ def test_plain_uploads_are_read_together_as_each_alone() -> None:
     others = [papers(3, body=as_json, upload=wire.JSON), lie, papers(5, claimed=7)]
     assert read_together([others[0], good[0], *others[1:]]) == [None, read(good[0]), None, None]
     assert read_together(others) == [None, None, None]
+
+
+def test_a_request_that_breaks_the_reader_does_not_break_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(statistics: Statistics, dimension: int) -> None:
+        raise MemoryError(f"{statistics.count} in {dimension}")
+
+    monkeypatch.setattr(notary, "check_upload", broken)
+    body = wire.encoded(unit_offer(4, 0, 3), wire.JSON)
+    headers = auth.sign(KEYS[0], agent=7, method="POST", path=PATH, body=body, sequence=4, created=5, nonce=6)
+    whole = Papers(papers(0).key, "POST", PATH, auth.claim(headers), body, wire.JSON, 3)
+    assert summary(notary.verdicts([papers(0), whole, papers(2)])) == [
+        1,
+        (True, 500, "this request could not be read"),
+        3,
+    ]
 
 
 @pytest.mark.parametrize("after", ["before it is asked", "before it answers"])

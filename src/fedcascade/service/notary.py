@@ -6,9 +6,10 @@ knows, and threads would hand the interpreter to each other for every single one
 
 import base64
 import hmac
+import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -23,6 +24,7 @@ from fedcascade.service import auth, floats, wire
 from fedcascade.service.checks import check_upload, possible
 from fedcascade.service.errors import Refused
 
+log = logging.getLogger("fedcascade.service")
 LENGTH_BYTES = 4
 PIPE_BYTES = 1 << 20  # the most that Linux grants anyone: a large batch goes through at once
 
@@ -67,31 +69,27 @@ _said = msgspec.msgpack.Decoder(list[Verdict])
 
 def verdicts(batch: Sequence[Papers]) -> list[Verdict]:
     """What is to be said of requests; the upload of a stranger is not even read."""
-    said: list[Verdict] = [_signed(papers) for papers in batch]
+    said = [_judged(verify, papers, signed=False) for papers in batch]
     uploads = [place for place, papers in enumerate(batch) if papers.upload is not None and said[place] is None]
     plain = read_together([batch[place] for place in uploads])
     for place, content in zip(uploads, plain, strict=True):
-        said[place] = content or _read(batch[place])
+        said[place] = content or _judged(read, batch[place], signed=True)
     return said
 
 
-def _signed(papers: Papers) -> Refusal | None:
+def _judged(look: Callable[[Papers], Verdict], papers: Papers, *, signed: bool) -> Verdict:
+    """Whatever one of them brings, the others of its batch must not wait for ever."""
     try:
-        verify(papers)
+        return look(papers)
     except Refused as refusal:
-        return Refusal(False, refusal.status, refusal.reason, refusal.detail)
-    return None
-
-
-def _read(papers: Papers) -> Verdict:
-    try:
-        return read(papers)
-    except Refused as refusal:
-        return Refusal(True, refusal.status, refusal.reason, refusal.detail)
+        return Refusal(signed, refusal.status, refusal.reason, refusal.detail)
+    except Exception:
+        log.exception("a request cannot be judged")
+        return Refusal(signed, 500, "failed", "this request could not be read")
 
 
 def verify(papers: Papers) -> None:
-    """Refuse a request that its agent has not signed."""
+    """Refuse a request that its agent has not signed; there is nothing else to say of it."""
     claimed = papers.claimed
     if not hmac.compare_digest(claimed.digest.encode(), auth.content_digest(papers.body).encode()):
         raise auth.unauthorised("altered", "content-digest is not that of the body")
@@ -122,7 +120,7 @@ def read_together(batch: Sequence[Papers]) -> list[Content | None]:
     found: list[Content | None] = [None] * len(batch)
     plain: list[tuple[int, wire.RawOffer, bytes]] = []
     for place, papers in enumerate(batch):
-        with suppress(ValueError):
+        with suppress(Exception):  # whatever is wrong is found again, alone
             if papers.upload == wire.MSGPACK:
                 plain.append((place, *wire.plainly_offered(papers.body, papers.dimension)))
     if not plain:

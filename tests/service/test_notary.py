@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -132,3 +135,19 @@ def test_the_process_ends_with_its_server() -> None:
     process = notary._process
     notary.close()
     assert process.wait(10) == 0
+
+
+def test_the_process_ends_in_peace_when_its_server_is_killed() -> None:
+    """Its reader is gone before it answers: it says nothing on the server's terminal."""
+    command = [sys.executable, "-m", "fedcascade.service.notary"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.close()
+        body = msgspec.msgpack.encode(BATCH * 100)
+        process.stdin.write(len(body).to_bytes(notary.LENGTH_BYTES) + body)
+        process.stdin.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 0

@@ -7,6 +7,7 @@ knows, and threads would hand the interpreter to each other for every single one
 import base64
 import hmac
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -227,4 +228,7 @@ def answer(asked: IO[bytes], said: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    answer(sys.stdin.buffer, sys.stdout.buffer)
+    try:
+        answer(sys.stdin.buffer, sys.stdout.buffer)
+    except BrokenPipeError:  # the server was killed, and nothing that is left in the pipe can be said any more
+        os._exit(0)

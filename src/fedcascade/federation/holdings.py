@@ -30,10 +30,15 @@ def nearly_width(count: int) -> float:
 def add_up(
     gram: Matrix, moment: Vector, theta: Vector, more_gram: Matrix, more_moment: Vector, lambda_: float
 ) -> tuple[float, float]:
-    """Add to an agent's sums and estimate its theta anew; the length of that, and ln det(lambda I + gram)."""
+    """Add to an agent's sums and estimate its theta anew; the length of that, and ln det(lambda I + gram).
+
+    Sums that are not sound have no determinant.
+    """
     gram += more_gram
     moment += more_moment
     found, _, log_det = linear.regression(gram, moment, lambda_)
+    if not linear.is_sound(gram, moment):
+        log_det = math.nan
     square = 0.0
     for k in range(theta.size):
         theta[k] = found[k]
@@ -80,7 +85,7 @@ class Holdings:
         """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser anew."""
         sums = self.gram[agent], self.moment[agent], self.theta[agent]
         self.length[agent], log_det = add_up(*sums, statistics.gram, statistics.moment, self.lambda_)
-        require(math.isfinite(log_det), "the sum of an agent's uploads must be finite and positive semi-definite")
+        require(math.isfinite(log_det), "gram and moment must be finite, and gram symmetric and positive semi-definite")
         self.count[agent] += statistics.count
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds

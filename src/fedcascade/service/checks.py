@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.compiled import compiled
+from fedcascade.compiled import bare, compiled
 from fedcascade.federation.agent import LARGEST_SQUARE
 from fedcascade.learning import linear
 from fedcascade.learning.statistics import Statistics
@@ -20,6 +20,18 @@ from fedcascade.learning.statistics import Statistics
 # Sums of n products in float64 err by less than n 2^-53 of the trace; e is far above that.
 SHIFT = 1e-8
 SLACK = 1e-6
+
+
+@bare
+def most_trace(count: int) -> float:
+    """The largest trace of the gram of so many items."""
+    return float(count * LARGEST_SQUARE * (1 + SLACK))
+
+
+@bare
+def most_leverage(clicks: int) -> float:
+    """The largest leverage of so many clicks."""
+    return float(clicks * (1 + SLACK) + SLACK)
 
 
 @compiled
@@ -57,10 +69,10 @@ def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks:
         return False
     trace, log_det, leverage = examined(gram, moment)
     return bool(
-        trace <= count * LARGEST_SQUARE * (1 + SLACK)
+        trace <= most_trace(count)
         and np.isfinite(log_det)
         and np.isfinite(leverage)
-        and leverage <= clicks * (1 + SLACK) + SLACK
+        and leverage <= most_leverage(clicks)
     )
 
 
@@ -72,9 +84,9 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
         raise ValueError(f"counts must satisfy clicks <= rounds <= count, got {clicks}, {rounds}, {count}")
     require(rounds > 0, "an upload must hold at least one round")
     trace, log_det, leverage = examined(statistics.gram, statistics.moment)
-    if not trace <= count * LARGEST_SQUARE * (1 + SLACK):
+    if not trace <= most_trace(count):
         raise ValueError(f"the trace of gram must be at most the count ({count}), got {trace:.6g}")
     require(math.isfinite(log_det), "gram must be positive semi-definite")
-    if not (math.isfinite(leverage) and leverage <= clicks * (1 + SLACK) + SLACK):
+    if not (math.isfinite(leverage) and leverage <= most_leverage(clicks)):
         wanted = f"moment^T gram^+ moment <= clicks ({clicks})"
         raise ValueError(f"moment must lie in the range of gram with {wanted}, got {leverage:.6g}")

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.compiled import bare, compiled
-from fedcascade.federation.grouping import Components
+from fedcascade.federation.grouping import CERTAIN, Components, squared_distance
 from fedcascade.federation.holdings import Holdings, confidence_width, nearly_width
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation import kernels
 from fedcascade.simulation.filters import Scratch, load, make_scratch
 from fedcascade.simulation.kernels import BETA, Fleet, Rules, Window, World
 from fedcascade.simulation.turns import ridge_into
-
-NEARLY = 1.0 - 1e-9  # the last bits of the comparison are the server's own
 
 
 class Sums(NamedTuple):
@@ -135,11 +133,8 @@ def _may_differ(graph: Graph, user: int) -> bool:
     own = nearly_width(graph.held.counts[user, 0])
     for other in range(graph.labels.size):
         if graph.edges[user, other]:
-            square = 0.0
-            for k in range(graph.theta.shape[1]):
-                difference = graph.theta[user, k] - graph.theta[other, k]
-                square += difference * difference
+            square = squared_distance(graph.theta[user], graph.theta[other])
             bound = graph.alpha_d * (own + nearly_width(graph.held.counts[other, 0]))
-            if np.sqrt(square) > NEARLY * bound:
+            if np.sqrt(square) > CERTAIN * bound:
                 return True
     return False

@@ -1,7 +1,7 @@
 """Full Traces of every policy as hashes, and an upload log with the state it leads to: what no redesign may change.
 
-``python tests/simulation/record_traces.py`` writes the assets that ``test_recorded_traces.py`` compares with. Run it only
-when a change of the numbers is meant, and say so in the changelog.
+``python tests/simulation/record_traces.py`` writes the assets that ``test_recorded_traces.py`` compares with. Run it
+only when a change of the numbers is meant, and say so in the changelog.
 """
 
 import hashlib

@@ -25,8 +25,8 @@ from rich.table import Table
 
 from fedcascade import POLICIES, Synthetic, simulate
 from fedcascade.federation.decisions import LastDownload
-from fedcascade.federation.evidence import Evidence, EvidenceGroups, evidence
-from fedcascade.federation.grouping import Groups, KnownClusters
+from fedcascade.federation.grouping.evidence import Evidence, EvidenceGroups, evidence
+from fedcascade.federation.grouping.partition import Groups, KnownClusters
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import Constant, Problem

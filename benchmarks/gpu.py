@@ -26,15 +26,16 @@ from fedcascade.environments.matrices import Triplets, generated_ratings, triple
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.decisions import LastDownload
-from fedcascade.federation.grouping import Everyone
+from fedcascade.federation.grouping.partition import Everyone
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation import cuda, exact
-from fedcascade.simulation.cuda_device import check_device
-from fedcascade.simulation.cuda_runs import Run
-from fedcascade.simulation.desk import Desk
-from fedcascade.simulation.stage import Case
+from fedcascade.simulation.cuda import engine as cuda
+from fedcascade.simulation.cuda.device import check_device
+from fedcascade.simulation.cuda.runs import Run
+from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.exact.driver import Desk
+from fedcascade.simulation.scenario import Case
 from fedcascade.simulation.trace import Trace
 
 FIVE = ("fedc3ucb-h", "force-comm", "no-auxiliary", "fedlinucb", "fedind")

@@ -26,7 +26,7 @@ import numpy as np
 import uvloop
 
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.service import wire
+from fedcascade.service.protocol import wire
 from service import Connection, Load, cpu_seconds, enrolled, observed, server
 
 PAGES = 8
@@ -168,7 +168,7 @@ def loader(port: int, seconds: float, rate: float, sent: int) -> None:
     """The load of ``responsive``, in a process of its own, since Playwright needs this one."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from fedcascade.service.client import Client
+    from fedcascade.service.agent.client import Client
 
     keys = json.load(sys.stdin)
     agents = [Client(None, Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key)), agent) for agent, key in keys]

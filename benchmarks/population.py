@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.evidence import Evidence, EvidenceGroups, evidence
+from fedcascade.federation.grouping.evidence import Evidence, EvidenceGroups, evidence
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.triggers import Occasion, Trigger

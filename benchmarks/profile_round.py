@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcascade import Synthetic, TopK, policy
-from fedcascade.compiled import bare
-from fedcascade.environments import streams
-from fedcascade.simulation import exact, filters, kernels, lists
-from fedcascade.simulation.stage import set_stage
+from fedcascade.numerics import streams
+from fedcascade.numerics.jit import bare
+from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.exact import kernels, ranking, screening
+from fedcascade.simulation.scenario import set_stage
 
 ROUNDS, TURNS = 4_096, 25
 WARM_UP = 75 * ROUNDS  # when groups have settled, and most scores are below 1
@@ -56,7 +57,7 @@ def filtered(world, rules, first, scratch, beta, margin):
     columns = scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        filters.filter_items(world.most_items, rules.length, beta, margin, scratch)
+        screening.filter_items(world.most_items, rules.length, beta, margin, scratch)
 
 
 @bare
@@ -65,8 +66,8 @@ def chosen(world, rules, one, first, scratch, margin):
     beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        filters.filter_items(world.most_items, rules.length, beta, margin, scratch)
-        lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
+        screening.filter_items(world.most_items, rules.length, beta, margin, scratch)
+        ranking.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
 
 
 @bare
@@ -75,9 +76,9 @@ def judged(world, rules, one, theta, first, scratch, margin):
     beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        filters.filter_items(world.most_items, rules.length, beta, margin, scratch)
-        lists.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
-        lists.best_reward(theta, world.most_items, rules.length, scratch)
+        screening.filter_items(world.most_items, rules.length, beta, margin, scratch)
+        ranking.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
+        ranking.best_reward(theta, world.most_items, rules.length, scratch)
 
 
 @bare
@@ -122,7 +123,7 @@ def loops(engine: exact.Engine, first: int) -> dict[str, Callable[[], object]]:
     agent = first // ROUNDS % engine.environment.users  # another one in every turn: they do not all decide as easily
     one, theta = kernels.one_of(engine.fleet, agent), world.thetas[agent]
     one = kernels.Fleet(*(array.copy() for array in one))
-    scratch = filters.make_scratch(theta.size, world.most_items, rules.length)
+    scratch = screening.make_scratch(theta.size, world.most_items, rules.length)
     scratch.true_theta[: theta.size] = theta
     margin = kernels._prepare(rules, one, scratch)
     window = engine._window(first, np.zeros(ROUNDS, np.int64))

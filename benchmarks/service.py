@@ -29,13 +29,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service import operations, wire
-from fedcascade.service.client import Client
-from fedcascade.service.exchanges import PATH
-from fedcascade.service.fold import caught_up
-from fedcascade.service.notary import content_of
-from fedcascade.service.store import open_store
-from fedcascade.service.writer import save_snapshot
+from fedcascade.service.agent.client import Client
+from fedcascade.service.protocol import wire
+from fedcascade.service.server import operations
+from fedcascade.service.server.exchanges import PATH
+from fedcascade.service.server.state import caught_up
+from fedcascade.service.server.verifier import content_of
+from fedcascade.service.server.writer import save_snapshot
+from fedcascade.service.store.contract import open_store
 
 DIMENSION = 20
 POLICY = POLICIES["fedc3ucb-h"]

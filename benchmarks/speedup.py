@@ -8,11 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedcascade.experiments.paper import TEN
+from fedcascade.experiments.builtin_plans import shipped
+from fedcascade.experiments.paper_claims import TEN
 from fedcascade.experiments.plan import changed
 from fedcascade.experiments.runner import execute
 from fedcascade.experiments.schedulers import cores, local
-from fedcascade.experiments.shipped import shipped
 
 ROUNDS, SEEDS = 500_000, range(2)  # half the length of a run in the paper; shorter ones measure the start
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedcascade.compiled import compiled, fma, take_number
+from fedcascade.numerics.jit import compiled, fma, take_number
 
 SINGLES = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)
 HALFWAY = 1.0 + 2.0**-12  # its square is 1 + 2^-11 + 2^-24, halfway between two float32

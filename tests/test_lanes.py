@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedcascade import lanes
-from fedcascade.compiled import bare, compiled
+from fedcascade.numerics import simd
+from fedcascade.numerics.jit import bare, compiled
 
 ROWS = st.lists(st.floats(-100, 100, width=32), min_size=64, max_size=64)
 Row = NDArray[np.float32]
@@ -15,32 +15,32 @@ Row = NDArray[np.float32]
 
 @bare
 def products(row: Row, out: Row) -> None:
-    total = lanes.add_product(lanes.load(row, 3), lanes.spread(row, 5), lanes.load(row, 30))
-    lanes.store(out, 0, lanes.add(total, lanes.fill(np.float32(0.5))))
+    total = simd.add_product(simd.load(row, 3), simd.spread(row, 5), simd.load(row, 30))
+    simd.store(out, 0, simd.add(total, simd.fill(np.float32(0.5))))
 
 
 @bare
 def choices(row: Row, count: int, number: np.float32, out: Row) -> None:
-    lanes.store(out, 0, lanes.larger(lanes.load(row, 0), lanes.load(row, 16)))
-    lanes.store(out, 16, lanes.first(lanes.load(row, 0), count))
-    lanes.store(out, 32, lanes.below(lanes.load(row, 0), number))
-    lanes.store(out, 48, lanes.root(lanes.load(row, 0)))
+    simd.store(out, 0, simd.larger(simd.load(row, 0), simd.load(row, 16)))
+    simd.store(out, 16, simd.first(simd.load(row, 0), count))
+    simd.store(out, 32, simd.below(simd.load(row, 0), number))
+    simd.store(out, 48, simd.root(simd.load(row, 0)))
 
 
 @bare
 def facts(row: Row, number: np.float32) -> tuple[float, int, np.uint64]:
-    head = lanes.load(row, 0)
-    return lanes.highest(head), lanes.how_many(head, number), lanes.reaching(row, 0, number)
+    head = simd.load(row, 0)
+    return simd.highest(head), simd.how_many(head, number), simd.reaching(row, 0, number)
 
 
 @bare
 def lowest(bits: np.uint64) -> int:
-    return lanes.lowest(bits)
+    return simd.lowest(bits)
 
 
 @compiled
 def beginning(count: int) -> int:
-    part = lanes.lined_up(np.empty(count + 16, np.float32))
+    part = simd.lined_up(np.empty(count + 16, np.float32))
     return part.ctypes.data % 64 + 1000 * part.size
 
 

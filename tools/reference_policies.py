@@ -110,12 +110,12 @@ those of the paper's Table 2; they are claims of the respective papers, not meas
 
 COUNTING = """## What counts as an exchange
 
-- An upload with its answer is one exchange (`fedcascade.federation.answers:Asker`), and so is a request with the upload
-  that follows it (`fedcascade.federation.answers:OnArrival`).
-- A push counts by itself, and so does the upload that set it off (`fedcascade.federation.answers:Lagging`).
+- An upload with its answer is one exchange (`fedcascade.federation.replies:Asker`), and so is a request with the upload
+  that follows it (`fedcascade.federation.replies:OnArrival`).
+- A push counts by itself, and so does the upload that set it off (`fedcascade.federation.replies:Lagging`).
 - A synchronisation counts twice for every agent, for its upload and its download
-  (`fedcascade.federation.answers:Everybody`).
-- One learner that serves everybody has nobody to speak with (`fedcascade.federation.answers:OneLearner`).
+  (`fedcascade.federation.replies:Everybody`).
+- One learner that serves everybody has nobody to speak with (`fedcascade.federation.replies:OneLearner`).
 
 The ledger has a line for each, with the bytes that really travelled, and its cause: `determinant`, `auxiliary`,
 `forced`, `push` or `synchronisation`. With `--json` the first three are always there, the others where they occur.

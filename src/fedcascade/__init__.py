@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import POLICIES, Policy, policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
-    from fedcascade.service.remote import connect, connect_async  # noqa: F401
+    from fedcascade.service.agent.remote import connect, connect_async  # noqa: F401
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
@@ -29,8 +29,8 @@ _HOME = {
     "Synthetic": "environments.synthetic",
     "TopK": "learning.oracles",
     "Trace": "simulation.trace",
-    "connect": "service.remote",
-    "connect_async": "service.remote",
+    "connect": "service.agent.remote",
+    "connect_async": "service.agent.remote",
     "policy": "federation.policies",
     "simulate": "simulation.engines",
 }

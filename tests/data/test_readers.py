@@ -13,7 +13,8 @@ from fedcascade import POLICIES
 from fedcascade.data import Columns, json_lines, ratings_from_file, read_ratings
 from fedcascade.environments.ratings import Ratings, Triplets
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation import exact, reference
+from fedcascade.simulation import reference
+from fedcascade.simulation.exact import engine as exact
 from fedcascade.testing import check_environment
 
 Rated = list[tuple[str, str, float]]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import linalg, stats
 
-from fedcascade.environments import streams
 from fedcascade.environments.clustered import lift
 from fedcascade.environments.matrices import vectors
 from fedcascade.environments.ratings import Ratings, generated_ratings
+from fedcascade.numerics import streams
 from fedcascade.testing import check_environment
 
 MATRIX = generated_ratings(150, 120, seed=2)

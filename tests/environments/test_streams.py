@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedcascade.environments import streams
+from fedcascade.numerics import streams
 
 SEEDS = st.integers(0, 2**64 - 1)
 ROUNDS = st.integers(0, 2**56 - 1)

@@ -8,17 +8,18 @@ import pytest
 
 from fedcascade.cli import main
 from fedcascade.cli.experiments import conclude
-from fedcascade.experiments import beyond, beyond_report
-from fedcascade.experiments.beyond import ALONE, BARS, KNOWN, OURS, PAPERS, ROUNDS, Finding, judged, label
+from fedcascade.experiments import beyond_bars
+from fedcascade.experiments.beyond_bars import ALONE, BARS, KNOWN, OURS, PAPERS, ROUNDS, Finding, judged, label
+from fedcascade.experiments.builtin_plans import shipped
+from fedcascade.experiments.environments import RatingsWorld
+from fedcascade.experiments.intervals import Spread
 from fedcascade.experiments.jobs import runs_of
 from fedcascade.experiments.plan import Plan, changed, systems_in
+from fedcascade.experiments.reports import beyond_report
+from fedcascade.experiments.reports.trade_off import Point, trade_off
 from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute
 from fedcascade.experiments.schedulers import local
-from fedcascade.experiments.shipped import shipped
-from fedcascade.experiments.spread import Spread
-from fedcascade.experiments.trade_off import Point, trade_off
-from fedcascade.experiments.worlds import RatingsWorld
 
 from .test_report import read
 
@@ -51,7 +52,7 @@ def find(found: list[Finding], environment: str, quantity: str, *against: str) -
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return shipped(beyond.PLAN)
+    return shipped(beyond_bars.PLAN)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def folder(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_plan_is_the_setting_of_the_bars(plan: Plan) -> None:
     assert (plan.rounds, plan.list_length, plan.seeds) == (ROUNDS, 4, (0, 1, 2, 3, 4))
-    assert plan.rounds // plan.checkpoints == beyond.EARLY
+    assert plan.rounds // plan.checkpoints == beyond_bars.EARLY
     for place in plan.environments:
         assert (place.world.users, place.world.items) == (40, 200)
         assert place.world.dimension == (40 if place.name == "Gaussian, J = 40" else 20)
@@ -76,23 +77,23 @@ def test_the_plan_is_the_setting_of_the_bars(plan: Plan) -> None:
 
 
 def test_every_bar_has_its_runs(plan: Plan) -> None:
-    assert beyond.is_beyond(made_up(plan))
-    for environment, beta in {setting for bar in BARS for setting in beyond.settings(bar)}:
-        assert label(OURS, beta) in [system.label for system in beyond.alike(plan, environment, beta)]
+    assert beyond_bars.is_beyond(made_up(plan))
+    for environment, beta in {setting for bar in BARS for setting in beyond_bars.settings(bar)}:
+        assert label(OURS, beta) in [system.label for system in beyond_bars.alike(plan, environment, beta)]
     judged_here = {environment for bar in BARS for environment in bar.environments}
     assert {place.name for place in plan.environments} - judged_here == {"lifted, drift"}
 
 
 def test_results_of_other_plans_are_not_judged(plan: Plan, small_results: Results) -> None:
-    assert not beyond.is_beyond(small_results)
+    assert not beyond_bars.is_beyond(small_results)
     results = made_up(plan)
     lacking = results.runs.filter(pl.col("system") != label(KNOWN, BETA))
-    assert not beyond.is_beyond(Results(Path(), {}, [plan], lacking, results.curves))
+    assert not beyond_bars.is_beyond(Results(Path(), {}, [plan], lacking, results.curves))
 
 
 def test_a_ratio_is_that_of_means_with_an_interval_by_paired_runs(plan: Plan) -> None:
     results = made_up(plan)
-    one = find(beyond.findings(results), TEN, "regret", ALONE, PAPERS)
+    one = find(beyond_bars.findings(results), TEN, "regret", ALONE, PAPERS)
     own = results.runs.filter(pl.col("environment") == TEN).sort("seed")
     ours, theirs = (own.filter(pl.col("system") == label(name, BETA))["regret"].to_numpy() for name in (OURS, ALONE))
     assert one.other == ALONE
@@ -104,7 +105,7 @@ def test_a_ratio_is_that_of_means_with_an_interval_by_paired_runs(plan: Plan) ->
 
 
 def test_bars_go_either_way(plan: Plan) -> None:
-    found = beyond.findings(made_up(plan))
+    found = beyond_bars.findings(made_up(plan))
     assert find(found, TEN, "regret", KNOWN).verdict == "met"  # 60 / 40 <= 1.7
     assert find(found, TEN, "exchanges", PAPERS).verdict == "met"
     assert find(found, TEN, "clustering error").verdict == "met"
@@ -114,16 +115,16 @@ def test_bars_go_either_way(plan: Plan) -> None:
     }  # 60 / 40, about 1.5
     results = made_up(plan)
     wrong = results.curves.with_columns(clustering_error=pl.lit(0.025))
-    judged_again = beyond.findings(Results(Path(), {}, [plan], results.runs, wrong))
+    judged_again = beyond_bars.findings(Results(Path(), {}, [plan], results.runs, wrong))
     assert find(judged_again, TEN, "clustering error").verdict == "not met"
 
 
 def test_the_worst_checkpoint_decides(plan: Plan) -> None:
-    late = find(beyond.findings(made_up(plan, worse_at=10_000)), TEN, "early regret", ALONE)
+    late = find(beyond_bars.findings(made_up(plan, worse_at=10_000)), TEN, "early regret", ALONE)
     assert (late.worst, late.verdict) == (10_000, "not met")
     assert late.measured.mean == pytest.approx(1.5, abs=0.05)
     assert "at 10,000" in beyond_report.measured(late)
-    before = find(beyond.findings(made_up(plan, worse_at=1_000)), TEN, "early regret", ALONE)
+    before = find(beyond_bars.findings(made_up(plan, worse_at=1_000)), TEN, "early regret", ALONE)
     assert (before.worst != 1_000, before.verdict) == (True, "met")
 
 
@@ -143,7 +144,7 @@ def test_verdicts(mean: float, half: float, verdict: str) -> None:
 
 
 def test_shorter_runs_are_not_judged(plan: Plan) -> None:
-    found = beyond.findings(made_up(changed(plan, rounds=2_000)))
+    found = beyond_bars.findings(made_up(changed(plan, rounds=2_000)))
     assert {one.verdict for one in found} == {"not judged"}
     assert "early regret" not in {one.bar.quantity for one in found}
 
@@ -156,9 +157,9 @@ def test_the_page_has_every_figure_and_needs_nothing_else(
     assert "bars | measured" in shown
     assert shown.endswith(f"report: {folder / 'report.html'}\n")
     found, text = read(folder / "report.html"), (folder / "report.html").read_text(encoding="utf-8")
-    settings = [(place.name, beta) for place in plan.environments for beta in beyond.betas(plan, place.name)]
+    settings = [(place.name, beta) for place in plan.environments for beta in beyond_bars.betas(plan, place.name)]
     placed = [setting for setting in settings if len(beyond_report.quantities(setting[0])) == 2]
-    assert found.drawings == len(settings) + len(placed) + len(beyond.TRADE_OFFS)
+    assert found.drawings == len(settings) + len(placed) + len(beyond_bars.TRADE_OFFS)
     assert len(list((folder / "figures").glob("*.svg"))) == found.drawings
     assert found.found == []
     for words in ("not judged", "generated ones", "alpha_c = 40", "async-linucb", "drift = 150000"):

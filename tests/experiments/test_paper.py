@@ -6,14 +6,14 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedcascade.experiments import paper
-from fedcascade.experiments.paper import AUXILIARY, OURS, PLANS, RATINGS, TEN, judged, near
+from fedcascade.experiments import paper_claims
+from fedcascade.experiments.environments import RatingsWorld, SyntheticWorld
+from fedcascade.experiments.intervals import Spread
+from fedcascade.experiments.paper_claims import AUXILIARY, OURS, PLANS, RATINGS, TEN, judged, near
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.results import Results
-from fedcascade.experiments.spread import Spread
-from fedcascade.experiments.worlds import RatingsWorld, SyntheticWorld
 
-SYSTEMS = tuple(paper.NAMES)
+SYSTEMS = tuple(paper_claims.NAMES)
 
 
 def made_up(plans: list[Plan]) -> Results:
@@ -35,7 +35,7 @@ def made_up(plans: list[Plan]) -> Results:
 
 
 def test_the_plans_are_the_papers_setting_with_the_constants_that_reproduce_it() -> None:
-    for plan in paper.plans():
+    for plan in paper_claims.plans():
         assert (plan.rounds, plan.list_length) == (1_000_000, 4)
         assert len(plan.seeds) == (10 if plan.name == AUXILIARY else 3)
         world = plan.environments[0].world
@@ -49,23 +49,23 @@ def test_the_plans_are_the_papers_setting_with_the_constants_that_reproduce_it()
             assert system.constants["beta"] == 10.5
             assert system.constants.get("alpha_c", 1.0) == 1.0
             assert system.constants.get("alpha_d", 7.0) == 7.0
-    assert [plan.environments[0].world.clusters for plan in paper.plans()] == [5, 10, 10, 10]
+    assert [plan.environments[0].world.clusters for plan in paper_claims.plans()] == [5, 10, 10, 10]
 
 
 def test_quick_plans_are_shorter_and_a_file_replaces_generated_ratings(tmp_path: Path) -> None:
-    quick = paper.plans(quick=True, ratings=tmp_path / "ratings.csv")
+    quick = paper_claims.plans(quick=True, ratings=tmp_path / "ratings.csv")
     assert {(plan.rounds, plan.seeds) for plan in quick} == {(300_000, (0, 1))}
     world = quick[PLANS.index(RATINGS)].environments[0].world
     assert isinstance(world, RatingsWorld)
     assert world.file == str(tmp_path / "ratings.csv")
-    assert [len(plan.seeds) for plan in paper.plans(runs=12)] == [12, 12, 12, 12]
+    assert [len(plan.seeds) for plan in paper_claims.plans(runs=12)] == [12, 12, 12, 12]
     with pytest.raises(ValueError, match="runs"):
-        paper.plans(runs=0)
+        paper_claims.plans(runs=0)
 
 
 def test_percentages_are_those_of_paired_runs() -> None:
-    results = made_up(paper.plans())
-    found = {(claim.place, claim.text): claim for claim in paper.claims(results)}
+    results = made_up(paper_claims.plans())
+    found = {(claim.place, claim.text): claim for claim in paper_claims.claims(results)}
     claim = found["J = 10", "FedC3UCB-H: less regret than FedLinUCB"]
     own = results.runs.filter(pl.col("experiment") == TEN)
     ours, theirs = (
@@ -79,16 +79,16 @@ def test_percentages_are_those_of_paired_runs() -> None:
 
 
 def test_clustering_claims_compare_when_users_are_placed() -> None:
-    later, sooner = (claim for claim in paper.claims(made_up(paper.plans())) if claim.unit == "rounds")
+    later, sooner = (claim for claim in paper_claims.claims(made_up(paper_claims.plans())) if claim.unit == "rounds")
     assert (later.ours.mean, later.verdict) == (10, "holds")
     assert (sooner.ours.mean, sooner.verdict) == (10, "holds")
 
 
 def test_quick_runs_are_not_judged_by_size() -> None:
-    for claim in paper.claims(made_up(paper.plans(quick=True))):
+    for claim in paper_claims.claims(made_up(paper_claims.plans(quick=True))):
         if claim.unit == "exchanges":
             assert claim.verdict == "not judged"
-    full = [claim for claim in paper.claims(made_up(paper.plans())) if claim.unit == "exchanges"]
+    full = [claim for claim in paper_claims.claims(made_up(paper_claims.plans())) if claim.unit == "exchanges"]
     assert len(full) == 12
     assert "not judged" not in {claim.verdict for claim in full}
 
@@ -123,6 +123,6 @@ def test_verdicts_on_counts(mean: float, half: float, verdict: str) -> None:
 
 
 def test_results_of_other_plans_are_not_the_papers(small_results: Results) -> None:
-    assert not paper.is_paper(small_results)
-    assert paper.is_paper(made_up(paper.plans(quick=True)))
-    assert not paper.is_full(made_up(paper.plans(quick=True)))
+    assert not paper_claims.is_paper(small_results)
+    assert paper_claims.is_paper(made_up(paper_claims.plans(quick=True)))
+    assert not paper_claims.is_full(made_up(paper_claims.plans(quick=True)))

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from fedcascade.cli.experiments import SHIPPED
+from fedcascade.experiments.builtin_plans import find_plan, names, shipped, takes_ratings, with_ratings
+from fedcascade.experiments.environments import RatingsWorld, SyntheticWorld
 from fedcascade.experiments.jobs import runs_of
-from fedcascade.experiments.locate import line_of
 from fedcascade.experiments.plan import Plan, changed, load_plan, read_plan, systems_in
-from fedcascade.experiments.shipped import find_plan, names, shipped, takes_ratings, with_ratings
-from fedcascade.experiments.worlds import RatingsWorld, SyntheticWorld
+from fedcascade.experiments.toml_lines import line_of
 from fedcascade.federation.policies import POLICIES
 
 GOOD = """\

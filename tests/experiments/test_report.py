@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedcascade.experiments import figures, page, paper, paper_report, report
+from fedcascade.experiments import paper_claims
 from fedcascade.experiments.plan import changed
+from fedcascade.experiments.reports import figures, html, paper_report, summary
 from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute
 from fedcascade.experiments.schedulers import local
@@ -47,13 +48,15 @@ def read(path: Path) -> References:
 def paper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper's evaluation in 300 rounds a run."""
     folder = tmp_path_factory.mktemp("paper")
-    execute([changed(plan, rounds=300) for plan in paper.plans(quick=True)], folder, local(workers=2), lambda _: None)
+    execute(
+        [changed(plan, rounds=300) for plan in paper_claims.plans(quick=True)], folder, local(workers=2), lambda _: None
+    )
     paper_report.write_report(read_results(folder))
     return folder
 
 
 def test_any_results_folder_has_a_report(small_results: Results) -> None:
-    path = report.write_report(small_results)
+    path = summary.write_report(small_results)
     found = read(path)
     assert found.drawings == 3
     assert found.found == []
@@ -64,16 +67,16 @@ def test_any_results_folder_has_a_report(small_results: Results) -> None:
 
 
 def test_the_numbers_of_the_table_are_those_of_the_runs(small_results: Results) -> None:
-    for line in report.summary(small_results):
+    for line in summary.summary(small_results):
         own = small_results.runs.filter(pl.col("system") == line.system)["regret"].to_numpy()
         assert line.regret.mean == pytest.approx(own.mean())
         assert line.regret.deviation == pytest.approx(own.std(ddof=1))
-        assert report.plus_minus(line.regret) in report.write_report(small_results).read_text()
+        assert summary.plus_minus(line.regret) in summary.write_report(small_results).read_text()
 
 
 def test_the_same_results_give_the_same_files(small_results: Results) -> None:
     def files() -> dict[Path, bytes]:
-        report.write_report(small_results)
+        summary.write_report(small_results)
         return {path: path.read_bytes() for path in sorted((small_results.folder / "figures").iterdir())}
 
     assert files() == files()
@@ -103,14 +106,14 @@ def test_the_paper_report_is_whole_and_needs_nothing_else(paper_folder: Path) ->
 
 def test_the_paper_report_names_a_given_file(paper_folder: Path) -> None:
     results = read_results(paper_folder)
-    plans = paper.plans(quick=True, ratings=Path("ratings.csv"))
+    plans = paper_claims.plans(quick=True, ratings=Path("ratings.csv"))
     named = Results(results.folder, results.manifest, plans, results.runs, results.curves)
     assert "ratings file ratings.csv" in paper_report.ratings_note(named)
 
 
 def test_text_is_escaped() -> None:
-    assert page.table(("<b>",), [("a & b",)]).count("&lt;b&gt;") == 1
-    assert "a &amp; b" in page.table(("x",), [("a & b",)])
+    assert html.table(("<b>",), [("a & b",)]).count("&lt;b&gt;") == 1
+    assert "a &amp; b" in html.table(("x",), [("a & b",)])
 
 
 FLAGS = (

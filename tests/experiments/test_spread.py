@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedcascade.experiments.spread import spread
+from fedcascade.experiments.intervals import spread
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 31])

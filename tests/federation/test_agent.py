@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedcascade.federation.agent import Agent, Shown
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping import Alone
+from fedcascade.federation.grouping.partition import Alone
 from fedcascade.federation.messages import Cause, Download
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
-from fedcascade.federation.grouping import HeterogeneityGraph
+from fedcascade.federation.grouping.partition import HeterogeneityGraph
+from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
 

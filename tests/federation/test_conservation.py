@@ -6,11 +6,11 @@ import pytest
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.grouping import Everyone
-from fedcascade.federation.phases import Phases
+from fedcascade.federation.delivery import exchange, greet
+from fedcascade.federation.grouping.partition import Everyone
+from fedcascade.federation.grouping.phases import Phases
 from fedcascade.federation.policies import POLICIES, Order, Policy
 from fedcascade.federation.server import Server
-from fedcascade.federation.transport import exchange, greet
 from fedcascade.learning.cascade import first_click
 from fedcascade.learning.confidence import Problem
 from fedcascade.learning.oracles import TopK

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from fedcascade.federation.evidence import Evidence, evidence
-from fedcascade.federation.grouping import Groups
+from fedcascade.federation.grouping.evidence import Evidence, evidence
+from fedcascade.federation.grouping.partition import Groups
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping import (
+from fedcascade.federation.grouping.partition import (
     Alone,
     Everyone,
     Grouping,

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.evidence import Evidence
-from fedcascade.federation.grouping import Alone, Everyone, HeterogeneityGraph, KnownClusters
-from fedcascade.federation.phases import SplitAndMerge
+from fedcascade.federation.grouping.evidence import Evidence
+from fedcascade.federation.grouping.partition import Alone, Everyone, HeterogeneityGraph, KnownClusters
+from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Order, Policy, installed, policy
+from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
 from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
 

@@ -6,13 +6,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from fedcascade.federation import grouping
+from fedcascade.federation.grouping import partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
-from fedcascade.learning.linear import regression
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.linear import regression
 
 AGENTS, D = 300, 6
 
@@ -34,7 +34,7 @@ def work() -> Iterator[Work]:
         counted.sums += 1
         return real(held, members)
 
-    def components(edges: np.ndarray, members: np.ndarray, real=grouping.components) -> list[np.ndarray]:
+    def components(edges: np.ndarray, members: np.ndarray, real=partition.components) -> list[np.ndarray]:
         counted.searches += 1
         return real(edges, members)
 
@@ -44,8 +44,8 @@ def work() -> Iterator[Work]:
 
     with (
         patch.object(Holdings, "total", total),
-        patch.object(grouping, "components", components),
-        patch("fedcascade.learning.linear.regression", factorise),
+        patch.object(partition, "components", components),
+        patch("fedcascade.numerics.linear.regression", factorise),
     ):
         yield counted
 

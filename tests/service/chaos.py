@@ -23,14 +23,14 @@ import numpy as np
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
-from fedcascade.service.app import Limits
-from fedcascade.service.client import Operator
-from fedcascade.service.errors import Refused
-from fedcascade.service.fold import caught_up
-from fedcascade.service.remote import RemoteAgent, connect
-from fedcascade.service.serve import Setup, serve
-from fedcascade.service.store import open_store
-from fedcascade.service.transport import Http
+from fedcascade.service.agent.client import Operator
+from fedcascade.service.agent.remote import RemoteAgent, connect
+from fedcascade.service.agent.transport import Http
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.app import Limits
+from fedcascade.service.server.serve import Setup, serve
+from fedcascade.service.server.state import caught_up
+from fedcascade.service.store.contract import open_store
 
 DIMENSION = 12
 POLICY = POLICIES["fedc3ucb-h"].tuned(alpha_d=0.5)

@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service import client
-from fedcascade.service.app import Limits, application
-from fedcascade.service.operations import set_operator
-from fedcascade.service.store import open_store
-from fedcascade.service.transport import Http, InProcess, Transport
-from fedcascade.service.wire import Offer, offer_of
-from fedcascade.service.writer import Writer
+from fedcascade.service.agent import client
+from fedcascade.service.agent.transport import Http, InProcess, Transport
+from fedcascade.service.protocol.wire import Offer, offer_of
+from fedcascade.service.server.app import Limits, application
+from fedcascade.service.server.operations import set_operator
+from fedcascade.service.server.writer import Writer
+from fedcascade.service.store.contract import open_store
 
 TOKEN = "the-operators-token-in-tests"
 FREE = Limits(rate=1e6, burst=1e6)

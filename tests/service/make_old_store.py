@@ -6,8 +6,8 @@ It writes with the first migration alone, as the first version of the service di
 import sqlite3
 import sys
 
-from fedcascade.service.sqlite import MIGRATIONS
-from fedcascade.service.wire import packed
+from fedcascade.service.protocol.wire import packed
+from fedcascade.service.store.sqlite import MIGRATIONS
 from fedcascade.testing.stores import unit
 
 

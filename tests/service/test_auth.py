@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedcascade.service import auth, client, wire
-from fedcascade.service.errors import Refused
-from fedcascade.service.limits import Buckets
-from fedcascade.service.transport import Reply
+from fedcascade.service.agent import client
+from fedcascade.service.agent.transport import Reply
+from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.limits import Buckets
 
 from .helpers import Running, in_process, unit_offer
 
@@ -221,7 +222,7 @@ def test_buckets_let_a_burst_through_and_then_a_rate() -> None:
 
 
 def test_too_many_requests_get_429(tmp_path: Path) -> None:
-    from fedcascade.service.app import Limits
+    from fedcascade.service.server.app import Limits
 
     with in_process(tmp_path / "store.db", limits=Limits(rate=0.001, burst=4)) as running:
         agent = running.enrol()

@@ -12,7 +12,7 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
-from fedcascade.service.remote import connect
+from fedcascade.service.agent.remote import connect
 from fedcascade.testing.faults import Faulty
 
 from .helpers import in_process

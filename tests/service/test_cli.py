@@ -10,7 +10,7 @@ import pytest
 from fedcascade.cli import main
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.remote import connect
+from fedcascade.service.agent.remote import connect
 from fedcascade.simulation.engines import simulate
 
 from .helpers import Process
@@ -117,7 +117,7 @@ def test_tls(tmp_path: Path) -> None:
     """A server with a certificate of its own speaks https, and a client that knows the certificate trusts it."""
     import ssl
 
-    from fedcascade.service.transport import Http
+    from fedcascade.service.agent.transport import Http
 
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.errors import Refused
-from fedcascade.service.fold import caught_up
-from fedcascade.service.store import open_store
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.state import caught_up
+from fedcascade.service.store.contract import open_store
 
 from .helpers import Process, unit_offer
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service import wire
-from fedcascade.service.checks import check_upload, possible
-from fedcascade.service.errors import Refused
-from fedcascade.service.fold import caught_up
-from fedcascade.service.store import open_store
+from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.validation import check_upload, possible
+from fedcascade.service.server.state import caught_up
+from fedcascade.service.store.contract import open_store
 
 from .helpers import Running, in_process, unit_offer
 

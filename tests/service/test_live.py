@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.client import Client
-from fedcascade.service.errors import Refused
-from fedcascade.service.live.feed import PAUSE, Feed, mark_of
-from fedcascade.service.live.session import COOKIE, open_session
-from fedcascade.service.store import open_store
-from fedcascade.service.wire import JSON
+from fedcascade.service.agent.client import Client
+from fedcascade.service.dashboard.feed import PAUSE, Feed, mark_of
+from fedcascade.service.dashboard.session import COOKIE, open_session
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.wire import JSON
+from fedcascade.service.store.contract import open_store
 
 from .helpers import TOKEN, Process, Running, in_process, unit_offer
 

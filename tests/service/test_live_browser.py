@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcascade.demo.live import Play
+from fedcascade.demo.reporter import Reporter
+from fedcascade.demo.swarm import swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
-from fedcascade.service.client import Operator
-from fedcascade.service.live.demo import Play
-from fedcascade.service.live.report import Reporter
-from fedcascade.service.store import open_store
-from fedcascade.service.swarm import swarm
-from fedcascade.service.transport import Http
+from fedcascade.service.agent.client import Operator
+from fedcascade.service.agent.transport import Http
+from fedcascade.service.store.contract import open_store
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder, Trace
 

@@ -11,8 +11,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service import auth, notary, wire
-from fedcascade.service.notary import Beside, Content, Notary, Papers, Refusal, Verdict, read, read_together
+from fedcascade.service.protocol import auth, wire
+from fedcascade.service.server import verifier
+from fedcascade.service.server.verifier import Beside, Content, Notary, Papers, Refusal, Verdict, read, read_together
 
 from .helpers import unit_offer
 
@@ -63,19 +64,19 @@ SAID: list[object] = [
 
 @pytest.mark.parametrize("kind", [Notary, Beside])
 def test_what_holds_holds_and_nothing_else(kind: type[Notary]) -> None:
-    notary = kind()
+    asked = kind()
     try:
         for batch, said in ((BATCH, SAID), ([], []), (BATCH[::-1] * 100, SAID[::-1] * 100)):
-            notary.ask(batch)
-            assert summary(notary.verdicts()) == said
+            asked.ask(batch)
+            assert summary(asked.verdicts()) == said
     finally:
-        notary.close()
+        asked.close()
 
 
 def test_an_upload_is_read_as_the_log_keeps_it() -> None:
-    notary = Notary()
-    notary.ask([papers(1)])
-    [read] = notary.verdicts()
+    asked = Notary()
+    asked.ask([papers(1)])
+    [read] = asked.verdicts()
     assert isinstance(read, Content)
     assert wire.unpacked(read.numbers, (1, 1, 1), 3).gram.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
     assert (read.protocol, read.cause, read.count, read.clicks, read.rounds) == (2, "forced", 1, 1, 1)
@@ -95,11 +96,11 @@ def test_a_request_that_breaks_the_reader_does_not_break_its_neighbours(monkeypa
     def broken(statistics: Statistics, dimension: int) -> None:
         raise MemoryError(f"{statistics.count} in {dimension}")
 
-    monkeypatch.setattr(notary, "check_upload", broken)
+    monkeypatch.setattr(verifier, "check_upload", broken)
     body = wire.encoded(unit_offer(4, 0, 3), wire.JSON)
     headers = auth.sign(KEYS[0], agent=7, method="POST", path=PATH, body=body, sequence=4, created=5, nonce=6)
     whole = Papers(papers(0).key, "POST", PATH, auth.claim(headers), body, wire.JSON, 3)
-    assert summary(notary.verdicts([papers(0), whole, papers(2)])) == [
+    assert summary(verifier.verdicts([papers(0), whole, papers(2)])) == [
         1,
         (True, 500, "this request could not be read"),
         3,
@@ -108,45 +109,45 @@ def test_a_request_that_breaks_the_reader_does_not_break_its_neighbours(monkeypa
 
 @pytest.mark.parametrize("after", ["before it is asked", "before it answers"])
 def test_if_the_process_dies_nobody_notices(after: str) -> None:
-    notary = Beside()
+    asked = Beside()
     try:
-        notary.ask(BATCH)
-        assert summary(notary.verdicts()) == SAID
+        asked.ask(BATCH)
+        assert summary(asked.verdicts()) == SAID
         for _ in range(2):
-            assert notary._process is not None
-            process = notary._process
+            assert asked._process is not None
+            process = asked._process
             if after == "before it answers":
                 os.kill(process.pid, signal.SIGSTOP)
-                notary.ask(BATCH)
+                asked.ask(BATCH)
             process.kill()
             process.wait()
             if after == "before it is asked":
-                notary.ask(BATCH)
-            assert summary(notary.verdicts()) == SAID
-            notary.ask(BATCH)
-            assert summary(notary.verdicts()) == SAID
+                asked.ask(BATCH)
+            assert summary(asked.verdicts()) == SAID
+            asked.ask(BATCH)
+            assert summary(asked.verdicts()) == SAID
     finally:
-        notary.close()
+        asked.close()
 
 
 def test_the_process_ends_with_its_server() -> None:
-    notary = Beside()
-    assert notary._process is not None
-    process = notary._process
-    notary.close()
+    asked = Beside()
+    assert asked._process is not None
+    process = asked._process
+    asked.close()
     assert process.wait(10) == 0
 
 
 def test_the_process_ends_in_peace_when_its_server_is_killed() -> None:
     """Its reader is gone before it answers: it says nothing on the server's terminal."""
-    command = [sys.executable, "-m", "fedcascade.service.notary"]
+    command = [sys.executable, "-m", "fedcascade.service.server.verifier"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.close()
         body = msgspec.msgpack.encode(BATCH * 100)
-        process.stdin.write(len(body).to_bytes(notary.LENGTH_BYTES) + body)
+        process.stdin.write(len(body).to_bytes(verifier.LENGTH_BYTES) + body)
         process.stdin.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""

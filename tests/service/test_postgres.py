@@ -10,13 +10,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service import client, wire
-from fedcascade.service.app import application
-from fedcascade.service.errors import Refused
-from fedcascade.service.operations import set_operator
-from fedcascade.service.store import Store, open_store
-from fedcascade.service.transport import InProcess
-from fedcascade.service.writer import Writer
+from fedcascade.service.agent import client
+from fedcascade.service.agent.transport import InProcess
+from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.app import application
+from fedcascade.service.server.operations import set_operator
+from fedcascade.service.server.writer import Writer
+from fedcascade.service.store.contract import Store, open_store
 from fedcascade.testing.stores import StoreContract
 
 from .helpers import FREE, TOKEN, Process, unit_offer

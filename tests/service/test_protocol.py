@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from fedcascade.service import wire
-from fedcascade.service.client import Client
-from fedcascade.service.exchanges import PATH
+from fedcascade.service.agent.client import Client
+from fedcascade.service.protocol import wire
+from fedcascade.service.server.exchanges import PATH
 
 from .helpers import Process, unit_offer
 

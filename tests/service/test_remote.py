@@ -16,12 +16,12 @@ import fedcascade
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import Problem, Theory
-from fedcascade.service import remote
-from fedcascade.service.client import Operator
-from fedcascade.service.errors import Refused
-from fedcascade.service.local import Clock
-from fedcascade.service.remote import RemoteAgent, connect, pause
-from fedcascade.service.transport import Reply
+from fedcascade.service.agent import remote
+from fedcascade.service.agent.client import Operator
+from fedcascade.service.agent.local_store import Clock
+from fedcascade.service.agent.remote import RemoteAgent, connect, pause
+from fedcascade.service.agent.transport import Reply
+from fedcascade.service.protocol.errors import Refused
 
 from .helpers import Process, Running, in_process
 

@@ -13,8 +13,8 @@ with warnings.catch_warnings():
 
 import msgspec
 
-from fedcascade.service.app import ENDPOINTS
-from fedcascade.service.openapi import ROUTES, description
+from fedcascade.service.protocol.openapi import ROUTES, description
+from fedcascade.service.server.app import ENDPOINTS
 
 from .helpers import TOKEN, Process
 

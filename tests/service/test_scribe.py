@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.fold import Fold
-from fedcascade.service.operations import exchange, forget
-from fedcascade.service.scribe import Scribe, lasting_names
-from fedcascade.service.store import open_store
+from fedcascade.service.server.journal_writer import Scribe, lasting_names
+from fedcascade.service.server.operations import exchange, forget
+from fedcascade.service.server.state import Fold
+from fedcascade.service.store.contract import open_store
 from fedcascade.simulation.trace import canonical
 from fedcascade.testing.stores import unit_content
 

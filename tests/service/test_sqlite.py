@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.fold import caught_up
-from fedcascade.service.sqlite import MIGRATIONS
-from fedcascade.service.store import Store, open_store
+from fedcascade.service.server.state import caught_up
+from fedcascade.service.store.contract import Store, open_store
+from fedcascade.service.store.sqlite import MIGRATIONS
 from fedcascade.testing.stores import StoreContract, entry
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from fedcascade.demo.swarm import swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import Theory
 from fedcascade.learning.oracles import TopK
-from fedcascade.service.client import terms
-from fedcascade.service.remote import policy_of
-from fedcascade.service.swarm import swarm
-from fedcascade.service.transport import Http, InProcess, Transport
+from fedcascade.service.agent.client import terms
+from fedcascade.service.agent.remote import policy_of
+from fedcascade.service.agent.transport import Http, InProcess, Transport
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Trace
 

@@ -15,10 +15,12 @@ from fedcascade.learning.confidence import Oful
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation import cuda, cuda_device, kernels
-from fedcascade.simulation.cuda_items import draw_item, second_key
-from fedcascade.simulation.cuda_runs import Run, lucky
-from fedcascade.simulation.stage import Case
+from fedcascade.simulation.cuda import device
+from fedcascade.simulation.cuda import engine as cuda
+from fedcascade.simulation.cuda.items import draw_item, second_key
+from fedcascade.simulation.cuda.runs import Run, lucky
+from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.scenario import Case
 
 SIMULATED = """
 import sys
@@ -26,8 +28,9 @@ from dataclasses import replace
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation import cuda, exact
-from fedcascade.simulation.stage import Case
+from fedcascade.simulation.cuda import engine as cuda
+from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.scenario import Case
 
 cuda.THREADS = cuda.THREADS_ANEW = 64
 cuda.ROUNDS_PER_LAUNCH = 4
@@ -130,7 +133,7 @@ def test_runs_that_decide_anew_come_last_and_together():
     assert cuda.shares(cases[:1], 1) == [[[0]]]
 
 
-@pytest.mark.skipif(cuda_device.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(device.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", [["run", "--rounds", "10"], ["reproduce", "--quick"]])
 def test_without_a_gpu_one_line_says_what_to_install(command, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

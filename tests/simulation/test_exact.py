@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from fedcascade import PerCategory, Synthetic, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings, generated_ratings
-from fedcascade.federation.answers import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping import Everyone, HeterogeneityGraph
+from fedcascade.federation.grouping.partition import Everyone, HeterogeneityGraph
+from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
-from fedcascade.federation.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.triggers import (
     Always,
     Auxiliary,
@@ -29,7 +29,8 @@ from fedcascade.federation.triggers import (
 )
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation import exact, reference
+from fedcascade.simulation import reference
+from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.trace import Trace
 
 QUICK = {"lambda_": 1.0, "alpha_c": 0.7, "alpha_d": 1.5, "beta": 0.7}

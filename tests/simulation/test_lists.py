@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade import POLICIES, Synthetic, TopK, simulate
-from fedcascade.learning import linear
-from fedcascade.simulation import filters
+from fedcascade.numerics import linear
+from fedcascade.simulation.exact import screening
 
 
 @settings(deadline=None, max_examples=120)  # the first example compiles
@@ -24,25 +24,25 @@ from fedcascade.simulation import filters
 def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different, beta, bounded, seed) -> None:
     """Also where many items are the same, and where a longer round left its numbers in the room."""
     rng = np.random.default_rng(seed)
-    scratch, length = filters.make_scratch(d, items + most, length), min(length, items)
+    scratch, length = screening.make_scratch(d, items + most, length), min(length, items)
     kinds = rng.standard_normal((d, different))
     kinds = (kinds / np.linalg.norm(kinds, axis=0)).astype(np.float32)
     scratch.columns[:d] = kinds[:, rng.integers(different, size=scratch.columns.shape[1])]
     scratch.true_theta[:d] = rng.standard_normal(d)
     theta, root = rng.standard_normal(d), np.tril(rng.standard_normal((d, d)))
     widest = linear.widest(root, np.empty((d, d)), np.empty((d, d))) if bounded else np.inf
-    margin = filters.load(theta, root, beta, widest, scratch)
-    filters.filter_items(items + most, length, beta, margin, scratch)
-    filters.filter_items(items, length, beta, margin, scratch)
-    for row, place in ((scratch.score, filters.SCORE), (scratch.truth, filters.TRUTH)):
+    margin = screening.load(theta, root, beta, widest, scratch)
+    screening.filter_items(items + most, length, beta, margin, scratch)
+    screening.filter_items(items, length, beta, margin, scratch)
+    for row, place in ((scratch.score, screening.SCORE), (scratch.truth, screening.TRUTH)):
         reached = scratch.reached[place]
         assert (row[:items] >= reached).sum() >= length
-        found = filters.reaching(row, items, reached, scratch.candidates)
+        found = screening.reaching(row, items, reached, scratch.candidates)
         assert set(np.flatnonzero(row[:items] >= reached)) <= set(scratch.candidates[:found]) <= set(range(items))
 
     columns = scratch.columns[:d, :items].astype(np.float64)
     scores = theta @ columns + beta * np.linalg.norm(root @ columns, axis=0)
-    floor = min(scratch.reached[filters.SCORE], 1.0) - 2.0 * margin
+    floor = min(scratch.reached[screening.SCORE], 1.0) - 2.0 * margin
     candidates = scratch.score[:items] >= floor
     assert not (candidates ^ (scores >= floor))[np.abs(scores - floor) > margin].any()
     np.testing.assert_allclose(scratch.score[:items][candidates], scores[candidates], atol=margin)
@@ -63,13 +63,13 @@ def test_after_a_while_few_items_need_a_width() -> None:
     rng = np.random.default_rng(0)
     data = Synthetic(seed=1).items(1)[rng.integers(200, size=5_000)].astype(np.float64)
     root = np.linalg.inv(np.linalg.cholesky(4.0 * np.eye(20) + data.T @ data))
-    scratch = filters.make_scratch(20, 200, 4)
+    scratch = screening.make_scratch(20, 200, 4)
     theta = Synthetic(seed=1).thetas[0]
     widest = linear.widest(root, np.empty((20, 20)), np.empty((20, 20)))
-    margin = filters.load(theta, root, 1.0, widest, scratch)
+    margin = screening.load(theta, root, 1.0, widest, scratch)
     for t in range(2, 50):
         scratch.columns[:20, :200] = Synthetic(seed=1).items(t).T
-        filters.filter_items(200, 4, 1.0, margin, scratch)
+        screening.filter_items(200, 4, 1.0, margin, scratch)
         assert 4 <= (scratch.square[:200] >= 0).sum() <= 50
 
 

@@ -4,11 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.environments import streams
-from fedcascade.learning import linear
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation import filters
+from fedcascade.numerics import linear, streams
+from fedcascade.simulation.exact import screening
 
 
 def ridge_of(d: int, seen: int, lambda_: float, seed: int) -> Ridge:
@@ -23,11 +22,11 @@ def ridge_of(d: int, seen: int, lambda_: float, seed: int) -> Ridge:
 def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float, float]:
     """By how much a score and a width are off at most, and the margin."""
     d = ridge.theta.size
-    scratch = filters.make_scratch(d, items, 1)
+    scratch = screening.make_scratch(d, items, 1)
     columns = scratch.columns[:d]
     streams.unit_items_into(seed, 1, columns, True, scratch.draft)
-    margin = filters.load(ridge.theta, ridge.root, beta, np.inf, scratch)
-    filters.filter_items(items, 1, beta, margin, scratch)
+    margin = screening.load(ridge.theta, ridge.root, beta, np.inf, scratch)
+    screening.filter_items(items, 1, beta, margin, scratch)
     widths = np.sqrt(linear.squared_widths(ridge.root, columns))[:items]
     scores = linear.means(ridge.theta, columns)[:items] + beta * widths
     off_widths = np.abs(np.sqrt(scratch.square[:items].astype(np.float64)) - widths)
@@ -47,7 +46,7 @@ def test_scores_and_widths_are_within_the_margin(d, items, seen, lambda_, beta, 
     """Within half of it: the other half is for the rounding of the reference itself."""
     off_score, off_width, margin = off(ridge_of(d, seen, lambda_, seed), beta, items, seed)
     assert off_score <= margin / 2
-    assert off_width <= filters.may_be_off(d, (d / lambda_) ** 0.5) / 2
+    assert off_width <= screening.may_be_off(d, (d / lambda_) ** 0.5) / 2
 
 
 def test_a_margin_that_is_a_thousand_times_smaller_would_not_do() -> None:

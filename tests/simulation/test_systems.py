@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Policy, Synthetic, Trace, simulate
+from fedcascade.federation.delivery import exchange
 from fedcascade.federation.messages import Cause
-from fedcascade.federation.transport import exchange
 from fedcascade.learning.cascade import first_click
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import make_agents
-from fedcascade.simulation.stage import set_stage
+from fedcascade.simulation.scenario import set_stage
 
 from .other_systems import async_linucb, club_cascade, dislinucb
 

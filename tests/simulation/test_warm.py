@@ -4,9 +4,9 @@ import pytest
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.simulation import kernels
 from fedcascade.simulation.engines import simulate
-from fedcascade.simulation.warm import STAGES
+from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact.precompile import STAGES
 
 
 @pytest.mark.parametrize("name", ["_play", "_prepare", "_fires", "advance", "sort_rounds"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Synthetic
-from fedcascade.federation.grouping import Groups
+from fedcascade.federation.grouping.partition import Groups
 from fedcascade.testing import check_environment, check_policy
 
 

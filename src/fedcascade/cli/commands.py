@@ -56,7 +56,7 @@ def run(
     from fedcascade.cli import terminal
     from fedcascade.learning.oracles import TopK
     from fedcascade.simulation.engines import simulate, simulate_together
-    from fedcascade.simulation.stage import Case
+    from fedcascade.simulation.scenario import Case
     from fedcascade.simulation.summary import summarise
 
     systems = chosen_policies(policy, constants)

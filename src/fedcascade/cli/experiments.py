@@ -52,10 +52,11 @@ def reproduce(
     Example: fedcascade reproduce --quick
     """
     from fedcascade.cli import terminal
-    from fedcascade.experiments import paper, paper_report
+    from fedcascade.experiments import paper_claims
+    from fedcascade.experiments.reports import paper_report
     from fedcascade.experiments.results import read_results
 
-    plans = paper.plans(quick=quick, runs=runs, ratings=ratings)
+    plans = paper_claims.plans(quick=quick, runs=runs, ratings=ratings)
     _execute(plans, out, _scheduler(scheduler, engine, jobs, address))
     written, claims = paper_report.write_report(read_results(out))
     terminal.show(terminal.claims_table(claims))
@@ -94,7 +95,7 @@ def experiment(
     Example: fedcascade experiment plan.toml --out results/mine
     """
     from fedcascade.experiments import results, sinks
-    from fedcascade.experiments.shipped import find_plan, takes_ratings, with_ratings
+    from fedcascade.experiments.builtin_plans import find_plan, takes_ratings, with_ratings
 
     chosen = find_plan(plan)
     lacking = ratings is None or takes_ratings(chosen)
@@ -122,14 +123,15 @@ def report(
     /,
 ) -> None:
     """Write the tables and figures of a results folder into it: report.html, SVG, PDF and PNG."""
-    from fedcascade.experiments import beyond, beyond_report, paper, paper_report
-    from fedcascade.experiments import report as reports
+    from fedcascade.experiments import beyond_bars, paper_claims
+    from fedcascade.experiments.reports import beyond_report, paper_report
+    from fedcascade.experiments.reports import summary as reports
     from fedcascade.experiments.results import read_results
 
     found = read_results(folder)
-    if paper.is_paper(found):
+    if paper_claims.is_paper(found):
         written, _ = paper_report.write_report(found)
-    elif beyond.is_beyond(found):
+    elif beyond_bars.is_beyond(found):
         written, _ = beyond_report.write_report(found)
     else:
         written = reports.write_report(found)
@@ -139,10 +141,11 @@ def report(
 def conclude(found: "Results") -> None:
     """Print what came out: whether bars are met, where a plan has any, and else a table of all systems."""
     from fedcascade.cli import terminal
-    from fedcascade.experiments import beyond, beyond_report
-    from fedcascade.experiments.report import summary
+    from fedcascade.experiments import beyond_bars
+    from fedcascade.experiments.reports import beyond_report
+    from fedcascade.experiments.reports.summary import summary
 
-    if beyond.is_beyond(found):
+    if beyond_bars.is_beyond(found):
         written, bars = beyond_report.write_report(found)
         terminal.show(terminal.bars_table(bars))
         print(f"report: {written}")

@@ -28,10 +28,10 @@ def live(
 
     Example: fedcascade live
     """
-    from fedcascade.service.app import Limits
-    from fedcascade.service.live.catalogue import DIMENSION
-    from fedcascade.service.live.demo import STORY, Demo, Play
-    from fedcascade.service.serve import Setup, empty, serve
+    from fedcascade.demo.catalogue import DIMENSION
+    from fedcascade.demo.live import STORY, Demo, Play
+    from fedcascade.service.server.app import Limits
+    from fedcascade.service.server.serve import Setup, empty, serve
 
     not_negative("pace", pace)
     play = Play(users=users, clusters=clusters, rounds=rounds, seed=seed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
 
 if TYPE_CHECKING:
-    from fedcascade.service.client import Operator
+    from fedcascade.service.agent.client import Operator
 
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
@@ -26,8 +26,8 @@ def say(line: str) -> None:
 @contextmanager
 def operator_of(url: str, token_file: Path) -> Iterator["Operator"]:
     """Speak to a server as its operator."""
-    from fedcascade.service.client import Operator
-    from fedcascade.service.transport import Http
+    from fedcascade.service.agent.client import Operator
+    from fedcascade.service.agent.transport import Http
 
     try:
         token = token_file.read_text(encoding="utf-8").strip()
@@ -73,9 +73,9 @@ def serve(
 
     Example: fedcascade serve --store sqlite:///fedcascade.db --policy fedc3ucb-h --dimension 20
     """
-    from fedcascade.service.app import Limits
-    from fedcascade.service.serve import Setup
-    from fedcascade.service.serve import serve as run
+    from fedcascade.service.server.app import Limits
+    from fedcascade.service.server.serve import Setup
+    from fedcascade.service.server.serve import serve as run
 
     [system] = chosen_policies([policy], constants)
     setup = Setup(
@@ -151,11 +151,11 @@ def swarm(
     from dataclasses import replace
 
     from fedcascade.cli import terminal
-    from fedcascade.service.client import terms
-    from fedcascade.service.live.report import Reporter
-    from fedcascade.service.remote import policy_of
-    from fedcascade.service.swarm import swarm as play
-    from fedcascade.service.transport import Http
+    from fedcascade.demo.reporter import Reporter
+    from fedcascade.demo.swarm import swarm as play
+    from fedcascade.service.agent.client import terms
+    from fedcascade.service.agent.remote import policy_of
+    from fedcascade.service.agent.transport import Http
     from fedcascade.simulation.summary import summarise
 
     if folder is not None:

@@ -20,9 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from fedcascade.experiments.beyond import Finding
-    from fedcascade.experiments.paper import Claim
-    from fedcascade.experiments.report import Line
+    from fedcascade.experiments.beyond_bars import Finding
+    from fedcascade.experiments.paper_claims import Claim
+    from fedcascade.experiments.reports.summary import Line
     from fedcascade.federation.policies import Policy
 
 
@@ -82,7 +82,7 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
 
 def summary_table(lines: Iterable["Line"]) -> Table:
     """One line per system and environment: mean and standard deviation over its runs."""
-    from fedcascade.experiments.report import plus_minus
+    from fedcascade.experiments.reports.summary import plus_minus
 
     table = Table(title="mean ± standard deviation over runs", title_justify="left")
     for name in ("environment", "system", "runs", "regret", "exchanges", "clustering error"):
@@ -96,7 +96,7 @@ def summary_table(lines: Iterable["Line"]) -> Table:
 
 def claims_table(claims: Iterable["Claim"]) -> Table:
     """The paper's claims beside our figures; what was not judged is in the report alone."""
-    from fedcascade.experiments.paper_report import difference, ours, paper_says
+    from fedcascade.experiments.reports.paper_report import difference, ours, paper_says
 
     table = Table(title="the paper | ours", title_justify="left")
     for name in ("where", "claim", "paper", "ours", "difference", "verdict"):
@@ -110,7 +110,7 @@ def claims_table(claims: Iterable["Claim"]) -> Table:
 
 def bars_table(findings: Iterable["Finding"]) -> Table:
     """What our own system has to show beside what it does."""
-    from fedcascade.experiments.beyond_report import bar, measured, setting, what
+    from fedcascade.experiments.reports.beyond_report import bar, measured, setting, what
 
     table = Table(title="bars | measured", title_justify="left")
     for name in ("setting", "what", "bar", "measured", "verdict"):

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import known, require, whole
-from fedcascade.environments import streams
-from fedcascade.learning.linear import means
+from fedcascade.numerics import streams
+from fedcascade.numerics.linear import means
 
 
 class Clustered:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.environments import streams
+from fedcascade.numerics import streams
 
 MOST_STEPS = 300
 

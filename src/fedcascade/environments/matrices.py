@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import known, require, whole
-from fedcascade.environments import streams
+from fedcascade.numerics import streams
 
 Selection = Literal["independent", "nested"]
 Values = Literal["stars", "counts", "threshold"]

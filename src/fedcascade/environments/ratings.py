@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import known, require, whole
-from fedcascade.environments import streams
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.environments.kmeans import kmeans
 from fedcascade.environments.matrices import (
@@ -22,6 +21,7 @@ from fedcascade.environments.matrices import (
     triplets_of,
     vectors,
 )
+from fedcascade.numerics import streams
 
 __all__ = ["PRESETS", "Ratings", "Steps", "Triplets", "generated_ratings"]
 

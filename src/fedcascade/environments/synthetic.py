@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import known, require, whole
-from fedcascade.environments import streams
 from fedcascade.environments.clustered import Clustered, check_seed, lift
+from fedcascade.numerics import streams
 
 FeatureKind = Literal["lifted", "gaussian"]
 DirectionKind = Literal["orthonormal", "random"]

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from fedcascade import __version__
 from fedcascade.environments.clustered import Clustered
+from fedcascade.experiments.environments import World, build, fingerprint
 from fedcascade.experiments.plan import Plan, Value, inside, systems_in
-from fedcascade.experiments.worlds import World, build, fingerprint
 from fedcascade.federation.policies import Policy, policy
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.engines import simulate, simulate_together
-from fedcascade.simulation.stage import Case
+from fedcascade.simulation.scenario import Case
 from fedcascade.simulation.summary import summarise
 from fedcascade.simulation.trace import Trace
 

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fedcascade.checks import known, require
-from fedcascade.experiments.locate import Path as KeyPath
-from fedcascade.experiments.locate import line_of
-from fedcascade.experiments.worlds import Count, RatingsWorld, SyntheticWorld, World
+from fedcascade.experiments.environments import Count, RatingsWorld, SyntheticWorld, World
+from fedcascade.experiments.toml_lines import Path as KeyPath
+from fedcascade.experiments.toml_lines import line_of
 from fedcascade.federation import policies
 
 Value = bool | int | float | str

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedcascade.checks import whole
 from fedcascade.experiments.jobs import Job, Record, case, play, play_together
-from fedcascade.simulation.warm import STAGES
+from fedcascade.simulation.exact.precompile import STAGES
 
 Tell = Callable[[int], None]  # is told how many rounds have been played
 Scheduler = Callable[[Sequence[Job], Tell], Iterator[tuple[Job, Record]]]
@@ -117,7 +117,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 def on_device(*, workers: int | None = None) -> Scheduler:
     """Jobs many at a time on this machine's GPU, which a few processes share: exchanges keep their hosts busy."""
-    from fedcascade.simulation.cuda_device import check_device
+    from fedcascade.simulation.cuda.device import check_device
 
     check_device()
     workers = min(DEVICE_PROCESSES, cores()) if workers is None else workers
@@ -126,7 +126,7 @@ def on_device(*, workers: int | None = None) -> Scheduler:
 
 
 def _device(jobs: Sequence[Job], tell: Tell, workers: int) -> Iterator[tuple[Job, Record]]:
-    from fedcascade.simulation.cuda import shares
+    from fedcascade.simulation.cuda.engine import shares
 
     context = multiprocessing.get_context("spawn")
     counter = context.Value("q", 0)

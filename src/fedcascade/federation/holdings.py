@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.compiled import bare, compiled
-from fedcascade.learning import linear
-from fedcascade.learning.linear import Matrix, Vector
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics import linear
+from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.linear import Matrix, Vector
 
 ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
 

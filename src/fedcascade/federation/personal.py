@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.learning.linear import multiply
 from fedcascade.learning.ridge import Estimate, Ridge, stacked
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.linear import multiply
 
 
 @dataclass(frozen=True)

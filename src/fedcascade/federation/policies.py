@@ -9,18 +9,18 @@ from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 from fedcascade.checks import known, positive, require
-from fedcascade.federation.answers import Answers, Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
-from fedcascade.federation.evidence import Evidence
-from fedcascade.federation.grouping import (
+from fedcascade.federation.grouping.evidence import Evidence
+from fedcascade.federation.grouping.partition import (
     Alone,
     Everyone,
     Grouping,
     HeterogeneityGraph,
     KnownClusters,
 )
+from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.personal import AlternatingMinimisation
-from fedcascade.federation.phases import SplitAndMerge
+from fedcascade.federation.replies import Answers, Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.triggers import (
     Always,
     Auxiliary,

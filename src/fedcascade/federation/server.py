@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from fedcascade.checks import require, whole
-from fedcascade.federation.grouping import Labels
+from fedcascade.federation.grouping.partition import Labels
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Order, Policy

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, whole
-from fedcascade.compiled import bare, compiled
+from fedcascade.numerics.jit import bare, compiled
 
 Scores = NDArray[np.float64]
 Ties = NDArray[np.uint32]

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import positive, require
-from fedcascade.learning import linear
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics import linear
 
 
 class Estimate:

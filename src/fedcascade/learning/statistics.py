@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.learning.cascade import examined
-from fedcascade.learning.linear import add_examined, is_sound
+from fedcascade.numerics.linear import add_examined, is_sound
 
 
 @dataclass(frozen=True, eq=False)

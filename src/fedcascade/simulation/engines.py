@@ -10,8 +10,9 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.simulation import exact, reference
-from fedcascade.simulation.stage import Case
+from fedcascade.simulation import reference
+from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.scenario import Case
 from fedcascade.simulation.trace import Trace
 
 Engine = Literal["exact", "reference", "cuda"]
@@ -97,8 +98,8 @@ def simulate_together(cases: Sequence[Case], tell: Callable[[int], None] | None 
         The number of a case and its Trace, as each ends.
     """
     # Nobody else needs numba's CUDA target.
-    from fedcascade.simulation import cuda
-    from fedcascade.simulation.cuda_device import check_device
+    from fedcascade.simulation.cuda import engine as cuda
+    from fedcascade.simulation.cuda.device import check_device
 
     check_device()
     unknown = {number: cuda.unknown_part(case) for number, case in enumerate(cases)}

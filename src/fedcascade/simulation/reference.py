@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import Agent
+from fedcascade.federation.delivery import exchange, greet
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.transport import exchange, greet
 from fedcascade.learning.cascade import examined, expected_reward, first_click
 from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.simulation.stage import Stage, set_stage
+from fedcascade.simulation.scenario import Stage, set_stage
 from fedcascade.simulation.trace import Trace
 
 Progress = Callable[[int], None]

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, whole
-from fedcascade.federation.grouping import in_order
+from fedcascade.federation.grouping.partition import in_order
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.learning.linear import sum_in_order
+from fedcascade.numerics.linear import sum_in_order
 
 
 @dataclass(frozen=True)

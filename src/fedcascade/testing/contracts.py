@@ -7,13 +7,13 @@ import numpy as np
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.delivery import exchange, greet
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.transport import exchange, greet
 from fedcascade.learning.cascade import first_click
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.reference import make_agents, simulate
-from fedcascade.simulation.stage import set_stage
+from fedcascade.simulation.scenario import set_stage
 
 
 def check_environment(environment: Environment, *, rounds: int = 50) -> None:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from fedcascade.service.transport import Reply, Transport
+from fedcascade.service.agent.transport import Reply, Transport
 
 
 class Faulty:

@@ -5,13 +5,13 @@ import numpy as np
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.errors import Refused
-from fedcascade.service.fold import Fold, caught_up
-from fedcascade.service.notary import Content, content_of
-from fedcascade.service.operations import exchange, forget
-from fedcascade.service.store import Entry, Revoked, Store
-from fedcascade.service.wire import offer_of, packed
-from fedcascade.service.writer import save_snapshot
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.wire import offer_of, packed
+from fedcascade.service.server.operations import exchange, forget
+from fedcascade.service.server.state import Fold, caught_up
+from fedcascade.service.server.verifier import Content, content_of
+from fedcascade.service.server.writer import save_snapshot
+from fedcascade.service.store.contract import Entry, Revoked, Store
 
 DIMENSION = 3
 

@@ -1,0 +1,87 @@
+"""A catalogue of films for the demo's shop window: features that people can read, and titles that follow from them.
+
+An item's features are those of the synthetic world, (z / ||z||, 1) / sqrt(2), and every coordinate of z has a name.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.environments.clustered import lift
+from fedcascade.numerics import streams
+
+FILMS = 240
+# Each attribute: what much of it is called, what its opposite is called, and words for the titles of either kind.
+ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
+    ("funny", "serious", "Crooked Cheerful Clumsy Giddy", "Solemn Silent Heavy Last"),
+    ("tense", "calm", "Burning Hunted Broken Midnight", "Gentle Slow Quiet Golden"),
+    ("fantastic", "true to life", "Enchanted Electric Lunar Hollow", "Ordinary Honest Paper Sunday"),
+    ("romantic", "unsentimental", "Tender Scarlet Distant Promised", "Iron Bitter Empty Cold"),
+    ("modern", "classic", "Neon Digital Vertical Plastic", "Velvet Silver Copper Dusty"),
+    ("epic", "intimate", "Endless Thousandfold Northern Wild", "Little Narrow Single Hidden"),
+)
+NOUNS: tuple[tuple[str, str], ...] = (
+    ("Wedding Parrot Inspector Holiday", "Verdict Winter Witness Debt"),
+    ("Escape Signal Alibi Countdown", "Orchard Afternoon Tide Garden"),
+    ("Dragon Portal Comet Labyrinth", "Kitchen Street Harvest Neighbour"),
+    ("Letter Waltz Summer Kiss", "Machine Contract Border Ledger"),
+    ("Network Satellite Mirror Tower", "Theatre Carriage Piano Lighthouse"),
+    ("Empire Voyage Horizon Crown", "Room Window Table Promise"),
+)
+DIMENSION = len(ATTRIBUTES) + 1
+
+
+@dataclass(frozen=True)
+class Film:
+    """A title and how much a film has of each attribute, from -1 to 1."""
+
+    title: str
+    amounts: tuple[float, ...]
+
+    def words(self, most: int = 3) -> list[str]:
+        """The film in words, what is strongest first.
+
+        >>> Film("A film", (0.1, -0.9, 0.3, 0.0, 0.0, 0.2)).words(2)
+        ['very calm', 'a little fantastic']
+        """
+        order = sorted(range(len(self.amounts)), key=lambda place: -abs(self.amounts[place]))
+        return [f"{_degree(self.amounts[place])}{attribute(place, self.amounts[place])}" for place in order[:most]]
+
+
+def attribute(place: int, amount: float) -> str:
+    """The name of an attribute, or of its opposite."""
+    return ATTRIBUTES[place][0 if amount >= 0 else 1]
+
+
+def films(seed: int, count: int = FILMS) -> tuple[list[Film], NDArray[np.float32]]:
+    """A catalogue and its features, one row per film."""
+    normals = np.empty((len(ATTRIBUTES), count), np.float32)
+    streams.normals_into(np.uint64(seed), streams.THETA, 1, normals)
+    units = (normals / np.linalg.norm(normals, axis=0)).T.astype(np.float64)
+    taken: set[str] = set()
+    listed = [Film(_title(unit, number, taken), tuple(unit.tolist())) for number, unit in enumerate(units)]
+    return listed, lift(units).astype(np.float32)
+
+
+def _title(unit: NDArray[np.float64], number: int, taken: set[str]) -> str:
+    """The strongest attribute gives the first word, the next one the second; a title is used once."""
+    first, second = (int(place) for place in np.argsort(-np.abs(unit))[:2])
+    adjectives = ATTRIBUTES[first][2 if unit[first] >= 0 else 3].split()
+    nouns = NOUNS[second][0 if unit[second] >= 0 else 1].split()
+    pairs = len(adjectives) * len(nouns)
+    for step in range(pairs):
+        at = (5 * number + 7 * step) % pairs
+        title = f"The {adjectives[at // len(nouns)]} {nouns[at % len(nouns)]}"
+        if title not in taken:
+            break
+    else:
+        title = f"{title} {number}"
+    taken.add(title)
+    return title
+
+
+def _degree(amount: float) -> str:
+    if abs(amount) >= 0.6:
+        return "very "
+    return "" if abs(amount) >= 0.35 else "a little "

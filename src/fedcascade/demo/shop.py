@@ -1,0 +1,100 @@
+"""The demo's shop window: whoever looks at it is one more user, with an agent of their own.
+
+An agent belongs next to its user. A browser cannot run this one, so it runs in the server's process; it speaks to the
+server over the network all the same, and its clicks stay with it until an upload sums them up.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedcascade.demo.catalogue import ATTRIBUTES, films
+from fedcascade.federation.agent import Shown
+from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.protocol.errors import Refused
+
+SHOWN = 10
+OFFERED = 60
+SETTLE_SECONDS = 2.0
+
+
+class Shop:
+    """One visitor and the visitor's agent, which is made at the first visit."""
+
+    def __init__(self, enrol: Callable[[], RemoteAgent], clusters: Callable[[], dict[int, int]], seed: int) -> None:
+        self._enrol = enrol
+        self._clusters = clusters
+        self._films, self._features = films(seed)
+        self._agent: RemoteAgent | None = None
+        self._shown: Shown | None = None
+        self._offered: list[int] = []
+        self._rounds = self._clicks = 0
+        self._busy = asyncio.Lock()
+
+    @property
+    def visitor(self) -> int | None:
+        """The number of the visitor's agent, if there was a visit."""
+        return None if self._agent is None else self._agent.id
+
+    async def look(self) -> dict[str, Any]:
+        """The list that waits for an answer."""
+        async with self._busy:
+            return await asyncio.to_thread(self._look)
+
+    async def choose(self, impression: int, clicked: int | None) -> dict[str, Any]:
+        """Click a position, counted from 0, or pass; then the next list."""
+        async with self._busy:
+            return await asyncio.to_thread(self._choose, impression, clicked)
+
+    def _look(self) -> dict[str, Any]:
+        if self._agent is None:
+            self._agent = self._enrol()
+        if self._shown is None:
+            self._offered = random.sample(range(len(self._films)), OFFERED)
+            self._shown = self._agent.recommend(self._features[self._offered], SHOWN)
+        return self._told(self._agent, self._shown)
+
+    def _choose(self, impression: int, clicked: int | None) -> dict[str, Any]:
+        shown, agent = self._shown, self._agent
+        if shown is None or agent is None or shown.impression != impression:
+            raise Refused(409, "conflict", "this list was answered already: load the page again")
+        if clicked is not None and not 0 <= clicked < shown.items.size:
+            raise Refused(422, "impossible", f"clicked must be a position from 0 to {shown.items.size - 1}")
+        uploaded = agent.feedback(shown, clicked)
+        self._rounds += 1
+        self._clicks += clicked is not None
+        self._shown = None
+        if uploaded is not None:
+            agent.flush(SETTLE_SECONDS)  # so that the page can show at once where the server has placed the visitor
+        return self._look() | {"uploaded": None if uploaded is None else uploaded.statistics.count}
+
+    def _told(self, agent: RemoteAgent, shown: Shown) -> dict[str, Any]:
+        placed = self._clusters()
+        cluster = placed.get(agent.id)
+        likes = agent.estimate[: len(ATTRIBUTES)] * np.sqrt(2.0)
+        return {
+            "agent": agent.id,
+            "impression": shown.impression,
+            "films": [self._film(int(item)) for item in shown.items],
+            "likes": [[*names[:2], float(amount)] for names, amount in zip(ATTRIBUTES, likes, strict=True)],
+            "cluster": cluster,
+            "others": sorted(who for who, label in placed.items() if label == cluster and who != agent.id)
+            if cluster is not None
+            else [],
+            "rounds": self._rounds,
+            "clicks": self._clicks,
+            "buffered": agent.buffered,
+            "floor": agent.floor,
+        }
+
+    def _film(self, item: int) -> dict[str, Any]:
+        film = self._films[self._offered[item]]
+        return {"title": film.title, "words": film.words()}
+
+    def close(self) -> None:
+        """Let the visitor's agent go."""
+        if self._agent is not None:
+            self._agent.close()

@@ -1,0 +1,141 @@
+"""Real agents against a real server, with simulated users: the load of a simulation over a network.
+
+With ``lockstep`` every exchange ends before the next round begins, so that a swarm makes exactly the exchanges of
+``fedcascade run`` with the same seed. Without it, exchanges run in the background as they do in life.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.environments.environment import Environment
+from fedcascade.federation.messages import Upload
+from fedcascade.federation.policies import Policy
+from fedcascade.learning.cascade import examined, expected_reward, first_click
+from fedcascade.learning.confidence import Problem
+from fedcascade.learning.oracles import TopK
+from fedcascade.service.agent.client import Operator
+from fedcascade.service.agent.remote import RemoteAgent, connect
+from fedcascade.service.agent.transport import Transport
+from fedcascade.simulation.trace import Exchange, Recorder, Trace
+
+REPORT_EVERY = 50
+PATIENCE = 60.0
+
+
+def swarm(
+    environment: Environment,
+    policy: Policy,
+    *,
+    rounds: int,
+    operator: Operator,
+    new_transport: Callable[[], Transport],
+    folder: Path | None,
+    list_length: int = 4,
+    checkpoints: int = 10,
+    lockstep: bool = True,
+    min_observations: int = 0,
+    progress: Callable[[int], None] | None = None,
+    watch: Callable[[int, Recorder], None] | None = None,
+) -> Trace:
+    """Play a simulation with agents that speak to a server.
+
+    Args:
+        environment: who arrives, what is on offer, what gets clicked.
+        policy: what the agents run; the server's own.
+        rounds: T.
+        operator: enrols the agents, and asks the server for its groups at checkpoints.
+        new_transport: how each agent reaches the server.
+        folder: where the agents keep their files; in memory if None.
+        list_length: K.
+        checkpoints: at how many evenly spaced rounds totals are kept.
+        lockstep: wait for every exchange.
+        min_observations: the privacy floor of uploads; 0 makes the exchanges those of the simulator.
+        progress: called now and then with the number of rounds that are done.
+        watch: called after every round with the totals so far; it may take its time, which sets the pace.
+    """
+    recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
+    oracle = TopK(length=list_length)
+    problem = Problem(users=environment.users, dimension=environment.dimension, list_length=list_length, rounds=rounds)
+    agents = _connect(environment, policy, problem, oracle, operator, new_transport, folder, min_observations)
+    try:
+        for t in range(1, rounds + 1):
+            user = environment.arrival(t)
+            features = environment.items(t)
+            shown = agents[user].recommend(features, ties=environment.ties(t, len(features)))
+            weights = environment.weights(t, user, features)
+            click = first_click(environment.attracted(t, shown.items, weights[shown.items]))
+            upload = agents[user].feedback(shown, click, round_=t, draw=environment.draw(t))
+            if upload is not None:
+                if lockstep:
+                    _wait(agents[user])
+                recorder.ledger.append(_line(t, user, upload))
+            best = expected_reward(weights[oracle.best(weights)])
+            recorder.count(best - expected_reward(weights[shown.items]), click, examined(shown.items.size, click))
+            if t == recorder.stops[len(recorder.curve)]:
+                recorder.stop(t, _labels(agents, operator))
+            if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
+                progress(t)
+            if watch is not None:
+                watch(t, recorder)
+        for agent in agents:
+            _wait(agent)
+        return recorder.trace(policy.name, "swarm", _labels(agents, operator))
+    finally:
+        for agent in agents:
+            agent.close()
+
+
+def _connect(
+    environment: Environment,
+    policy: Policy,
+    problem: Problem,
+    oracle: TopK,
+    operator: Operator,
+    new_transport: Callable[[], Transport],
+    folder: Path | None,
+    min_observations: int,
+) -> list[RemoteAgent]:
+    tokens = operator.enrolment_tokens(environment.users)
+    return [
+        connect(
+            "",
+            store=":memory:" if folder is None else str(folder / f"agent-{user}.db"),
+            token=tokens[user],
+            policy=policy,
+            problem=problem,
+            oracle=oracle,
+            min_observations=min_observations,
+            transport=new_transport(),
+        )
+        for user in range(environment.users)
+    ]
+
+
+def _wait(agent: RemoteAgent) -> None:
+    done = agent.flush(PATIENCE)
+    require(done, f"the server has not answered agent {agent.id} for {PATIENCE:.0f} s: {agent.trouble}")
+
+
+def _line(round_: int, user: int, upload: Upload) -> Exchange:
+    """One line of the ledger; a download is as large as an upload."""
+    return Exchange(round_, user, upload.cause, upload.bytes, upload.bytes)
+
+
+def _labels(agents: list[RemoteAgent], operator: Operator) -> NDArray[np.int64]:
+    """The group of every user."""
+    return labels_of([agent.id for agent in agents], operator.overview().labels)
+
+
+def labels_of(agents: list[int], labels: Mapping[str, int]) -> NDArray[np.int64]:
+    """The groups in the order of users; each agent that has never spoken gets a group of its own.
+
+    >>> labels_of([7, 8, 9], {"7": 0, "9": 0}).tolist()
+    [0, 1, 0]
+    """
+    fresh = max(labels.values(), default=-1) + 1
+    silent = iter(range(fresh, fresh + len(agents)))
+    return np.array([labels[str(agent)] if str(agent) in labels else next(silent) for agent in agents], np.int64)

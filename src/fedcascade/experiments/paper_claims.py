@@ -1,0 +1,178 @@
+"""The paper's evaluation: its figures as plans, its numbers, and whether each of its claims holds in our runs.
+
+The numbers in this module are the paper's own; everything else in the report is computed from runs.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import polars as pl
+
+from fedcascade.checks import whole
+from fedcascade.experiments.builtin_plans import shipped, with_ratings
+from fedcascade.experiments.intervals import Spread, spread
+from fedcascade.experiments.plan import Plan, changed
+from fedcascade.experiments.results import Results
+
+Verdict = Literal["holds", "holds within noise", "does not hold here", "not judged"]
+
+FIVE, TEN, RATINGS, AUXILIARY = PLANS = ("figure-1a", "figure-1bc", "figure-1d", "auxiliary")
+PLACES = {FIVE: "J = 5", TEN: "J = 10", RATINGS: "ratings", AUXILIARY: "J = 10"}
+OURS = "fedc3ucb-h"
+NAMES = {
+    OURS: "FedC3UCB-H",
+    "force-comm": "ForceComm",
+    "no-auxiliary": "NoAuxiliary",
+    "fedlinucb": "FedLinUCB",
+    "fedind": "FedInd",
+}
+ROUNDS, RUNS = 1_000_000, 3
+QUICK_ROUNDS, QUICK_RUNS = 300_000, 2
+RUNS_OF_CLOSE_SYSTEMS = 10
+
+# Table 2 of the paper: exchanges after 1,000,000 rounds.
+EXCHANGES: Mapping[str, Mapping[str, float]] = {
+    FIVE: {OURS: 818.3, "force-comm": 909.3, "no-auxiliary": 666.7, "fedlinucb": 479.7},
+    TEN: {OURS: 1070.7, "force-comm": 1125.3, "no-auxiliary": 899.3, "fedlinucb": 482.3},
+    RATINGS: {OURS: 951.3, "force-comm": 1034.0, "no-auxiliary": 789.3, "fedlinucb": 486.0},
+}
+# The percentages of the text: how far FedC3UCB-H is below another system. None: 'below', without a number.
+BELOW: Sequence[tuple[str, str, str, float | None]] = (
+    (TEN, "regret", "fedlinucb", 0.82),
+    (TEN, "regret", "fedind", 0.64),
+    (AUXILIARY, "regret", "no-auxiliary", 0.10),
+    (AUXILIARY, "regret", "force-comm", 0.12),
+    (AUXILIARY, "exchanges", "force-comm", 0.05),
+    (FIVE, "regret", "fedlinucb", None),
+    (FIVE, "regret", "fedind", None),
+    (FIVE, "regret", "no-auxiliary", None),
+    (FIVE, "regret", "force-comm", None),
+    (RATINGS, "regret", "fedlinucb", 0.67),
+    (RATINGS, "regret", "fedind", 0.43),
+    (RATINGS, "regret", "no-auxiliary", 0.05),
+    (RATINGS, "regret", "force-comm", 0.06),
+    (RATINGS, "exchanges", "force-comm", 0.08),
+)
+WITHIN = 0.05  # a count may differ by 5%, a percentage fall short by 5 points, and the claim still holds
+
+
+class Claim(NamedTuple):
+    """Something the paper says, and what our runs say to it."""
+
+    place: str
+    text: str
+    unit: Literal["%", "exchanges", "rounds"]
+    paper: float | None
+    ours: Spread
+    verdict: Verdict
+
+
+def plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None = None) -> list[Plan]:
+    """The plans of the paper's figures, as shipped or quicker."""
+    runs = (QUICK_RUNS if quick else RUNS) if runs is None else runs
+    whole("runs", runs)
+    close = runs if quick else max(runs, RUNS_OF_CLOSE_SYSTEMS)
+    rounds = QUICK_ROUNDS if quick else None
+    return [
+        changed(with_ratings(shipped(name), ratings), rounds=rounds, seeds=range(close if name == AUXILIARY else runs))
+        for name in PLANS
+    ]
+
+
+def is_paper(results: Results) -> bool:
+    """Whether a results folder holds the paper's evaluation."""
+    return tuple(plan.name for plan in results.plans) == PLANS
+
+
+def is_full(results: Results) -> bool:
+    """Whether runs were as long as the paper's, so that sizes can be compared and not only directions."""
+    return all(plan.rounds == ROUNDS for plan in results.plans)
+
+
+def claims(results: Results) -> list[Claim]:
+    """Every claim with its verdict: percentages, then clustering, then the table of exchanges."""
+    full = is_full(results)
+    return [
+        *(_below(results, *row, full) for row in BELOW),
+        *(_more_exchanges(results, other) for other in ("no-auxiliary", "fedlinucb")),
+        *_clustering(results),
+        *(
+            _count(results, plan, system, paper, full)
+            for plan, row in EXCHANGES.items()
+            for system, paper in row.items()
+        ),
+    ]
+
+
+def _below(results: Results, plan: str, quantity: str, other: str, paper: float | None, full: bool) -> Claim:
+    """FedC3UCB-H is so far below another system; runs are paired, since both met the same users and items."""
+    ours, theirs = (of(results, plan, system, quantity) for system in (OURS, other))
+    gaps = spread([1 - one / two for one, two in zip(ours, theirs, strict=True)])
+    text = f"{NAMES[OURS]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[other]}"
+    return Claim(PLACES[plan], text, "%", paper, gaps, judged(gaps, paper if full else None))
+
+
+def _more_exchanges(results: Results, other: str) -> Claim:
+    ours, theirs = (of(results, RATINGS, system, "exchanges") for system in (OURS, other))
+    gaps = spread([one / two - 1 for one, two in zip(ours, theirs, strict=True)])
+    text = f"{NAMES[OURS]}: more communication than {NAMES[other]}"
+    return Claim(PLACES[RATINGS], text, "%", None, gaps, judged(gaps, None))
+
+
+def _clustering(results: Results) -> list[Claim]:
+    """Figure 1(c) in words: NoAuxiliary converges later than FedC3UCB-H, ForceComm is sooner at first."""
+    later = _rounds_between(results, OURS, "no-auxiliary", error=0.0)
+    sooner = _rounds_between(results, "force-comm", OURS, error=0.5)
+    place = PLACES[AUXILIARY]
+    return [
+        Claim(place, "NoAuxiliary: all users placed later, in rounds", "rounds", None, later, judged(later, None)),
+        Claim(place, "ForceComm: half of them placed sooner, in rounds", "rounds", None, sooner, judged(sooner, None)),
+    ]
+
+
+def _rounds_between(results: Results, first: str, second: str, *, error: float) -> Spread:
+    """By how many rounds the first system comes down to a clustering error before the second."""
+    early, late = (placed(results, system, error) for system in (first, second))
+    return spread([two - one for one, two in zip(early, late, strict=True)])
+
+
+def _count(results: Results, plan: str, system: str, paper: float, full: bool) -> Claim:
+    ours = spread(of(results, plan, system, "exchanges"))
+    verdict = near(ours, paper) if full else "not judged"
+    return Claim(PLACES[plan], f"{NAMES[system]}: exchanges", "exchanges", paper, ours, verdict)
+
+
+def judged(gaps: Spread, paper: float | None) -> Verdict:
+    """Whether a gap is there, and, where the paper gives a number, is about as wide.
+
+    It holds if the mean is above zero beyond the noise of the runs, and no more than five points short of the
+    paper's. It holds within noise if the 95% interval of the mean allows for that.
+    """
+    needed = 0.0 if paper is None else paper - WITHIN
+    if gaps.mean >= needed and gaps.mean - gaps.half > 0:
+        return "holds"
+    return "holds within noise" if gaps.mean > 0 and gaps.mean + gaps.half >= needed else "does not hold here"
+
+
+def near(ours: Spread, paper: float) -> Verdict:
+    """Whether a count is within 5% of the paper's, or the 95% interval of its mean allows for that."""
+    off = abs(ours.mean - paper)
+    if off <= WITHIN * paper:
+        return "holds"
+    return "holds within noise" if off - ours.half <= WITHIN * paper else "does not hold here"
+
+
+def of(results: Results, plan: str, system: str, quantity: str) -> list[float]:
+    """A quantity at the end of each run, by seed."""
+    rows = results.runs.filter((pl.col("experiment") == plan) & (pl.col("system") == system)).sort("seed")
+    values: list[float] = rows[quantity].to_list()
+    return values
+
+
+def placed(results: Results, system: str, error: float) -> list[int]:
+    """In each run, the first checkpoint with so small a clustering error, or the end of the run."""
+    own = results.curves.filter((pl.col("experiment") == AUXILIARY) & (pl.col("system") == system))
+    first = pl.col("round").filter(pl.col("clustering_error") <= error).min().fill_null(pl.col("round").max())
+    values: list[int] = own.group_by("seed").agg(first.alias("placed")).sort("seed")["placed"].to_list()
+    return values

@@ -1,0 +1,1 @@
+"""Groupings: whose statistics are pooled for whom."""

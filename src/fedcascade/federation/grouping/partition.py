@@ -1,0 +1,317 @@
+"""Groupings: whose statistics are pooled for whom.
+
+A grouping is a frozen part of a policy; ``begin`` starts its state at one server. That state is always a
+partition of the agents with the pooled statistics of each group, kept up to date upload by upload, so an
+exchange never sums over all agents.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import positive, require
+from fedcascade.federation.holdings import Holdings, confidence_width
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.linear import Matrix, Vector
+
+Labels = NDArray[np.int64]
+# Two estimates are never further apart than their lengths together; this leaves room for rounding.
+CERTAIN = 1.0 - 1e-9
+
+
+class Groups:
+    """A partition of the agents: a label for each, and the pooled statistics of each label."""
+
+    def __init__(self, holdings: Holdings, labels: Labels) -> None:
+        self.holdings = holdings
+        self.labels = labels
+        self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have not been told of their new group
+        self._pooled = {int(label): Statistics.zero(holdings.dimension) for label in np.unique(labels)}
+
+    def __len__(self) -> int:
+        return len(self._pooled)
+
+    def pooled(self, agent: int) -> Statistics:
+        """The sum over the group of ``agent``."""
+        return self._pooled[int(self.labels[agent])]
+
+    def answer(self, agent: int) -> Statistics:
+        """Algorithm 3, lines 1 and 2: what ``agent`` is told, which is what its group knows."""
+        return self.pooled(agent)
+
+    def add(self, agent: int, statistics: Statistics) -> None:
+        """Take an upload into the sum of its group."""
+        self._pooled[int(self.labels[agent])] += statistics
+
+    def set_pooled(self, label: int, statistics: Statistics) -> None:
+        """Replace the sum of a group, by an engine that has added it up elsewhere."""
+        self._pooled[label] = statistics
+
+    def revise(self, agent: int) -> None:
+        """Look at the partition again after an upload of ``agent``; a fixed grouping does nothing."""
+
+    def join(self) -> None:
+        """Place the newcomer that the holdings have just made room for; a grouping that cannot say where refuses."""
+        raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
+
+    def forget(self, agent: int) -> None:
+        """Take out an agent that the holdings have just removed: its group is summed anew over who is left."""
+        label = int(self.labels[agent])
+        self.labels = np.delete(self.labels, agent)
+        self.regrouped = np.delete(self.regrouped, agent)
+        self._sum_up(label)
+
+    def _sum_up(self, label: int) -> None:
+        """Sum a group anew, so that coming and going leaves no rounding behind; an empty one goes."""
+        members = np.flatnonzero(self.labels == label)
+        if members.size:
+            self._pooled[label] = self.holdings.total(members)
+        else:
+            self._pooled.pop(label, None)
+
+    def _unused(self) -> int:
+        """A label that no group has."""
+        return next(label for label in range(len(self._pooled) + 1) if label not in self._pooled)
+
+    def place(self, label: int) -> None:
+        """Give the newcomer a label, which may be a new one."""
+        self.labels = np.append(self.labels, label)
+        self.regrouped = np.append(self.regrouped, False)
+        self._pooled.setdefault(label, Statistics.zero(self.holdings.dimension))
+
+    def split(self, label: int, parts: Sequence[NDArray[np.intp]]) -> None:
+        """Replace one group by several; the first part keeps its label."""
+        fresh = max(self._pooled) + 1
+        for part, name in zip(parts, [label, *range(fresh, fresh + len(parts) - 1)], strict=True):
+            self.labels[part] = name
+            self.regrouped[part] = True
+            self._pooled[name] = self.holdings.total(part)
+
+    def regroup(self, parts: Sequence[NDArray[np.intp]]) -> None:
+        """Replace all groups."""
+        before = self.labels.copy()
+        self._pooled = {}
+        for label, part in enumerate(parts):
+            self.labels[part] = label
+            self.regrouped[part] |= not np.array_equal(part, np.flatnonzero(before == before[part[0]]))
+            self._pooled[label] = self.holdings.total(part)
+
+
+class Shared(Groups):
+    """One group for all."""
+
+    def join(self) -> None:
+        """Into the group."""
+        self.place(0)
+
+
+class Apart(Groups):
+    """A group for each."""
+
+    def join(self) -> None:
+        """Into a new group."""
+        self.place(self._unused())
+
+
+class Grouping(Protocol):
+    """A part of a policy that says who shares with whom."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:
+        """The partition before the first upload. ``truth`` is there in simulations only."""
+
+
+@dataclass(frozen=True)
+class Everyone:
+    """All agents share, always."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """One group."""
+        return Shared(holdings, np.zeros(len(holdings), np.int64))
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Nobody shares."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """A group for each agent."""
+        return Apart(holdings, np.arange(len(holdings), dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class KnownClusters:
+    """The true clusters, which no real system knows: a yardstick."""
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:
+        """The truth."""
+        require(truth is not None, "known-clusters needs the true clusters: it is a yardstick for simulations")
+        labels = np.array(truth, np.int64)
+        require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")
+        return Groups(holdings, labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeterogeneityGraph:
+    """Connected components of a graph that starts complete and loses the edges that the data refute."""
+
+    alpha_d: float = 7.0
+
+    def __post_init__(self) -> None:
+        positive("alpha_d", self.alpha_d)
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """The complete graph: one component."""
+        return Components(holdings, self.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
+
+
+class Components(Groups):
+    """The state of a heterogeneity graph: edges, and the partition into connected components."""
+
+    def __init__(self, holdings: Holdings, alpha_d: float, edges: NDArray[np.bool_]) -> None:
+        super().__init__(holdings, np.zeros(len(holdings), np.int64))
+        self.alpha_d = alpha_d
+        self.edges = edges
+
+    def revise(self, agent: int) -> None:
+        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search only where one went."""
+        if not self.delete_refuted(agent):
+            return
+        label = int(self.labels[agent])
+        parts = components(self.edges, np.flatnonzero(self.labels == label))
+        if len(parts) > 1:
+            self.split(label, parts)
+
+    def delete_refuted(self, agent: int) -> bool:
+        """Lines 5 to 13, the edges alone; returns whether one went."""
+        refuted = self._refuted(agent)
+        if refuted.size:
+            self.edges[agent, refuted] = self.edges[refuted, agent] = False
+        return refuted.size > 0
+
+    def join(self) -> None:
+        """The graph is complete until data refute an edge: a newcomer is joined to all, so all share through it."""
+        newcomer = len(self.labels)
+        self.edges = with_room(self.edges)
+        self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
+        if len(self) > 1:
+            self._pooled = {0: sum(self._pooled.values(), Statistics.zero(self.holdings.dimension))}
+            self.labels[:] = 0
+        self.place(next(iter(self._pooled), 0))
+
+    def forget(self, agent: int) -> None:
+        """Without the agent, those whom it alone connected are no longer connected."""
+        label = int(self.labels[agent])
+        self.edges = np.delete(np.delete(self.edges, agent, axis=0), agent, axis=1)
+        super().forget(agent)
+        parts = components(self.edges, np.flatnonzero(self.labels == label))
+        if len(parts) > 1:
+            self.split(label, parts)
+
+    def _refuted(self, agent: int) -> NDArray[np.intp]:
+        """Line 9: the neighbours whose estimate is too far away."""
+        held = self.holdings
+        neighbours = perhaps_far(self.edges[agent], held.theta, held.length, held.width, agent, self.alpha_d)
+        if not neighbours.size:
+            return neighbours
+        apart = far_apart(
+            self.alpha_d, held.theta[neighbours], held.count[neighbours], held.theta[agent], held.count[agent]
+        )
+        return np.asarray(neighbours[apart])
+
+
+@compiled
+def perhaps_far(
+    connected: NDArray[np.bool_], theta: Matrix, length: Vector, width: Vector, agent: int, alpha: float
+) -> NDArray[np.intp]:
+    """The neighbours of an agent, less those who are certainly not too far away; of them there are very many.
+
+    Two estimates are never further apart than their lengths together, which takes no look at them.
+    """
+    certain = CERTAIN * alpha
+    own_length, own_width = length[agent], width[agent]
+    long_enough = 0
+    for other in range(connected.size):  # without a branch, so that many are looked at in one step
+        long_enough += connected[other] & (not length[other] + own_length < certain * (width[other] + own_width))
+    found, size = np.empty(long_enough, np.intp), 0
+    for other in range(connected.size if long_enough else 0):
+        bound = certain * (width[other] + own_width)
+        candidate = connected[other] and not length[other] + own_length < bound
+        if candidate and not squared_distance(theta[other], theta[agent]) < bound * bound:
+            found[size] = other
+            size += 1
+    return found[:size]
+
+
+@bare
+def squared_distance(one: Vector, other: Vector) -> float:
+    """In two sums side by side, which takes half as long as in one; good for bounds that leave some room."""
+    even, odd = 0.0, 0.0
+    for k in range(0, one.size - 1, 2):
+        even += (one[k] - other[k]) ** 2
+        odd += (one[k + 1] - other[k + 1]) ** 2
+    if one.size % 2:
+        even += (one[-1] - other[-1]) ** 2
+    return even + odd
+
+
+def far_apart(
+    alpha: float,
+    thetas: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    theta: NDArray[np.float64],
+    count: np.int64,
+) -> NDArray[np.bool_]:
+    """Which of some estimates are further from one than alpha (F(T) + F(T')): Algorithm 3, line 9."""
+    gap = np.linalg.norm(thetas - theta, axis=1)
+    return np.asarray(gap > alpha * (confidence_width(counts) + confidence_width(count)))
+
+
+def in_order(labels: Labels) -> tuple[Labels, Labels]:
+    """Labels in the order in which they first appear, and for each agent where its label is among them.
+
+    >>> [found.tolist() for found in in_order(np.array([7, 3, 7]))]
+    [[7, 3], [0, 1, 0]]
+    """
+    names, first, places = np.unique(labels, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return names[order], np.argsort(order)[places]
+
+
+def with_room(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The graph with one more agent that has no edges; room is made for twice as many at a time."""
+    agents = len(edges)
+    room = edges if edges.base is None else edges.base
+    if len(room) == agents:
+        room = np.zeros((max(8, 2 * agents), max(8, 2 * agents)), np.bool_)
+        room[:agents, :agents] = edges
+    return room[: agents + 1, : agents + 1]
+
+
+def components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """The connected components of the graph restricted to ``members``, the largest first."""
+    left = np.zeros(len(edges), np.bool_)
+    left[members] = True
+    parts = []
+    while left.any():
+        part = _reachable(edges, int(left.argmax()), left)
+        left ^= part
+        parts.append(np.flatnonzero(part))
+    return sorted(parts, key=len, reverse=True)
+
+
+def _reachable(edges: NDArray[np.bool_], start: int, within: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The search ends when nobody is left to be found: in a graph of many edges, after a few steps."""
+    left = within.copy()
+    left[start] = False
+    frontier = [start]
+    while frontier:
+        fresh = edges[frontier.pop()] & left
+        left ^= fresh
+        if not left.any():
+            break
+        frontier.extend(np.flatnonzero(fresh).tolist())
+    return within ^ left

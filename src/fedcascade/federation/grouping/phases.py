@@ -1,0 +1,82 @@
+"""Phase-based FCLUB: clusters that local servers split, and a global one merges at the end of each phase."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import positive, whole
+from fedcascade.federation.grouping.partition import Components, Groups, Labels, components, far_apart
+from fedcascade.federation.holdings import Holdings
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitAndMerge:
+    """Phase-based FCLUB: local servers split their users on evidence, a global one merges what looks alike.
+
+    Agents are dealt out to ``local_servers``. Edges join agents of one local server alone, and are deleted as
+    in a heterogeneity graph. At the end of each phase, 1, 2, 4, ... rounds long, the clusters are formed
+    anew: connected components of local servers, merged across servers where their centres are not further
+    apart than ``alpha_2`` confidence widths.
+    """
+
+    alpha_d: float = 1.5
+    alpha_2: float = 2.0
+    local_servers: int = 4
+
+    def __post_init__(self) -> None:
+        positive("alpha_d", self.alpha_d)
+        positive("alpha_2", self.alpha_2)
+        whole("local_servers", self.local_servers)
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+        """One cluster: where nothing is known, all centres are alike."""
+        return Phases(holdings, self)
+
+
+class Phases(Components):
+    """The state of phase-based FCLUB: edges within local servers, clusters since the end of the last phase."""
+
+    def __init__(self, holdings: Holdings, parts: SplitAndMerge) -> None:
+        self.parts = parts
+        self.servers = np.arange(len(holdings)) % parts.local_servers
+        together = self.servers[:, None] == self.servers[None, :]
+        super().__init__(holdings, parts.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
+        self.phase = 0
+
+    @property
+    def phase_ends(self) -> int:
+        """The round after which the present phase is over: 1, 3, 7, 15, ..."""
+        return int(2 ** (self.phase + 1) - 1)
+
+    def add(self, agent: int, statistics: Statistics) -> None:
+        """Take an upload in; when the server has heard of enough rounds, the phase is over."""
+        super().add(agent, statistics)
+        rounds = int(self.holdings.rounds.sum())
+        if rounds >= self.phase_ends:
+            self.regroup(self.merged())
+        while rounds >= self.phase_ends:
+            self.phase += 1
+
+    def revise(self, agent: int) -> None:
+        """Gather evidence; it counts when the phase ends."""
+        self.delete_refuted(agent)
+
+    def merged(self) -> list[NDArray[np.intp]]:
+        """Local clusters, merged across local servers where their centres are close."""
+        held = self.holdings
+        local = components(self.edges, np.arange(len(held)))
+        ridges = [Ridge(held.total(part), held.lambda_) for part in local]
+        theta = np.array([ridge.theta for ridge in ridges])
+        count = np.array([ridge.statistics.count for ridge in ridges])
+        server = np.array([self.servers[part[0]] for part in local])
+        close = np.array(
+            [
+                ~far_apart(self.parts.alpha_2, theta, count, theta[one], count[one]) & (server != server[one])
+                for one in range(len(local))
+            ]
+        )
+        joined = components(close, np.arange(len(local)))
+        return [np.sort(np.concatenate([local[one] for one in part])) for part in joined]

@@ -1,0 +1,1 @@
+"""Compiled arithmetic: decorators, SIMD helpers, linear algebra, counter-based random streams."""

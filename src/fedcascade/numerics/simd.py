@@ -1,0 +1,153 @@
+"""Sixteen single-precision numbers at a time, for loops that LLVM would not vectorise by itself.
+
+``Lanes`` exist in compiled code alone. LLVM makes of them what the processor has: one register of 512 bits, two of
+256 or four of 128. Each function emits the instructions that its comment tells; but for ``total`` none rounds more
+than once, so the numbers are the same everywhere.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
+from numpy.typing import NDArray
+
+from fedcascade.numerics.jit import compiled
+
+COUNT, BITS = 16, 64  # numbers in Lanes; numbers that ``reaching`` looks at
+_LINE = 64  # bytes that the processor's memory hands out at once
+
+_SINGLE, _WORD, _INDEX = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_VECTOR, _INDICES = ir.VectorType(_SINGLE, COUNT), ir.VectorType(_INDEX, COUNT)
+_LOWEST = ir.Constant(_VECTOR, [float("-inf")] * COUNT)
+
+
+class Lanes(types.Type):
+    """The type of sixteen float32."""
+
+    def __init__(self) -> None:
+        super().__init__("Lanes")
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
+
+
+_LANES, _ROW, _AT, _ONE = Lanes(), types.Array(types.float32, 1, "C"), types.intp, types.float32
+
+
+def _function(signature: Any, emit: Callable[..., Any]) -> Any:
+    """A function for compiled code, from one that emits its instructions."""
+
+    def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        values = [
+            context.make_array(_ROW)(context, builder, value=value).data if kind == _ROW else value
+            for value, kind in zip(values, signature.args, strict=True)
+        ]
+        made = emit(builder, *values)
+        return context.get_dummy_value() if signature.return_type == types.void else made
+
+    made = signature, generate
+    return intrinsic(
+        {
+            1: lambda typing, a: made,  # noqa: ARG005
+            2: lambda typing, a, b: made,  # noqa: ARG005
+            3: lambda typing, a, b, c: made,  # noqa: ARG005
+        }[len(signature.args)]
+    )
+
+
+def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
+    kind = ir.FunctionType(result, [value.type for value in values])
+    function: Any = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+    return builder.call(function, values)
+
+
+def _all(builder: Any, value: Any, kind: Any = _VECTOR) -> Any:
+    nothing, nowhere = ir.Constant(kind, ir.Undefined), ir.Constant(_INDICES, [0] * COUNT)
+    return builder.shuffle_vector(builder.insert_element(nothing, value, ir.Constant(_INDEX, 0)), nothing, nowhere)
+
+
+def _place(builder: Any, row: Any, at: Any) -> Any:
+    return builder.bitcast(builder.gep(row, [at]), _VECTOR.as_pointer())
+
+
+def _load(builder: Any, row: Any, at: Any) -> Any:
+    return builder.load(_place(builder, row, at), align=4)
+
+
+def _first(builder: Any, lanes: Any, count: Any) -> Any:
+    counts = _all(builder, builder.trunc(count, _INDEX), _INDICES)
+    return builder.select(builder.icmp_signed("<", ir.Constant(_INDICES, list(range(COUNT))), counts), lanes, _LOWEST)
+
+
+def _highest(builder: Any, lanes: Any) -> Any:
+    found = _call(builder, "llvm.vector.reduce.fmax.v16f32", _SINGLE, lanes)
+    found.fastmath.add("nnan")  # without NaN in mind, LLVM needs fewer instructions
+    return found
+
+
+def _total(builder: Any, lanes: Any) -> Any:
+    found = _call(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
+    found.fastmath.add("reassoc")  # in whatever order is fastest
+    return found
+
+
+def _how_many(builder: Any, lanes: Any, number: Any) -> Any:
+    reached = builder.fcmp_ordered(">=", lanes, _all(builder, number))
+    return builder.zext(builder.ctpop(builder.bitcast(reached, ir.IntType(COUNT))), _WORD)
+
+
+def _reaching(builder: Any, row: Any, at: Any, floor: Any) -> Any:
+    floors, bits = _all(builder, floor), ir.Constant(_WORD, 0)
+    for skip in range(0, BITS, COUNT):
+        lanes = _load(builder, row, builder.add(at, ir.Constant(at.type, skip)))
+        reached = builder.bitcast(builder.fcmp_ordered(">=", lanes, floors), ir.IntType(COUNT))
+        bits = builder.or_(bits, builder.shl(builder.zext(reached, _WORD), ir.Constant(_WORD, skip)))
+    return bits
+
+
+# load(row, at): sixteen neighbours of a row. store(row, at, lanes) puts them there.
+load = _function(_LANES(_ROW, _AT), _load)
+store = _function(
+    types.void(_ROW, _AT, _LANES),
+    lambda builder, row, at, lanes: builder.store(lanes, _place(builder, row, at), align=4),
+)
+# fill(number): sixteen times the same. spread(row, at): sixteen times one number of a row.
+fill = _function(_LANES(_ONE), _all)
+spread = _function(_LANES(_ROW, _AT), lambda builder, row, at: _all(builder, builder.load(builder.gep(row, [at]))))
+# add_product(a, b, c): a b + c, rounded once.
+add_product = _function(
+    _LANES(_LANES, _LANES, _LANES), lambda builder, a, b, c: _call(builder, "llvm.fma.v16f32", _VECTOR, a, b, c)
+)
+add = _function(_LANES(_LANES, _LANES), lambda builder, a, b: builder.fadd(a, b))
+root = _function(_LANES(_LANES), lambda builder, a: _call(builder, "llvm.sqrt.v16f32", _VECTOR, a))
+larger = _function(_LANES(_LANES, _LANES), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+# first(lanes, count): the first so many of them; below(lanes, number): those below. The others become -inf.
+first = _function(_LANES(_LANES, _AT), _first)
+below = _function(
+    _LANES(_LANES, _ONE),
+    lambda builder, a, number: builder.select(builder.fcmp_ordered("<", a, _all(builder, number)), a, _LOWEST),
+)
+# highest(lanes): the largest of them.
+highest = _function(_ONE(_LANES), _highest)
+# total(lanes): their sum, in no certain order, so that its last bits may differ from one processor to another.
+total = _function(_ONE(_LANES), _total)
+# how_many(lanes, number): how many of them are at least the number.
+how_many = _function(types.int64(_LANES, _ONE), _how_many)
+# reaching(row, at, floor): 64 neighbours of a row as bits, set where the number is at least the floor.
+reaching = _function(types.uint64(_ROW, _AT, _ONE), _reaching)
+# lowest(bits): the place of the lowest bit that is set; there must be one.
+lowest = _function(types.int64(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 1)))
+
+
+@compiled
+def lined_up(room: NDArray[Any]) -> NDArray[Any]:
+    """The part of ``room`` that begins where the processor's memory begins a line; it is 64 bytes shorter."""
+    skip = -room.ctypes.data % _LINE // room.itemsize
+    return room[skip : room.size - _LINE // room.itemsize + skip]

@@ -1,0 +1,343 @@
+"""Random numbers with addresses, so that every policy meets the same users, items and luck.
+
+A number is never the next one of a sequence. It is a pure function of its address (seed, stream, round,
+index), computed by the counter-based generator Philox4x32-10 (Salmon et al., Parallel random numbers: as
+easy as 1, 2, 3, SC 2011). What one policy looks at cannot shift what another one meets, and any engine, any
+number of threads and any restart halfway gives the same run.
+
+The normals use only + - * / sqrt, fused multiply-adds, integer operations and bit casts, in a written order and
+without a maths library, so that their float32 bits are the same on every processor.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.numerics.jit import bare, compiled, fma
+from fedcascade.numerics.simd import lined_up
+
+ARRIVAL = 1  # which user comes
+ITEMS = 2  # the features of the items on the shelf
+SHELF = 3  # how many items are on the shelf
+CLICK = 4  # whether an item attracts the user
+AUXILIARY = 5  # the random exchanges
+TIE = 6  # the order of equally good items
+THETA = 7  # the users' preferences
+CLUSTER = 8  # which users are alike
+SAMPLE = 9  # which users of a ratings file take part
+KMEANS = 10  # where k-means starts
+RATINGS = 11  # generated ratings
+
+BLOCK = 256  # so many items are drawn together
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_LOW32, _LOW24 = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFF)
+_24, _32 = np.uint64(24), np.uint64(32)
+
+# Typed, because numba turns float32 * 1.0 into float64 and int32 + uint32 into int64.
+_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)
+_ROOT_HALF = np.float32(0.5**0.5)
+_U1, _SIGN = np.uint32(1), np.uint32(0x80000000)
+_EXPONENT, _FULL_WORD = np.int32(-(1 << 23)), np.int32(32 << 23)  # masks and steps of float32's exponent
+_TWO_THIRDS = np.int32(0x3F2AAAAB)  # the bits of 2/3
+_TURN = np.float32(np.pi / 2.0**32)
+# Minimax polynomials with rounded coefficients, found one after another; see docs/decisions/0012-fused-normals.md.
+# -2 ln(1 + f) / f for |f| <= 1/3, to 1.8e-7 of its size; its last line is -2 ln 2 per step of the exponent.
+_L0, _L1, _L2 = np.float32(-1.9999996423721313), np.float32(0.9999998211860657), np.float32(-0.6667616963386536)
+_L3, _L4, _L5 = np.float32(0.500083327293396), np.float32(-0.3958975672721863), np.float32(0.32948482036590576)
+_L6, _L7 = np.float32(-0.3421010673046112), np.float32(0.30237478017807007)
+_LN4 = np.float32(-2.0 * np.log(2.0) / (1 << 23))
+# sin(t) / t, and cos(t), in powers of t^2 for |t| <= pi/2, to 6e-9 and 6e-8.
+_S0, _S1, _S2 = np.float32(1.0), np.float32(-0.16666656732559204), np.float32(0.008333006873726845)
+_S3, _S4 = np.float32(-0.00019805793999694288), np.float32(2.5981353246606886e-06)
+_C0, _C1, _C2 = np.float32(0.9999999403953552), np.float32(-0.4999989867210388), np.float32(0.04166349023580551)
+_C3, _C4 = np.float32(-0.001385320327244699), np.float32(2.3145015802583657e-05)
+
+Integer = int | np.integer[Any]
+Words = tuple[np.uint32, np.uint32, np.uint32, np.uint32]
+_Wide = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
+
+
+@compiled
+def _mix(a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, k0: np.uint64, k1: np.uint64) -> _Wide:
+    # Words live in the low halves of 64 bits and the high halves may hold rubbish: a vector multiply reads
+    # low halves only, so this needs neither widening nor narrowing.
+    p, q = _M0 * (a & _LOW32), _M1 * (c & _LOW32)
+    return (q >> _32) ^ b ^ k0, q, (p >> _32) ^ d ^ k1, p
+
+
+@compiled
+def philox(seed: Integer, stream: Integer, round_: Integer, index: Integer, group: Integer) -> Words:
+    """The four random words at one address."""
+    a, b, c = np.uint64(index), np.uint64(group), np.uint64(round_)
+    d = (np.uint64(stream) << _24) | ((c >> _32) & _LOW24)
+    k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
+    for _ in range(10):
+        a, b, c, d = _mix(a, b, c, d, k0, k1)
+        k0, k1 = k0 + _W0, k1 + _W1
+    return np.uint32(a), np.uint32(b), np.uint32(c), np.uint32(d)
+
+
+class Draft(NamedTuple):
+    """Room for the words of one block of items, and what the groups of coordinates of an item share."""
+
+    shared: NDArray[np.uint64]
+    words: NDArray[np.uint32]
+    squares: NDArray[np.float32]
+
+
+@compiled
+def make_draft() -> Draft:
+    """Room that any number of calls may use one after another."""
+    return Draft(
+        lined_up(np.empty(3 * BLOCK + 8, np.uint64)),
+        lined_up(np.empty(4 * BLOCK + 16, np.uint32)),
+        lined_up(np.empty(BLOCK + 16, np.float32)),
+    )
+
+
+@bare
+def _share(seed: Integer, stream: Integer, round_: Integer, first: int, count: int, draft: Draft) -> None:
+    """What the first three of Philox's rounds make of an index, whatever the group.
+
+    The index and the group meet slowly: after one round two of the words depend on the index alone and one on
+    the group, after two rounds only one depends on both. These are the index's parts, with the keys.
+    """
+    shared, low = draft.shared, np.uint64(round_)
+    high = (np.uint64(stream) << _24) | ((low >> _32) & _LOW24)
+    k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
+    b = _M1 * (low & _LOW32)
+    for i in range(count):
+        p = _M0 * (np.uint64(first + i) & _LOW32)
+        q = _M1 * (((p >> _32) ^ high ^ k1) & _LOW32)
+        a = (q >> _32) ^ b ^ (k0 + _W0)
+        shared[i] = p ^ (k1 + _W1)
+        shared[BLOCK + i] = q ^ (k0 + _W0 + _W0)
+        shared[2 * BLOCK + i] = _M0 * (a & _LOW32)
+
+
+@bare
+def _words_into(seed: Integer, round_: Integer, group: Integer, count: int, draft: Draft) -> None:
+    """The same words as philox has, of the items that were shared out; each of the four in a stretch of its own."""
+    shared, words = draft.shared, draft.words
+    k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
+    p = _M0 * ((((_M1 * (np.uint64(round_) & _LOW32)) >> _32) ^ np.uint64(group) ^ k0) & _LOW32)
+    k0, k1 = k0 + _W0 + _W0, k1 + _W1 + _W1
+    high, low = p >> _32, p ^ k1
+    for i in range(count):
+        # The words live in the low halves of 64 bits, as in _mix.
+        q, d = _M1 * ((high ^ shared[i]) & _LOW32), shared[2 * BLOCK + i]
+        a, b, c = (q >> _32) ^ shared[BLOCK + i], q, (d >> _32) ^ low
+        key0, key1 = k0 + _W0, k1 + _W1
+        for _ in range(7):
+            a, b, c, d = _mix(a, b, c, d, key0, key1)
+            key0, key1 = key0 + _W0, key1 + _W1
+        words[i], words[BLOCK + i] = np.uint32(a), np.uint32(b)
+        words[2 * BLOCK + i], words[3 * BLOCK + i] = np.uint32(c), np.uint32(d)
+
+
+@compiled
+def _fraction(a: np.uint32, b: np.uint32) -> float:
+    return ((np.int64(a) >> 5 << 26) + (np.int64(b) >> 6)) * 2.0**-53
+
+
+@compiled
+def uniform(seed: Integer, stream: Integer, round_: Integer, index: Integer) -> float:
+    """The uniform number in [0, 1) at one address, with 53 random bits."""
+    a, b, _, _ = philox(seed, stream, round_, index, 0)
+    return _fraction(a, b)
+
+
+@compiled
+def uniforms(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.float64]:
+    """The uniform numbers of one round at indices 0 to count - 1."""
+    out = np.empty(count, np.float64)
+    for i in range(count):
+        out[i] = uniform(seed, stream, round_, i)
+    return out
+
+
+@compiled
+def uniforms_of_rounds(
+    seed: Integer, stream: Integer, first: Integer, count: Integer, index: Integer = 0
+) -> NDArray[np.float64]:
+    """The uniform numbers at one index in rounds first to first + count - 1."""
+    out = np.empty(count, np.float64)
+    for i in range(count):
+        out[i] = uniform(seed, stream, np.uint64(first) + np.uint64(i), index)
+    return out
+
+
+@compiled
+def shelf(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
+    """How many items a round offers, between fewest and most."""
+    if fewest == most:
+        return most
+    return fewest + int(uniform(seed, SHELF, round_, 0) * (most - fewest + 1))
+
+
+@compiled
+def arrivals(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDArray[np.int64]) -> None:
+    """Fill out with who arrives in rounds first, first + 1, ...; steps are the inner steps of the distribution."""
+    for i in range(out.size):
+        draw = uniform(seed, ARRIVAL, np.uint64(first) + np.uint64(i), 0)
+        out[i] = np.searchsorted(steps, draw, side="right")
+
+
+@compiled
+def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.uint32]:
+    """The first random word at indices 0 to count - 1; as sort keys they break ties evenly."""
+    out = np.empty(count, np.uint32)
+    words_into(seed, stream, round_, out, make_draft())
+    return out
+
+
+@bare
+def words_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.uint32], draft: Draft) -> None:
+    """Fill out with the same."""
+    for first in range(0, out.size, BLOCK):
+        count = min(BLOCK, out.size - first)
+        _share(seed, stream, round_, first, count, draft)
+        _words_into(seed, round_, 0, count, draft)
+        for i in range(count):
+            out[first + i] = draft.words[i]
+
+
+@compiled
+def _radius(word: np.uint32) -> np.float32:
+    """sqrt(-2 ln u) for u = (word | 1) / 2^32, an odd multiple of 2^-32, taken as m 2^e with m in [2/3, 4/3)."""
+    bits = np.int32(np.float32(np.uint32(word | _U1)).view(np.int32) - _FULL_WORD)
+    step = np.int32(np.int32(bits - _TWO_THIRDS) & _EXPONENT)  # e, where a float32 keeps it
+    f = np.int32(bits - step).view(np.float32) - _ONE
+    p = fma(fma(fma(fma(_L7, f, _L6), f, _L5), f, _L4), f, _L3)
+    p = fma(fma(fma(p, f, _L2), f, _L1), f, _L0)
+    return np.float32(np.sqrt(fma(p, f, np.float32(step) * _LN4)))
+
+
+@compiled
+def _direction(word: np.uint32) -> tuple[np.float32, np.float32]:
+    """Cosine and sine of an angle in [-pi/2, pi/2): the word but its top bit, as a signed number."""
+    t = np.float32(np.uint32(word << _U1).view(np.int32)) * _TURN
+    z = t * t
+    cosine = fma(fma(fma(fma(_C4, z, _C3), z, _C2), z, _C1), z, _C0)
+    sine = fma(fma(fma(fma(_S4, z, _S3), z, _S2), z, _S1), z, _S0) * t
+    return cosine, sine
+
+
+@compiled
+def normal_pair(length: np.uint32, angle: np.uint32) -> tuple[np.float32, np.float32]:
+    """Two independent standard normals from two words, by Box and Muller; the angle's top bit is their sign."""
+    radius = np.uint32(np.float32(_radius(length)).view(np.uint32) ^ np.uint32(angle & _SIGN)).view(np.float32)
+    cosine, sine = _direction(angle)
+    return radius * cosine, radius * sine
+
+
+@bare
+def _pair_into(draft: Draft, pair: int, xs: NDArray[np.float32], ys: NDArray[np.float32], count: int) -> None:
+    """Two rows of normals; their squares are added up."""
+    words, squares = draft.words[2 * pair * BLOCK :], draft.squares
+    for i in range(count):
+        x, y = normal_pair(words[i], words[BLOCK + i])
+        squares[i] = fma(y, y, fma(x, x, squares[i]))
+        xs[i], ys[i] = x, y
+
+
+@bare
+def _half_into(draft: Draft, pair: int, xs: NDArray[np.float32], count: int) -> None:
+    """The first row of a pair of which the second is not needed."""
+    words, squares = draft.words[2 * pair * BLOCK :], draft.squares
+    for i in range(count):
+        x, _ = normal_pair(words[i], words[BLOCK + i])
+        squares[i] = fma(x, x, squares[i])
+        xs[i] = x
+
+
+@bare
+def _block_into(
+    seed: Integer, stream: Integer, round_: Integer, first: int, out: NDArray[np.float32], draft: Draft
+) -> int:
+    """Fill a block of out's columns with normals, and draft.squares with their squared lengths; returns how many."""
+    rows, count = out.shape[0], int(min(BLOCK, out.shape[1] - first))
+    draft.squares[:count] = _ZERO
+    _share(seed, stream, round_, first, count, draft)
+    for k in range(0, rows, 2):
+        pair = k % 4 // 2
+        if pair == 0:
+            _words_into(seed, round_, k // 4, count, draft)
+        if k + 1 < rows:
+            _pair_into(draft, pair, out[k, first:], out[k + 1, first:], count)
+        else:
+            _half_into(draft, pair, out[k, first:], count)
+    return count
+
+
+@compiled
+def normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.float32]) -> None:
+    """Fill out (coordinates, items) with standard normals; a value does not depend on out's shape."""
+    draft = make_draft()
+    for first in range(0, out.shape[1], BLOCK):
+        _block_into(seed, stream, round_, first, out, draft)
+
+
+@bare
+def _resize(rows: NDArray[np.float32], first: int, squares: NDArray[np.float32], length: np.float32) -> None:
+    """Give columns from ``first`` on a length, their squared lengths being known."""
+    for i in range(squares.size):
+        squares[i] = length / np.sqrt(max(squares[i], _TINY))
+    for k in range(rows.shape[0]):
+        row = rows[k, first:]
+        for i in range(squares.size):
+            row[i] *= squares[i]
+
+
+@bare
+def unit_items_into(seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool, draft: Draft) -> None:
+    """Fill out (dimension, items) with items of length 1, uniform on the sphere.
+
+    Lifted items are uniform on a sphere of one dimension less, and their last coordinate is the constant
+    1/sqrt(2).
+    """
+    free = out.shape[0] - 1 if lifted else out.shape[0]
+    for first in range(0, out.shape[1], BLOCK):
+        count = _block_into(seed, ITEMS, round_, first, out[:free], draft)
+        _resize(out[:free], first, draft.squares[:count], _ROOT_HALF if lifted else _ONE)
+    out[free:] = _ROOT_HALF
+
+
+@compiled
+def catalogue_items_into(
+    seed: Integer, round_: Integer, out: NDArray[np.float32], catalogue: NDArray[np.float32]
+) -> None:
+    """Fill out (dimension, items) with different columns of ``catalogue``, every choice equally likely.
+
+    The first steps of a Fisher-Yates shuffle, so that the first items do not depend on how many are drawn.
+    Columns of out for which there is no item left are 0.
+    """
+    offered = catalogue.shape[1]
+    drawn = min(out.shape[1], offered)
+    order, picks = np.arange(offered), words(seed, ITEMS, round_, drawn)
+    for i in range(drawn):
+        j = i + np.int64((np.uint64(picks[i]) * np.uint64(offered - i)) >> _32)
+        order[i], order[j] = order[j], order[i]
+    for k in range(out.shape[0]):
+        for i in range(drawn):
+            out[k, i] = catalogue[k, order[i]]
+    out[:, drawn:] = _ZERO
+
+
+@bare
+def items_into(
+    seed: Integer,
+    round_: Integer,
+    out: NDArray[np.float32],
+    lifted: bool,
+    catalogue: NDArray[np.float32],
+    draft: Draft,
+) -> None:
+    """Fill out (dimension, items) with a round's items: from ``catalogue``, or fresh ones where it is empty."""
+    if catalogue.shape[1] > 0:
+        catalogue_items_into(seed, round_, out, catalogue)
+    else:
+        unit_items_into(seed, round_, out, lifted, draft)

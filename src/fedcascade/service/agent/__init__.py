@@ -1,0 +1,1 @@
+"""The agent next to a user: remote agent, local store, client, transports."""

@@ -1,0 +1,1 @@
+"""What agents and server agree on: wire types, signatures, validation, refusals, OpenAPI."""

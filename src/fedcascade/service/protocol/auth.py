@@ -1,0 +1,126 @@
+"""Who may talk: HTTP message signatures (RFC 9421) with Ed25519, digests of bodies (RFC 9530), hashed tokens.
+
+One form is spoken, and nothing else is accepted: the signature covers method, path, digest of the body and sequence
+number; its parameters are the time, the agent's number as key id, and a nonce that grows with every request.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedcascade.service.protocol.errors import Refused
+
+FRESH_SECONDS = 300
+NONCES_KEPT = 32
+SEQUENCE = "fedcascade-sequence"
+COVERED = f'("@method" "@path" "content-digest" "{SEQUENCE}")'
+PARAMETERS = re.compile(
+    re.escape(COVERED) + r';created=(\d{1,12});keyid="(\d{1,18})";nonce="(\d{1,18})";alg="ed25519"', re.ASCII
+)
+
+SIGNATURE = re.compile(r"agent=:([A-Za-z0-9+/]{86}==):")
+NUMBER = re.compile(r"0|[1-9]\d{0,15}", re.ASCII)
+
+
+class Claim(NamedTuple):
+    """What a request says about itself, before anything is believed."""
+
+    agent: int
+    created: int
+    nonce: int
+    sequence: int
+    digest: str
+    parameters: str
+    signature: str
+
+
+def sign(
+    key: Ed25519PrivateKey, *, agent: int, method: str, path: str, body: bytes, sequence: int, created: int, nonce: int
+) -> dict[str, str]:
+    """The headers that make a request the agent's own."""
+    parameters = f'{COVERED};created={created};keyid="{agent}";nonce="{nonce}";alg="ed25519"'
+    claimed = Claim(agent, created, nonce, sequence, content_digest(body), parameters, "")
+    signature = key.sign(signature_base(method, path, claimed))
+    return {
+        "content-digest": claimed.digest,
+        SEQUENCE: str(sequence),
+        "signature-input": f"agent={parameters}",
+        "signature": f"agent=:{base64.b64encode(signature).decode()}:",
+    }
+
+
+def claim(headers: Mapping[str, str]) -> Claim:
+    """What the headers of a request claim."""
+    digest, sequence = headers.get("content-digest", ""), headers.get(SEQUENCE, "")
+    parameters = headers.get("signature-input", "").removeprefix("agent=")
+    found = PARAMETERS.fullmatch(parameters)
+    signature = SIGNATURE.fullmatch(headers.get("signature", ""))
+    if not digest or found is None or signature is None or NUMBER.fullmatch(sequence) is None:
+        raise unauthorised("unsigned", "the request must carry content-digest, signature-input and signature")
+    created, agent, nonce = map(int, found.groups())
+    return Claim(agent, created, nonce, int(sequence), digest, parameters, signature[1])
+
+
+def fresh(claimed: Claim, now: float) -> None:
+    """Refuse a signature that is stale."""
+    age = now - claimed.created
+    if abs(age) > FRESH_SECONDS:
+        raise unauthorised("stale", f"the signature is {age:.0f} s old, at most {FRESH_SECONDS} s are accepted")
+
+
+def signature_base(method: str, path: str, claimed: Claim) -> bytes:
+    """RFC 9421, section 2.5."""
+    return (
+        f'"@method": {method}\n"@path": {path}\n"content-digest": {claimed.digest}\n'
+        f'"{SEQUENCE}": {claimed.sequence}\n"@signature-params": {claimed.parameters}'
+    ).encode()
+
+
+def content_digest(body: bytes) -> str:
+    """RFC 9530: the SHA-256 of a body."""
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+class Nonces:
+    """An anti-replay window per agent: a nonce is good once, and only if it is not older than those kept."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, list[int]] = {}
+
+    def use(self, agent: int, nonce: int) -> None:
+        """Refuse a nonce that was used, or that is too old to tell."""
+        seen = self._seen.setdefault(agent, [])
+        place = bisect_left(seen, nonce)
+        used = place < len(seen) and seen[place] == nonce
+        if used or (place == 0 and len(seen) == NONCES_KEPT):
+            raise unauthorised("replayed", "this signature was used before: sign every request anew")
+        insort(seen, nonce)
+        del seen[:-NONCES_KEPT]
+
+
+def new_token() -> str:
+    """A secret of 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> bytes:
+    """What is kept of a token. It is random and long, so a plain hash cannot be guessed backwards."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def is_operator(header: str, operator_hash: bytes | None) -> bool:
+    """Whether an Authorization header carries the operator's token."""
+    token = header.removeprefix("Bearer ")
+    return operator_hash is not None and hmac.compare_digest(token_hash(token), operator_hash)
+
+
+def unauthorised(reason: str, detail: str) -> Refused:
+    """401."""
+    return Refused(401, reason, detail)

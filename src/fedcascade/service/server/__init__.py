@@ -1,0 +1,1 @@
+"""The server: state, writer, operations, verifier process, HTTP application."""

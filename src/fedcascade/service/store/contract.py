@@ -1,0 +1,153 @@
+"""The store's contract: an append-only log of uploads, answers, identities and snapshots, all in transactions.
+
+``testing.StoreContract`` says what every store keeps. A store is used by one thread at a time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedcascade.checks import require
+from fedcascade.federation.messages import Cause
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.store.journal import Journal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One upload in the log. ``numbers`` holds gram and moment, ``nonce`` is that of the signature it came with."""
+
+    position: int
+    agent: int
+    sequence: int
+    cause: Cause
+    count: int
+    clicks: int
+    rounds: int
+    numbers: bytes
+    nonce: bytes = b""
+
+    def same_upload(self, other: "Entry") -> bool:
+        """Whether both carry the same upload, wherever in the log and however signed."""
+        fields = ("agent", "sequence", "cause", "count", "clicks", "rounds", "numbers")
+        return all(getattr(self, name) == getattr(other, name) for name in fields)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An enrolled agent: its number, the public key it signs with, and whether it may still speak."""
+
+    agent: int
+    public_key: bytes
+    revoked: bool
+
+
+class Revoked(Refused):
+    """An agent that may not speak, whichever process revoked it."""
+
+    def __init__(self, agent: int) -> None:
+        super().__init__(403, "revoked", f"agent {agent} may not speak: it was revoked or has left")
+
+
+class Store(Journal, Protocol):
+    """Where a server keeps what must not be lost."""
+
+    failures: tuple[type[Exception], ...]
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All or nothing, durable once it is left, and alone: no other process writes meanwhile."""
+
+    def close(self) -> None:
+        """Let go of the database."""
+
+    def setting(self, name: str) -> str | None:
+        """A named text."""
+
+    def set_setting(self, name: str, value: str) -> None:
+        """Keep a named text."""
+
+    def append(self, entry: Entry, answer: bytes) -> None:
+        """Write an upload and what it was answered to the end of the log."""
+
+    def entries(self, after: int) -> Iterator[Entry]:
+        """The log beyond a position, in order."""
+
+    def look_up(self, asked: Sequence[tuple[int, int]]) -> None:
+        """Read together what ``entry`` will be asked for in this transaction: agents and numbers of uploads."""
+
+    def entry(self, agent: int, sequence: int) -> Entry | None:
+        """The upload of that number; ``Revoked`` if the agent may not speak: revoked, forgotten or unknown."""
+
+    def answer(self, position: int) -> bytes:
+        """What the upload at that position was answered."""
+
+    def uploads(self, agent: int) -> tuple[int, int]:
+        """How many uploads an agent has in the log, and of how many rounds."""
+
+    def forget(self, agent: int, position: int) -> None:
+        """Erase an agent, its uploads and their answers; note at which position of the log."""
+
+    def scrub(self) -> None:
+        """After a forgetting has been committed: let nothing linger in journals."""
+
+    def tidy(self) -> None:
+        """Between two transactions: housekeeping, without delay for those who wait. It never fails."""
+
+    def last_forgotten(self) -> int:
+        """The position of the last forgetting; 0 if there was none."""
+
+    def save_part(self, position: int, part: int, parts: int, body: bytes) -> None:
+        """Keep one part of the snapshot at that position."""
+
+    def last_snapshot(self) -> int:
+        """The position of the latest snapshot that is whole; 0 if there is none."""
+
+    def snapshot(self) -> tuple[int, bytes] | None:
+        """The latest snapshot that is whole."""
+
+    def drop_part(self, *, before: int) -> bool:
+        """Delete one part of a snapshot of an earlier position; False if there is none."""
+
+    def drop_snapshots(self, *, before: int) -> None:
+        """Delete the snapshots of earlier positions."""
+
+    def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
+        """Keep enrolment tokens, as hashes."""
+
+    def use_token(self, token_hash: bytes, now: float) -> bool:
+        """Strike out a token; False if it is unknown, used or too old."""
+
+    def add_agent(self, public_key: bytes, now: float) -> int:
+        """Enrol a key under a number that was never used before."""
+
+    def identity(self, agent: int) -> Identity | None:
+        """Who that is."""
+
+    def identity_of_key(self, public_key: bytes) -> Identity | None:
+        """Whose key that is."""
+
+    def revoke(self, agent: int, now: float) -> bool:
+        """Let an agent speak no more; False if there is none of that number."""
+
+    def enrolled(self) -> int:
+        """How many agents are enrolled."""
+
+
+def open_store(url: str) -> Store:
+    """The store of a URL: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://...``."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite":
+        from fedcascade.service.store.sqlite import open_sqlite
+
+        require(rest.startswith("/") and len(rest) > 1, f"a SQLite store looks like sqlite:///file.db, got '{url}'")
+        return open_sqlite(rest[1:])
+    require(
+        scheme in ("postgresql", "postgres"),
+        f"a store must be sqlite:///file.db or postgresql://user@host/database, got '{url}'",
+    )
+    try:
+        from fedcascade.service.store.postgres import open_postgres
+    except ImportError:
+        raise ValueError("PostgreSQL needs psycopg: pip install 'fedcascade[postgres]'") from None
+    return open_postgres(url)

@@ -1,0 +1,103 @@
+"""Numba's CUDA target, made to do the processor's arithmetic."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import numba.extending
+import numpy as np
+from numba import cuda
+from numba.cuda import config, extending
+
+from fedcascade.numerics.jit import fma
+
+if "row_stack" not in vars(np):  # numpy 2.5 has dropped a name that numba-cuda 0.30 still asks for
+    np.row_stack = np.vstack
+
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a single run has few agents, and a launch fewer that may play on
+
+WHAT_TO_INSTALL = (
+    "the cuda engine needs an NVIDIA GPU, its driver, and CUDA's compiler library: pip install 'fedcascade[gpu]'; "
+    "--engine exact gives the same result on the processor"
+)
+
+
+# NVIDIA's package numba-cuda has a registry of its own; the CUDA target within numba has that of numba, knows no
+# np.sqrt, and does not compile max and min of two numbers (0.68).
+overload: Any = getattr(extending, "overload", None) or partial(numba.extending.overload, target="cuda")
+
+
+@overload(fma, strict=False)
+def _fma(a: Any, b: Any, c: Any) -> Callable[[Any, Any, Any], Any]:  # noqa: ARG001
+    return lambda a, b, c: cuda.fma(a, b, c)
+
+
+@overload(np.sqrt, strict=False)
+def _sqrt(value: Any) -> Callable[[Any], Any]:  # noqa: ARG001
+    return lambda value: math.sqrt(value)
+
+
+@overload(max, strict=False)
+def _max(one: Any, other: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
+    return lambda one, other: other if other > one else one
+
+
+@overload(min, strict=False)
+def _min(one: Any, other: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
+    return lambda one, other: other if other < one else one
+
+
+def check_device() -> None:
+    """Refuse where there is no GPU."""
+    if not cuda.is_available():
+        raise ValueError(WHAT_TO_INSTALL)
+
+
+def jit(*, registers: int | None = None) -> Any:
+    """``cuda.jit`` with at most so many registers for a thread.
+
+    The simulator has no registers. NVIDIA's package would optimise once more when it links, and fuse products with
+    sums there, whatever was asked for when it compiled.
+    """
+    if config.ENABLE_CUDASIM:
+        return cuda.jit
+    options = {"max_registers": registers, **({"lto": False} if cuda.implementation == "NVIDIA" else {})}
+    return lambda function: cuda.jit(function, **options)  # as a decorator with options it would lose lto
+
+
+@contextmanager
+def uncontracted() -> Iterator[None]:
+    """What is compiled inside fuses no product with a sum, unless the source says fma.
+
+    Numba has no option for that, so the one for NVVM is added on its way there.
+    """
+    if config.ENABLE_CUDASIM:
+        yield
+        return
+    from numba.cuda.cudadrv import nvvm
+
+    compile_ir = nvvm.compile_ir
+    nvvm.compile_ir = lambda modules, **options: compile_ir(modules, **{**options, "fma": 0})
+    try:
+        yield
+    finally:
+        nvvm.compile_ir = compile_ir
+
+
+@cache
+def check_arithmetic() -> None:
+    """Refuse a device whose code fuses products with sums: it would not give the processor's bits."""
+    a, b, c = np.random.default_rng(0).random((3, 1_024))
+    out = cuda.device_array(a.size, np.float64)
+    with uncontracted():
+        _multiply_and_add[1, a.size](cuda.to_device(a), cuda.to_device(b), cuda.to_device(c), out)
+    if not np.array_equal(out.copy_to_host(), a * b + c):
+        raise ValueError("numba fuses products with sums on this GPU, so results would differ: use --engine exact")
+
+
+@jit()
+def _multiply_and_add(a: Any, b: Any, c: Any, out: Any) -> None:
+    i = cuda.threadIdx.x
+    out[i] = a[i] * b[i] + c[i]

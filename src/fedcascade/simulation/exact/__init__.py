@@ -1,0 +1,1 @@
+"""The same Trace as the reference loop, compiled."""

@@ -26,7 +26,7 @@ import plain_systems
 from rich.console import Console
 from rich.table import Table
 
-from fedcascade import Synthetic, policy, simulate
+from fedcascade import Synthetic, get_policy, simulate
 
 THREADS = sorted({1, min(2, os.cpu_count() or 1), os.cpu_count() or 1})
 NUMPY = "plain NumPy"
@@ -94,9 +94,9 @@ class Paused:
 
 def engine(system: str, kind: str, threads: int, warm_up: int, pause: int) -> Contestant:
     """An engine of ours; its run is long enough never to end."""
-    row, world = policy(system), Synthetic()
+    row, world = get_policy(system), Synthetic()
     if system == "dislinucb":  # the formula would take the length of this endless run
-        row = row.tuned(budget=plain_systems.BUDGET)
+        row = row.with_constants(budget=plain_systems.BUDGET)
 
     def play(progress: Callable[[int], None]) -> object:
         return simulate(world, row, rounds=2**40, engine=kind, threads=threads, checkpoints=1, progress=progress)
@@ -124,7 +124,7 @@ def contestants(scale: float) -> list[Contestant]:
         found.append(Contestant(system, NUMPY, int(10_000 * scale), counted(loop(slow), slow)))
         found.append(engine(system, "exact", 1, int(100_000 * scale), fast))  # in the order of time, so on one core
     few = max(20, int(60 * scale))
-    for name in peers.installed():
+    for name in peers.load_policies():
         loop = peers.play(name, Synthetic(), few)
         found.append(Contestant("fedind", f"{name} {peers.PEERS[name][0]}", few, counted(loop, few)))
     return found
@@ -179,9 +179,9 @@ def show_contest(taken: dict[Contestant, list[Slice]]) -> dict[tuple[str, str], 
 def grow(system: str, rounds: int, users: int, items: int, dimension: int) -> None:
     """One line of the second table, in this process: prints seconds, CPU seconds, exchanges and peak memory in MB."""
     world = Synthetic(users=users, items=items, dimension=dimension)
-    simulate(world, policy(system), rounds=100)  # so that loading compiled code does not count
+    simulate(world, get_policy(system), rounds=100)  # so that loading compiled code does not count
     cpu = time.process_time()
-    trace = simulate(world, policy(system), rounds=rounds)
+    trace = simulate(world, get_policy(system), rounds=rounds)
     print(trace.seconds, time.process_time() - cpu, trace.communications(), peak_memory())
 
 
@@ -252,7 +252,7 @@ def main() -> None:
     if given.grow:
         grow(given.grow[0], *map(int, given.grow[1:]))
         return
-    missing = sorted(set(peers.PEERS) - set(peers.installed()))
+    missing = sorted(set(peers.PEERS) - set(peers.load_policies()))
     if missing:
         print(f"not installed, so left out: {', '.join(missing)} (pip install 'fedcascade[bench]')")
     ratios = show_contest(take_turns(contestants(0.3 if given.quick else 1.0), 5 if given.quick else 15))

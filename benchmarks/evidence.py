@@ -25,11 +25,11 @@ from rich.table import Table
 
 from fedcascade import POLICIES, Synthetic, simulate
 from fedcascade.federation.decisions import LastDownload
-from fedcascade.federation.grouping.evidence import Evidence, EvidenceGroups, evidence
-from fedcascade.federation.grouping.partition import Groups, KnownClusters
+from fedcascade.federation.grouping.evidence import Evidence, EvidencePartition, evidence
+from fedcascade.federation.grouping.partition import KnownClusters, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.confidence import Constant, Problem
+from fedcascade.learning.confidence import Constant, ProblemSize
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
@@ -52,22 +52,22 @@ def scaled(statistics: Statistics, share: float) -> Statistics:
 class Variant(Evidence):
     """An evidence grouping whose state is of another kind."""
 
-    state: Callable[..., Groups] = EvidenceGroups
+    state: Callable[..., Partition] = EvidencePartition
 
-    def begin(self, holdings: Holdings, truth: np.ndarray | None) -> Groups:
+    def begin(self, holdings: Holdings, truth: np.ndarray | None) -> Partition:
         """That state, before the first upload."""
         return self.state(holdings, self, truth) if self.state is Watched else self.state(holdings, self)
 
 
-class OnePartition(EvidenceGroups):
-    """Answers with the group at which the walk has arrived, not with the average."""
+class OnePartition(EvidencePartition):
+    """ReplyRule with the group at which the walk has arrived, not with the average."""
 
     def answer(self, agent: int) -> Statistics:
         """The sum over one group."""
         return self.pooled(agent)
 
 
-class BestGroup(EvidenceGroups):
+class BestGroup(EvidencePartition):
     """No walk: an agent that speaks joins the group with the most evidence, if that passes the hurdle."""
 
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002
@@ -105,13 +105,13 @@ class Pairs(BestGroup):
 class ByVariance(Constant):
     """A beta that follows the noise of clicks, which is the root of p (1 - p) and at most 1/2."""
 
-    def radius(self, ridge: Ridge, problem: Problem) -> float:  # noqa: ARG002
+    def radius(self, ridge: Ridge, problem: ProblemSize) -> float:  # noqa: ARG002
         """Beta times what the noise is of its largest."""
         clicked = (ridge.statistics.clicks + 1) / (ridge.statistics.count + 2)
         return self.beta * 2.0 * math.sqrt(clicked * (1.0 - clicked))
 
 
-class Watched(EvidenceGroups):
+class Watched(EvidencePartition):
     """The same walk; at each upload it notes how much better the truth explains the clicks than its own partition."""
 
     notes: ClassVar[list[tuple[int, float]]] = []
@@ -132,20 +132,20 @@ class Watched(EvidenceGroups):
         return sum(evidence(group, variance=self._rule.variance, prior=prior) for group in groups)
 
 
-def tried(state: Callable[..., Groups], **constants: float) -> Policy:
+def tried(state: Callable[..., Partition], **constants: float) -> Policy:
     """Our policy with another state of its grouping."""
     return replace(OURS, grouping=Variant(state=state, **constants))
 
 
 VARIANTS: dict[str, Policy] = {
     "fedc3ucb-e": OURS,
-    "hurdle 0": OURS.tuned(hurdle=0.0),
-    "hurdle 2": OURS.tuned(hurdle=2.0),
-    "hurdle 5": OURS.tuned(hurdle=5.0),
-    "sweeps 10": OURS.tuned(sweeps=10),
-    "40 visits": OURS.tuned(visits=40),
-    "noise 0.12": OURS.tuned(variance=0.12),
-    "noise 0.3": OURS.tuned(variance=0.3),
+    "hurdle 0": OURS.with_constants(hurdle=0.0),
+    "hurdle 2": OURS.with_constants(hurdle=2.0),
+    "hurdle 5": OURS.with_constants(hurdle=5.0),
+    "sweeps 10": OURS.with_constants(sweeps=10),
+    "40 visits": OURS.with_constants(visits=40),
+    "noise 0.12": OURS.with_constants(variance=0.12),
+    "noise 0.3": OURS.with_constants(variance=0.3),
     "one partition of the walk": tried(OnePartition),
     "the best group, hurdle 4": tried(BestGroup, hurdle=4.0),
     "pairs, hurdle 4": tried(Pairs, hurdle=4.0),
@@ -155,8 +155,8 @@ VARIANTS: dict[str, Policy] = {
     "speaks at 45% unsent": replace(OURS, trigger=Unsent(0.45)),
     "truth known, speaks at 45% unsent": replace(OURS, grouping=KnownClusters(), trigger=Unsent(0.45)),
     "beta by the variance of clicks": replace(OURS, confidence=ByVariance()),
-    "alpha_c 2": OURS.tuned(alpha_c=2.0),
-    "alpha_c 15": OURS.tuned(alpha_c=15.0),
+    "alpha_c 2": OURS.with_constants(alpha_c=2.0),
+    "alpha_c 15": OURS.with_constants(alpha_c=15.0),
     "last download alone": replace(OURS, decision=LastDownload()),
     "fedind": POLICIES["fedind"],
     "fedlinucb": POLICIES["fedlinucb"],
@@ -167,7 +167,7 @@ VARIANTS: dict[str, Policy] = {
 def measured(variant: str, features: str, clusters: int, beta: float, rounds: int) -> tuple[float, float]:
     """Mean regret and exchanges over the seeds."""
     warnings.simplefilter("ignore")  # the exact engine does not know all of these parts and says so
-    policy = VARIANTS[variant].tuned(beta=beta)
+    policy = VARIANTS[variant].with_constants(beta=beta)
     worlds = [Synthetic(features=features, clusters=clusters, seed=seed) for seed in SEEDS]
     traces = [simulate(world, policy, rounds=rounds, threads=1) for world in worlds]
     return float(np.mean([trace.regret for trace in traces])), float(np.mean([len(trace.ledger) for trace in traces]))
@@ -178,7 +178,7 @@ def truth_less_walk(**constants: float) -> list[str]:
     Watched.notes.clear()
     for seed in SEEDS:
         world = Synthetic(features="lifted", clusters=5, seed=seed)
-        simulate(world, tried(Watched, **constants).exploring(0.5), rounds=10_000, threads=1)
+        simulate(world, tried(Watched, **constants).with_beta(0.5), rounds=10_000, threads=1)
     rounds, better = np.array(Watched.notes).T
     return [f"{better[(rounds > first) & (rounds <= last)].mean():+.1f}" for first, last in pairwise(UNTIL)]
 

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from fedcascade import Synthetic, policy, simulate
+from fedcascade import Synthetic, get_policy, simulate
 
 ROUNDS, SEEDS = 100_000, range(4)
 REGRET_WITHIN, EXCHANGES_WITHIN = 0.06, 0.04
@@ -51,7 +51,7 @@ class Job:
 
 def play(job: Job) -> tuple[float, int]:
     """Regret and exchanges of one run."""
-    row = policy(job.policy).tuned_where_known(SETTINGS[job.features])
+    row = get_policy(job.policy).with_known_constants(SETTINGS[job.features])
     world = Synthetic(clusters=job.clusters, features=job.features, seed=job.seed)
     trace = simulate(world, row, rounds=ROUNDS)
     return trace.regret, trace.communications()

@@ -34,8 +34,8 @@ from fedcascade.simulation.cuda import engine as cuda
 from fedcascade.simulation.cuda.device import check_device
 from fedcascade.simulation.cuda.runs import Run
 from fedcascade.simulation.exact import engine as exact
-from fedcascade.simulation.exact.driver import Desk
-from fedcascade.simulation.scenario import Case
+from fedcascade.simulation.exact.driver import ExchangeDriver
+from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
 FIVE = ("fedc3ucb-h", "force-comm", "no-auxiliary", "fedlinucb", "fedind")
@@ -98,7 +98,7 @@ def compare(shape: Shape, seed: int) -> list[tuple[str, ...]]:
     world = Synthetic(users=shape.users, clusters=3, dimension=shape.dimension, items=shape.items,
                       features=shape.features, seed=seed)  # fmt: skip
     oracle = TopK(length=shape.length)
-    cases = [Case(world, POLICIES[name], shape.rounds, oracle, 7, True) for name in FIVE]
+    cases = [Scenario(world, POLICIES[name], shape.rounds, oracle, 7, True) for name in FIVE]
     with poisoned():
         ours = dict(cuda.simulate_all(cases))
     rows = []
@@ -133,7 +133,9 @@ def build(setting: str, seed: int) -> Clustered:
 
 def play(parts: Sequence[Part], rounds: int, checkpoints: int) -> list[tuple[int, int, float]]:
     """Some cases together; of each, how many exchanges and observations it had, and its regret."""
-    cases = [Case(build(setting, seed), POLICIES[name], rounds, TopK(), checkpoints) for setting, name, seed in parts]
+    cases = [
+        Scenario(build(setting, seed), POLICIES[name], rounds, TopK(), checkpoints) for setting, name, seed in parts
+    ]
     traces = dict(cuda.simulate_all(cases))
     return [(len(trace.ledger), trace.observations, trace.regret) for _, trace in sorted(traces.items())]
 
@@ -141,7 +143,7 @@ def play(parts: Sequence[Part], rounds: int, checkpoints: int) -> list[tuple[int
 def kernel_limit(seed: int) -> float:
     """Seconds of the device for a million rounds of 32 runs that never exchange anything."""
     frozen = Policy("frozen", Everyone(), Never(), LastDownload(), "no exchanges")
-    cases = [Case(Synthetic(seed=seed + run), frozen, 100_000, TopK(), 1) for run in range(32)]
+    cases = [Scenario(Synthetic(seed=seed + run), frozen, 100_000, TopK(), 1) for run in range(32)]
     spent = []
     for _ in range(REPEATS + 1):
         with clock() as seconds:
@@ -193,7 +195,7 @@ def clock() -> Iterator[dict[str, float]]:
 
 TIMED = {
     (cuda._Squad, "wait"): "waiting",
-    (Desk, "exchange"): "exchanges",
+    (ExchangeDriver, "exchange"): "exchanges",
     (cuda._Squad, "launch"): "launches",
     (Run, "listen"): "decisions",
     (cuda._Squad, "_end"): "ends of segments",
@@ -202,7 +204,7 @@ TIMED = {
 
 def one_run(seed: int) -> tuple[float, dict[str, float]]:
     """A million rounds of FedC3UCB-H alone: seconds in all, and what they were spent on."""
-    case = Case(Synthetic(seed=seed), POLICIES["fedc3ucb-h"], MILLION, TopK())
+    case = Scenario(Synthetic(seed=seed), POLICIES["fedc3ucb-h"], MILLION, TopK())
     plain, parts = [], []
     for _ in range(REPEATS + 1):
         started = time.perf_counter()
@@ -217,7 +219,9 @@ def one_run(seed: int) -> tuple[float, dict[str, float]]:
 
 def in_processes(pools: Sequence[ProcessPoolExecutor], parts: Sequence[Part], rounds: int, checkpoints: int) -> float:
     """Seconds for all cases, in processes that share the device."""
-    dealt = cuda.shares([Case(build("J = 5", 0), POLICIES[name], rounds, TopK()) for _, name, _ in parts], len(pools))
+    dealt = cuda.shares(
+        [Scenario(build("J = 5", 0), POLICIES[name], rounds, TopK()) for _, name, _ in parts], len(pools)
+    )
     started = time.perf_counter()
     for batch in dealt:
         futures = [

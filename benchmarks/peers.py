@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from fedcascade import Synthetic
-from fedcascade.learning.cascade import examined, first_click
+from fedcascade.learning.cascade import count_examined, find_first_click
 
 K, LAMBDA, BETA = 4, 4.0, 10.5
 
@@ -94,7 +94,7 @@ PEERS: dict[str, tuple[str, Callable[[int], Learner]]] = {
 }
 
 
-def installed() -> list[str]:
+def load_policies() -> list[str]:
     """The peers that can be imported."""
     return [name for name in PEERS if find_spec(name) is not None]
 
@@ -107,8 +107,8 @@ def play(name: str, world: Synthetic, pause: int) -> Iterator[int]:
         user, items = world.arrival(t), world.items(t)
         scores = learners[user].scores(items)
         chosen = np.lexsort((ties.random(len(items)), -scores))[:K]
-        click = first_click(world.attracted(t, chosen, world.weights(t, user, items)[chosen]))
-        seen = chosen[: examined(K, click)]
+        click = find_first_click(world.attracted(t, chosen, world.weights(t, user, items)[chosen]))
+        seen = chosen[: count_examined(K, click)]
         rewards = np.zeros(len(seen))
         if click is not None:
             rewards[-1] = 1.0

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.evidence import Evidence, EvidenceGroups, evidence
+from fedcascade.federation.grouping.evidence import Evidence, EvidencePartition, evidence
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.triggers import Occasion, Trigger
@@ -37,7 +37,7 @@ class Unsent(Trigger):
         return Cause.FORCED if occasion.buffer.rounds >= self.share * occasion.arrivals else None
 
 
-class Centred(EvidenceGroups):
+class Centred(EvidencePartition):
     """Evidence is about how users differ from a centre, which for this class is what everybody's data say together."""
 
     def add(self, agent: int, statistics: Statistics) -> None:

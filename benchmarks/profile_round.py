@@ -14,18 +14,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from fedcascade import Synthetic, TopK, policy
+from fedcascade import Synthetic, TopK, get_policy
 from fedcascade.numerics import streams
-from fedcascade.numerics.jit import bare
+from fedcascade.numerics.jit import jit_inline
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact import kernels, ranking, screening
-from fedcascade.simulation.scenario import set_stage
+from fedcascade.simulation.scenario import prepare_simulation
 
 ROUNDS, TURNS = 4_096, 25
 WARM_UP = 75 * ROUNDS  # when groups have settled, and most scores are below 1
 
 
-@bare
+@jit_inline
 def philox(world, first, scratch):
     """The random words of every item."""
     count = scratch.columns.shape[1]
@@ -35,7 +35,7 @@ def philox(world, first, scratch):
             streams._words_into(world.seed, t, group, count, scratch.draft)
 
 
-@bare
+@jit_inline
 def normals(world, first, scratch):
     """The same and Box-Muller."""
     rows = scratch.columns[: world.thetas.shape[1] - world.lifted]
@@ -43,7 +43,7 @@ def normals(world, first, scratch):
         streams._block_into(world.seed, streams.ITEMS, t, 0, rows, scratch.draft)
 
 
-@bare
+@jit_inline
 def items(world, first, scratch):
     """The same, of length 1."""
     columns = scratch.columns[: world.thetas.shape[1]]
@@ -51,7 +51,7 @@ def items(world, first, scratch):
         streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
 
 
-@bare
+@jit_inline
 def filtered(world, rules, first, scratch, beta, margin):
     """The same, scored in single precision."""
     columns = scratch.columns[: world.thetas.shape[1]]
@@ -60,7 +60,7 @@ def filtered(world, rules, first, scratch, beta, margin):
         screening.filter_items(world.most_items, rules.length, beta, margin, scratch)
 
 
-@bare
+@jit_inline
 def chosen(world, rules, one, first, scratch, margin):
     """The same, and the list."""
     beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
@@ -70,7 +70,7 @@ def chosen(world, rules, one, first, scratch, margin):
         ranking.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
 
 
-@bare
+@jit_inline
 def judged(world, rules, one, theta, first, scratch, margin):
     """The same, and the best list."""
     beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
@@ -81,14 +81,14 @@ def judged(world, rules, one, theta, first, scratch, margin):
         ranking.best_reward(theta, world.most_items, rules.length, scratch)
 
 
-@bare
+@jit_inline
 def played(world, rules, one, theta, window, scratch, margin):
     """The same, clicked and learned."""
     for t in range(window.first, window.first + ROUNDS):
         kernels._play(world, rules, theta, one, window, scratch, t, margin)
 
 
-@bare
+@jit_inline
 def triggered(world, rules, one, theta, window, scratch, margin, anew):
     """The same, whether the agent speaks (which empties its buffer here), and perhaps what it decides with next."""
     for t in range(window.first, window.first + ROUNDS):
@@ -102,8 +102,8 @@ def triggered(world, rules, one, theta, window, scratch, margin, anew):
 
 def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact.Engine:
     """An engine after a warm-up, with one thread."""
-    world, row, oracle = Synthetic(), policy(system), TopK()
-    stage = set_stage(world, row, oracle, rounds=2**40, checkpoints=1, keep_lists=False)
+    world, row, oracle = Synthetic(), get_policy(system), TopK()
+    stage = prepare_simulation(world, row, oracle, rounds=2**40, checkpoints=1, keep_lists=False)
     engine = exact.Engine(world, oracle, stage, pool, 1)
     for first in range(1, WARM_UP + 1, ROUNDS):
         whole(engine, first, min(ROUNDS, WARM_UP + 1 - first))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedcascade import Policy, Synthetic, policy, simulate
+from fedcascade import Policy, Synthetic, get_policy, simulate
 
 KEPT = Path(__file__).parent.parent / ".cache" / "table1.json"
 SEEDS, CHECKPOINTS = range(3), 30
@@ -35,8 +35,8 @@ class Job:
     def row(self) -> Policy:
         """The system with lambda 4 and beta 5."""
         name, _, alpha_d = self.name.partition(" at alpha_d ")
-        row = policy(name).exploring(5.0).tuned(lambda_=4.0)
-        return row.tuned(alpha_d=float(alpha_d)) if alpha_d else row
+        row = get_policy(name).with_beta(5.0).with_constants(lambda_=4.0)
+        return row.with_constants(alpha_d=float(alpha_d)) if alpha_d else row
 
 
 def play(job: Job) -> dict[str, Any]:

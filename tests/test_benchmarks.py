@@ -62,7 +62,7 @@ def test_every_contestant_plays_a_slice() -> None:
 def test_every_job_of_the_tables_names_a_known_policy() -> None:
     table, figures = script("table1"), script("figures")
     assert all(job.row().name for job in table.jobs())
-    assert all(figures.policy(name).name == name for rows in figures.EXPECTED.values() for name in rows)
+    assert all(figures.get_policy(name).name == name for rows in figures.EXPECTED.values() for name in rows)
 
 
 def test_the_speed_up_finds_its_plan() -> None:
@@ -82,6 +82,6 @@ def test_a_learned_prior_sees_whether_all_are_alike(clusters: int, alike: bool) 
             states.append(self)
 
     world = Synthetic(features="gaussian", clusters=clusters, users=20, dimension=8, seed=100)
-    simulate(world, variants.tried(Seen, hurdle=0.0).exploring(1.0), rounds=4_000)
+    simulate(world, variants.tried(Seen, hurdle=0.0).with_beta(1.0), rounds=4_000)
     (state,) = states
     assert (state._rule.prior(8) > 20) == alike  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.federation.policies import installed, policy
+from fedcascade.federation.policies import get_policy, load_policies
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -195,10 +195,10 @@ def test_the_tutorials_plug_in_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     listed = "\n".join(f"{name} = {value}" for name, value in entries.items())
     (info / "entry_points.txt").write_text(f"[fedcascade.policies]\n{listed}\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    installed.cache_clear()
+    load_policies.cache_clear()
     try:
-        assert {policy(name).name for name in entries} == set(entries)
+        assert {get_policy(name).name for name in entries} == set(entries)
     finally:
-        installed.cache_clear()
+        load_policies.cache_clear()
         for module in modules:
             sys.modules.pop(module, None)

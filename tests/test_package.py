@@ -81,7 +81,7 @@ for room in ("learning", "federation", "environments", "simulation"):
         names.append(f"{room}.{module.name}")
 world = fedcascade.Synthetic(users=4, clusters=2, dimension=4, items=6)
 for name in fedcascade.POLICIES:
-    fedcascade.simulate(world, fedcascade.policy(name), rounds=20)
+    fedcascade.simulate(world, fedcascade.get_policy(name), rounds=20)
 print(*names)
 """
     )

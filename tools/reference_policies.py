@@ -162,7 +162,7 @@ def parts_table() -> str:
         "|---|---|---|---|---|",
     ]
     for row in POLICIES.values():
-        parts = (row.grouping, row.trigger, row.answers, row.decision)
+        parts = (row.grouping, row.trigger, row.reply_rule, row.decision)
         beside = f" + {type(row.personal).__name__}" if row.personal else ""
         lines.append("| " + " | ".join([f"[{row.name}](#{row.name})", *map(words_of, parts)]) + beside + " |")
     return "\n".join(lines) + "\n"

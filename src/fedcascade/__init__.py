@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from fedcascade.environments.ratings import Ratings
     from fedcascade.environments.synthetic import Synthetic
     from fedcascade.federation.agent import Agent
-    from fedcascade.federation.policies import POLICIES, Policy, policy
+    from fedcascade.federation.policies import POLICIES, Policy, get_policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
     from fedcascade.service.agent.remote import connect, connect_async  # noqa: F401
@@ -31,7 +31,7 @@ _HOME = {
     "Trace": "simulation.trace",
     "connect": "service.agent.remote",
     "connect_async": "service.agent.remote",
-    "policy": "federation.policies",
+    "get_policy": "federation.policies",
     "simulate": "simulation.engines",
 }
 
@@ -47,7 +47,7 @@ __all__ = [
     "TopK",
     "Trace",
     "__version__",
-    "policy",
+    "get_policy",
     "simulate",
 ]
 

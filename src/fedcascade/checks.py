@@ -12,28 +12,28 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def positive(name: str, value: float) -> None:
+def require_positive(name: str, value: float) -> None:
     """Refuse a number that is not finite and greater than zero."""
     require(math.isfinite(value) and value > 0, f"{name} must be a finite number > 0, got {value}")
 
 
-def not_negative(name: str, value: float) -> None:
+def require_nonnegative(name: str, value: float) -> None:
     """Refuse a number that is not finite or is less than zero."""
     require(math.isfinite(value) and value >= 0, f"{name} must be a finite number >= 0, got {value}")
 
 
-def ratio(name: str, value: float) -> None:
+def require_ratio(name: str, value: float) -> None:
     """Refuse what cannot bound a ratio: it must be greater than zero, and may be infinite."""
     require(value > 0, f"{name} must be a number > 0 or inf, got {value}")
 
 
-def whole(name: str, value: object, least: int = 1) -> None:
+def require_integer(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
     good = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
     require(good, f"{name} must be a whole number >= {least}, got {value}")
 
 
-def known(kind: str, name: str, names: Iterable[str]) -> None:
+def require_known(kind: str, name: str, names: Iterable[str]) -> None:
     """Refuse a name that is not among ``names``, and say which one is nearest."""
     names = sorted(names)
     if name in names:

@@ -8,7 +8,7 @@ import pytest
 from fedcascade.data.describe import describe, histogram
 from fedcascade.environments.matrices import Triplets, triplets_of
 from fedcascade.environments.ratings import Ratings, generated_ratings
-from fedcascade.learning.cascade import expected_reward
+from fedcascade.learning.cascade import compute_expected_reward
 
 MATRIX = generated_ratings(120, 100, seed=4)
 RATINGS = triplets_of(MATRIX)
@@ -50,7 +50,7 @@ def test_clusters_gaps_and_clicks() -> None:
         assert row["users"] == (world.clusters == label).sum()
         assert row["nearest"] == pytest.approx(min(gap for pair, gap in gaps.items() if label in pair))
         weights = [np.clip(world.items(t) @ world.centres[label], 0, 1) for t in range(1, 41)]
-        best = np.mean([expected_reward(np.sort(each)[-3:]) for each in weights])
+        best = np.mean([compute_expected_reward(np.sort(each)[-3:]) for each in weights])
         assert row["best_list"] == pytest.approx(best, abs=1e-6)
         assert row["best_item"] == pytest.approx(np.mean([each.max() for each in weights]), abs=1e-6)
         assert row["random_list"] < row["best_list"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fedcascade import Synthetic, policy, simulate
+from fedcascade import Synthetic, get_policy, simulate
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import Job, Record, play, runs_of
 from fedcascade.experiments.plan import Plan, changed, read_plan
@@ -50,7 +50,7 @@ def test_the_tables_hold_what_simulate_finds(small_folder: Path) -> None:
     assert runs.shape[0] == 6
     for row in runs.iter_rows(named=True):
         world = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=row["seed"])
-        tuned = policy(row["policy"]).tuned_where_known({"beta": 5.0, "alpha_d": 1.5})
+        tuned = get_policy(row["policy"]).with_known_constants({"beta": 5.0, "alpha_d": 1.5})
         trace = simulate(world, tuned, rounds=6_000, checkpoints=12)
         assert (row["regret"], row["reward"], row["exchanges"]) == (trace.regret, trace.reward, trace.communications())
         assert row["exchanges"] == row["exchanges_determinant"] + row["exchanges_auxiliary"] + row["exchanges_forced"]

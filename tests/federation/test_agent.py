@@ -14,20 +14,20 @@ from fedcascade.federation.messages import Cause, Download
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Always, Never
-from fedcascade.learning.confidence import Oful, Problem
+from fedcascade.learning.confidence import Oful, ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 D = 3
-PROBLEM = Problem(users=2, dimension=D, list_length=2, rounds=100)
+PROBLEM = ProblemSize(users=2, dimension=D, list_length=2, rounds=100)
 SILENT = Policy("silent", Alone(), Never(), LastDownload(), lambda_=1.0)
 TALKING = replace(SILENT, trigger=Always())
 LEARNING = replace(SILENT, decision=DownloadAndBuffer(), confidence=Oful())
 
 
 def agent_of(policy: Policy = SILENT, oracle: Oracle | None = None) -> Agent:
-    return Agent(agent=1, policy=policy, problem=PROBLEM, oracle=oracle or TopK(length=2))
+    return Agent(id=1, policy=policy, problem=PROBLEM, oracle=oracle or TopK(length=2))
 
 
 def items(seed: int = 0, count: int = 5) -> NDArray[np.float32]:
@@ -49,7 +49,7 @@ def play(agent: Agent, rounds: int, click: int | None = 0) -> None:
 
 
 def test_a_list_is_the_oracles_choice_on_the_decisions_scores() -> None:
-    agent = agent_of(replace(LEARNING, confidence=POLICIES["fedind"].tuned(beta=0.1).confidence))
+    agent = agent_of(replace(LEARNING, confidence=POLICIES["fedind"].with_constants(beta=0.1).confidence))
     play(agent, 5)
     shown = agent.recommend(items(50), words())
     theta = np.linalg.solve(np.eye(D) + agent.buffer.gram, agent.buffer.moment)
@@ -92,7 +92,7 @@ def test_uploads_are_numbered_carry_the_buffer_and_empty_it() -> None:
 def test_nothing_is_lost_between_agents_and_the_server() -> None:
     policy = POLICIES["fedc3ucb-h"]
     server = Server(policy=policy, agents=2, dimension=D)
-    agents = [Agent(agent=i, policy=policy, problem=PROBLEM, oracle=TopK(length=2)) for i in range(2)]
+    agents = [Agent(id=i, policy=policy, problem=PROBLEM, oracle=TopK(length=2)) for i in range(2)]
     total, random = [Statistics.zero(D), Statistics.zero(D)], np.random.default_rng(1)
     exchanges = 0
     for t in range(1, 120):

@@ -6,13 +6,13 @@ import pytest
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.delivery import exchange, greet
+from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.grouping.partition import Everyone
-from fedcascade.federation.grouping.phases import Phases
+from fedcascade.federation.grouping.phases import PhasePartition
 from fedcascade.federation.policies import POLICIES, Order, Policy
 from fedcascade.federation.server import Server
-from fedcascade.learning.cascade import first_click
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.cascade import find_first_click
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.statistics import Statistics
 
@@ -46,10 +46,10 @@ class Witness:
 def test_observed_is_held_or_buffered(name: str, order: Order) -> None:
     world = Synthetic(users=12, clusters=3, dimension=6, items=30, features="gaussian", seed=3)
     policy = _tuned(POLICIES[name], order)
-    problem = Problem(users=world.users, dimension=world.dimension, list_length=K, rounds=ROUNDS)
-    policy = policy.fitted(problem)
-    learners = 1 if policy.answers.one_learner else world.users
-    agents = [Agent(agent=one, policy=policy, problem=problem, oracle=TopK(length=K)) for one in range(learners)]
+    problem = ProblemSize(users=world.users, dimension=world.dimension, list_length=K, rounds=ROUNDS)
+    policy = policy.fit_to(problem)
+    learners = 1 if policy.reply_rule.single_learner else world.users
+    agents = [Agent(id=one, policy=policy, problem=problem, oracle=TopK(length=K)) for one in range(learners)]
     served_by = agents * (world.users // learners)
     server = Server(policy=policy, agents=world.users, dimension=world.dimension, truth=world.clusters)
     witnesses = [Witness(world.dimension) for _ in range(world.users)]
@@ -58,15 +58,15 @@ def test_observed_is_held_or_buffered(name: str, order: Order) -> None:
     for t in range(1, ROUNDS + 1):
         user = world.arrival(t)
         features = world.items(t)
-        greet(server, agents, served_by[user].agent)
+        deliver_arrival(server, agents, served_by[user].id)
         shown = served_by[user].recommend(features, world.ties(t, len(features)))
         weights = world.weights(t, user, features)
         attracted = world.attracted(t, shown.items, weights[shown.items])
-        witnesses[served_by[user].agent].see(features[shown.items], attracted)
-        upload = served_by[user].observe(shown, first_click(attracted), round_=t, draw=world.draw(t))
+        witnesses[served_by[user].id].see(features[shown.items], attracted)
+        upload = served_by[user].observe(shown, find_first_click(attracted), round_=t, draw=world.draw(t))
         if upload is not None:
             exchanges += 1
-            exchange(server, agents, upload)
+            run_exchange(server, agents, upload)
             assert agents[user].buffer.count == 0
             _check_conserved(witnesses, agents, server)
             _check_groups(server)
@@ -78,17 +78,17 @@ def test_observed_is_held_or_buffered(name: str, order: Order) -> None:
 
 def _tuned(policy: Policy, order: Order) -> Policy:
     wanted = {name: value for name, value in WANTED.items() if name in policy.constants()}
-    return policy.tuned(order=order, **wanted)
+    return policy.with_constants(order=order, **wanted)
 
 
 def _check_conserved(witnesses: list[Witness], agents: list[Agent], server: Server) -> None:
     for agent in agents:
-        seen = witnesses[agent.agent]
+        seen = witnesses[agent.id]
         if agent.personal is None:
-            _check_equal(server.holdings[agent.agent] + agent.buffer, seen)
+            _check_equal(server.holdings[agent.id] + agent.buffer, seen)
         else:  # the server holds partial rewards; everything is in what the agent keeps
             _check_equal(agent.personal.seen, seen)
-            _check_counts(server.holdings[agent.agent] + agent.buffer, seen)
+            _check_counts(server.holdings[agent.id] + agent.buffer, seen)
 
 
 def _check_groups(server: Server) -> None:
@@ -100,7 +100,7 @@ def _check_groups(server: Server) -> None:
         total = sum((server.holdings[int(u)] for u in members), Statistics.zero(server.holdings.dimension))
         _check_equal(server.groups.pooled(int(members[0])), total)
     edges = getattr(server.groups, "edges", None)
-    if edges is not None and not isinstance(server.groups, Phases):
+    if edges is not None and not isinstance(server.groups, PhasePartition):
         components = {frozenset(part) for part in nx.connected_components(nx.from_numpy_array(edges))}
         assert components == {frozenset(np.flatnonzero(labels == label).tolist()) for label in np.unique(labels)}
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedcascade.federation.personal import Personal, less_explained
-from fedcascade.learning.ridge import Ridge, stacked
+from fedcascade.federation.personal import Personal, subtract_explained
+from fedcascade.learning.ridge import Ridge, stack_estimates
 from fedcascade.learning.statistics import Statistics
 
 D, LAMBDA = 5, 0.7
@@ -48,7 +48,7 @@ def test_partial_rewards_are_what_is_left() -> None:
         for position in range(3 if click is None else click + 1):
             x = shown[position].astype(float)
             moment += x * ((position == click) - x @ theta)
-    left = less_explained(seen, theta)
+    left = subtract_explained(seen, theta)
     np.testing.assert_allclose(left.moment, moment, atol=1e-12)
     np.testing.assert_array_equal(left.gram, seen.gram)
     assert (left.count, left.clicks, left.rounds) == (seen.count, seen.clicks, seen.rounds)
@@ -58,7 +58,7 @@ def test_partial_rewards_are_what_is_left() -> None:
 def test_a_stacked_width_is_that_of_the_stacked_features(seed: int) -> None:
     (_, one), (_, other) = data(seed), data(seed + 100, rounds=7)
     shared, own = Ridge(one, LAMBDA), Ridge(other, LAMBDA)
-    both = stacked(shared, own)
+    both = stack_estimates(shared, own)
     x = np.random.default_rng(seed).normal(size=(20, D)).astype(np.float32)
     zero = np.zeros((D, D))
     sigma = np.block([[one.gram + LAMBDA * np.eye(D), zero], [zero, other.gram + LAMBDA * np.eye(D)]])

@@ -8,10 +8,10 @@ from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.partition import Alone, Everyone, HeterogeneityGraph, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
-from fedcascade.federation.policies import POLICIES, Order, Policy, installed, policy
+from fedcascade.federation.policies import POLICIES, Order, Policy, get_policy, load_policies
 from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
-from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
+from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
 
 PARTS = {
     "fedc3ucb-h": (HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload()),
@@ -42,7 +42,7 @@ ANSWERS = {
 
 def test_the_rows_of_the_table() -> None:
     assert set(POLICIES) == set(PARTS)
-    assert set(POLICIES) <= set(installed())
+    assert set(POLICIES) <= set(load_policies())
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -54,12 +54,12 @@ def test_the_parts_of_a_row(name: str) -> None:
     beta = 2.0 if name == "fedc3ucb-e" else 10.5
     assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=beta))
     assert row.lambda_ == (0.1 if own else 4.0)
-    assert row.answers == ANSWERS.get(name, Asker())
+    assert row.reply_rule == ANSWERS.get(name, Asker())
     assert (row.personal is not None) == (name == "async-linucb-am")
     assert row.order is Order.UPLOAD_FIRST
     assert row.yardstick == (name == "known-clusters")
     assert row.summary
-    assert policy(name) is row
+    assert get_policy(name) is row
 
 
 def test_the_constants_of_the_reproduction() -> None:
@@ -77,8 +77,8 @@ def test_the_constants_of_the_reproduction() -> None:
 @pytest.mark.parametrize("name", PARTS)
 def test_tuning_with_its_own_constants_changes_nothing(name: str) -> None:
     row = POLICIES[name]
-    assert row.tuned(**row.constants()) == row
-    assert row.tuned() == row
+    assert row.with_constants(**row.constants()) == row
+    assert row.with_constants() == row
 
 
 def test_every_constant_can_be_tuned_and_read_back() -> None:
@@ -91,7 +91,7 @@ def test_every_constant_can_be_tuned_and_read_back() -> None:
         "p_scale": 0.0,
         "beta": 0.5,
     }
-    tuned = row.tuned(**wanted)
+    tuned = row.with_constants(**wanted)
     assert tuned.constants() == wanted
     assert tuned.trigger == Determinant(alpha_c=0.25) | Auxiliary(p_scale=0.0)
     assert tuned.grouping == HeterogeneityGraph(alpha_d=1.5)
@@ -103,22 +103,22 @@ def test_every_constant_can_be_tuned_and_read_back() -> None:
 
 def test_one_constant_leaves_the_others() -> None:
     row = POLICIES["force-comm"]
-    assert row.tuned(alpha_c=3.0).constants() == {**row.constants(), "alpha_c": 3.0}
+    assert row.with_constants(alpha_c=3.0).constants() == {**row.constants(), "alpha_c": 3.0}
 
 
 def test_a_constant_of_two_parts_reaches_both() -> None:
-    row = replace(POLICIES["fedc3ucb-h"], confidence=Theory()).tuned(alpha_c=0.1, delta=0.2)
+    row = replace(POLICIES["fedc3ucb-h"], confidence=Theory()).with_constants(alpha_c=0.1, delta=0.2)
     assert row.confidence == Theory(alpha_c=0.1, delta=0.2)
     assert row.trigger == Determinant(alpha_c=0.1) | Auxiliary()
 
 
 def test_an_unknown_constant_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ValueError, match=r"fedc3ucb-h 'alpha_x': did you mean 'alpha_[cd]'\?"):
-        POLICIES["fedc3ucb-h"].tuned(alpha_x=1.0)
+        POLICIES["fedc3ucb-h"].with_constants(alpha_x=1.0)
     with pytest.raises(ValueError, match="'lamda': did you mean 'lambda_'"):
-        POLICIES["fedind"].tuned(lamda=1.0)
+        POLICIES["fedind"].with_constants(lamda=1.0)
     with pytest.raises(ValueError, match="unknown constant of fedind 'alpha_d'"):
-        POLICIES["fedind"].tuned(alpha_d=1.0)
+        POLICIES["fedind"].with_constants(alpha_d=1.0)
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_an_unknown_constant_is_refused_with_the_nearest_name() -> None:
 )
 def test_bad_values_are_refused(name: str, bad: float) -> None:
     with pytest.raises(ValueError, match=name.rstrip("_")):
-        POLICIES["fedc3ucb-h"].tuned(**{name: bad})
+        POLICIES["fedc3ucb-h"].with_constants(**{name: bad})
 
 
 def test_an_order_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="order"):
-        POLICIES["fedc3ucb-h"].tuned(order="sideways")
+        POLICIES["fedc3ucb-h"].with_constants(order="sideways")
 
 
 @pytest.mark.parametrize(
@@ -139,17 +139,17 @@ def test_an_order_that_does_not_exist_is_refused() -> None:
 )
 def test_an_unknown_policy_is_refused_with_the_nearest_name(typed: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=f"unknown policy '{typed}': did you mean '{nearest}'"):
-        policy(typed)
+        get_policy(typed)
 
 
 def test_a_name_like_no_other_is_refused_with_all_names() -> None:
     with pytest.raises(ValueError, match=r"unknown policy 'zzz': expected one of .*fedc3ucb-h"):
-        policy("zzz")
+        get_policy("zzz")
 
 
 def test_a_row_as_plain_data() -> None:
     row = POLICIES["known-clusters"]
-    assert row.described() == {
+    assert row.describe() == {
         "name": "known-clusters",
         "summary": row.summary,
         "yardstick": True,
@@ -165,28 +165,28 @@ def test_a_policy_without_a_regulariser_is_refused(lambda_: float) -> None:
         Policy("mine", Alone(), Never(), LastDownload(), lambda_=lambda_)
 
 
-PROBLEM = Problem(users=40, dimension=20, list_length=4, rounds=300_000)
+PROBLEM = ProblemSize(users=40, dimension=20, list_length=4, rounds=300_000)
 
 
 def test_formulas_are_worked_out_for_a_problem() -> None:
-    fitted = POLICIES["club-cascade"].fitted(PROBLEM).constants()
+    fitted = POLICIES["club-cascade"].fit_to(PROBLEM).constants()
     assert fitted["lambda_"] == 4.0
     assert fitted["alpha_d"] == pytest.approx(8 * 20**0.5)
     assert fitted["beta"] == pytest.approx(16.0, abs=0.05)  # sqrt(20 ln(3751) + 2 ln(4,800,000)) + 2
-    assert POLICIES["dislinucb"].fitted(PROBLEM).constants()["budget"] == pytest.approx(375 / 12.6115, rel=1e-4)
+    assert POLICIES["dislinucb"].fit_to(PROBLEM).constants()["budget"] == pytest.approx(375 / 12.6115, rel=1e-4)
 
 
 def test_lambda_is_worked_out_before_what_needs_it() -> None:
     longer = replace(PROBLEM, list_length=9)
-    known = POLICIES["club-cascade"].tuned(lambda_=9.0).fitted(longer)
-    assert POLICIES["club-cascade"].fitted(longer) == known
+    known = POLICIES["club-cascade"].with_constants(lambda_=9.0).fit_to(longer)
+    assert POLICIES["club-cascade"].fit_to(longer) == known
 
 
 def test_a_constant_that_is_given_replaces_its_formula() -> None:
-    row = POLICIES["club-cascade"].tuned(beta=5.0)
-    assert row.fitted(PROBLEM).constants()["beta"] == 5.0
-    assert row.fitted(PROBLEM).fitted(PROBLEM) == row.fitted(PROBLEM)
-    assert POLICIES["club-cascade"].described()["constants"]["alpha_d"] == "8 sqrt(d)"
+    row = POLICIES["club-cascade"].with_constants(beta=5.0)
+    assert row.fit_to(PROBLEM).constants()["beta"] == 5.0
+    assert row.fit_to(PROBLEM).fit_to(PROBLEM) == row.fit_to(PROBLEM)
+    assert POLICIES["club-cascade"].describe()["constants"]["alpha_d"] == "8 sqrt(d)"
 
 
 def test_an_agent_that_asks_on_arrival_uploads_in_every_round() -> None:
@@ -200,4 +200,4 @@ def test_an_agent_that_asks_on_arrival_uploads_in_every_round() -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
 def test_a_ratio_is_greater_than_zero(name: str, constant: str, bad: float) -> None:
     with pytest.raises(ValueError, match=constant):
-        POLICIES[name].tuned(**{constant: bad})
+        POLICIES[name].with_constants(**{constant: bad})

@@ -8,13 +8,13 @@ from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Determinant, Occasion, Ratio, SyncBudget
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 D, MANY = 64, 10_000_000
-PROBLEM = Problem(users=2, dimension=D, list_length=4, rounds=MANY)
+PROBLEM = ProblemSize(users=2, dimension=D, list_length=4, rounds=MANY)
 
 
 def many(kind: str) -> Statistics:
@@ -53,12 +53,12 @@ def test_the_determinant_itself_would_overflow() -> None:
 @pytest.mark.parametrize("kind", ["round", "rank 1"])
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_system_survives_ten_million_observations(name: str, kind: str) -> None:
-    policy = POLICIES[name].fitted(PROBLEM)
+    policy = POLICIES[name].fit_to(PROBLEM)
     server = Server(policy=policy, agents=2, dimension=D, truth=np.array([0, 1]))
-    agent = Agent(agent=1, policy=policy, problem=PROBLEM, oracle=TopK(length=4))
+    agent = Agent(id=1, policy=policy, problem=PROBLEM, oracle=TopK(length=4))
     seen = many(kind)
     downloads = server.receive(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=seen))
-    for download in (*downloads, *server.greet(1)):
+    for download in (*downloads, *server.answer_arrival(1)):
         if download.agent == 1:
             agent.receive(download)
     agent.receive(Download(agent=1, statistics=seen, rounds=MANY, agents=2))

@@ -57,7 +57,7 @@ def test_upload_first_answers_with_the_upload_in_it() -> None:
 
 
 def test_aggregate_first_answers_without_the_upload() -> None:
-    server = server_of(POLICIES["fedc3ucb-h"].tuned(order=Order.AGGREGATE_FIRST))
+    server = server_of(POLICIES["fedc3ucb-h"].with_constants(order=Order.AGGREGATE_FIRST))
     first = only(server.receive(upload(0, axis(0, 2, True))))
     np.testing.assert_array_equal(first.statistics.gram, np.zeros((2, 2)))
     assert first.statistics.count == 0
@@ -70,7 +70,7 @@ def test_aggregate_first_answers_without_the_upload() -> None:
 
 def test_an_order_given_as_text_is_kept_or_refused_never_ignored() -> None:
     try:
-        policy = POLICIES["fedc3ucb-h"].tuned(order="aggregate-first")
+        policy = POLICIES["fedc3ucb-h"].with_constants(order="aggregate-first")
     except ValueError:
         return
     assert only(server_of(policy).receive(upload(0, axis(0, 2, True)))).statistics.count == 0
@@ -79,10 +79,10 @@ def test_an_order_given_as_text_is_kept_or_refused_never_ignored() -> None:
 @pytest.mark.parametrize("order", list(Order))
 def test_deletions_take_effect_from_the_next_exchange(order: Order) -> None:
     # With a tiny alpha_d, an agent that always clicks and one that never does are split at the first comparison.
-    server = server_of(POLICIES["fedc3ucb-h"].tuned(alpha_d=0.01, order=order), agents=2)
+    server = server_of(POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.01, order=order), agents=2)
     server.receive(upload(0, axis(0, 50, True)))
     assert not server.groups.edges[0, 1]  # agent 1 has theta 0 and F(0) = 1, but alpha_d is tiny
-    server = server_of(POLICIES["fedc3ucb-h"].tuned(alpha_d=0.5, order=order), agents=2)
+    server = server_of(POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.5, order=order), agents=2)
     server.receive(upload(0, axis(0, 1, True)))
     server.receive(upload(0, axis(0, 100, False)))
     assert server.groups.edges[0, 1]

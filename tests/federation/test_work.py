@@ -12,7 +12,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.linear import regression
+from fedcascade.numerics.linear import solve_ridge
 
 AGENTS, D = 300, 6
 
@@ -34,18 +34,18 @@ def work() -> Iterator[Work]:
         counted.sums += 1
         return real(held, members)
 
-    def components(edges: np.ndarray, members: np.ndarray, real=partition.components) -> list[np.ndarray]:
+    def find_components(edges: np.ndarray, members: np.ndarray, real=partition.find_components) -> list[np.ndarray]:
         counted.searches += 1
         return real(edges, members)
 
-    def factorise(*given: object, real=regression) -> tuple[np.ndarray, np.ndarray, float]:
+    def factorise(*given: object, real=solve_ridge) -> tuple[np.ndarray, np.ndarray, float]:
         counted.factorisations += 1
         return real(*given)
 
     with (
         patch.object(Holdings, "total", total),
-        patch.object(partition, "components", components),
-        patch("fedcascade.numerics.linear.regression", factorise),
+        patch.object(partition, "find_components", find_components),
+        patch("fedcascade.numerics.linear.solve_ridge", factorise),
     ):
         yield counted
 
@@ -86,7 +86,7 @@ def test_an_exchange_factorises_as_often_with_few_users_as_with_many(work: Work)
 
 def test_a_component_is_searched_once_when_an_edge_of_it_went_and_summed_only_if_it_fell_apart(work: Work) -> None:
     rng = np.random.default_rng(0)
-    server = Server(policy=POLICIES["fedc3ucb-h"].tuned(alpha_d=0.8), agents=6, dimension=D)
+    server = Server(policy=POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.8), agents=6, dimension=D)
     likes = [np.ones(D), -np.ones(D)]
     exchanges = split = searched = 0
     for _ in range(8):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.learning.cascade import examined, expected_reward, first_click
+from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
 
 WEIGHTS = st.lists(st.floats(0.0, 1.0), max_size=6)
 
@@ -22,30 +22,30 @@ def chance(weights: list[float], pattern: tuple[bool, ...]) -> float:
 @given(WEIGHTS)
 def test_expected_reward_is_the_sum_over_all_click_patterns(weights: list[float]) -> None:
     patterns = product([False, True], repeat=len(weights))
-    expected = sum(chance(weights, pattern) for pattern in patterns if first_click(list(pattern)) is not None)
-    assert expected_reward(weights) == pytest.approx(expected, abs=1e-12)
+    expected = sum(chance(weights, pattern) for pattern in patterns if find_first_click(list(pattern)) is not None)
+    assert compute_expected_reward(weights) == pytest.approx(expected, abs=1e-12)
 
 
 def test_expected_reward_by_hand() -> None:
-    assert expected_reward([0.5, 0.2]) == pytest.approx(0.6)
-    assert expected_reward([0.3, 1.0, 0.2]) == 1.0
-    assert expected_reward([0.0, 0.0]) == 0.0
-    assert expected_reward([]) == 0.0
+    assert compute_expected_reward([0.5, 0.2]) == pytest.approx(0.6)
+    assert compute_expected_reward([0.3, 1.0, 0.2]) == 1.0
+    assert compute_expected_reward([0.0, 0.0]) == 0.0
+    assert compute_expected_reward([]) == 0.0
 
 
 @settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
 def test_the_first_attractive_item_is_clicked_and_nothing_after_it_is_examined(pattern: list[bool]) -> None:
-    click = first_click(pattern)
+    click = find_first_click(pattern)
     if True in pattern:
         assert click == pattern.index(True)
-        assert examined(len(pattern), click) == pattern.index(True) + 1
+        assert count_examined(len(pattern), click) == pattern.index(True) + 1
     else:
         assert click is None
-        assert examined(len(pattern), click) == len(pattern)
+        assert count_examined(len(pattern), click) == len(pattern)
 
 
 @pytest.mark.parametrize(("length", "click"), [(4, 4), (4, -1), (0, 0), (1, 7)])
 def test_clicks_outside_a_list_are_refused(length: int, click: int) -> None:
     with pytest.raises(ValueError, match="click"):
-        examined(length, click)
+        count_examined(length, click)

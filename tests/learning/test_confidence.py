@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
+from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
-SMALL = Problem(users=2, dimension=1, list_length=2, rounds=6)
+SMALL = ProblemSize(users=2, dimension=1, list_length=2, rounds=6)
 
 
 def seen(dimension: int, rows: int, seed: int) -> Statistics:
@@ -37,7 +37,7 @@ def test_theory_is_the_restated_lemma_1(
     # paper.tex, end of the appendix's proof of the local confidence bound, with S = 1.
     inside = d * log(1 + K * T / (min(1, alpha_c) * lambda_ * d)) + 2 * log(1 / delta) + 4 * log(T * U)
     beta = sqrt(lambda_) + R * (sqrt(1 + U * alpha_c) + U * sqrt(2 * alpha_c)) * sqrt(inside)
-    problem = Problem(users=U, dimension=d, list_length=K, rounds=T)
+    problem = ProblemSize(users=U, dimension=d, list_length=K, rounds=T)
     ridge = Ridge(Statistics.zero(d), lambda_)
     assert Theory(alpha_c=alpha_c, noise=R, delta=delta).radius(ridge, problem) == pytest.approx(beta, rel=1e-12)
 
@@ -57,13 +57,13 @@ def test_oful_is_the_self_normalised_bound(d: int, rows: int, lambda_: float, de
     statistics = seen(d, rows, seed=rows)
     determinant = np.linalg.slogdet(statistics.gram + lambda_ * np.eye(d))[1]
     bound = 0.7 * sqrt(2 * (determinant / 2 - d * log(lambda_) / 2 - log(delta))) + sqrt(lambda_)
-    problem = Problem(users=3, dimension=d, list_length=1, rounds=10)
+    problem = ProblemSize(users=3, dimension=d, list_length=1, rounds=10)
     ridge = Ridge(statistics, lambda_)
     assert Oful(noise=0.7, delta=delta).radius(ridge, problem) == pytest.approx(bound, rel=1e-9)
 
 
 def test_oful_grows_with_the_data() -> None:
-    problem = Problem(users=1, dimension=4, list_length=1, rounds=10)
+    problem = ProblemSize(users=1, dimension=4, list_length=1, rounds=10)
     radii = [Oful().radius(Ridge(seen(4, rows, 1), 1.0), problem) for rows in (0, 1, 10, 100)]
     assert radii == sorted(radii)
     assert radii[0] < radii[-1]
@@ -101,4 +101,4 @@ def test_noise_and_alpha_c_must_be_positive(bad: float) -> None:
 def test_sizes_of_a_problem_must_be_counts(name: str, bad: int) -> None:
     sizes = {"users": 2, "dimension": 2, "list_length": 2, "rounds": 2, name: bad}
     with pytest.raises(ValueError, match=name.replace("_", " ")):
-        Problem(**sizes)
+        ProblemSize(**sizes)

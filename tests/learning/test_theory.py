@@ -6,10 +6,10 @@ import pytest
 from scipy.integrate import quad
 
 from fedcascade import POLICIES, Synthetic, TopK, simulate
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.theory import auxiliary_exchanges, determinant_exchanges, guarantee, lambda_tilde
 
-SIZES = Problem(users=40, dimension=20, list_length=4, rounds=1_000_000)
+SIZES = ProblemSize(users=40, dimension=20, list_length=4, rounds=1_000_000)
 
 
 @pytest.mark.parametrize("lambda_x", [1.0, 0.026, 1e-4])
@@ -53,7 +53,7 @@ def test_the_terms_by_hand() -> None:
 
 
 def test_failures_count_once_the_partition_is_there() -> None:
-    small = Problem(users=2, dimension=2, list_length=1, rounds=10**12)
+    small = ProblemSize(users=2, dimension=2, list_length=1, rounds=10**12)
     found = guarantee(small, clusters=1, items=1, gamma=1.0, lambda_x=0.5, sigma=0.001)
     delta = 4 / 10**12
     left = 10**12 - found.T_0 - found.T_1
@@ -73,7 +73,7 @@ def test_bad_values_are_refused(bad: dict[str, float]) -> None:
 def test_too_few_rounds_are_refused() -> None:
     with pytest.raises(ValueError, match="rounds must be > users"):
         guarantee(
-            Problem(users=40, dimension=2, list_length=1, rounds=1600),
+            ProblemSize(users=40, dimension=2, list_length=1, rounds=1600),
             clusters=1,
             items=9,
             gamma=1.0,
@@ -88,10 +88,10 @@ def test_too_few_rounds_are_refused() -> None:
 def test_measured_exchanges_stay_under_the_bound(alpha_c: float, clusters: int, features: str) -> None:
     world = Synthetic(users=20, clusters=clusters, dimension=10, items=50, features=features, seed=1)
     rounds, K = 10_000, 4
-    problem = Problem(users=20, dimension=10, list_length=K, rounds=rounds)
+    problem = ProblemSize(users=20, dimension=10, list_length=K, rounds=rounds)
     needed = determinant_exchanges(problem, lambda_=1.0, alpha_c=alpha_c)
     for name in ("fedlinucb", "no-auxiliary", "fedc3ucb-h"):
-        row = POLICIES[name].tuned_where_known({"alpha_c": alpha_c, "alpha_d": 2.0, "lambda_": 1.0, "beta": 1.0})
+        row = POLICIES[name].with_known_constants({"alpha_c": alpha_c, "alpha_d": 2.0, "lambda_": 1.0, "beta": 1.0})
         trace = simulate(world, row, rounds=rounds, oracle=TopK(length=K))
         bound = needed + (auxiliary_exchanges(rounds, 3.0) if name == "fedc3ucb-h" else 0.0)
         assert 0 < trace.communications() < bound

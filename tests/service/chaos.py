@@ -33,7 +33,7 @@ from fedcascade.service.server.state import caught_up
 from fedcascade.service.store.contract import open_store
 
 DIMENSION = 12
-POLICY = POLICIES["fedc3ucb-h"].tuned(alpha_d=0.5)
+POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.5)
 SPEAKS_ALWAYS = replace(POLICY, trigger=Always())
 TOKEN = "the-operators-token-in-chaos"
 CRASHED = 70

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .browser import Seen
+from .dashboard.browser import Seen
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking"]

@@ -105,7 +105,7 @@ def test_regret_is_counted_against_alpha_times_the_best() -> None:
 
 
 def test_learning_beats_the_worst_lists() -> None:
-    policy = POLICIES["fedind"].tuned(beta=0.5)
+    policy = POLICIES["fedind"].with_constants(beta=0.5)
     good = simulate(world(), policy, rounds=400, oracle=TopK(length=2))
     bad = simulate(world(), policy, rounds=400, oracle=Worst(1.0))
     assert good.regret < bad.regret / 3

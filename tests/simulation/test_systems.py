@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Policy, Synthetic, Trace, simulate
-from fedcascade.federation.delivery import exchange
+from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.messages import Cause
-from fedcascade.learning.cascade import first_click
+from fedcascade.learning.cascade import find_first_click
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import make_agents
-from fedcascade.simulation.scenario import set_stage
+from fedcascade.simulation.scenario import prepare_simulation
 
 from .other_systems import async_linucb, club_cascade, dislinucb
 
@@ -24,8 +24,8 @@ def run(world: Synthetic, policy: Policy, *, rounds: int = ROUNDS, K: int = 4) -
     return simulate(world, policy, rounds=rounds, oracle=TopK(length=K), keep_lists=True)
 
 
-def tuned(name: str, *, beta: float = 1.0, **constants: float) -> Policy:
-    return POLICIES[name].exploring(beta).tuned(**{"lambda_": 1.0, **constants})
+def make_policy(name: str, *, beta: float = 1.0, **constants: float) -> Policy:
+    return POLICIES[name].with_beta(beta).with_constants(**{"lambda_": 1.0, **constants})
 
 
 def assert_same_run(one: Trace, other: Trace) -> None:
@@ -37,7 +37,7 @@ def assert_same_run(one: Trace, other: Trace) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_with_single_items_c3_ucb_is_oful(seed: int) -> None:
     world = Synthetic(**SMALL, seed=seed)
-    ours, theirs = (run(world, tuned(name), K=1) for name in ("c3-ucb", "oful"))
+    ours, theirs = (run(world, make_policy(name), K=1) for name in ("c3-ucb", "oful"))
     assert_same_run(ours, theirs)
     assert ours.communications() == 0
 
@@ -45,8 +45,8 @@ def test_with_single_items_c3_ucb_is_oful(seed: int) -> None:
 @pytest.mark.parametrize("K", [1, 4])
 def test_for_users_who_are_alike_the_papers_system_is_fedlinucb(K: int) -> None:
     world = Synthetic(**SMALL | {"clusters": 1})
-    ours = run(world, tuned("fedc3ucb-h", alpha_d=1e9, p_scale=0.0), K=K)
-    theirs = run(world, tuned("fedlinucb"), K=K)
+    ours = run(world, make_policy("fedc3ucb-h", alpha_d=1e9, p_scale=0.0), K=K)
+    theirs = run(world, make_policy("fedlinucb"), K=K)
     assert_same_run(ours, theirs)
     assert len(ours.ledger) > 20
 
@@ -62,13 +62,15 @@ def test_club_cascade_exchanges_exactly_t_times(rounds: int) -> None:
 def test_club_cascade_decides_with_what_everybody_just_told() -> None:
     """While its graph is whole, it is one central learner."""
     world = Synthetic(**SMALL)
-    ours, central = run(world, tuned("club-cascade", alpha_d=1e9)), run(world, tuned("c3-ucb"))
+    ours, central = run(world, make_policy("club-cascade", alpha_d=1e9)), run(world, make_policy("c3-ucb"))
     np.testing.assert_array_equal(ours.lists, central.lists)
 
 
 def test_with_no_budget_all_agents_of_dislinucb_know_the_same() -> None:
     world, oracle = Synthetic(**SMALL), TopK(length=4)
-    stage = set_stage(world, tuned("dislinucb", budget=0.0), oracle, rounds=300, checkpoints=1, keep_lists=False)
+    stage = prepare_simulation(
+        world, make_policy("dislinucb", budget=0.0), oracle, rounds=300, checkpoints=1, keep_lists=False
+    )
     agents = make_agents(stage, oracle)
     for t in range(1, 301):
         known = {(agent.decision.root.tobytes(), agent.decision.theta.tobytes()) for agent in agents}
@@ -76,15 +78,15 @@ def test_with_no_budget_all_agents_of_dislinucb_know_the_same() -> None:
         user, features = world.arrival(t), world.items(t)
         shown = agents[user].recommend(features, world.ties(t, len(features)))
         weights = world.weights(t, user, features)[shown.items]
-        click = first_click(world.attracted(t, shown.items, weights))
+        click = find_first_click(world.attracted(t, shown.items, weights))
         upload = agents[user].observe(shown, click, round_=t, draw=world.draw(t))
         assert upload is not None
-        uploads, downloads = exchange(stage.server, agents, upload)
+        uploads, downloads = run_exchange(stage.server, agents, upload)
         assert len(uploads) == len(downloads) == world.users
 
 
 def test_a_synchronisation_counts_twice_for_every_agent() -> None:
-    trace = run(Synthetic(**SMALL), tuned("dislinucb", budget=20.0))
+    trace = run(Synthetic(**SMALL), make_policy("dislinucb", budget=20.0))
     assert {line.cause for line in trace.ledger} == {Cause.SYNCHRONISATION}
     for t in {line.round for line in trace.ledger}:
         lines = [line for line in trace.ledger if line.round == t]
@@ -94,8 +96,8 @@ def test_a_synchronisation_counts_twice_for_every_agent() -> None:
 
 def test_async_linucb_that_never_speaks_is_independent_learners() -> None:
     world = Synthetic(**SMALL)
-    ours = run(world, tuned("async-linucb", gamma_u=float("inf"), gamma_d=float("inf")))
-    assert_same_run(ours, run(world, tuned("fedind")))
+    ours = run(world, make_policy("async-linucb", gamma_u=float("inf"), gamma_d=float("inf")))
+    assert_same_run(ours, run(world, make_policy("fedind")))
     assert ours.communications() == 0
 
 
@@ -104,8 +106,8 @@ def test_async_linucb_that_never_speaks_is_independent_learners() -> None:
 def test_async_linucb_that_always_speaks_is_one_central_learner(gamma: float, a_round: int, K: int) -> None:
     """With 1, an upload is pushed to everybody else; below 1, also to where it came from."""
     world = Synthetic(**SMALL)
-    ours = run(world, tuned("async-linucb", gamma_u=gamma, gamma_d=gamma), K=K)
-    np.testing.assert_array_equal(ours.lists, run(world, tuned("oful"), K=K).lists)
+    ours = run(world, make_policy("async-linucb", gamma_u=gamma, gamma_d=gamma), K=K)
+    np.testing.assert_array_equal(ours.lists, run(world, make_policy("oful"), K=K).lists)
     assert ours.communications(Cause.DETERMINANT) == ROUNDS
     assert ours.communications() == a_round * ROUNDS
 
@@ -113,7 +115,7 @@ def test_async_linucb_that_always_speaks_is_one_central_learner(gamma: float, a_
 @pytest.mark.parametrize("seed", range(3))
 def test_phase_fclub_never_splits_users_who_are_alike(seed: int) -> None:
     world = Synthetic(**SMALL | {"clusters": 1}, seed=seed)
-    trace = run(world, POLICIES["phase-fclub"].tuned(local_servers=1, beta=1.0), rounds=10_000)
+    trace = run(world, POLICIES["phase-fclub"].with_constants(local_servers=1, beta=1.0), rounds=10_000)
     assert {point.clustering_error for point in trace.curve} == {0.0}
     assert trace.clusters == 1
 
@@ -121,14 +123,14 @@ def test_phase_fclub_never_splits_users_who_are_alike(seed: int) -> None:
 @pytest.mark.parametrize("servers", [1, 3])
 def test_phase_fclub_finds_clusters_across_local_servers(servers: int) -> None:
     world = Synthetic(**SMALL | {"users": 12, "clusters": 3}, seed=2)
-    trace = run(world, POLICIES["phase-fclub"].tuned(local_servers=servers, beta=1.0), rounds=10_000)
+    trace = run(world, POLICIES["phase-fclub"].with_constants(local_servers=servers, beta=1.0), rounds=10_000)
     assert trace.clustering_error == 0.0
     assert trace.curve[0].clustering_error == 1.0
 
 
 def test_personal_parts_tell_users_apart_where_a_shared_one_cannot() -> None:
     world = Synthetic(**SMALL)
-    ours, shared = (run(world, tuned(name, gamma_u=2.0, gamma_d=2.0), rounds=4_000)
+    ours, shared = (run(world, make_policy(name, gamma_u=2.0, gamma_d=2.0), rounds=4_000)
                     for name in ("async-linucb-am", "async-linucb"))  # fmt: skip
     assert ours.regret < 0.5 * shared.regret
 
@@ -146,7 +148,7 @@ def test_agrees_with_a_transcription(name: str, K: int) -> None:
     transcribed, constants = TRANSCRIBED[name]
     world = Synthetic(**SMALL, seed=5)
     told = transcribed(world, rounds=1_200, K=K, lambda_=1.0, beta=0.7, **constants)
-    trace = run(world, tuned(name, beta=0.7, **constants), rounds=1_200, K=K)
+    trace = run(world, make_policy(name, beta=0.7, **constants), rounds=1_200, K=K)
     assert trace.lists is not None
     assert trace.lists.tolist() == told.lists
     assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == told.exchanges
@@ -163,7 +165,7 @@ def test_sharing_is_ordered_as_theory_says_for_users_who_are_alike(name: str) ->
     for seed in range(3):
         world = Synthetic(users=20, clusters=1, dimension=8, items=30, seed=seed)
         for each in regrets:
-            regrets[each].append(run(world, tuned(each), rounds=20_000, K=1))
+            regrets[each].append(run(world, make_policy(each), rounds=20_000, K=1))
     spread = {each: (mean(t.regret for t in runs), stdev(t.regret for t in runs)) for each, runs in regrets.items()}
     print({each: f"{middle:.0f} +- {width:.0f}" for each, (middle, width) in spread.items()})
     for seed in range(3):

@@ -14,9 +14,9 @@ from fedcascade.simulation.trace import (
     Exchange,
     Recorder,
     Trace,
-    canonical,
     checkpoint_rounds,
     clustering_error,
+    relabel_canonically,
 )
 
 LABELS = st.integers(1, 12).flatmap(
@@ -51,10 +51,10 @@ def test_clustering_error_by_hand() -> None:
 def test_canonical_labels_are_equal_iff_the_partitions_are(labels: tuple[list[int], list[int]]) -> None:
     one, other = labels
     same = all(group(one, user) == group(other, user) for user in range(len(one)))
-    assert (canonical(one) == canonical(other)) == same
-    assert clustering_error(canonical(one), one) == 0.0
-    assert canonical(canonical(one)) == canonical(one)
-    assert sorted(set(canonical(one))) == list(range(len(set(one))))
+    assert (relabel_canonically(one) == relabel_canonically(other)) == same
+    assert clustering_error(relabel_canonically(one), one) == 0.0
+    assert relabel_canonically(relabel_canonically(one)) == relabel_canonically(one)
+    assert sorted(set(relabel_canonically(one))) == list(range(len(set(one))))
 
 
 @settings(deadline=None, max_examples=100)
@@ -114,11 +114,11 @@ def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
     upload = Upload(agent=2, sequence=1, cause=Cause.FORCED, statistics=Statistics.zero(4))
     download = Download(agent=2, statistics=Statistics.zero(4), rounds=1, agents=3)
     for t, click in enumerate([None, 1, 0, None], 1):
-        recorder.count(0.25 * t, click, t)
-        recorder.listed(t, np.arange(t % 3 + 1))
+        recorder.record_round(0.25 * t, click, t)
+        recorder.record_list(t, np.arange(t % 3 + 1))
         if t == 3:
-            recorder.exchange(t, [upload], (download, download))
-        recorder.stop(t, np.array([0, 0, 0]) if t < 4 else np.array([5, 5, 1]))
+            recorder.record_exchange(t, [upload], (download, download))
+        recorder.record_checkpoint(t, np.array([0, 0, 0]) if t < 4 else np.array([5, 5, 1]))
     run = recorder.trace("p", "e", np.array([5, 5, 1]))
     assert run.curve == (Checkpoint(2, 0.75, 1, 0, 1.0), Checkpoint(4, 2.5, 2, 1, 0.0))
     assert run.ledger == (Exchange(3, 2, Cause.FORCED, upload.bytes, 2 * download.bytes),)

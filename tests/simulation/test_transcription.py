@@ -129,7 +129,7 @@ def test_the_order_matters(system: System) -> None:
 def _policy(system: System, setting: Setting, order: Reading) -> Policy:
     policy = POLICIES[system]
     wanted = {**asdict(setting.constants), "order": ORDERS[order]}
-    return policy.tuned(**{name: value for name, value in wanted.items() if name in policy.constants()})
+    return policy.with_constants(**{name: value for name, value in wanted.items() if name in policy.constants()})
 
 
 def _check_that_something_happened(told: Transcript, system: System, *, splits: bool) -> None:

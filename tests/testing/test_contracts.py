@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Synthetic
-from fedcascade.federation.grouping.partition import Groups
+from fedcascade.federation.grouping.partition import Partition
 from fedcascade.testing import check_environment, check_policy
 
 
@@ -48,7 +48,7 @@ def test_weights_that_are_no_probabilities_are_refused() -> None:
         check_environment(Improbable())
 
 
-class Forgetful(Groups):
+class Forgetful(Partition):
     """Loses what it was given."""
 
     def add(self, agent, statistics) -> None:
@@ -59,7 +59,7 @@ class Forgetful(Groups):
 class Lossy:
     """A grouping that loses data."""
 
-    def begin(self, holdings, truth) -> Groups:
+    def begin(self, holdings, truth) -> Partition:
         return Forgetful(holdings, np.zeros(len(holdings), np.int64))
 
 

@@ -56,7 +56,7 @@ def run(
     from fedcascade.cli import terminal
     from fedcascade.learning.oracles import TopK
     from fedcascade.simulation.engines import simulate, simulate_together
-    from fedcascade.simulation.scenario import Case
+    from fedcascade.simulation.scenario import Scenario
     from fedcascade.simulation.summary import summarise
 
     systems = chosen_policies(policy, constants)
@@ -70,7 +70,7 @@ def run(
 
     with terminal.progress_bars() as bars:
         if engine == "cuda":
-            cases = [Case(environment, system, rounds, oracle, min(checkpoints, rounds)) for system in systems]
+            cases = [Scenario(environment, system, rounds, oracle, min(checkpoints, rounds)) for system in systems]
             tell = terminal.bar(bars, "on the GPU", rounds * len(cases))
             for _, trace in sorted(simulate_together(cases, tell)):
                 keep(trace)
@@ -94,13 +94,13 @@ def run(
 def policies(*, json_: Json = False) -> None:
     """List the systems that can be run: the paper's Table 1, and the parts that each is made of."""
     from fedcascade.cli import terminal
-    from fedcascade.federation.policies import installed
+    from fedcascade.federation.policies import load_policies
 
     if json_:
-        print(json.dumps([row.described() for row in installed().values()]))
+        print(json.dumps([row.describe() for row in load_policies().values()]))
     else:
-        terminal.show(terminal.systems_table(installed().values()))
-        terminal.show(terminal.policies_table(installed().values()))
+        terminal.show(terminal.systems_table(load_policies().values()))
+        terminal.show(terminal.policies_table(load_policies().values()))
 
 
 _ELSEWHERE = {  # name: home, and the line of --help, which loads no home

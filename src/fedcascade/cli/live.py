@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
-from fedcascade.checks import not_negative
+from fedcascade.checks import require_nonnegative
 from fedcascade.cli.options import Whole, option
 from fedcascade.cli.service import TOKEN, say
 
@@ -33,7 +33,7 @@ def live(
     from fedcascade.service.server.app import Limits
     from fedcascade.service.server.serve import Setup, empty, serve
 
-    not_negative("pace", pace)
+    require_nonnegative("pace", pace)
     play = Play(users=users, clusters=clusters, rounds=rounds, seed=seed)
     play.world()  # refuse what cannot be before anything starts
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:

@@ -182,10 +182,10 @@ class Constants:
         if self.beta == "theory":
             row = replace(policy, confidence=Theory(alpha_c=policy.constants().get("alpha_c", 1.0)))
         elif self.beta is not None:
-            row = policy.exploring(self.beta)
+            row = policy.with_beta(self.beta)
         useless = (self.noise is not None or self.delta is not None) and "noise" not in row.constants()
         require(not useless, f"noise and delta belong to --beta theory, {policy.name} has a constant beta")
-        return row.tuned_where_known(self._given())
+        return row.with_known_constants(self._given())
 
     def _given(self) -> dict[str, Any]:
         from fedcascade.federation.policies import Order
@@ -196,9 +196,9 @@ class Constants:
 
 def chosen_policies(names: Sequence[str], constants: Constants) -> list["Policy"]:
     """The policies of those names, tuned."""
-    from fedcascade.federation.policies import policy
+    from fedcascade.federation.policies import get_policy
 
-    return [constants.tune(policy(name)) for name in names]
+    return [constants.tune(get_policy(name)) for name in names]
 
 
 def cluster_sizes(text: str) -> int | list[int]:

@@ -140,7 +140,7 @@ def policies_table(policies: Iterable["Policy"]) -> Table:
     for name in ("policy", "who shares", "when an agent speaks", "who is answered", "what it decides with", "in words"):
         table.add_column(name)
     for row in policies:
-        parts = (row.grouping, row.trigger, row.answers, row.decision)
+        parts = (row.grouping, row.trigger, row.reply_rule, row.decision)
         table.add_row(row.name, *(_words(part) for part in parts), row.summary)
     return table
 

@@ -38,13 +38,13 @@ def theory(
     """
     from fedcascade.checks import require
     from fedcascade.cli import terminal
-    from fedcascade.learning.confidence import Problem
+    from fedcascade.learning.confidence import ProblemSize
     from fedcascade.learning.theory import guarantee
 
     require(lambda_x is not None or dimension >= 2, f"dimension must be >= 2, got {dimension}")
     regular = lambda_x if lambda_x is not None else 1 / (2 * (dimension - 1))
     bound = guarantee(
-        Problem(users=users, dimension=dimension, list_length=list_length, rounds=rounds),
+        ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds),
         clusters=clusters,
         items=items,
         gamma=gamma,

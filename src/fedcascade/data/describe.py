@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
-from fedcascade.learning.cascade import expected_reward
+from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import TopK
 
 FEW = 20  # up to so many different ratings are counted one by one
@@ -86,7 +86,7 @@ def _clicks(world: Ratings, user: int, oracle: TopK, rounds: int) -> dict[str, f
         weights = world.weights(t, user, world.items(t))
         best = weights[oracle.best(weights)]
         best_items.append(best[0])
-        best_lists.append(expected_reward(best))
-        random_lists.append(expected_reward(weights[: oracle.length]))  # items come in random order
+        best_lists.append(compute_expected_reward(best))
+        random_lists.append(compute_expected_reward(weights[: oracle.length]))  # items come in random order
     found = {"best_item": best_items, "best_list": best_lists, "random_list": random_lists}
     return {name: float(np.mean(values)) for name, values in found.items()}

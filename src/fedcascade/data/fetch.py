@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcascade import __version__
-from fedcascade.checks import known, require
+from fedcascade.checks import require, require_known
 
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 CHUNK = 1 << 16
@@ -88,7 +88,7 @@ def fetch(
         folder: where to keep it; the user's cache folder if None.
         progress: called with the bytes that are there and the bytes that will be.
     """
-    known("dataset", name, DATASETS)
+    require_known("dataset", name, DATASETS)
     require(source.startswith(("http://", "https://")), f"source must be an http or https address, got '{source}'")
     dataset, home = DATASETS[name], (folder or cache_folder()) / name
     record = home / "fetched.json"

@@ -16,7 +16,7 @@ from fedcascade.demo.reporter import Reporter
 from fedcascade.demo.shop import Shop
 from fedcascade.demo.swarm import swarm
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.policies import Policy, policy
+from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.client import Operator
 from fedcascade.service.agent.remote import RemoteAgent, connect
@@ -57,7 +57,7 @@ class Play:
 
     def policy(self) -> Policy:
         """The system that serves them."""
-        return policy(POLICY).tuned_where_known(CONSTANTS)
+        return get_policy(POLICY).with_known_constants(CONSTANTS)
 
     def yardstick_command(self) -> list[str]:
         """The command that plays both yardsticks with the exact engine, with the same users, items and luck."""

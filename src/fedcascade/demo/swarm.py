@@ -14,8 +14,8 @@ from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.cascade import examined, expected_reward, first_click
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import Operator
 from fedcascade.service.agent.remote import RemoteAgent, connect
@@ -59,7 +59,9 @@ def swarm(
     """
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
     oracle = TopK(length=list_length)
-    problem = Problem(users=environment.users, dimension=environment.dimension, list_length=list_length, rounds=rounds)
+    problem = ProblemSize(
+        users=environment.users, dimension=environment.dimension, list_length=list_length, rounds=rounds
+    )
     agents = _connect(environment, policy, problem, oracle, operator, new_transport, folder, min_observations)
     try:
         for t in range(1, rounds + 1):
@@ -67,16 +69,18 @@ def swarm(
             features = environment.items(t)
             shown = agents[user].recommend(features, ties=environment.ties(t, len(features)))
             weights = environment.weights(t, user, features)
-            click = first_click(environment.attracted(t, shown.items, weights[shown.items]))
+            click = find_first_click(environment.attracted(t, shown.items, weights[shown.items]))
             upload = agents[user].feedback(shown, click, round_=t, draw=environment.draw(t))
             if upload is not None:
                 if lockstep:
                     _wait(agents[user])
                 recorder.ledger.append(_line(t, user, upload))
-            best = expected_reward(weights[oracle.best(weights)])
-            recorder.count(best - expected_reward(weights[shown.items]), click, examined(shown.items.size, click))
+            best = compute_expected_reward(weights[oracle.best(weights)])
+            recorder.record_round(
+                best - compute_expected_reward(weights[shown.items]), click, count_examined(shown.items.size, click)
+            )
             if t == recorder.stops[len(recorder.curve)]:
-                recorder.stop(t, _labels(agents, operator))
+                recorder.record_checkpoint(t, _labels(agents, operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
                 progress(t)
             if watch is not None:
@@ -92,7 +96,7 @@ def swarm(
 def _connect(
     environment: Environment,
     policy: Policy,
-    problem: Problem,
+    problem: ProblemSize,
     oracle: TopK,
     operator: Operator,
     new_transport: Callable[[], Transport],

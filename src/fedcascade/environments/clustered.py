@@ -5,9 +5,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import known, require, whole
+from fedcascade.checks import require, require_integer, require_known
 from fedcascade.numerics import streams
-from fedcascade.numerics.linear import means
+from fedcascade.numerics.linear import compute_means
 
 
 class Clustered:
@@ -48,7 +48,7 @@ class Clustered:
                 f"got {self.most_items}")  # fmt: skip
         self._arrival_steps = arrival_steps(self.users, arrivals)
         if change is not None:
-            whole("drift", change[0])
+            require_integer("drift", change[0])
         self._change = change
 
     @property
@@ -86,7 +86,7 @@ class Clustered:
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """<theta, x>, clipped to [0, 1]."""
-        return np.clip(means(self.thetas_in(round_)[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
+        return np.clip(compute_means(self.thetas_in(round_)[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
         """w_t(i): each item has its own luck in a round, wherever in a list it stands."""
@@ -104,7 +104,7 @@ class Clustered:
 
 def check_seed(seed: int) -> None:
     """Refuse what cannot name a world."""
-    whole("seed", seed, 0)
+    require_integer("seed", seed, 0)
     require(seed < 2**64, f"seed must be in 0..2^64 - 1, got {seed}")
 
 
@@ -117,8 +117,8 @@ def lift(units: NDArray[np.float64]) -> NDArray[np.float64]:
 def item_bounds(items: int | tuple[int, int]) -> tuple[int, int]:
     """The least and the most items of a round."""
     fewest, most = (items, items) if isinstance(items, int) else items
-    whole("items", fewest)
-    whole("items", most)
+    require_integer("items", fewest)
+    require_integer("items", most)
     require(fewest <= most, f"items must be (least, most) with least <= most, got {items}")
     return fewest, most
 
@@ -127,7 +127,7 @@ def arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> N
     """The inner steps of the cumulative distribution: as many as are <= a draw, that user arrives."""
     if arrivals is None or isinstance(arrivals, str):
         weights = np.ones(users) if arrivals is None else 1.0 / np.arange(1, users + 1)
-        known("arrivals", arrivals or "zipf", ["zipf"])
+        require_known("arrivals", arrivals or "zipf", ["zipf"])
     else:
         weights = np.asarray(arrivals, np.float64)
     good = weights.shape == (users,) and bool(np.all(np.isfinite(weights))) and bool(np.all(weights > 0))

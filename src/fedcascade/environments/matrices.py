@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import known, require, whole
+from fedcascade.checks import require, require_integer, require_known
 from fedcascade.numerics import streams
 
 Selection = Literal["independent", "nested"]
@@ -68,10 +68,10 @@ def rating_matrix(
             at least ``threshold``.
         threshold: see ``values``.
     """
-    known("selection", selection, get_args(Selection))
-    known("values", values, get_args(Values))
-    whole("top_users", top_users)
-    whole("top_items", top_items)
+    require_known("selection", selection, get_args(Selection))
+    require_known("values", values, get_args(Values))
+    require_integer("top_users", top_users)
+    require_integer("top_items", top_items)
     require(ratings.values.size > 0, "ratings must hold at least one rating")
     users, items = _selected(ratings, top_users, top_items, selection == "nested")
     rows, columns = _places(ratings.users, users), _places(ratings.items, items)
@@ -115,7 +115,7 @@ def vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scaling) -> Ve
     Singular vectors are known up to their sign; here the largest entry of each in U is positive. Users and
     items that point nowhere are left out.
     """
-    known("scaling", scaling, get_args(Scaling))
+    require_known("scaling", scaling, get_args(Scaling))
     left, singular, right = np.linalg.svd(matrix, full_matrices=False)
     rank = int((singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps).sum())
     require(dimension <= rank, f"the ratings must be of rank >= {dimension} for this dimension, got rank {rank}")
@@ -142,8 +142,8 @@ def generated_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> 
     >>> matrix.shape, sorted(set(matrix.ravel().tolist()))
     ((50, 80), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     """
-    whole("users", users)
-    whole("items", items)
+    require_integer("users", users)
+    require_integer("items", items)
     importance = 1.0 / np.sqrt(np.arange(1, RANK + 1))
     importance /= np.linalg.norm(importance)
     affinity = (_normals(seed, 0, (RANK, users)).T * importance) @ _normals(seed, 1, (RANK, items))

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import known, require, whole
+from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.environments.kmeans import kmeans
 from fedcascade.environments.matrices import (
@@ -53,7 +53,7 @@ class Steps:
     shelf: Shelf = "catalogue"
 
     def __post_init__(self) -> None:
-        known("shelf", self.shelf, get_args(Shelf))
+        require_known("shelf", self.shelf, get_args(Shelf))
         require(isinstance(self.lifted, bool), f"lifted must be true or false, got {self.lifted}")
         number = isinstance(self.threshold, int | float) and np.isfinite(self.threshold)
         require(bool(number), f"threshold must be a number, got {self.threshold}")
@@ -74,9 +74,9 @@ PRESETS = {
 
 def steps_of(preset: str, changes: dict[str, Any]) -> Steps:
     """A preset with some steps taken in another way."""
-    known("preset", preset, PRESETS)
+    require_known("preset", preset, PRESETS)
     for name in changes:
-        known("step", name, (field.name for field in fields(Steps)))
+        require_known("step", name, (field.name for field in fields(Steps)))
     return replace(PRESETS[preset], **changes)
 
 
@@ -116,10 +116,10 @@ class Ratings(Clustered):
         seed: int = 0,
         **steps: Any,
     ) -> None:
-        whole("users", users)
-        whole("clusters", clusters)
+        require_integer("users", users)
+        require_integer("clusters", clusters)
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
-        whole("dimension", dimension, 2)
+        require_integer("dimension", dimension, 2)
         check_seed(seed)
         self.steps = steps_of(preset, steps)
         found = self._vectors(self.steps.matrix(ratings), dimension)

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import known, require, whole
+from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.numerics import streams
 
@@ -53,10 +53,10 @@ class Synthetic(Clustered):
         arrivals: ArrayLike | Literal["zipf"] | None = None,
         seed: int = 0,
     ) -> None:
-        known("features", features, get_args(FeatureKind))
-        known("directions", directions, get_args(DirectionKind))
-        whole("users", users)
-        whole("dimension", dimension, 2)
+        require_known("features", features, get_args(FeatureKind))
+        require_known("directions", directions, get_args(DirectionKind))
+        require_integer("users", users)
+        require_integer("dimension", dimension, 2)
         check_seed(seed)
         lifted = features == "lifted"
         sizes = _sizes(users, clusters)
@@ -121,7 +121,7 @@ def _normals(count: int, free: int, seed: int) -> NDArray[np.float64]:
 
 def _sizes(users: int, clusters: int | Sequence[int]) -> list[int]:
     if isinstance(clusters, int):
-        whole("clusters", clusters)
+        require_integer("clusters", clusters)
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         return [users // clusters + (extra < users % clusters) for extra in range(clusters)]
     sizes = list(clusters)

@@ -11,10 +11,10 @@ from fedcascade import __version__
 from fedcascade.environments.clustered import Clustered
 from fedcascade.experiments.environments import World, build, fingerprint
 from fedcascade.experiments.plan import Plan, Value, inside, systems_in
-from fedcascade.federation.policies import Policy, policy
+from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.engines import simulate, simulate_together
-from fedcascade.simulation.scenario import Case
+from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.summary import summarise
 from fedcascade.simulation.trace import Trace
 
@@ -94,10 +94,10 @@ def play(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     return _record(job, trace)
 
 
-def case(job: Job) -> Case:
+def case(job: Job) -> Scenario:
     """A run as the CUDA engine takes it."""
     world = cast(Clustered, build(job.world, job.seed))
-    return Case(world, _policy(job), job.rounds, TopK(length=job.list_length), job.checkpoints)
+    return Scenario(world, _policy(job), job.rounds, TopK(length=job.list_length), job.checkpoints)
 
 
 def play_together(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
@@ -107,7 +107,7 @@ def play_together(jobs: Sequence[Job], progress: Callable[[int], None] | None = 
 
 
 def _policy(job: Job) -> Policy:
-    return policy(job.policy).tuned(**inside(job.constants))
+    return get_policy(job.policy).with_constants(**inside(job.constants))
 
 
 def _record(job: Job, trace: Trace) -> Record:

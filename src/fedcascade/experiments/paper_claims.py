@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
-from fedcascade.checks import whole
+from fedcascade.checks import require_integer
 from fedcascade.experiments.builtin_plans import shipped, with_ratings
 from fedcascade.experiments.intervals import Spread, spread
 from fedcascade.experiments.plan import Plan, changed
@@ -71,7 +71,7 @@ class Claim(NamedTuple):
 def plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None = None) -> list[Plan]:
     """The plans of the paper's figures, as shipped or quicker."""
     runs = (QUICK_RUNS if quick else RUNS) if runs is None else runs
-    whole("runs", runs)
+    require_integer("runs", runs)
     close = runs if quick else max(runs, RUNS_OF_CLOSE_SYSTEMS)
     rounds = QUICK_ROUNDS if quick else None
     return [

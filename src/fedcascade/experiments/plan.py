@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from fedcascade.checks import known, require
+from fedcascade.checks import require, require_known
 from fedcascade.experiments.environments import Count, RatingsWorld, SyntheticWorld, World
 from fedcascade.experiments.toml_lines import Path as KeyPath
 from fedcascade.experiments.toml_lines import line_of
@@ -185,7 +185,7 @@ class _Reader:
             found = any(_matches(name, pattern) for name in environments)
             self.check(found, f"on: '{pattern}' is none of the environments: {'; '.join(environments)}", (*at, "on"))
         names = [entry.name] if isinstance(entry.name, str) else list(entry.name)
-        rows = [self.at((*at, "name"), lambda name=name: policies.policy(name)) for name in names]
+        rows = [self.at((*at, "name"), lambda name=name: policies.get_policy(name)) for name in names]
         had = {name for row in rows for name in _outside(row.constants())}
         self.keys(entry.constants, had, (*at, "constants"))
         self.keys(entry.grid, had, (*at, "grid"))
@@ -197,8 +197,8 @@ class _Reader:
 
     def system(self, row: policies.Policy, entry: _PolicyTable, point: dict[str, Value], at: KeyPath) -> System:
         """One system; the policy itself refuses a constant that is out of bounds."""
-        tuned = self.at((*at, "constants"), lambda: row.tuned_where_known(inside(entry.constants)))
-        tuned = self.at((*at, "grid"), lambda: tuned.tuned_where_known(inside(point)))
+        tuned = self.at((*at, "constants"), lambda: row.with_known_constants(inside(entry.constants)))
+        tuned = self.at((*at, "grid"), lambda: tuned.with_known_constants(inside(point)))
         return System(_suffixed(entry.label or row.name, point), row.name, _plain(tuned.constants()), entry.on)
 
     def points(self, grid: Mapping[str, Sequence[Any]], at: KeyPath) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ class _Reader:
         names = list(valid)
         for key in table:
             try:
-                known("key", key, names)
+                require_known("key", key, names)
             except ValueError as error:
                 expected = "" if "expected" in str(error) else f" (expected one of {', '.join(sorted(names))})"
                 raise self.refusal(f"{error}{expected}", (*at, key)) from None

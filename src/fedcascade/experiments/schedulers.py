@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import wait as wait_for_process
 from typing import Any
 
-from fedcascade.checks import whole
+from fedcascade.checks import require_integer
 from fedcascade.experiments.jobs import Job, Record, case, play, play_together
 from fedcascade.simulation.exact.precompile import STAGES
 
@@ -32,7 +32,7 @@ def cores() -> int:
 def local(*, workers: int | None = None) -> Scheduler:
     """Jobs in parallel processes of one thread each, as many as there are cores."""
     workers = cores() if workers is None else workers
-    whole("jobs", workers)
+    require_integer("jobs", workers)
     return lambda jobs, tell: _local(jobs, tell, min(workers, max(len(jobs), 1)))
 
 
@@ -121,7 +121,7 @@ def on_device(*, workers: int | None = None) -> Scheduler:
 
     check_device()
     workers = min(DEVICE_PROCESSES, cores()) if workers is None else workers
-    whole("jobs", workers)
+    require_integer("jobs", workers)
     return lambda jobs, tell: _device(jobs, tell, workers)
 
 

@@ -10,7 +10,7 @@ from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, check_list
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -34,8 +34,8 @@ class Shown:
 class Agent:
     """Serves one user and learns next to it; it never knows how its messages travel."""
 
-    def __init__(self, *, agent: int, policy: Policy, problem: Problem, oracle: Oracle) -> None:
-        self.agent = agent
+    def __init__(self, *, id: int, policy: Policy, problem: ProblemSize, oracle: Oracle) -> None:  # noqa: A002
+        self.id = id
         self.policy = policy
         self.problem = problem
         self.oracle = oracle
@@ -61,7 +61,7 @@ class Agent:
         chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties)
         check_list(chosen, len(offered), self.oracle.length)
         self.arrivals += 1
-        shown = Shown(self.agent, self.arrivals, chosen, offered[chosen])
+        shown = Shown(self.id, self.arrivals, chosen, offered[chosen])
         self._open[shown.impression] = shown
         self._open.pop(shown.impression - OPEN_LISTS, None)
         return shown
@@ -77,7 +77,7 @@ class Agent:
         """
         require(
             self._open.get(shown.impression) is shown,
-            f"agent {self.agent} has no open list like this one: "
+            f"agent {self.id} has no open list like this one: "
             "feedback must be for a list that was shown and not yet answered",
         )
         self.buffer = self.buffer.observe(shown.features, click)
@@ -92,7 +92,7 @@ class Agent:
         self._decide()
         return upload
 
-    def hand_over(self, cause: Cause) -> Upload:
+    def surrender_buffer(self, cause: Cause) -> Upload:
         """Upload because the server asks for it."""
         return self._upload(cause)
 
@@ -103,7 +103,7 @@ class Agent:
             download: what the server sent.
             unanswered: what was sent after the upload that this answers; nothing if None.
         """
-        require(download.agent == self.agent, f"this is agent {self.agent}, the download is for {download.agent}")
+        require(download.agent == self.id, f"this is agent {self.id}, the download is for {download.agent}")
         download.statistics.check(self.problem.dimension)
         self.unanswered = Statistics.zero(self.problem.dimension) if unanswered is None else unanswered
         self.download = Ridge(download.statistics, self.policy.lambda_)
@@ -126,23 +126,23 @@ class Agent:
         self._open = {one.impression: one for one in shown}
         self._decide()
 
-    def face(self, problem: Problem) -> None:
+    def set_problem_size(self, problem: ProblemSize) -> None:
         """Learn the sizes of the problem anew, which a beta by formula depends on."""
         self.problem = problem
         self.beta = self.policy.confidence.radius(self.decision, problem)
 
-    def open_list(self, impression: int) -> Shown:
+    def get_open_list(self, impression: int) -> Shown:
         """The list of that number, which was shown and has no feedback yet."""
         shown = self._open.get(impression)
-        require(shown is not None, f"agent {self.agent} has no open list {impression}")
+        require(shown is not None, f"agent {self.id} has no open list {impression}")
         assert shown is not None
         return shown
 
     def _upload(self, cause: Cause) -> Upload:
         """Algorithm 1, line 8: send the buffer and start an empty one."""
         self.uploads += 1
-        upload = Upload(agent=self.agent, sequence=self.uploads, cause=cause, statistics=self._told())
-        if self.policy.answers.replies:
+        upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self._told())
+        if self.policy.reply_rule.answers_uploads:
             self.unanswered += upload.statistics
         else:  # nobody will send it back, so it stays with what this agent knows
             self.download = Ridge(self.download.statistics + upload.statistics, self.policy.lambda_)

@@ -7,16 +7,16 @@ from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.server import Server
 
 
-def greet(server: Server, agents: Sequence[Agent], agent: int) -> tuple[Download, ...]:
+def deliver_arrival(server: Server, agents: Sequence[Agent], agent: int) -> tuple[Download, ...]:
     """Bring an agent up to date before it serves its user, where the policy wants that."""
-    return _deliver(agents, server.greet(agent))
+    return _deliver(agents, server.answer_arrival(agent))
 
 
-def exchange(
+def run_exchange(
     server: Server, agents: Sequence[Agent], upload: Upload
 ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
     """Algorithm 1, lines 8 to 11: hand over an upload, deliver what the server answers; returns all that crossed."""
-    called = (agents[one].hand_over(upload.cause) for one in server.calls(upload))
+    called = (agents[one].surrender_buffer(upload.cause) for one in server.agents_to_collect(upload))
     uploads = (upload, *called)
     return uploads, _deliver(agents, server.receive(*uploads))
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
@@ -20,13 +20,13 @@ def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]
     return np.asarray(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
 
 
-@bare
-def nearly_width(count: int) -> float:
+@jit_inline
+def approximate_width(count: int) -> float:
     """F(T) in compiled code; its last bits may be others, so it is good for bounds that leave some room."""
     return float(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
 
 
-@compiled
+@jit
 def add_up(
     gram: Matrix, moment: Vector, theta: Vector, more_gram: Matrix, more_moment: Vector, lambda_: float
 ) -> tuple[float, float]:
@@ -36,8 +36,8 @@ def add_up(
     """
     gram += more_gram
     moment += more_moment
-    found, _, log_det = linear.regression(gram, moment, lambda_)
-    if not linear.is_sound(gram, moment):
+    found, _, log_det = linear.solve_ridge(gram, moment, lambda_)
+    if not linear.is_finite_symmetric(gram, moment):
         log_det = math.nan
     square = 0.0
     for k in range(theta.size):
@@ -89,13 +89,13 @@ class Holdings:
         self.count[agent] += statistics.count
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds
-        self.width[agent] = nearly_width(self.count[agent])
+        self.width[agent] = approximate_width(self.count[agent])
 
     def join(self) -> int:
         """Make room for a newcomer, of whom nothing is known; its number."""
         newcomer = len(self)
         for name in ARRAYS:
-            setattr(self, name, extended(getattr(self, name)))
+            setattr(self, name, append_zero_row(getattr(self, name)))
         self.width[newcomer] = 1.0
         return newcomer
 
@@ -115,7 +115,7 @@ class Holdings:
         )
 
 
-def extended(rows: NDArray[Any]) -> NDArray[Any]:
+def append_zero_row(rows: NDArray[Any]) -> NDArray[Any]:
     """These rows and one more of zeros; room is made for twice as many at a time, so that joining stays cheap."""
     room = rows if rows.base is None else rows.base
     if len(room) == len(rows):

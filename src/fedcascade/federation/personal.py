@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.learning.ridge import Estimate, Ridge, stacked
+from fedcascade.learning.ridge import Estimate, Ridge, stack_estimates
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.linear import multiply
 
@@ -33,16 +33,16 @@ class Personal:
 
     def partial(self, statistics: Statistics) -> Statistics:
         """The same data with partial rewards y - <theta_u, x>: what the shared part is fitted to."""
-        return less_explained(statistics, self.theta)
+        return subtract_explained(statistics, self.theta)
 
     def beside(self, shared: Ridge) -> Estimate:
         """Fit theta_u to y - <theta_g, x>; decide with both parts."""
-        own = Ridge(less_explained(self.seen, shared.theta), self.lambda_)
+        own = Ridge(subtract_explained(self.seen, shared.theta), self.lambda_)
         self.theta = own.theta
-        return stacked(shared, own)
+        return stack_estimates(shared, own)
 
 
-def less_explained(statistics: Statistics, theta: NDArray[np.float64]) -> Statistics:
+def subtract_explained(statistics: Statistics, theta: NDArray[np.float64]) -> Statistics:
     """Statistics of the rewards that are left when <theta, x> is taken off each."""
     explained = multiply(statistics.gram, theta)
     return Statistics(

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
-from fedcascade.checks import known, positive, require
+from fedcascade.checks import require, require_known, require_positive
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.partition import (
@@ -20,7 +20,7 @@ from fedcascade.federation.grouping.partition import (
 )
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.personal import AlternatingMinimisation
-from fedcascade.federation.replies import Answers, Asker, Everybody, Lagging, OnArrival, OneLearner
+from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.triggers import (
     Always,
     Auxiliary,
@@ -31,7 +31,7 @@ from fedcascade.federation.triggers import (
     SyncBudget,
     Trigger,
 )
-from fedcascade.learning.confidence import Confidence, Constant, Oful, Problem
+from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
 
 Part = TypeVar("Part")
 
@@ -49,15 +49,15 @@ class Formula:
 
     constant: str
     words: str
-    value: Callable[[Problem, float], float]
+    value: Callable[[ProblemSize, float], float]
 
     def __str__(self) -> str:
         return self.words
 
 
 # A request and an upload make one exchange; one learner has nobody to speak with.
-TRIGGERS: Mapping[type[Answers], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
-PARTS = ("grouping", "trigger", "decision", "answers", "personal", "confidence")
+TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
+PARTS = ("grouping", "trigger", "decision", "reply_rule", "personal", "confidence")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Policy:
 
     >>> POLICIES["fedc3ucb-h"].constants()["alpha_d"]
     7.0
-    >>> POLICIES["fedc3ucb-h"].tuned(alpha_c=2.0).constants()["alpha_c"]
+    >>> POLICIES["fedc3ucb-h"].with_constants(alpha_c=2.0).constants()["alpha_c"]
     2.0
     """
 
@@ -75,7 +75,7 @@ class Policy:
     trigger: Trigger
     decision: Decision
     summary: str = ""
-    answers: Answers = Asker()  # noqa: RUF009 (frozen)
+    reply_rule: ReplyRule = Asker()  # noqa: RUF009 (frozen)
     personal: AlternatingMinimisation | None = None
     lambda_: float = 4.0
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
@@ -84,18 +84,18 @@ class Policy:
     yardstick: bool = False
 
     def __post_init__(self) -> None:
-        positive("lambda", self.lambda_)
-        known("order", str(self.order), [order.value for order in Order])
+        require_positive("lambda", self.lambda_)
+        require_known("order", str(self.order), [order.value for order in Order])
         object.__setattr__(self, "order", Order(self.order))
         object.__setattr__(self, "formulas", tuple(sorted(self.formulas, key=lambda formula: formula.constant)))
-        needed = TRIGGERS.get(type(self.answers), Trigger)
-        words = f"{type(self.answers).__name__}() needs the trigger {needed.__name__}()"
+        needed = TRIGGERS.get(type(self.reply_rule), Trigger)
+        words = f"{type(self.reply_rule).__name__}() needs the trigger {needed.__name__}()"
         require(isinstance(self.trigger, needed), f"{words}, got {type(self.trigger).__name__}")
 
     @property
     def agents(self) -> str:
         """How agents speak, in the words of Table 1."""
-        return self.answers.agents
+        return self.reply_rule.agents
 
     @property
     def users(self) -> str:
@@ -109,7 +109,7 @@ class Policy:
             found |= _constants(getattr(self, part))
         return found | {formula.constant: formula for formula in self.formulas}
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """This row as plain data."""
         return {
             "name": self.name,
@@ -123,15 +123,15 @@ class Policy:
             },
         }
 
-    def tuned_where_known(self, constants: Mapping[str, Any]) -> "Policy":
+    def with_known_constants(self, constants: Mapping[str, Any]) -> "Policy":
         """This policy with those of the constants that it has."""
         had = self.constants()
-        return self.tuned(**{name: value for name, value in constants.items() if name in had})
+        return self.with_constants(**{name: value for name, value in constants.items() if name in had})
 
-    def tuned(self, **constants: Any) -> "Policy":
+    def with_constants(self, **constants: Any) -> "Policy":
         """This policy with other constants: each part takes those that it has; one that none has is refused."""
         for name in constants:
-            known(f"constant of {self.name}", name, self.constants())
+            require_known(f"constant of {self.name}", name, self.constants())
         kept = [formula for formula in self.formulas if formula.constant not in constants]
         given = [value for value in constants.values() if isinstance(value, Formula)]
         numbers = {name: value for name, value in constants.items() if not isinstance(value, Formula)}
@@ -139,36 +139,36 @@ class Policy:
         parts = {name: _tuned(getattr(self, name), numbers) for name in PARTS}
         return replace(self, **parts, **own, formulas=tuple(kept + given))
 
-    def exploring(self, beta: float) -> "Policy":
+    def with_beta(self, beta: float) -> "Policy":
         """This policy with a constant beta, whatever its own was."""
         kept = tuple(formula for formula in self.formulas if formula.constant != "beta")
         return replace(self, confidence=Constant(beta=beta), formulas=kept)
 
-    def fitted(self, problem: Problem) -> "Policy":
+    def fit_to(self, problem: ProblemSize) -> "Policy":
         """This policy with every formula worked out for a problem, lambda first: others may need it."""
         ordered = sorted(self.formulas, key=lambda formula: formula.constant != "lambda_")
         policy = self
         for formula in ordered:
-            policy = policy.tuned(**{formula.constant: formula.value(problem, policy.lambda_)})
+            policy = policy.with_constants(**{formula.constant: formula.value(problem, policy.lambda_)})
         return policy
 
 
-def match_regret(problem: Problem, lambda_: float) -> float:  # noqa: ARG001
+def match_regret(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
     """DisLinUCB's D."""
     return problem.rounds / (problem.users * problem.dimension * math.log(max(2, problem.rounds)))
 
 
-def list_length(problem: Problem, lambda_: float) -> float:  # noqa: ARG001
+def list_length(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
     """CLUB-cascade's lambda."""
     return float(problem.list_length)
 
 
-def edge_width(problem: Problem, lambda_: float) -> float:  # noqa: ARG001
+def edge_width(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
     """CLUB-cascade's factor before the sum of two F's."""
     return 8.0 * math.sqrt(problem.dimension)
 
 
-def club_beta(problem: Problem, lambda_: float) -> float:
+def club_beta(problem: ProblemSize, lambda_: float) -> float:
     """CLUB-cascade's beta."""
     d, rounds = problem.dimension, problem.rounds
     logs = d * math.log1p(rounds / (d * lambda_)) + 2.0 * math.log(4.0 * rounds * problem.list_length)
@@ -225,16 +225,16 @@ POLICIES: Mapping[str, Policy] = {
 
 
 @cache
-def installed() -> Mapping[str, Policy]:
+def load_policies() -> Mapping[str, Policy]:
     """The policies of this package and those that other packages offer (entry point ``fedcascade.policies``)."""
     offered = [entry.load() for entry in entry_points(group="fedcascade.policies")]
     return {row.name: row for row in [*offered, *POLICIES.values()]}
 
 
-def policy(name: str) -> Policy:
+def get_policy(name: str) -> Policy:
     """The policy of that name; an unknown one is refused with the nearest name."""
-    known("policy", name, installed())
-    return installed()[name]
+    require_known("policy", name, load_policies())
+    return load_policies()[name]
 
 
 def _constants(part: object) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Answers: who is told what the server knows, and when.
+"""ReplyRule: who is told what the server knows, and when.
 
-An ``Answers`` is a frozen part of a policy; ``begin`` starts its state at one server, an ``Audience``.
+An ``ReplyRule`` is a frozen part of a policy; ``begin`` starts its state at one server, an ``ReplyState``.
 """
 
 import math
@@ -12,140 +12,140 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import ratio
-from fedcascade.federation.grouping.partition import Groups
+from fedcascade.checks import require_ratio
+from fedcascade.federation.grouping.partition import Partition
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.ridge import log_det
 from fedcascade.learning.statistics import Statistics
 
 
-class Audience:
+class ReplyState:
     """Whom a server turns to; this one answers whoever uploads, and nobody else."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Partition) -> None:
         self.groups = groups
 
-    def greeted(self, agent: int) -> Sequence[int]:  # noqa: ARG002
+    def agents_due_on_arrival(self, agent: int) -> Sequence[int]:  # noqa: ARG002
         """Who is told before the user of ``agent`` is served."""
         return ()
 
-    def called(self, asker: int) -> Sequence[int]:  # noqa: ARG002
+    def agents_to_collect(self, asker: int) -> Sequence[int]:  # noqa: ARG002
         """Who has to hand over a buffer before an upload of ``asker`` is taken in."""
         return ()
 
-    def heard(self, upload: Upload) -> None:
+    def record_upload(self, upload: Upload) -> None:
         """Note that an agent has told what it learned."""
 
-    def due(self, asker: int) -> Sequence[int]:
+    def agents_due_after_upload(self, asker: int) -> Sequence[int]:
         """Who is told after an upload of ``asker``."""
         return (asker,)
 
-    def told(self, agent: int, statistics: Statistics) -> None:
+    def record_download(self, agent: int, statistics: Statistics) -> None:
         """Note that an agent was told."""
 
 
-class Answers(ABC):
+class ReplyRule(ABC):
     """A part of a policy that says who is answered. It also decides what counts as an exchange.
 
-    ``agents`` is the word of the paper's Table 1. ``alone`` is the cause under which a download counts as an
-    exchange by itself; None where an upload and its download count as one. ``replies`` says whether an agent
+    ``agents`` is the word of the paper's Table 1. ``download_cause`` is the cause under which a download counts as an
+    exchange by itself; None where an upload and its download count as one. ``answers_uploads`` says whether an agent
     that uploads is answered; if not, what it sent stays with what it knows.
     """
 
     agents: ClassVar[str]
-    alone: ClassVar[Cause | None] = None
-    replies: ClassVar[bool] = False
-    one_learner: ClassVar[bool] = False
+    download_cause: ClassVar[Cause | None] = None
+    answers_uploads: ClassVar[bool] = False
+    single_learner: ClassVar[bool] = False
 
     @abstractmethod
-    def begin(self, groups: Groups) -> Audience:
+    def begin(self, groups: Partition) -> ReplyState:
         """The state before the first upload."""
 
 
 @dataclass(frozen=True)
-class Asker(Answers):
+class Asker(ReplyRule):
     """The agent that uploads, and nobody else: asynchronous, as in the paper."""
 
     agents: ClassVar[str] = "asynchronous"
-    replies: ClassVar[bool] = True
+    answers_uploads: ClassVar[bool] = True
 
-    def begin(self, groups: Groups) -> Audience:
+    def begin(self, groups: Partition) -> ReplyState:
         """Nothing to remember."""
-        return Audience(groups)
+        return ReplyState(groups)
 
 
 @dataclass(frozen=True)
-class OneLearner(Answers):
+class OneLearner(ReplyRule):
     """One learner serves all users, so there is nobody to answer and nothing to count."""
 
     agents: ClassVar[str] = "single"
-    one_learner: ClassVar[bool] = True
+    single_learner: ClassVar[bool] = True
 
-    def begin(self, groups: Groups) -> Audience:
+    def begin(self, groups: Partition) -> ReplyState:
         """Nothing to remember."""
-        return Audience(groups)
+        return ReplyState(groups)
 
 
 @dataclass(frozen=True)
-class OnArrival(Answers):
+class OnArrival(ReplyRule):
     """An agent asks when its user arrives and uploads when it has served it: up to date, one exchange a round."""
 
     agents: ClassVar[str] = "synchronous"
 
-    def begin(self, groups: Groups) -> Audience:
+    def begin(self, groups: Partition) -> ReplyState:
         """Nothing to remember."""
         return _Fetched(groups)
 
 
-class _Fetched(Audience):
-    def greeted(self, agent: int) -> Sequence[int]:
+class _Fetched(ReplyState):
+    def agents_due_on_arrival(self, agent: int) -> Sequence[int]:
         return (agent,)
 
-    def due(self, asker: int) -> Sequence[int]:  # noqa: ARG002
+    def agents_due_after_upload(self, asker: int) -> Sequence[int]:  # noqa: ARG002
         return ()
 
 
 @dataclass(frozen=True)
-class Everybody(Answers):
+class Everybody(ReplyRule):
     """A global synchronisation: every agent hands over its buffer, then every agent is told."""
 
     agents: ClassVar[str] = "synchronous"
-    alone: ClassVar[Cause | None] = Cause.SYNCHRONISATION
-    replies: ClassVar[bool] = True
+    download_cause: ClassVar[Cause | None] = Cause.SYNCHRONISATION
+    answers_uploads: ClassVar[bool] = True
 
-    def begin(self, groups: Groups) -> Audience:
+    def begin(self, groups: Partition) -> ReplyState:
         """Nothing to remember."""
         return _All(groups)
 
 
-class _All(Audience):
-    def called(self, asker: int) -> Sequence[int]:
-        return [agent for agent in self.due(asker) if agent != asker]
+class _All(ReplyState):
+    def agents_to_collect(self, asker: int) -> Sequence[int]:
+        return [agent for agent in self.agents_due_after_upload(asker) if agent != asker]
 
-    def due(self, asker: int) -> Sequence[int]:  # noqa: ARG002
+    def agents_due_after_upload(self, asker: int) -> Sequence[int]:  # noqa: ARG002
         return range(self.groups.labels.size)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lagging(Answers):
+class Lagging(ReplyRule):
     """The server pushes to every agent that misses too much: det(pooled) > gamma_d det(what the agent knows)."""
 
     agents: ClassVar[str] = "partly asynchronous"
-    alone: ClassVar[Cause | None] = Cause.PUSH
+    download_cause: ClassVar[Cause | None] = Cause.PUSH
     gamma_d: float = 5.0
 
     def __post_init__(self) -> None:
-        ratio("gamma_d", self.gamma_d)
+        require_ratio("gamma_d", self.gamma_d)
 
-    def begin(self, groups: Groups) -> Audience:
+    def begin(self, groups: Partition) -> ReplyState:
         """Nobody knows anything."""
         return _Behind(groups, math.log(self.gamma_d))
 
 
-class _Behind(Audience):
+class _Behind(ReplyState):
     """What each agent knows: its last push and what it uploaded since."""
 
-    def __init__(self, groups: Groups, level: float) -> None:
+    def __init__(self, groups: Partition, level: float) -> None:
         super().__init__(groups)
         self.level = level
         held = groups.holdings
@@ -153,17 +153,17 @@ class _Behind(Audience):
         self.log_det = np.full(len(held), log_det(self.known[0], held.lambda_))
         self._looked_at = self.known[0], float(self.log_det[0])
 
-    def heard(self, upload: Upload) -> None:
+    def record_upload(self, upload: Upload) -> None:
         self._knows(upload.agent, self.known[upload.agent] + upload.statistics.gram)
 
-    def due(self, asker: int) -> Sequence[int]:
+    def agents_due_after_upload(self, asker: int) -> Sequence[int]:
         groups = self.groups
         label = groups.labels[asker]
         behind = self._log_det(groups.pooled(asker).gram) - self.log_det > self.level
         due: list[int] = np.flatnonzero((behind & (groups.labels == label)) | groups.regrouped).tolist()
         return due
 
-    def told(self, agent: int, statistics: Statistics) -> None:
+    def record_download(self, agent: int, statistics: Statistics) -> None:
         self.groups.regrouped[agent] = False
         self._knows(agent, statistics.gram)
 

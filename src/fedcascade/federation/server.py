@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from fedcascade.checks import require, whole
+from fedcascade.checks import require, require_integer
 from fedcascade.federation.grouping.partition import Labels
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Download, Upload
@@ -14,21 +14,21 @@ class Server:
     """Holds what agents uploaded, groups them, and answers those whom the policy names."""
 
     def __init__(self, *, policy: Policy, agents: int, dimension: int, truth: Labels | None = None) -> None:
-        whole("agents", agents)
-        whole("dimension", dimension)
+        require_integer("agents", agents)
+        require_integer("dimension", dimension)
         self.policy = policy
         self.holdings = Holdings(agents, dimension, policy.lambda_)
         self.groups = policy.grouping.begin(self.holdings, truth)
-        self.audience = policy.answers.begin(self.groups)
+        self.reply_state = policy.reply_rule.begin(self.groups)
         self.rounds = 0
 
-    def greet(self, agent: int) -> tuple[Download, ...]:
+    def answer_arrival(self, agent: int) -> tuple[Download, ...]:
         """What an agent is told before it serves its user: nothing, unless the policy keeps it up to date."""
-        return self._tell(self.audience.greeted(agent))
+        return self._tell(self.reply_state.agents_due_on_arrival(agent))
 
-    def calls(self, upload: Upload) -> Sequence[int]:
+    def agents_to_collect(self, upload: Upload) -> Sequence[int]:
         """The agents that must hand over their buffers together with this upload: none, or all others."""
-        return self.audience.called(upload.agent)
+        return self.reply_state.agents_to_collect(upload.agent)
 
     def receive(self, upload: Upload, *handed: Upload) -> tuple[Download, ...]:
         """Algorithm 3, after a check of what came.
@@ -49,11 +49,11 @@ class Server:
         uploads = (upload, *handed)
         self.rounds += sum(one.statistics.rounds for one in uploads)
         if self.policy.order is Order.AGGREGATE_FIRST:
-            downloads = self._tell(self.audience.due(upload.agent))
+            downloads = self._tell(self.reply_state.agents_due_after_upload(upload.agent))
             self._add(uploads)
         else:
             self._add(uploads)
-            downloads = self._tell(self.audience.due(upload.agent))
+            downloads = self._tell(self.reply_state.agents_due_after_upload(upload.agent))
         for one in uploads:
             self.groups.revise(one.agent)
         return downloads
@@ -62,12 +62,12 @@ class Server:
         for upload in uploads:
             self.holdings.add(upload.agent, upload.statistics)
             self.groups.add(upload.agent, upload.statistics)
-            self.audience.heard(upload)
+            self.reply_state.record_upload(upload)
 
     def _tell(self, agents: Sequence[int]) -> tuple[Download, ...]:
         downloads = tuple(self._aggregate(agent) for agent in agents)
         for download in downloads:
-            self.audience.told(download.agent, download.statistics)
+            self.reply_state.record_download(download.agent, download.statistics)
         return downloads
 
     def join(self) -> int:

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedcascade.checks import not_negative, positive, ratio
+from fedcascade.checks import require_nonnegative, require_positive, require_ratio
 from fedcascade.federation.messages import Cause
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -68,7 +68,7 @@ class Determinant(Growth):
     alpha_c: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("alpha_c", self.alpha_c)
+        require_positive("alpha_c", self.alpha_c)
 
     @property
     def level(self) -> float:
@@ -83,7 +83,7 @@ class Ratio(Growth):
     gamma_u: float = 5.0
 
     def __post_init__(self) -> None:
-        ratio("gamma_u", self.gamma_u)
+        require_ratio("gamma_u", self.gamma_u)
 
     @property
     def level(self) -> float:
@@ -98,7 +98,7 @@ class SyncBudget(Trigger):
     budget: float = 1.0
 
     def __post_init__(self) -> None:
-        not_negative("budget", self.budget)
+        require_nonnegative("budget", self.budget)
 
     def cause(self, occasion: Occasion) -> Cause | None:
         """Call for a synchronisation when much was learned, or something long ago."""
@@ -113,7 +113,7 @@ class Auxiliary(Trigger):
     p_scale: float = 3.0
 
     def __post_init__(self) -> None:
-        not_negative("p_scale", self.p_scale)
+        require_nonnegative("p_scale", self.p_scale)
 
     def probability(self, round_: int) -> float:
         """p_t."""

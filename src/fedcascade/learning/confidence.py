@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedcascade.checks import not_negative, positive, require, whole
+from fedcascade.checks import require, require_integer, require_nonnegative, require_positive
 from fedcascade.learning.ridge import Estimate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Problem:
+class ProblemSize:
     """The sizes that theory's formulas ask for."""
 
     users: int
@@ -19,13 +19,13 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("users", "dimension", "list_length", "rounds"):
-            whole(name.replace("_", " "), getattr(self, name))
+            require_integer(name.replace("_", " "), getattr(self, name))
 
 
 class Confidence(Protocol):
     """Gives the beta of U(i) = <theta, x> + beta ||x||."""
 
-    def radius(self, ridge: Estimate, problem: Problem) -> float:
+    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
         """beta for decisions made with ``ridge``."""
 
 
@@ -36,9 +36,9 @@ class Constant:
     beta: float = 10.5
 
     def __post_init__(self) -> None:
-        not_negative("beta", self.beta)
+        require_nonnegative("beta", self.beta)
 
-    def radius(self, ridge: Estimate, problem: Problem) -> float:  # noqa: ARG002
+    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:  # noqa: ARG002
         """The constant."""
         return self.beta
 
@@ -52,10 +52,10 @@ class Theory:
     delta: float = 0.01
 
     def __post_init__(self) -> None:
-        positive("alpha_c", self.alpha_c)
+        require_positive("alpha_c", self.alpha_c)
         _check_noise(self.noise, self.delta)
 
-    def radius(self, ridge: Estimate, problem: Problem) -> float:
+    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
         """sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""
         users, d, a = problem.users, problem.dimension, self.alpha_c
         seen = problem.list_length * problem.rounds
@@ -78,16 +78,16 @@ class Oful:
     def __post_init__(self) -> None:
         _check_noise(self.noise, self.delta)
 
-    def radius(self, ridge: Estimate, problem: Problem) -> float:
+    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
         """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
         base, slope, shift = self.terms(ridge.lambda_, problem)
         return base + slope * math.sqrt(max(0.0, ridge.log_det + shift))
 
-    def terms(self, lambda_: float, problem: Problem) -> tuple[float, float, float]:
+    def terms(self, lambda_: float, problem: ProblemSize) -> tuple[float, float, float]:
         """Base, slope and shift of beta = base + slope sqrt(ln det(Sigma) + shift)."""
         return math.sqrt(lambda_), self.noise, 2 * math.log(1 / self.delta) - problem.dimension * math.log(lambda_)
 
 
 def _check_noise(noise: float, delta: float) -> None:
-    positive("noise", noise)
+    require_positive("noise", noise)
     require(0 < delta < 1, f"delta must be in (0, 1), got {delta}")

@@ -7,8 +7,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import require, whole
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.checks import require, require_integer
+from fedcascade.numerics.jit import jit, jit_inline
 
 Scores = NDArray[np.float64]
 Ties = NDArray[np.uint32]
@@ -41,15 +41,15 @@ class TopK:
     length: int = 4
 
     def __post_init__(self) -> None:
-        whole("list length", self.length)
+        require_integer("list length", self.length)
 
     def choose(self, scores: Scores, ties: Ties) -> Chosen:
         """The best items, ties broken by the larger tie-break."""
-        return top(scores, ties, self.length)
+        return select_top(scores, ties, self.length)
 
     def best(self, weights: Scores) -> Chosen:
         """The best items; which of equal ones does not matter to the reward."""
-        return top(weights, np.zeros(weights.size, np.uint32), self.length)
+        return select_top(weights, np.zeros(weights.size, np.uint32), self.length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ class PerCategory:
     limit: int = 1
 
     def __post_init__(self) -> None:
-        whole("list length", self.length)
-        whole("limit", self.limit)
+        require_integer("list length", self.length)
+        require_integer("limit", self.limit)
 
     def choose(self, scores: Scores, ties: Ties) -> Chosen:
         """The best item that still fits, again and again."""
@@ -82,7 +82,7 @@ class PerCategory:
         )
         chosen: list[int] = []
         taken: dict[int, int] = {}
-        for item in top(scores, ties, scores.size):
+        for item in select_top(scores, ties, scores.size):
             category = self.categories[item]
             if len(chosen) < self.length and taken.get(category, 0) < self.limit:
                 taken[category] = taken.get(category, 0) + 1
@@ -102,16 +102,16 @@ def check_list(chosen: Chosen, items: int, length: int) -> None:
     require(min(listed) >= 0 and max(listed) < items, f"a list must name items 0..{items - 1}, got {chosen.tolist()}")
 
 
-@compiled
-def top(scores: Scores, ties: Ties, length: int) -> Chosen:
+@jit
+def select_top(scores: Scores, ties: Ties, length: int) -> Chosen:
     """The items of the largest scores in falling order; equal scores by the larger tie-break, then by index."""
     chosen = np.empty(min(length, scores.size), np.intp)
-    top_into(scores, ties, chosen)
+    select_top_into(scores, ties, chosen)
     return chosen
 
 
-@bare
-def top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
+@jit_inline
+def select_top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
     """Fill ``chosen``, which is no longer than there are scores."""
     size, filled = chosen.size, 0
     for item in range(scores.size):
@@ -125,7 +125,7 @@ def top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
         filled = min(filled + 1, size)
 
 
-@bare
+@jit_inline
 def _before(scores: Scores, ties: Ties, one: int, other: int) -> bool:
     """Whether item ``one``, the later index, goes before item ``other``."""
     if scores[one] != scores[other]:

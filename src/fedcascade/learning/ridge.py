@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import positive, require
+from fedcascade.checks import require, require_positive
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
 
@@ -23,11 +23,11 @@ class Estimate:
 
     def width(self, features: ArrayLike) -> NDArray[np.float64]:
         """||x|| in the norm of Sigma^-1, for every row of ``features``."""
-        return np.sqrt(linear.squared_widths(self.root, columns(features)))
+        return np.sqrt(linear.compute_squared_widths(self.root, columns(features)))
 
     def scores(self, features: ArrayLike, beta: float) -> NDArray[np.float64]:
         """U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
-        return linear.optimistic_scores(self.theta, self.root, beta, columns(features))
+        return linear.compute_ucb_scores(self.theta, self.root, beta, columns(features))
 
 
 class Ridge(Estimate):
@@ -41,10 +41,10 @@ class Ridge(Estimate):
     __slots__ = ("statistics",)
 
     def __init__(self, statistics: Statistics, lambda_: float) -> None:
-        positive("lambda", lambda_)
-        sound = bool(linear.is_sound(statistics.gram, statistics.moment))
+        require_positive("lambda", lambda_)
+        sound = bool(linear.is_finite_symmetric(statistics.gram, statistics.moment))
         require(sound, "gram and moment must be finite, and gram symmetric")
-        theta, root, log_det = linear.regression(statistics.gram, statistics.moment, float(lambda_))
+        theta, root, log_det = linear.solve_ridge(statistics.gram, statistics.moment, float(lambda_))
         require(math.isfinite(log_det), "gram must be positive semi-definite")
         super().__init__(theta, root, log_det, lambda_)
         self.statistics = statistics
@@ -56,12 +56,12 @@ class Ridge(Estimate):
 
 def log_det(gram: NDArray[np.float64], lambda_: float) -> float:
     """ln det(lambda I + gram)."""
-    return float(linear.log_determinant(linear.cholesky(linear.shifted(gram, float(lambda_)))))
+    return float(linear.compute_log_det(linear.cholesky(linear.add_diagonal(gram, float(lambda_)))))
 
 
-def stacked(shared: Ridge, personal: Ridge) -> Estimate:
+def stack_estimates(shared: Ridge, personal: Ridge) -> Estimate:
     """Theta and width of [theta_g; theta_u] for items whose features are [x; x]: squared widths add up."""
-    root = linear.joint_root(shared.root, personal.root)
+    root = linear.combine_roots(shared.root, personal.root)
     return Estimate(shared.theta + personal.theta, root, shared.log_det, shared.lambda_)
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.learning.cascade import examined
-from fedcascade.numerics.linear import add_examined, is_sound
+from fedcascade.learning.cascade import count_examined
+from fedcascade.numerics.linear import add_examined, is_finite_symmetric
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Statistics:
         if self.gram.shape != (dimension, dimension) or self.moment.shape != (dimension,):
             shapes = f"gram {self.gram.shape}, moment {self.moment.shape}"
             raise ValueError(f"statistics must have the shapes of dimension {dimension}, got {shapes}")
-        require(bool(is_sound(self.gram, self.moment)), "gram and moment must be finite, and gram symmetric")
+        require(bool(is_finite_symmetric(self.gram, self.moment)), "gram and moment must be finite, and gram symmetric")
         if not (0 <= self.clicks <= self.count and self.rounds >= 0):
             counts = f"{self.clicks}, {self.count}, {self.rounds}"
             raise ValueError(f"counts must satisfy 0 <= clicks <= count and rounds >= 0, got {counts}")
@@ -83,7 +83,7 @@ class Statistics:
             listed.ndim == 2 and listed.shape[1] == self.dimension,
             f"listed must have shape (positions, {self.dimension}), got {listed.shape}",
         )
-        seen = examined(len(listed), click)
+        seen = count_examined(len(listed), click)
         gram, moment = self.gram.copy(), self.moment.copy()
         add_examined(gram, moment, np.asarray(listed, np.float32), seen, -1 if click is None else click)
         return Statistics(gram, moment, self.count + seen, self.clicks + (click is not None), self.rounds + 1)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcascade.checks import positive, require, whole
-from fedcascade.learning.confidence import Problem, Theory
+from fedcascade.checks import require, require_integer, require_positive
+from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
@@ -43,7 +43,7 @@ class Guarantee:
 
 
 def guarantee(
-    problem: Problem,
+    problem: ProblemSize,
     *,
     clusters: int,
     items: int,
@@ -69,12 +69,12 @@ def guarantee(
         p_scale: the 3 of p_t = 3 ln t / t.
         noise: R of Lemma 1.
 
-    >>> sizes = Problem(users=4, dimension=5, list_length=2, rounds=10_000)
+    >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
     >>> bound = guarantee(sizes, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01)
     >>> round(bound.lambda_tilde, 4), round(bound.exchanges)
     (0.0763, 522)
     """
-    positive("gamma", gamma)
+    require_positive("gamma", gamma)
     users, rounds = problem.users, problem.rounds
     delta = confidence_level(users, rounds)
     tilde = lambda_tilde(lambda_x, sigma, items)
@@ -109,9 +109,9 @@ def lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     >>> round(lambda_tilde(1.0, 1e-9, 200), 6)
     1.0
     """
-    positive("lambda_x", lambda_x)
-    positive("sigma", sigma)
-    whole("items", items)
+    require_positive("lambda_x", lambda_x)
+    require_positive("sigma", sigma)
+    require_integer("items", items)
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     edges = np.linspace(0.0, lambda_x, PANELS + 1)
     half = lambda_x / PANELS / 2
@@ -120,7 +120,7 @@ def lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     return float(half * np.sum(weights * np.exp(power)))
 
 
-def rounds_to_tell_apart(problem: Problem, *, gamma: float, lambda_tilde: float, delta: float) -> float:
+def rounds_to_tell_apart(problem: ProblemSize, *, gamma: float, lambda_tilde: float, delta: float) -> float:
     """T_0: after so many rounds the estimates of all users would be within gamma / 2, if the server had them."""
     if lambda_tilde == 0.0:
         return math.inf
@@ -135,7 +135,7 @@ def rounds_to_hear_of_it(users: int, rounds: int, delta: float) -> float:
     return 16 * users * math.log(4 * users * rounds / delta) + 4 * users * math.sqrt(1 / delta)
 
 
-def regret_of_learning(problem: Problem, *, clusters: int, beta: float, lambda_: float, alpha_c: float) -> float:
+def regret_of_learning(problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float) -> float:
     """2 d K |U| ln(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda))."""
     users, d, seen = problem.users, problem.dimension, problem.list_length * problem.rounds
     logs = math.log1p(seen / lambda_)
@@ -144,7 +144,7 @@ def regret_of_learning(problem: Problem, *, clusters: int, beta: float, lambda_:
     )
 
 
-def determinant_exchanges(problem: Problem, *, lambda_: float, alpha_c: float) -> float:
+def determinant_exchanges(problem: ProblemSize, *, lambda_: float, alpha_c: float) -> float:
     """Equation 37: 2 ln 2 d (|U| + 1/alpha_c) ln(1 + KT / (lambda d))."""
     seen = problem.list_length * problem.rounds
     d = problem.dimension

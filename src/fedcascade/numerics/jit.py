@@ -17,7 +17,7 @@ _COUNTING: dict[str, Any] = {"_nrt": True}
 _NOT_COUNTING: dict[str, Any] = {"_nrt": False}
 
 
-def compiled(function: Function) -> Function:
+def jit(function: Function) -> Function:
     """Compile with numba: cached on disk, no fastmath, free of the interpreter lock.
 
     Without fastmath nothing is contracted or reassociated, so results do not depend on the vector
@@ -27,7 +27,7 @@ def compiled(function: Function) -> Function:
     return cast(Function, numba.njit(**_OPTIONS, **_COUNTING)(function))
 
 
-def bare(function: Function) -> Function:
+def jit_inline(function: Function) -> Function:
     """Compile likewise, inlined wherever it is called, and without counting references to arrays.
 
     Either would take longer than a short function does: a call hands over every word of every array. Such a function
@@ -37,7 +37,7 @@ def bare(function: Function) -> Function:
     return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING, forceinline=True)(function))
 
 
-def bare_call(function: Function) -> Function:
+def jit_no_refcount(function: Function) -> Function:
     """The same for a function that is worth a call: it is compiled once, and not again in whatever calls it."""
     return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING)(function))
 
@@ -84,5 +84,5 @@ def _one_more(typing: Any, counter: Any) -> Any:  # noqa: ARG001
     return types.int64(counter), generate
 
 
-# take_number(counter): counter[0] before one was added to it; no two threads get the same.
-take_number: Any = intrinsic(_one_more)
+# fetch_and_increment(counter): counter[0] before one was added to it; no two threads get the same.
+fetch_and_increment: Any = intrinsic(_one_more)

@@ -8,14 +8,14 @@ whether it is computed alone or among others, by the readable engine or by a fas
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.jit import jit, jit_inline
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 Features = NDArray[np.float32]
 
 
-@compiled
+@jit
 def cholesky(matrix: Matrix) -> Matrix:
     """The upper factor U with matrix = U^T U; a matrix that is not positive definite leaves a NaN in it."""
     upper = matrix.copy()
@@ -23,7 +23,7 @@ def cholesky(matrix: Matrix) -> Matrix:
     return upper
 
 
-@bare
+@jit_inline
 def factorise(matrix: Matrix) -> None:
     """Put the upper factor in the place of its matrix, and zeros below it."""
     size = matrix.shape[0]
@@ -38,8 +38,8 @@ def factorise(matrix: Matrix) -> None:
                 matrix[i, j] -= factor * matrix[k, j]
 
 
-@compiled
-def is_sound(gram: Matrix, moment: Vector) -> bool:
+@jit
+def is_finite_symmetric(gram: Matrix, moment: Vector) -> bool:
     """Whether all numbers are finite and the matrix is symmetric."""
     for i in range(moment.size):
         if not np.isfinite(moment[i]):
@@ -50,8 +50,8 @@ def is_sound(gram: Matrix, moment: Vector) -> bool:
     return True
 
 
-@bare
-def log_determinant(upper: Matrix) -> float:
+@jit_inline
+def compute_log_det(upper: Matrix) -> float:
     """ln det of the matrix whose upper factor is given."""
     total = 0.0
     for k in range(upper.shape[0]):
@@ -59,8 +59,8 @@ def log_determinant(upper: Matrix) -> float:
     return 2.0 * total
 
 
-@compiled
-def whitened(upper: Matrix, vector: Vector) -> Vector:
+@jit
+def solve_upper_transposed(upper: Matrix, vector: Vector) -> Vector:
     """U^-T vector; its squared length is vector^T matrix^-1 vector."""
     solution = np.empty(vector.size)
     for k in range(vector.size):
@@ -71,16 +71,16 @@ def whitened(upper: Matrix, vector: Vector) -> Vector:
     return solution
 
 
-@compiled
-def inverse_root(upper: Matrix) -> Matrix:
+@jit
+def invert_root(upper: Matrix) -> Matrix:
     """The lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
     root = np.empty_like(upper)
-    inverse_root_into(upper, root)
+    invert_root_into(upper, root)
     return root
 
 
-@bare
-def inverse_root_into(upper: Matrix, root: Matrix) -> None:
+@jit_inline
+def invert_root_into(upper: Matrix, root: Matrix) -> None:
     """Fill ``root`` with the same."""
     for j in range(upper.shape[0]):
         root[j] = 0.0
@@ -94,7 +94,7 @@ def inverse_root_into(upper: Matrix, root: Matrix) -> None:
             root[j, c] /= pivot
 
 
-@compiled
+@jit
 def solve(root: Matrix, vector: Vector) -> Vector:
     """matrix^-1 vector, by way of the inverse root."""
     solution = np.empty_like(vector)
@@ -102,7 +102,7 @@ def solve(root: Matrix, vector: Vector) -> Vector:
     return solution
 
 
-@bare
+@jit_inline
 def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
     """Fill ``solution`` with the same."""
     solution[:] = 0.0
@@ -114,8 +114,8 @@ def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
             solution[k] += root[j, k] * value
 
 
-@bare
-def widest(root: Matrix, inner: Matrix, room: Matrix) -> float:
+@jit_inline
+def bound_width(root: Matrix, inner: Matrix, room: Matrix) -> float:
     """The largest squared width of a vector of length 1 whose last coordinate is 0, or a little more; never less.
 
     It is the largest eigenvalue of the inner part of R^T R, hence the least shift for which shift I - inner is
@@ -137,15 +137,15 @@ def widest(root: Matrix, inner: Matrix, room: Matrix) -> float:
                 room[i, k] = -inner[i, k]
             room[i, i] += middle
         factorise(room)
-        if np.isfinite(log_determinant(room)):
+        if np.isfinite(compute_log_det(room)):
             high = middle
         else:
             low = middle
     return high * (1.0 + 1e-9)
 
 
-@compiled
-def shifted(gram: Matrix, shift: float) -> Matrix:
+@jit
+def add_diagonal(gram: Matrix, shift: float) -> Matrix:
     """shift I + gram."""
     matrix = gram.copy()
     for i in range(matrix.shape[0]):
@@ -153,16 +153,16 @@ def shifted(gram: Matrix, shift: float) -> Matrix:
     return matrix
 
 
-@compiled
-def regression(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, Matrix, float]:
+@jit
+def solve_ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, Matrix, float]:
     """Theta, inverse root and ln det of lambda I + gram, in one call; ln det is a NaN if that is not definite."""
-    upper = cholesky(shifted(gram, lambda_))
-    root = inverse_root(upper)
-    return solve(root, moment), root, log_determinant(upper)
+    upper = cholesky(add_diagonal(gram, lambda_))
+    root = invert_root(upper)
+    return solve(root, moment), root, compute_log_det(upper)
 
 
-@bare
-def means_into(theta: Vector, columns: Features, mean: Vector) -> None:
+@jit_inline
+def compute_means_into(theta: Vector, columns: Features, mean: Vector) -> None:
     """Fill ``mean`` with <theta, x> of every item."""
     size, items = columns.shape
     mean[:] = 0.0
@@ -172,24 +172,24 @@ def means_into(theta: Vector, columns: Features, mean: Vector) -> None:
             mean[i] += weight * columns[k, i]
 
 
-@compiled
-def means(theta: Vector, columns: Features) -> Vector:
+@jit
+def compute_means(theta: Vector, columns: Features) -> Vector:
     """<theta, x> of every item."""
     mean = np.empty(columns.shape[1])
-    means_into(theta, columns, mean)
+    compute_means_into(theta, columns, mean)
     return mean
 
 
-@compiled
-def squared_widths(root: Matrix, columns: Features) -> Vector:
+@jit
+def compute_squared_widths(root: Matrix, columns: Features) -> Vector:
     """x^T matrix^-1 x of every item."""
     total = np.empty(columns.shape[1])
-    squared_widths_into(root, columns, total, np.empty_like(total))
+    compute_squared_widths_into(root, columns, total, np.empty_like(total))
     return total
 
 
-@bare
-def squared_widths_into(root: Matrix, columns: Features, total: Vector, part: Vector) -> None:
+@jit_inline
+def compute_squared_widths_into(root: Matrix, columns: Features, total: Vector, part: Vector) -> None:
     """Fill ``total`` with the same; ``part`` is room of the same size."""
     size, items = columns.shape
     total[:] = 0.0
@@ -203,27 +203,27 @@ def squared_widths_into(root: Matrix, columns: Features, total: Vector, part: Ve
             total[i] += part[i] * part[i]
 
 
-@compiled
-def optimistic_scores(theta: Vector, root: Matrix, beta: float, columns: Features) -> Vector:
+@jit
+def compute_ucb_scores(theta: Vector, root: Matrix, beta: float, columns: Features) -> Vector:
     """U(i) = min(<theta, x> + beta ||x||, 1) of every item, the norm being that of the inverse matrix."""
     score = np.empty(columns.shape[1])
-    optimistic_scores_into(theta, root, beta, columns, score, np.empty((2, score.size)))
+    compute_ucb_scores_into(theta, root, beta, columns, score, np.empty((2, score.size)))
     return score
 
 
-@bare
-def optimistic_scores_into(
+@jit_inline
+def compute_ucb_scores_into(
     theta: Vector, root: Matrix, beta: float, columns: Features, score: Vector, room: Matrix
 ) -> None:
     """Fill ``score`` with the same; ``room`` has two rows of its size."""
     width = room[0]
-    means_into(theta, columns, score)
-    squared_widths_into(root, columns, width, room[1])
+    compute_means_into(theta, columns, score)
+    compute_squared_widths_into(root, columns, width, room[1])
     for i in range(score.size):
         score[i] = min(score[i] + beta * np.sqrt(width[i]), 1.0)
 
 
-@compiled
+@jit
 def sum_in_order(total: float, values: Vector) -> float:
     """The total after adding the values one by one, as a plain loop would."""
     for value in values:
@@ -231,7 +231,7 @@ def sum_in_order(total: float, values: Vector) -> float:
     return total
 
 
-@bare
+@jit_inline
 def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, click: int) -> None:
     """Add the first ``examined`` rows of ``listed`` to the gram, in order, and the clicked one to the moment.
 
@@ -248,7 +248,7 @@ def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, 
             moment[i] += listed[click, i]
 
 
-@compiled
+@jit
 def multiply(matrix: Matrix, vector: Vector) -> Vector:
     """The product of a matrix and a vector."""
     product = np.zeros(vector.size)
@@ -258,8 +258,8 @@ def multiply(matrix: Matrix, vector: Vector) -> Vector:
     return product
 
 
-@compiled
-def joint_root(one: Matrix, other: Matrix) -> Matrix:
+@jit
+def combine_roots(one: Matrix, other: Matrix) -> Matrix:
     """The lower triangular R with R^T R = one^T one + other^T other.
 
     It is a Cholesky factor taken from the last coordinate to the first.

@@ -15,30 +15,30 @@ from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import compiled
+from fedcascade.numerics.jit import jit
 
-COUNT, BITS = 16, 64  # numbers in Lanes; numbers that ``reaching`` looks at
+LANES, MASK_BITS = 16, 64  # numbers in a Float32x16; numbers that ``mask_at_least`` compares
 _LINE = 64  # bytes that the processor's memory hands out at once
 
 _SINGLE, _WORD, _INDEX = ir.FloatType(), ir.IntType(64), ir.IntType(32)
-_VECTOR, _INDICES = ir.VectorType(_SINGLE, COUNT), ir.VectorType(_INDEX, COUNT)
-_LOWEST = ir.Constant(_VECTOR, [float("-inf")] * COUNT)
+_VECTOR, _INDICES = ir.VectorType(_SINGLE, LANES), ir.VectorType(_INDEX, LANES)
+_LOWEST = ir.Constant(_VECTOR, [float("-inf")] * LANES)
 
 
-class Lanes(types.Type):
+class Float32x16(types.Type):
     """The type of sixteen float32."""
 
     def __init__(self) -> None:
-        super().__init__("Lanes")
+        super().__init__("Float32x16")
 
 
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):
+@register_model(Float32x16)
+class _Float32x16Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
 
 
-_LANES, _ROW, _AT, _ONE = Lanes(), types.Array(types.float32, 1, "C"), types.intp, types.float32
+_PACK, _ROW, _AT, _ONE = Float32x16(), types.Array(types.float32, 1, "C"), types.intp, types.float32
 
 
 def _function(signature: Any, emit: Callable[..., Any]) -> Any:
@@ -68,8 +68,8 @@ def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
     return builder.call(function, values)
 
 
-def _all(builder: Any, value: Any, kind: Any = _VECTOR) -> Any:
-    nothing, nowhere = ir.Constant(kind, ir.Undefined), ir.Constant(_INDICES, [0] * COUNT)
+def _broadcast(builder: Any, value: Any, kind: Any = _VECTOR) -> Any:
+    nothing, nowhere = ir.Constant(kind, ir.Undefined), ir.Constant(_INDICES, [0] * LANES)
     return builder.shuffle_vector(builder.insert_element(nothing, value, ir.Constant(_INDEX, 0)), nothing, nowhere)
 
 
@@ -81,73 +81,77 @@ def _load(builder: Any, row: Any, at: Any) -> Any:
     return builder.load(_place(builder, row, at), align=4)
 
 
-def _first(builder: Any, lanes: Any, count: Any) -> Any:
-    counts = _all(builder, builder.trunc(count, _INDEX), _INDICES)
-    return builder.select(builder.icmp_signed("<", ir.Constant(_INDICES, list(range(COUNT))), counts), lanes, _LOWEST)
+def _keep_first(builder: Any, lanes: Any, count: Any) -> Any:
+    counts = _broadcast(builder, builder.trunc(count, _INDEX), _INDICES)
+    return builder.select(builder.icmp_signed("<", ir.Constant(_INDICES, list(range(LANES))), counts), lanes, _LOWEST)
 
 
-def _highest(builder: Any, lanes: Any) -> Any:
+def _reduce_max(builder: Any, lanes: Any) -> Any:
     found = _call(builder, "llvm.vector.reduce.fmax.v16f32", _SINGLE, lanes)
     found.fastmath.add("nnan")  # without NaN in mind, LLVM needs fewer instructions
     return found
 
 
-def _total(builder: Any, lanes: Any) -> Any:
+def _reduce_sum(builder: Any, lanes: Any) -> Any:
     found = _call(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
     found.fastmath.add("reassoc")  # in whatever order is fastest
     return found
 
 
-def _how_many(builder: Any, lanes: Any, number: Any) -> Any:
-    reached = builder.fcmp_ordered(">=", lanes, _all(builder, number))
-    return builder.zext(builder.ctpop(builder.bitcast(reached, ir.IntType(COUNT))), _WORD)
+def _count_at_least(builder: Any, lanes: Any, number: Any) -> Any:
+    reached = builder.fcmp_ordered(">=", lanes, _broadcast(builder, number))
+    return builder.zext(builder.ctpop(builder.bitcast(reached, ir.IntType(LANES))), _WORD)
 
 
-def _reaching(builder: Any, row: Any, at: Any, floor: Any) -> Any:
-    floors, bits = _all(builder, floor), ir.Constant(_WORD, 0)
-    for skip in range(0, BITS, COUNT):
+def _mask_at_least(builder: Any, row: Any, at: Any, floor: Any) -> Any:
+    floors, bits = _broadcast(builder, floor), ir.Constant(_WORD, 0)
+    for skip in range(0, MASK_BITS, LANES):
         lanes = _load(builder, row, builder.add(at, ir.Constant(at.type, skip)))
-        reached = builder.bitcast(builder.fcmp_ordered(">=", lanes, floors), ir.IntType(COUNT))
+        reached = builder.bitcast(builder.fcmp_ordered(">=", lanes, floors), ir.IntType(LANES))
         bits = builder.or_(bits, builder.shl(builder.zext(reached, _WORD), ir.Constant(_WORD, skip)))
     return bits
 
 
 # load(row, at): sixteen neighbours of a row. store(row, at, lanes) puts them there.
-load = _function(_LANES(_ROW, _AT), _load)
+load = _function(_PACK(_ROW, _AT), _load)
 store = _function(
-    types.void(_ROW, _AT, _LANES),
+    types.void(_ROW, _AT, _PACK),
     lambda builder, row, at, lanes: builder.store(lanes, _place(builder, row, at), align=4),
 )
 # fill(number): sixteen times the same. spread(row, at): sixteen times one number of a row.
-fill = _function(_LANES(_ONE), _all)
-spread = _function(_LANES(_ROW, _AT), lambda builder, row, at: _all(builder, builder.load(builder.gep(row, [at]))))
-# add_product(a, b, c): a b + c, rounded once.
-add_product = _function(
-    _LANES(_LANES, _LANES, _LANES), lambda builder, a, b, c: _call(builder, "llvm.fma.v16f32", _VECTOR, a, b, c)
+broadcast = _function(_PACK(_ONE), _broadcast)
+load_broadcast = _function(
+    _PACK(_ROW, _AT), lambda builder, row, at: _broadcast(builder, builder.load(builder.gep(row, [at])))
 )
-add = _function(_LANES(_LANES, _LANES), lambda builder, a, b: builder.fadd(a, b))
-root = _function(_LANES(_LANES), lambda builder, a: _call(builder, "llvm.sqrt.v16f32", _VECTOR, a))
-larger = _function(_LANES(_LANES, _LANES), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
+# add_product(a, b, c): a b + c, rounded once.
+multiply_add = _function(
+    _PACK(_PACK, _PACK, _PACK), lambda builder, a, b, c: _call(builder, "llvm.fma.v16f32", _VECTOR, a, b, c)
+)
+add = _function(_PACK(_PACK, _PACK), lambda builder, a, b: builder.fadd(a, b))
+sqrt = _function(_PACK(_PACK), lambda builder, a: _call(builder, "llvm.sqrt.v16f32", _VECTOR, a))
+maximum = _function(_PACK(_PACK, _PACK), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
 # first(lanes, count): the first so many of them; below(lanes, number): those below. The others become -inf.
-first = _function(_LANES(_LANES, _AT), _first)
-below = _function(
-    _LANES(_LANES, _ONE),
-    lambda builder, a, number: builder.select(builder.fcmp_ordered("<", a, _all(builder, number)), a, _LOWEST),
+keep_first = _function(_PACK(_PACK, _AT), _keep_first)
+keep_below = _function(
+    _PACK(_PACK, _ONE),
+    lambda builder, a, number: builder.select(builder.fcmp_ordered("<", a, _broadcast(builder, number)), a, _LOWEST),
 )
 # highest(lanes): the largest of them.
-highest = _function(_ONE(_LANES), _highest)
+reduce_max = _function(_ONE(_PACK), _reduce_max)
 # total(lanes): their sum, in no certain order, so that its last bits may differ from one processor to another.
-total = _function(_ONE(_LANES), _total)
+reduce_sum = _function(_ONE(_PACK), _reduce_sum)
 # how_many(lanes, number): how many of them are at least the number.
-how_many = _function(types.int64(_LANES, _ONE), _how_many)
+count_at_least = _function(types.int64(_PACK, _ONE), _count_at_least)
 # reaching(row, at, floor): 64 neighbours of a row as bits, set where the number is at least the floor.
-reaching = _function(types.uint64(_ROW, _AT, _ONE), _reaching)
+mask_at_least = _function(types.uint64(_ROW, _AT, _ONE), _mask_at_least)
 # lowest(bits): the place of the lowest bit that is set; there must be one.
-lowest = _function(types.int64(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 1)))
+find_lowest_bit = _function(
+    types.int64(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
+)
 
 
-@compiled
-def lined_up(room: NDArray[Any]) -> NDArray[Any]:
+@jit
+def align_to_cache_line(room: NDArray[Any]) -> NDArray[Any]:
     """The part of ``room`` that begins where the processor's memory begins a line; it is 64 bytes shorter."""
     skip = -room.ctypes.data % _LINE // room.itemsize
     return room[skip : room.size - _LINE // room.itemsize + skip]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import bare, compiled, fma
-from fedcascade.numerics.simd import lined_up
+from fedcascade.numerics.jit import fma, jit, jit_inline
+from fedcascade.numerics.simd import align_to_cache_line
 
 ARRIVAL = 1  # which user comes
 ITEMS = 2  # the features of the items on the shelf
@@ -60,7 +60,7 @@ Words = tuple[np.uint32, np.uint32, np.uint32, np.uint32]
 _Wide = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 
-@compiled
+@jit
 def _mix(a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, k0: np.uint64, k1: np.uint64) -> _Wide:
     # Words live in the low halves of 64 bits and the high halves may hold rubbish: a vector multiply reads
     # low halves only, so this needs neither widening nor narrowing.
@@ -68,7 +68,7 @@ def _mix(a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64, k0: np.uint64, 
     return (q >> _32) ^ b ^ k0, q, (p >> _32) ^ d ^ k1, p
 
 
-@compiled
+@jit
 def philox(seed: Integer, stream: Integer, round_: Integer, index: Integer, group: Integer) -> Words:
     """The four random words at one address."""
     a, b, c = np.uint64(index), np.uint64(group), np.uint64(round_)
@@ -88,17 +88,17 @@ class Draft(NamedTuple):
     squares: NDArray[np.float32]
 
 
-@compiled
+@jit
 def make_draft() -> Draft:
     """Room that any number of calls may use one after another."""
     return Draft(
-        lined_up(np.empty(3 * BLOCK + 8, np.uint64)),
-        lined_up(np.empty(4 * BLOCK + 16, np.uint32)),
-        lined_up(np.empty(BLOCK + 16, np.float32)),
+        align_to_cache_line(np.empty(3 * BLOCK + 8, np.uint64)),
+        align_to_cache_line(np.empty(4 * BLOCK + 16, np.uint32)),
+        align_to_cache_line(np.empty(BLOCK + 16, np.float32)),
     )
 
 
-@bare
+@jit_inline
 def _share(seed: Integer, stream: Integer, round_: Integer, first: int, count: int, draft: Draft) -> None:
     """What the first three of Philox's rounds make of an index, whatever the group.
 
@@ -118,7 +118,7 @@ def _share(seed: Integer, stream: Integer, round_: Integer, first: int, count: i
         shared[2 * BLOCK + i] = _M0 * (a & _LOW32)
 
 
-@bare
+@jit_inline
 def _words_into(seed: Integer, round_: Integer, group: Integer, count: int, draft: Draft) -> None:
     """The same words as philox has, of the items that were shared out; each of the four in a stretch of its own."""
     shared, words = draft.shared, draft.words
@@ -138,19 +138,19 @@ def _words_into(seed: Integer, round_: Integer, group: Integer, count: int, draf
         words[2 * BLOCK + i], words[3 * BLOCK + i] = np.uint32(c), np.uint32(d)
 
 
-@compiled
+@jit
 def _fraction(a: np.uint32, b: np.uint32) -> float:
     return ((np.int64(a) >> 5 << 26) + (np.int64(b) >> 6)) * 2.0**-53
 
 
-@compiled
+@jit
 def uniform(seed: Integer, stream: Integer, round_: Integer, index: Integer) -> float:
     """The uniform number in [0, 1) at one address, with 53 random bits."""
     a, b, _, _ = philox(seed, stream, round_, index, 0)
     return _fraction(a, b)
 
 
-@compiled
+@jit
 def uniforms(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.float64]:
     """The uniform numbers of one round at indices 0 to count - 1."""
     out = np.empty(count, np.float64)
@@ -159,7 +159,7 @@ def uniforms(seed: Integer, stream: Integer, round_: Integer, count: Integer) ->
     return out
 
 
-@compiled
+@jit
 def uniforms_of_rounds(
     seed: Integer, stream: Integer, first: Integer, count: Integer, index: Integer = 0
 ) -> NDArray[np.float64]:
@@ -170,7 +170,7 @@ def uniforms_of_rounds(
     return out
 
 
-@compiled
+@jit
 def shelf(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
     """How many items a round offers, between fewest and most."""
     if fewest == most:
@@ -178,7 +178,7 @@ def shelf(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
     return fewest + int(uniform(seed, SHELF, round_, 0) * (most - fewest + 1))
 
 
-@compiled
+@jit
 def arrivals(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDArray[np.int64]) -> None:
     """Fill out with who arrives in rounds first, first + 1, ...; steps are the inner steps of the distribution."""
     for i in range(out.size):
@@ -186,7 +186,7 @@ def arrivals(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDA
         out[i] = np.searchsorted(steps, draw, side="right")
 
 
-@compiled
+@jit
 def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.uint32]:
     """The first random word at indices 0 to count - 1; as sort keys they break ties evenly."""
     out = np.empty(count, np.uint32)
@@ -194,7 +194,7 @@ def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> ND
     return out
 
 
-@bare
+@jit_inline
 def words_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.uint32], draft: Draft) -> None:
     """Fill out with the same."""
     for first in range(0, out.size, BLOCK):
@@ -205,7 +205,7 @@ def words_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.
             out[first + i] = draft.words[i]
 
 
-@compiled
+@jit
 def _radius(word: np.uint32) -> np.float32:
     """sqrt(-2 ln u) for u = (word | 1) / 2^32, an odd multiple of 2^-32, taken as m 2^e with m in [2/3, 4/3)."""
     bits = np.int32(np.float32(np.uint32(word | _U1)).view(np.int32) - _FULL_WORD)
@@ -216,7 +216,7 @@ def _radius(word: np.uint32) -> np.float32:
     return np.float32(np.sqrt(fma(p, f, np.float32(step) * _LN4)))
 
 
-@compiled
+@jit
 def _direction(word: np.uint32) -> tuple[np.float32, np.float32]:
     """Cosine and sine of an angle in [-pi/2, pi/2): the word but its top bit, as a signed number."""
     t = np.float32(np.uint32(word << _U1).view(np.int32)) * _TURN
@@ -226,7 +226,7 @@ def _direction(word: np.uint32) -> tuple[np.float32, np.float32]:
     return cosine, sine
 
 
-@compiled
+@jit
 def normal_pair(length: np.uint32, angle: np.uint32) -> tuple[np.float32, np.float32]:
     """Two independent standard normals from two words, by Box and Muller; the angle's top bit is their sign."""
     radius = np.uint32(np.float32(_radius(length)).view(np.uint32) ^ np.uint32(angle & _SIGN)).view(np.float32)
@@ -234,7 +234,7 @@ def normal_pair(length: np.uint32, angle: np.uint32) -> tuple[np.float32, np.flo
     return radius * cosine, radius * sine
 
 
-@bare
+@jit_inline
 def _pair_into(draft: Draft, pair: int, xs: NDArray[np.float32], ys: NDArray[np.float32], count: int) -> None:
     """Two rows of normals; their squares are added up."""
     words, squares = draft.words[2 * pair * BLOCK :], draft.squares
@@ -244,7 +244,7 @@ def _pair_into(draft: Draft, pair: int, xs: NDArray[np.float32], ys: NDArray[np.
         xs[i], ys[i] = x, y
 
 
-@bare
+@jit_inline
 def _half_into(draft: Draft, pair: int, xs: NDArray[np.float32], count: int) -> None:
     """The first row of a pair of which the second is not needed."""
     words, squares = draft.words[2 * pair * BLOCK :], draft.squares
@@ -254,7 +254,7 @@ def _half_into(draft: Draft, pair: int, xs: NDArray[np.float32], count: int) -> 
         xs[i] = x
 
 
-@bare
+@jit_inline
 def _block_into(
     seed: Integer, stream: Integer, round_: Integer, first: int, out: NDArray[np.float32], draft: Draft
 ) -> int:
@@ -273,7 +273,7 @@ def _block_into(
     return count
 
 
-@compiled
+@jit
 def normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.float32]) -> None:
     """Fill out (coordinates, items) with standard normals; a value does not depend on out's shape."""
     draft = make_draft()
@@ -281,7 +281,7 @@ def normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[n
         _block_into(seed, stream, round_, first, out, draft)
 
 
-@bare
+@jit_inline
 def _resize(rows: NDArray[np.float32], first: int, squares: NDArray[np.float32], length: np.float32) -> None:
     """Give columns from ``first`` on a length, their squared lengths being known."""
     for i in range(squares.size):
@@ -292,7 +292,7 @@ def _resize(rows: NDArray[np.float32], first: int, squares: NDArray[np.float32],
             row[i] *= squares[i]
 
 
-@bare
+@jit_inline
 def unit_items_into(seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool, draft: Draft) -> None:
     """Fill out (dimension, items) with items of length 1, uniform on the sphere.
 
@@ -306,7 +306,7 @@ def unit_items_into(seed: Integer, round_: Integer, out: NDArray[np.float32], li
     out[free:] = _ROOT_HALF
 
 
-@compiled
+@jit
 def catalogue_items_into(
     seed: Integer, round_: Integer, out: NDArray[np.float32], catalogue: NDArray[np.float32]
 ) -> None:
@@ -327,7 +327,7 @@ def catalogue_items_into(
     out[:, drawn:] = _ZERO
 
 
-@bare
+@jit_inline
 def items_into(
     seed: Integer,
     round_: Integer,

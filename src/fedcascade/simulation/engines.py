@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal, cast, get_args
 
-from fedcascade.checks import known, require
+from fedcascade.checks import require, require_known
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
-from fedcascade.simulation.scenario import Case
+from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
 Engine = Literal["exact", "reference", "cuda"]
@@ -53,12 +53,12 @@ def simulate(
     >>> fast.ledger == slow.ledger, fast.curve == slow.curve
     (True, True)
     """
-    known("engine", engine, get_args(Engine))
+    require_known("engine", engine, get_args(Engine))
     given = type(policy).__name__
     require(isinstance(policy, Policy), f"policy must be a Policy, such as POLICIES['fedc3ucb-h'], got a {given}")
     oracle = oracle or TopK()
     if engine == "cuda":
-        case = Case(cast(Clustered, environment), policy, rounds, cast(TopK, oracle), checkpoints, keep_lists)
+        case = Scenario(cast(Clustered, environment), policy, rounds, cast(TopK, oracle), checkpoints, keep_lists)
         return next(simulate_together([case], progress))[1]
     unknown = exact.unknown_part(environment, policy, oracle) if engine == "exact" else None
     if unknown is not None:
@@ -87,7 +87,9 @@ def simulate(
     )
 
 
-def simulate_together(cases: Sequence[Case], tell: Callable[[int], None] | None = None) -> Iterator[tuple[int, Trace]]:
+def simulate_together(
+    cases: Sequence[Scenario], tell: Callable[[int], None] | None = None
+) -> Iterator[tuple[int, Trace]]:
     """Run many cases at once on a GPU; those with a part that the CUDA engine does not know follow on the processor.
 
     Args:
@@ -121,7 +123,7 @@ def _add(tell: Callable[[int], None], done: int, rounds: int) -> None:
     tell(done + rounds)
 
 
-def _on_the_processor(case: Case, progress: Callable[[int], None] | None) -> Trace:
+def _on_the_processor(case: Scenario, progress: Callable[[int], None] | None) -> Trace:
     return simulate(
         case.environment,
         case.policy,

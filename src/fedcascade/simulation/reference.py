@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.delivery import exchange, greet
+from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.cascade import examined, expected_reward, first_click
+from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
 from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.simulation.scenario import Stage, set_stage
+from fedcascade.simulation.scenario import Simulation, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
 Progress = Callable[[int], None]
@@ -44,36 +44,38 @@ def simulate(
     (100, 10, True)
     """
     oracle = oracle or TopK()
-    stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
+    stage = prepare_simulation(
+        environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists
+    )
     server, recorder = stage.server, stage.recorder
     agents = make_agents(stage, oracle)
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
         user = environment.arrival(t)  # line 5
-        fetched = greet(server, agents, user)
+        fetched = deliver_arrival(server, agents, user)
         features = environment.items(t)
         shown = agents[user].recommend(features, environment.ties(t, len(features)))  # line 6: LocalAgent
         weights = environment.weights(t, user, features)
-        click = first_click(environment.attracted(t, shown.items, weights[shown.items]))
+        click = find_first_click(environment.attracted(t, shown.items, weights[shown.items]))
         upload = agents[user].observe(shown, click, round_=t, draw=environment.draw(t))
         if upload is not None:  # line 7
-            uploads, downloads = exchange(server, agents, upload)  # lines 8 to 11
-            recorder.exchange(t, uploads, fetched + downloads, policy.answers.alone)
+            uploads, downloads = run_exchange(server, agents, upload)  # lines 8 to 11
+            recorder.record_exchange(t, uploads, fetched + downloads, policy.reply_rule.download_cause)
 
-        best = expected_reward(weights[oracle.best(weights)])
-        regret = oracle.alpha * best - expected_reward(weights[shown.items])
-        recorder.count(regret, click, examined(shown.items.size, click))
-        recorder.listed(t, shown.items)
-        recorder.stop(t, server.groups.labels)
+        best = compute_expected_reward(weights[oracle.best(weights)])
+        regret = oracle.alpha * best - compute_expected_reward(weights[shown.items])
+        recorder.record_round(regret, click, count_examined(shown.items.size, click))
+        recorder.record_list(t, shown.items)
+        recorder.record_checkpoint(t, server.groups.labels)
         if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
             progress(t)
 
     return recorder.trace(policy.name, "reference", server.groups.labels)
 
 
-def make_agents(stage: Stage, oracle: Oracle) -> list[Agent]:
+def make_agents(stage: Simulation, oracle: Oracle) -> list[Agent]:
     """The agent of each user; where one learner serves everybody, it is the same for all."""
     users = len(stage.server.holdings)
-    learners = 1 if stage.policy.answers.one_learner else users
-    agents = [Agent(agent=one, policy=stage.policy, problem=stage.problem, oracle=oracle) for one in range(learners)]
+    learners = 1 if stage.policy.reply_rule.single_learner else users
+    agents = [Agent(id=one, policy=stage.policy, problem=stage.problem, oracle=oracle) for one in range(learners)]
     return agents * (users // learners)

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedcascade.checks import require, whole
+from fedcascade.checks import require, require_integer
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Recorder
 
 
-class Case(NamedTuple):
+class Scenario(NamedTuple):
     """What is to be run, where many runs are played together: the arguments of ``simulate``."""
 
     environment: Clustered
@@ -25,25 +25,25 @@ class Case(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class Simulation:
     """The sizes of the problem, the policy fitted to them, the server, and an empty record."""
 
-    problem: Problem
+    problem: ProblemSize
     policy: Policy
     server: Server
     recorder: Recorder
 
 
-def set_stage(
+def prepare_simulation(
     environment: Environment, policy: Policy, oracle: Oracle, *, rounds: int, checkpoints: int, keep_lists: bool
-) -> Stage:
+) -> Simulation:
     """Check that the parts fit together, and build them."""
-    whole("rounds", rounds)
+    require_integer("rounds", rounds)
     users, d, most = environment.users, environment.dimension, environment.most_items
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
-    problem = Problem(users=users, dimension=d, list_length=oracle.length, rounds=rounds)
-    fitted = policy.fitted(problem)
-    return Stage(
+    problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=rounds)
+    fitted = policy.fit_to(problem)
+    return Simulation(
         problem=problem,
         policy=fitted,
         server=Server(policy=fitted, agents=users, dimension=d, truth=environment.clusters),

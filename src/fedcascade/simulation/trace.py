@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require, whole
-from fedcascade.federation.grouping.partition import in_order
+from fedcascade.checks import require, require_integer
+from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.numerics.linear import sum_in_order
 
@@ -90,13 +90,13 @@ def clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
     return float(1.0 - np.mean(right))
 
 
-def canonical(labels: ArrayLike) -> tuple[int, ...]:
+def relabel_canonically(labels: ArrayLike) -> tuple[int, ...]:
     """Labels renamed in order of first appearance, so that equal partitions are equal tuples.
 
-    >>> canonical([7, 3, 7])
+    >>> relabel_canonically([7, 3, 7])
     (0, 1, 0)
     """
-    return tuple(in_order(np.asarray(labels))[1].tolist())
+    return tuple(relabel_by_appearance(np.asarray(labels))[1].tolist())
 
 
 def checkpoint_rounds(rounds: int, checkpoints: int) -> list[int]:
@@ -105,8 +105,8 @@ def checkpoint_rounds(rounds: int, checkpoints: int) -> list[int]:
     >>> checkpoint_rounds(10, 4)
     [2, 5, 7, 10]
     """
-    whole("rounds", rounds)
-    whole("checkpoints", checkpoints)
+    require_integer("rounds", rounds)
+    require_integer("checkpoints", checkpoints)
     require(checkpoints <= rounds, f"checkpoints must be <= rounds ({rounds}), got {checkpoints}")
     return [rounds * step // checkpoints for step in range(1, checkpoints + 1)]
 
@@ -130,13 +130,13 @@ class Recorder:
         """Count seconds from now on."""
         self._started = time.perf_counter()
 
-    def count(self, regret: float, click: int | None, examined: int) -> None:
+    def record_round(self, regret: float, click: int | None, examined: int) -> None:
         """Take one round into the totals."""
         self.regret += regret
         self.reward += click is not None
         self.observations += examined
 
-    def count_all(
+    def record_rounds(
         self,
         first: int,
         regret: NDArray[np.float64],
@@ -151,12 +151,12 @@ class Recorder:
         if self.lists is not None:
             self.lists[first - 1 : first - 1 + len(lists)] = lists
 
-    def listed(self, round_: int, items: NDArray[np.intp]) -> None:
+    def record_list(self, round_: int, items: NDArray[np.intp]) -> None:
         """Keep a list, if lists are kept."""
         if self.lists is not None:
             self.lists[round_ - 1, : items.size] = items
 
-    def exchange(
+    def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None
     ) -> None:
         """Write what crossed into the ledger.
@@ -174,7 +174,7 @@ class Recorder:
             self.ledger += [Exchange(round_, one.agent, one.cause, one.bytes, 0) for one in uploads]
             self.ledger += [Exchange(round_, one.agent, alone, 0, one.bytes) for one in downloads]
 
-    def stop(self, round_: int, labels: NDArray[np.int64]) -> None:
+    def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
         """Keep the totals, if this round is a checkpoint."""
         if round_ == self.stops[len(self.curve)]:
             error = clustering_error(labels, self.truth)
@@ -189,7 +189,7 @@ class Recorder:
             observations=self.observations,
             curve=tuple(self.curve),
             ledger=tuple(self.ledger),
-            partition=canonical(labels),
+            partition=relabel_canonically(labels),
             seconds=time.perf_counter() - self._started,
             lists=self.lists,
         )

@@ -7,13 +7,13 @@ import numpy as np
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.delivery import exchange, greet
+from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.cascade import first_click
+from fedcascade.learning.cascade import find_first_click
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.reference import make_agents, simulate
-from fedcascade.simulation.scenario import set_stage
+from fedcascade.simulation.scenario import prepare_simulation
 
 
 def check_environment(environment: Environment, *, rounds: int = 50) -> None:
@@ -52,7 +52,7 @@ def check_policy(policy: Policy, *, rounds: int = 400) -> None:
     It plays a small world; after every exchange, what the agents observed must be what the server holds and
     what their buffers hold.
     """
-    require(policy.tuned(**policy.constants()) == policy, "tuned(**constants()) must give the policy back")
+    require(policy.with_constants(**policy.constants()) == policy, "tuned(**constants()) must give the policy back")
     world = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
     first, second = (simulate(world, policy, rounds=rounds) for _ in range(2))
     require(first == second, "the same world and rounds must give the same Trace")
@@ -61,24 +61,24 @@ def check_policy(policy: Policy, *, rounds: int = 400) -> None:
 
 def _conserves(policy: Policy, world: Synthetic, rounds: int) -> None:
     oracle = TopK(length=3)
-    stage = set_stage(world, policy, oracle, rounds=rounds, checkpoints=1, keep_lists=False)
+    stage = prepare_simulation(world, policy, oracle, rounds=rounds, checkpoints=1, keep_lists=False)
     server, agents = stage.server, make_agents(stage, oracle)
     observed = [Statistics.zero(world.dimension)] * world.users
     for t in range(1, rounds + 1):
         user, features = world.arrival(t), world.items(t)
-        greet(server, agents, user)
+        deliver_arrival(server, agents, user)
         shown = agents[user].recommend(features, world.ties(t, len(features)))
         weights = world.weights(t, user, features)[shown.items]
-        click = first_click(world.attracted(t, shown.items, weights))
-        served = agents[user].agent
+        click = find_first_click(world.attracted(t, shown.items, weights))
+        served = agents[user].id
         observed[served] = observed[served].observe(shown.features, click)
         upload = agents[user].observe(shown, click, round_=t, draw=world.draw(t))
         if upload:
-            exchange(server, agents, upload)
+            run_exchange(server, agents, upload)
         if upload or t == rounds:
             for agent in set(agents):
-                held = server.holdings[agent.agent]
-                _same(observed[agent.agent], held + agent.buffer, agent.agent, t)
+                held = server.holdings[agent.id]
+                _same(observed[agent.id], held + agent.buffer, agent.id, t)
 
 
 def _same(observed: Statistics, accounted: Statistics, agent: int, t: int) -> None:

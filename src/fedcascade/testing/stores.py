@@ -229,7 +229,7 @@ class StoreContract:
 
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
         """From the beginning, and from a snapshot in the middle; also after somebody was forgotten."""
-        store, policy = self.open(), POLICIES["fedc3ucb-h"].tuned(alpha_d=0.05)
+        store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
         live = Fold(policy, DIMENSION)
         with store.transaction():
             agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(4)]

@@ -12,7 +12,7 @@ from fedcascade.experiments.reports import figures, html, summary
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.reports.trade_off import Point, trade_off
 from fedcascade.experiments.results import Results
-from fedcascade.federation.policies import policy
+from fedcascade.federation.policies import get_policy
 
 TITLE = "Beyond the paper: what sharing is worth"
 KINDS = {"met": "good", "met within noise": "fair", "not met": "bad", "not judged": "dim"}
@@ -137,7 +137,7 @@ def _trade_off(results: Results, environment: str, beta: float) -> Html:
 
 def _point(system: System, line: summary.Line, beta: float) -> Point:
     ours = system.policy == OURS
-    kind = "ours" if ours else "yardstick" if policy(system.policy).yardstick else "other"
+    kind = "ours" if ours else "yardstick" if get_policy(system.policy).yardstick else "other"
     tuned = ours and system.label != beyond_bars.label(OURS, beta)
     name = f"alpha_c = {system.constants['alpha_c']:g}" if tuned else system.policy
     return Point(name, kind, line.exchanges.mean, line.regret.mean)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import positive, whole
+from fedcascade.checks import require_integer, require_positive
 from fedcascade.federation.grouping.gibbs import NOBODY, Rows, evidence_of, walk
-from fedcascade.federation.grouping.partition import Groups, Labels, in_order
-from fedcascade.federation.holdings import Holdings, extended
+from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
+from fedcascade.federation.holdings import Holdings, append_zero_row
 from fedcascade.learning.statistics import Statistics
 
 
@@ -45,18 +45,18 @@ class Evidence:
     visits: int = 10
 
     def __post_init__(self) -> None:
-        positive("variance", self.variance)
-        positive("length", self.length)
-        whole("sweeps", self.sweeps)
-        whole("visits", self.visits)
+        require_positive("variance", self.variance)
+        require_positive("length", self.length)
+        require_integer("sweeps", self.sweeps)
+        require_integer("visits", self.visits)
 
     def prior(self, dimension: int) -> float:
         """l = sigma^2 / tau^2."""
         return self.variance * dimension / self.length**2
 
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """Everybody apart."""
-        return EvidenceGroups(holdings, self)
+        return EvidencePartition(holdings, self)
 
 
 def evidence(statistics: Statistics, *, variance: float, prior: float) -> float:
@@ -64,7 +64,7 @@ def evidence(statistics: Statistics, *, variance: float, prior: float) -> float:
     return float(evidence_of(statistics.gram, statistics.moment, variance, prior))
 
 
-class EvidenceGroups(Groups):
+class EvidencePartition(Partition):
     """The state of a grouping by evidence: the partition at which the walk has arrived."""
 
     def __init__(self, holdings: Holdings, rule: Evidence) -> None:
@@ -92,7 +92,7 @@ class EvidenceGroups(Groups):
         self._walks += 1
         chance = np.random.Generator(np.random.Philox(key=self._walks))
         visits = self._visits(int(np.flatnonzero(self._spoken == agent)[0]), chance)
-        names, places = in_order(self.labels[self._spoken])
+        names, places = relabel_by_appearance(self.labels[self._spoken])
         expected = walk(
             _rows(self.holdings, self._spoken), self._alone[self._spoken], places, names.size,
             visits, chance.random(visits.size), rule.hurdle, rule.variance, prior,
@@ -119,7 +119,7 @@ class EvidenceGroups(Groups):
 
     def join(self) -> None:
         """A newcomer starts apart, like everybody."""
-        self._alone = extended(self._alone)
+        self._alone = append_zero_row(self._alone)
         self.place(self._unused())
 
     def forget(self, agent: int) -> None:

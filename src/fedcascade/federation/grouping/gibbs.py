@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics import linear
-from fedcascade.numerics.jit import compiled
+from fedcascade.numerics.jit import jit
 
 NOBODY = -1  # the place of an agent between two groups
 CERTAIN = 7.0  # log-odds of a thousand to one
@@ -19,23 +19,23 @@ Rows = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 
-@compiled
+@jit
 def evidence_of(gram: Rows, moment: NDArray[np.float64], variance: float, prior: float) -> float:
     """E(S, b), the log marginal likelihood of clicks, up to what cancels."""
-    upper = linear.cholesky(linear.shifted(gram, prior))
+    upper = linear.cholesky(linear.add_diagonal(gram, prior))
     fit = 0.0
-    for value in linear.whitened(upper, moment):
+    for value in linear.solve_upper_transposed(upper, moment):
         fit += value * value
-    return 0.5 * (fit / variance - linear.log_determinant(upper) + moment.size * math.log(prior))
+    return 0.5 * (fit / variance - linear.compute_log_det(upper) + moment.size * math.log(prior))
 
 
-@compiled
+@jit
 def _known(row: NDArray[np.float64], variance: float, prior: float) -> float:
     d = int(math.sqrt(row.size - COUNTS))  # a row is d^2 + d + COUNTS long
     return evidence_of(row[: d * d].reshape((d, d)), row[d * d : d * d + d], variance, prior)
 
 
-@compiled
+@jit
 def _sum_up(rows: Rows, places: Places, place: int, total: NDArray[np.float64]) -> int:
     """The sum of a group, always in the order of agents, so that it has the same bits however it came about."""
     total[:] = 0.0
@@ -48,7 +48,7 @@ def _sum_up(rows: Rows, places: Places, place: int, total: NDArray[np.float64]) 
     return size
 
 
-@compiled
+@jit
 def _chances(gains: NDArray[np.float64]) -> None:
     """Log-odds become probabilities; minus infinity becomes 0."""
     largest, total = gains.max(), 0.0
@@ -59,7 +59,7 @@ def _chances(gains: NDArray[np.float64]) -> None:
         gains[place] /= total
 
 
-@compiled
+@jit
 def _drawn(chances: NDArray[np.float64], draw: float) -> int:
     reached, last = 0.0, 0
     for place in range(chances.size):
@@ -88,7 +88,7 @@ class Found(NamedTuple):
     members: Places
 
 
-@compiled
+@jit
 def _look(rows: Rows, places: Places, place: int, groups: Groups, variance: float, prior: float) -> None:
     """Bring what is known of one group up to date."""
     groups.size[place] = _sum_up(rows, places, place, groups.sums[place])
@@ -97,7 +97,7 @@ def _look(rows: Rows, places: Places, place: int, groups: Groups, variance: floa
     groups.members[place] = groups.numbers[0]
 
 
-@compiled
+@jit
 def _gains(
     row: NDArray[np.float64],
     alone: float,
@@ -124,7 +124,7 @@ def _gains(
     return free
 
 
-@compiled
+@jit
 def _apart(size: Places, others: int) -> float:
     """How the others are: the log-odds of having founded a group to having joined one.
 
@@ -134,7 +134,7 @@ def _apart(size: Places, others: int) -> float:
     return math.log(max(founded, 1) / (others - founded + 1))
 
 
-@compiled
+@jit
 def _merge(
     rows: Rows, places: Places, place: int, groups: Groups, hurdle: float, variance: float, prior: float
 ) -> None:
@@ -159,7 +159,7 @@ def _merge(
         place = other
 
 
-@compiled
+@jit
 def _sweep(visits: Places) -> int:
     """After how many visits it is the asker's turn again."""
     for visit in range(1, visits.size):
@@ -168,7 +168,7 @@ def _sweep(visits: Places) -> int:
     return int(visits.size)
 
 
-@compiled
+@jit
 def walk(
     rows: Rows,
     alone: NDArray[np.float64],

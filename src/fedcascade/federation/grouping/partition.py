@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import positive, require
+from fedcascade.checks import require, require_positive
 from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 Labels = NDArray[np.int64]
@@ -23,7 +23,7 @@ Labels = NDArray[np.int64]
 CERTAIN = 1.0 - 1e-9
 
 
-class Groups:
+class Partition:
     """A partition of the agents: a label for each, and the pooled statistics of each label."""
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
@@ -101,7 +101,7 @@ class Groups:
             self._pooled[label] = self.holdings.total(part)
 
 
-class Shared(Groups):
+class Shared(Partition):
     """One group for all."""
 
     def join(self) -> None:
@@ -109,7 +109,7 @@ class Shared(Groups):
         self.place(0)
 
 
-class Apart(Groups):
+class Apart(Partition):
     """A group for each."""
 
     def join(self) -> None:
@@ -120,7 +120,7 @@ class Apart(Groups):
 class Grouping(Protocol):
     """A part of a policy that says who shares with whom."""
 
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:
         """The partition before the first upload. ``truth`` is there in simulations only."""
 
 
@@ -128,7 +128,7 @@ class Grouping(Protocol):
 class Everyone:
     """All agents share, always."""
 
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """One group."""
         return Shared(holdings, np.zeros(len(holdings), np.int64))
 
@@ -137,7 +137,7 @@ class Everyone:
 class Alone:
     """Nobody shares."""
 
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """A group for each agent."""
         return Apart(holdings, np.arange(len(holdings), dtype=np.int64))
 
@@ -146,12 +146,12 @@ class Alone:
 class KnownClusters:
     """The true clusters, which no real system knows: a yardstick."""
 
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:
         """The truth."""
         require(truth is not None, "known-clusters needs the true clusters: it is a yardstick for simulations")
         labels = np.array(truth, np.int64)
         require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")
-        return Groups(holdings, labels)
+        return Partition(holdings, labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,14 +161,14 @@ class HeterogeneityGraph:
     alpha_d: float = 7.0
 
     def __post_init__(self) -> None:
-        positive("alpha_d", self.alpha_d)
+        require_positive("alpha_d", self.alpha_d)
 
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """The complete graph: one component."""
-        return Components(holdings, self.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
+        return GraphPartition(holdings, self.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
 
 
-class Components(Groups):
+class GraphPartition(Partition):
     """The state of a heterogeneity graph: edges, and the partition into connected components."""
 
     def __init__(self, holdings: Holdings, alpha_d: float, edges: NDArray[np.bool_]) -> None:
@@ -181,7 +181,7 @@ class Components(Groups):
         if not self.delete_refuted(agent):
             return
         label = int(self.labels[agent])
-        parts = components(self.edges, np.flatnonzero(self.labels == label))
+        parts = find_components(self.edges, np.flatnonzero(self.labels == label))
         if len(parts) > 1:
             self.split(label, parts)
 
@@ -195,7 +195,7 @@ class Components(Groups):
     def join(self) -> None:
         """The graph is complete until data refute an edge: a newcomer is joined to all, so all share through it."""
         newcomer = len(self.labels)
-        self.edges = with_room(self.edges)
+        self.edges = append_vertex(self.edges)
         self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
         if len(self) > 1:
             self._pooled = {0: sum(self._pooled.values(), Statistics.zero(self.holdings.dimension))}
@@ -207,24 +207,24 @@ class Components(Groups):
         label = int(self.labels[agent])
         self.edges = np.delete(np.delete(self.edges, agent, axis=0), agent, axis=1)
         super().forget(agent)
-        parts = components(self.edges, np.flatnonzero(self.labels == label))
+        parts = find_components(self.edges, np.flatnonzero(self.labels == label))
         if len(parts) > 1:
             self.split(label, parts)
 
     def _refuted(self, agent: int) -> NDArray[np.intp]:
         """Line 9: the neighbours whose estimate is too far away."""
         held = self.holdings
-        neighbours = perhaps_far(self.edges[agent], held.theta, held.length, held.width, agent, self.alpha_d)
+        neighbours = find_candidates(self.edges[agent], held.theta, held.length, held.width, agent, self.alpha_d)
         if not neighbours.size:
             return neighbours
-        apart = far_apart(
+        apart = are_far_apart(
             self.alpha_d, held.theta[neighbours], held.count[neighbours], held.theta[agent], held.count[agent]
         )
         return np.asarray(neighbours[apart])
 
 
-@compiled
-def perhaps_far(
+@jit
+def find_candidates(
     connected: NDArray[np.bool_], theta: Matrix, length: Vector, width: Vector, agent: int, alpha: float
 ) -> NDArray[np.intp]:
     """The neighbours of an agent, less those who are certainly not too far away; of them there are very many.
@@ -246,7 +246,7 @@ def perhaps_far(
     return found[:size]
 
 
-@bare
+@jit_inline
 def squared_distance(one: Vector, other: Vector) -> float:
     """In two sums side by side, which takes half as long as in one; good for bounds that leave some room."""
     even, odd = 0.0, 0.0
@@ -258,7 +258,7 @@ def squared_distance(one: Vector, other: Vector) -> float:
     return even + odd
 
 
-def far_apart(
+def are_far_apart(
     alpha: float,
     thetas: NDArray[np.float64],
     counts: NDArray[np.int64],
@@ -270,10 +270,10 @@ def far_apart(
     return np.asarray(gap > alpha * (confidence_width(counts) + confidence_width(count)))
 
 
-def in_order(labels: Labels) -> tuple[Labels, Labels]:
+def relabel_by_appearance(labels: Labels) -> tuple[Labels, Labels]:
     """Labels in the order in which they first appear, and for each agent where its label is among them.
 
-    >>> [found.tolist() for found in in_order(np.array([7, 3, 7]))]
+    >>> [found.tolist() for found in relabel_by_appearance(np.array([7, 3, 7]))]
     [[7, 3], [0, 1, 0]]
     """
     names, first, places = np.unique(labels, return_index=True, return_inverse=True)
@@ -281,7 +281,7 @@ def in_order(labels: Labels) -> tuple[Labels, Labels]:
     return names[order], np.argsort(order)[places]
 
 
-def with_room(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def append_vertex(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The graph with one more agent that has no edges; room is made for twice as many at a time."""
     agents = len(edges)
     room = edges if edges.base is None else edges.base
@@ -291,7 +291,7 @@ def with_room(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return room[: agents + 1, : agents + 1]
 
 
-def components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+def find_components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """The connected components of the graph restricted to ``members``, the largest first."""
     left = np.zeros(len(edges), np.bool_)
     left[members] = True

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import positive, whole
-from fedcascade.federation.grouping.partition import Components, Groups, Labels, components, far_apart
+from fedcascade.checks import require_integer, require_positive
+from fedcascade.federation.grouping.partition import GraphPartition, Labels, Partition, are_far_apart, find_components
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -27,16 +27,16 @@ class SplitAndMerge:
     local_servers: int = 4
 
     def __post_init__(self) -> None:
-        positive("alpha_d", self.alpha_d)
-        positive("alpha_2", self.alpha_2)
-        whole("local_servers", self.local_servers)
+        require_positive("alpha_d", self.alpha_d)
+        require_positive("alpha_2", self.alpha_2)
+        require_integer("local_servers", self.local_servers)
 
-    def begin(self, holdings: Holdings, truth: Labels | None) -> Groups:  # noqa: ARG002
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """One cluster: where nothing is known, all centres are alike."""
-        return Phases(holdings, self)
+        return PhasePartition(holdings, self)
 
 
-class Phases(Components):
+class PhasePartition(GraphPartition):
     """The state of phase-based FCLUB: edges within local servers, clusters since the end of the last phase."""
 
     def __init__(self, holdings: Holdings, parts: SplitAndMerge) -> None:
@@ -67,16 +67,16 @@ class Phases(Components):
     def merged(self) -> list[NDArray[np.intp]]:
         """Local clusters, merged across local servers where their centres are close."""
         held = self.holdings
-        local = components(self.edges, np.arange(len(held)))
+        local = find_components(self.edges, np.arange(len(held)))
         ridges = [Ridge(held.total(part), held.lambda_) for part in local]
         theta = np.array([ridge.theta for ridge in ridges])
         count = np.array([ridge.statistics.count for ridge in ridges])
         server = np.array([self.servers[part[0]] for part in local])
         close = np.array(
             [
-                ~far_apart(self.parts.alpha_2, theta, count, theta[one], count[one]) & (server != server[one])
+                ~are_far_apart(self.parts.alpha_2, theta, count, theta[one], count[one]) & (server != server[one])
                 for one in range(len(local))
             ]
         )
-        joined = components(close, np.arange(len(local)))
+        joined = find_components(close, np.arange(len(local)))
         return [np.sort(np.concatenate([local[one] for one in part])) for part in joined]

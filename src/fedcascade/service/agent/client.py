@@ -129,8 +129,8 @@ def understood(reply: Reply, kind: type[Kind] | None) -> Kind:
     return wire.decoded(reply.body, kind, media)
 
 
-def _problem(reply: Reply) -> wire.Problem:
+def _problem(reply: Reply) -> wire.RefusalBody:
     try:
-        return msgspec.json.decode(reply.body, type=wire.Problem)
+        return msgspec.json.decode(reply.body, type=wire.RefusalBody)
     except msgspec.MsgspecError:  # a proxy answered
-        return wire.Problem(reason="unknown", detail=f"status {reply.status}")
+        return wire.RefusalBody(reason="unknown", detail=f"status {reply.status}")

@@ -13,12 +13,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require, whole
+from fedcascade.checks import require, require_integer
 from fedcascade.federation.agent import OPEN_LISTS, Agent, Shown
 from fedcascade.federation.messages import Upload
-from fedcascade.federation.policies import Policy, policy
+from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import AtLeast
-from fedcascade.learning.confidence import Constant, Oful, Problem, Theory
+from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
@@ -45,7 +45,7 @@ class RemoteAgent:
         policy: Policy | None,
         oracle: Oracle | None,
         min_observations: int | None,
-        problem: Problem | None,
+        problem: ProblemSize | None,
         pauses: tuple[float, float],
     ) -> None:
         welcome = msgspec.json.decode(store.setting("welcome") or b"", type=wire.Welcome)
@@ -81,7 +81,7 @@ class RemoteAgent:
         with self._lock:
             self._require_open()
             self._agent.oracle = self._oracle or TopK(length=k)
-            self._agent.face(self._problem or self._estimated(self._agent.oracle.length))
+            self._agent.set_problem_size(self._problem or self._estimated(self._agent.oracle.length))
             shown = self._agent.recommend(offered, words)
             with self._store.transaction():
                 self._store.show(shown, shown.impression - OPEN_LISTS)
@@ -104,7 +104,7 @@ class RemoteAgent:
             number = impression.impression if isinstance(impression, Shown) else impression
             clock = replace(self._clock, since=self._clock.since + 1)
             upload = self._agent.observe(
-                self._agent.open_list(number),
+                self._agent.get_open_list(number),
                 clicked,
                 round_=clock.round(self._agent.arrivals) if round_ is None else round_,
                 draw=random.random() if draw is None else draw,
@@ -174,8 +174,8 @@ class RemoteAgent:
 
     def _resumed(self, policy: Policy) -> Agent:
         oracle = self._oracle or TopK()
-        problem = self._problem or Problem(users=1, dimension=self.dimension, list_length=oracle.length, rounds=1)
-        agent = Agent(agent=self.id, policy=policy, problem=problem, oracle=oracle)
+        problem = self._problem or ProblemSize(users=1, dimension=self.dimension, list_length=oracle.length, rounds=1)
+        agent = Agent(id=self.id, policy=policy, problem=problem, oracle=oracle)
         store, zero = self._store, Statistics.zero(self.dimension)
         arrivals, uploads, self._clock = store.counters()
         agent.resume(
@@ -188,11 +188,11 @@ class RemoteAgent:
         )
         return agent
 
-    def _estimated(self, list_length: int) -> Problem:
+    def _estimated(self, list_length: int) -> ProblemSize:
         """The sizes of the problem, as far as this agent knows: nobody knows how many rounds there will be."""
         clock = self._clock
         rounds = clock.round(self._agent.arrivals)
-        return Problem(users=clock.agents, dimension=self.dimension, list_length=list_length, rounds=rounds)
+        return ProblemSize(users=clock.agents, dimension=self.dimension, list_length=list_length, rounds=rounds)
 
     def _count(self) -> None:
         self._store.count(self._agent.arrivals, self._agent.uploads, self._clock)
@@ -280,7 +280,7 @@ def connect(
     policy: Policy | None = None,
     oracle: Oracle | None = None,
     min_observations: int | None = None,
-    problem: Problem | None = None,
+    problem: ProblemSize | None = None,
     transport: Transport | None = None,
     protocol: int = wire.PROTOCOLS[-1],
     pauses: tuple[float, float] = PAUSES,
@@ -300,7 +300,7 @@ def connect(
         pauses: seconds before the first retry, which double with every failure, and the longest they become.
     """
     if min_observations is not None:
-        whole("min_observations", min_observations, 0)
+        require_integer("min_observations", min_observations, 0)
     carrier = transport or Http(url)
     kept = LocalStore(store)
     try:
@@ -342,10 +342,10 @@ def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol:
 
 def policy_of(terms: wire.Terms) -> Policy:
     """The policy that a server runs, with its constants and its kind of beta."""
-    row = policy(terms.policy)
+    row = get_policy(terms.policy)
     kind = CONFIDENCES.get(terms.constants.get("confidence", ""), type(row.confidence))
     row = row if isinstance(row.confidence, kind) else replace(row, confidence=kind())
-    return row.tuned_where_known(terms.constants)
+    return row.with_known_constants(terms.constants)
 
 
 def with_floor(row: Policy, observations: int) -> Policy:

@@ -42,7 +42,7 @@ ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], .
 def description() -> dict[str, Any]:
     """The OpenAPI document."""
     kinds = [kind for route in ROUTES for kind in (route[4], route[6]) if kind is not None]
-    _, schemas = msgspec.json.schema_components([*kinds, wire.Problem], ref_template="#/components/schemas/{name}")
+    _, schemas = msgspec.json.schema_components([*kinds, wire.RefusalBody], ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(route[1], {})[route[0]] = _operation(*route)

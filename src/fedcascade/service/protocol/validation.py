@@ -15,39 +15,39 @@ from fedcascade.checks import require
 from fedcascade.federation.agent import LARGEST_SQUARE
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.jit import jit, jit_inline
 
 # Sums of n products in float64 err by less than n 2^-53 of the trace; e is far above that.
 SHIFT = 1e-8
 SLACK = 1e-6
 
 
-@bare
+@jit_inline
 def most_trace(count: int) -> float:
     """The largest trace of the gram of so many items."""
     return float(count * LARGEST_SQUARE * (1 + SLACK))
 
 
-@bare
+@jit_inline
 def most_leverage(clicks: int) -> float:
     """The largest leverage of so many clicks."""
     return float(clicks * (1 + SLACK) + SLACK)
 
 
-@compiled
+@jit
 def examined(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, float]:
     """The trace of gram; with e as above, ln det(gram + e I) and moment^T (gram + e I)^-1 moment."""
     trace = 0.0
     for i in range(moment.size):
         trace += gram[i, i]
-    theta, _, log_det = linear.regression(gram, moment, SHIFT * max(trace, SLACK))
+    theta, _, log_det = linear.solve_ridge(gram, moment, SHIFT * max(trace, SLACK))
     leverage = 0.0
     for i in range(moment.size):
         leverage += moment[i] * theta[i]
     return trace, log_det, leverage
 
 
-@compiled
+@jit
 def possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which uploads pass ``check_upload``, one in each row: triangle and moment; count, clicks and rounds."""
     rows, size = numbers.shape
@@ -63,9 +63,9 @@ def possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[np.bo
     return found
 
 
-@compiled
+@jit
 def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks: int, rounds: int) -> bool:
-    if not (0 <= clicks <= rounds <= count and rounds > 0 and linear.is_sound(gram, moment)):
+    if not (0 <= clicks <= rounds <= count and rounds > 0 and linear.is_finite_symmetric(gram, moment)):
         return False
     trace, log_det, leverage = examined(gram, moment)
     return bool(

@@ -166,7 +166,7 @@ class Standing(Message, frozen=True, kw_only=True):
     revoked: bool
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class RefusalBody(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was refused: a word for programs, a line for people."""
 
     reason: str

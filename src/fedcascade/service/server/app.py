@@ -154,7 +154,7 @@ class Service:
             headers["retry-after"] = str(max(1, round(error.retry_after)))
         if status == 401:
             headers["www-authenticate"] = 'Signature realm="fedcascade", Bearer realm="operator"'
-        return status, headers, msgspec.json.encode(wire.Problem(reason=reason, detail=detail))
+        return status, headers, msgspec.json.encode(wire.RefusalBody(reason=reason, detail=detail))
 
 
 def constants(policy: Policy) -> dict[str, object]:

@@ -11,7 +11,7 @@ from itertools import count, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import in_order
+from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.service.server.state import Fold
 from fedcascade.service.store.contract import Store
 
@@ -93,7 +93,7 @@ def lasting_names(known: Mapping[int, int], agents: list[int], labels: Labels) -
     >>> lasting_names({7: 1, 8: 1, 9: 1}, [7, 8, 9, 10], np.array([5, 0, 5, 0]))
     {7: 1, 8: 2, 9: 1, 10: 2}
     """
-    labels = in_order(labels)[1]  # so that ties go by the order of agents, not by passing names
+    labels = relabel_by_appearance(labels)[1]  # so that ties go by the order of agents, not by passing names
     before = np.array([known.get(agent, -1) for agent in agents], np.int64)
     pairs, shared = np.unique(np.stack([labels, before])[:, before >= 0], axis=1, return_counts=True)
     names: dict[int, int] = {}

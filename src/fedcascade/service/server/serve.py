@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from fedcascade.checks import require, whole
+from fedcascade.checks import require, require_integer
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.service.dashboard.watch import Watch
@@ -47,13 +47,13 @@ class Setup:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        whole("dimension", self.dimension)
-        whole("batch", self.batch)
-        whole("snapshot every", self.snapshot_every)
+        require_integer("dimension", self.dimension)
+        require_integer("batch", self.batch)
+        require_integer("snapshot every", self.snapshot_every)
         both = (self.tls_cert is None) == (self.tls_key is None)
         require(both, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
         require(
-            self.policy.answers.replies and self.policy.answers.alone is None,
+            self.policy.reply_rule.answers_uploads and self.policy.reply_rule.download_cause is None,
             f"{self.policy.name} does not answer the agent that asks and nobody else: a server cannot call agents",
         )
         speaks = not isinstance(self.policy.trigger, Never)

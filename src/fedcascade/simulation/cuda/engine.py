@@ -24,7 +24,7 @@ from fedcascade.simulation.cuda import layout as device
 from fedcascade.simulation.cuda.device import check_arithmetic, check_device, uncontracted
 from fedcascade.simulation.cuda.runs import LONGEST_SEGMENT, NOBODY, Places, Run
 from fedcascade.simulation.exact import engine as exact
-from fedcascade.simulation.scenario import Case
+from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
 THREADS = 512  # of a block whose teams play different rounds
@@ -38,7 +38,7 @@ TOGETHER = 64  # runs at a time
 Tell = Callable[[int], None]
 
 
-def unknown_part(case: Case) -> str | None:
+def unknown_part(case: Scenario) -> str | None:
     """The first part that this engine does not know, in words; None if it knows them all."""
     environment, policy = case.environment, case.policy
     unknown = exact.unknown_part(environment, policy, case.oracle)
@@ -46,8 +46,8 @@ def unknown_part(case: Case) -> str | None:
         return unknown
     if environment.drifts:
         return "environment whose users drift apart"
-    if type(policy.answers) is not Asker:
-        return f"answers {type(policy.answers).__name__}"
+    if type(policy.reply_rule) is not Asker:
+        return f"answers {type(policy.reply_rule).__name__}"
     if environment.catalogue.shape[1] > 0:
         return f"catalogue of {type(environment).__name__}"
     if isinstance(policy.decision, DownloadAndBuffer) and isinstance(policy.confidence, Oful):
@@ -57,7 +57,7 @@ def unknown_part(case: Case) -> str | None:
     return None
 
 
-def simulate_all(cases: Sequence[Case], tell: Tell | None = None) -> Iterator[tuple[int, Trace]]:
+def simulate_all(cases: Sequence[Scenario], tell: Tell | None = None) -> Iterator[tuple[int, Trace]]:
     """Run many cases together.
 
     Args:
@@ -94,7 +94,7 @@ def simulate_all(cases: Sequence[Case], tell: Tell | None = None) -> Iterator[tu
                     squads.append(squad)
 
 
-def shares(cases: Sequence[Case], processes: int) -> list[list[list[int]]]:
+def shares(cases: Sequence[Scenario], processes: int) -> list[list[list[int]]]:
     """The numbers of cases, dealt to processes that share the device: a share for each, one batch after another.
 
     Agents that speak keep the host busy with exchanges, and there processes help. Agents that decide anew in every
@@ -119,7 +119,7 @@ def _squads(runs: dict[int, Run]) -> "list[_Squad]":
     ]
 
 
-def _shape(case: Case) -> device.Shape:
+def _shape(case: Scenario) -> device.Shape:
     environment, every_round = case.environment, isinstance(case.policy.decision, DownloadAndBuffer)
     d, most = environment.dimension, environment.most_items
     teams = 1 if every_round else min(THREADS // device.LANES, _teams(most, case.oracle.length, d))

@@ -12,7 +12,7 @@ from numba import cuda, float32
 from numpy.typing import NDArray
 
 from fedcascade.numerics import streams
-from fedcascade.numerics.jit import compiled, fma
+from fedcascade.numerics.jit import fma, jit
 
 Column = NDArray[np.float32]
 _BELOW = np.uint64(0xFFFFFFFF)
@@ -21,7 +21,7 @@ _ZERO = np.float32(0.0)
 WRITTEN_OUT = 32  # dimensions; more take minutes to compile
 
 
-@compiled
+@jit
 def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Column) -> None:
     """Fill ``column`` with the features of one item, as ``streams.unit_items_into`` does for all of them."""
     d = column.shape[0]
@@ -43,7 +43,7 @@ def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Col
         column[free, 0] = streams._ROOT_HALF
 
 
-@compiled
+@jit
 def _put(column: Column, k: int, free: int, value: np.float32, square: np.float32) -> np.float32:
     if k >= free:
         return square
@@ -51,7 +51,7 @@ def _put(column: Column, k: int, free: int, value: np.float32, square: np.float3
     return fma(value, value, square)
 
 
-@compiled
+@jit
 def second_key(tie: np.uint32, item: int) -> np.uint64:
     """What orders items of equal scores: the larger tie-break first, then the lower index."""
     return np.uint64((np.uint64(tie) << _32) | (_BELOW - np.uint64(item)))

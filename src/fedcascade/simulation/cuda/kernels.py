@@ -81,7 +81,7 @@ def kernel(shape: Shape) -> Any:
 
     @cuda.jit(device=True)
     def factorise(row: Any, lambda_: float, upper: Any, root: Any, logs: Any, tid: int, with_root: bool) -> float:
-        """``linear.cholesky`` of download and buffer, ``inverse_root`` if asked for; returns about ln det."""
+        """``linear.cholesky`` of download and buffer, ``invert_root`` if asked for; returns about ln det."""
         for e in range(tid, size, threads):
             value = row[at_gram + e] + row[at_buffer + e]
             if e // d == e % d:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import compiled
+from fedcascade.numerics.jit import jit
 from fedcascade.simulation.cuda import layout as device
 from fedcascade.simulation.exact import kernels
-from fedcascade.simulation.exact.driver import Desk
+from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.engine import CAUSES
 from fedcascade.simulation.exact.screening import make_scratch
-from fedcascade.simulation.scenario import Case, set_stage
+from fedcascade.simulation.scenario import Scenario, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
 LONGEST_SEGMENT = 1 << 17
@@ -54,10 +54,10 @@ class Places(NamedTuple):
 class Run:
     """A run that is being played."""
 
-    def __init__(self, case: Case, pool: Executor) -> None:
+    def __init__(self, case: Scenario, pool: Executor) -> None:
         self.case = case
         self.pool = pool
-        self.stage = set_stage(
+        self.stage = prepare_simulation(
             case.environment,
             case.policy,
             case.oracle,
@@ -65,7 +65,7 @@ class Run:
             checkpoints=case.checkpoints,
             keep_lists=case.keep_lists,
         )
-        self.desk = Desk(case.environment, case.oracle, self.stage)
+        self.desk = ExchangeDriver(case.environment, case.oracle, self.stage)
         self.scratch = make_scratch(case.environment.dimension, case.environment.most_items, case.oracle.length)
         rules = self.desk.rules
         kinds = rules.triggers.tolist()
@@ -214,8 +214,8 @@ class Run:
         """Take the rounds of a segment into the record."""
         recorder, segment = self.stage.recorder, self.segment
         clicked, examined = (outcome & 1).astype(np.bool_), (outcome >> 1).astype(np.int64)
-        recorder.count_all(segment.first, regret, clicked, examined, lists)
-        recorder.stop(segment.first + regret.size - 1, self.stage.server.groups.labels)
+        recorder.record_rounds(segment.first, regret, clicked, examined, lists)
+        recorder.record_checkpoint(segment.first + regret.size - 1, self.stage.server.groups.labels)
         for agent in range(len(self.arrivals)):
             self.arrivals[agent] += segment.end[agent] - segment.begin[agent]
 
@@ -224,7 +224,7 @@ class Run:
         return self.stage.recorder.trace(self.case.policy.name, "cuda", self.stage.server.groups.labels)
 
 
-@compiled
+@jit
 def lucky(seed: np.uint64, p_scale: float, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
     """Which of some rounds are those of random exchanges, as ``kernels`` decides it."""
     found = np.empty(rounds.size, np.int64)

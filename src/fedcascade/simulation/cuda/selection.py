@@ -21,7 +21,7 @@ def selection(shape: Shape) -> Any:
 
     @cuda.jit(device=True)
     def exact_score(row: Any, theta: Any, beta: float, x: Any) -> float:
-        """U(i) of one item, in the order of ``linear.optimistic_scores``."""
+        """U(i) of one item, in the order of ``linear.compute_ucb_scores``."""
         mean, total = 0.0, 0.0
         for k in range(d):
             mean += theta[k] * float64(x[k, 0])

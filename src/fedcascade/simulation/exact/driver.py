@@ -4,20 +4,20 @@ import numpy as np
 
 from fedcascade.environments.clustered import Clustered
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.federation.personal import less_explained
+from fedcascade.federation.personal import subtract_explained
 from fedcascade.federation.server import Server
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import kernels, sequential
 from fedcascade.simulation.exact.lowering import compile_rules, compile_world, empty_fleet, empty_own, take_buffer
-from fedcascade.simulation.scenario import Stage
+from fedcascade.simulation.scenario import Simulation
 
 
-class Desk:
+class ExchangeDriver:
     """The exchanges of one run, whichever engine plays its rounds."""
 
-    def __init__(self, environment: Clustered, oracle: TopK, stage: Stage) -> None:
+    def __init__(self, environment: Clustered, oracle: TopK, stage: Simulation) -> None:
         users, d = environment.users, environment.dimension
         self.environment = environment
         self.policy = policy = stage.policy
@@ -36,21 +36,21 @@ class Desk:
     def exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
         """Upload the buffer of an agent, and let every download take effect."""
         upload = self._upload(agent, cause)
-        uploads = [upload, *(self._upload(called, cause) for called in self.server.calls(upload))]
+        uploads = [upload, *(self._upload(called, cause) for called in self.server.agents_to_collect(upload))]
         downloads = self.server.receive(*uploads)
         ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
         for download in downloads:
             key = id(download.statistics)
             ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
             self._load(download.agent, ridges[key])
-        self.recorder.exchange(round_, uploads, fetched + downloads, self.policy.answers.alone)
+        self.recorder.record_exchange(round_, uploads, fetched + downloads, self.policy.reply_rule.download_cause)
 
     def _upload(self, agent: int, cause: Cause) -> Upload:
         self.uploads[agent] += 1
         buffer = take_buffer(self.fleet, agent)
         if self.policy.personal:
-            buffer = less_explained(buffer, self.own.theta[agent])
-        if not self.policy.answers.replies:
+            buffer = subtract_explained(buffer, self.own.theta[agent])
+        if not self.policy.reply_rule.answers_uploads:
             one = kernels.one_of(self.fleet, agent)
             known = Statistics(one.gram + buffer.gram, one.moment + buffer.moment, 0, 0, 0)
             self._load(agent, Ridge(known, self.policy.lambda_))

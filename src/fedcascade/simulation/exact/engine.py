@@ -18,13 +18,13 @@ from typing import NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import whole
+from fedcascade.checks import require_integer
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping.partition import Components
+from fedcascade.federation.grouping.partition import GraphPartition
 from fedcascade.federation.messages import Cause, payload_bytes
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
@@ -41,13 +41,13 @@ from fedcascade.federation.triggers import (
 from fedcascade.learning.confidence import Constant, Oful, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.exact import every_round, kernels, sequential
-from fedcascade.simulation.exact.driver import Desk
+from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import (
     leaves,
     sync_budget,
 )
 from fedcascade.simulation.exact.screening import Scratch, make_scratch
-from fedcascade.simulation.scenario import Stage, set_stage
+from fedcascade.simulation.scenario import Simulation, prepare_simulation
 from fedcascade.simulation.trace import Exchange, Trace
 
 SHORTEST_WINDOW, LONGEST_WINDOW = 64, 4_096
@@ -73,7 +73,7 @@ KNOWN = {
 
 def unknown_part(environment: Environment, policy: Policy, oracle: Oracle) -> str | None:
     """The first part that this engine does not know, in words; None if it knows them all."""
-    answers, triggers = policy.answers, leaves(policy.trigger)
+    answers, triggers = policy.reply_rule, leaves(policy.trigger)
     parts: list[tuple[str, object]] = [("environment", environment), ("oracle", oracle), ("decision", policy.decision)]
     parts += [("trigger", leaf) for leaf in triggers] + [("answers", answers), ("personal part", policy.personal)]
     if isinstance(policy.decision, DownloadAndBuffer) or isinstance(answers, OnArrival):
@@ -113,8 +113,10 @@ def simulate(
         window: how many rounds to play at a time; adapts if None. The result does not depend on it.
     """
     threads = (os.cpu_count() or 1) if threads is None else threads
-    whole("threads", threads)
-    stage = set_stage(environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists)
+    require_integer("threads", threads)
+    stage = prepare_simulation(
+        environment, policy, oracle, rounds=rounds, checkpoints=checkpoints, keep_lists=keep_lists
+    )
     with ThreadPoolExecutor(max(1, threads - 1)) as pool:
         Engine(environment, oracle, stage, pool, threads, window).play(progress)
     return stage.recorder.trace(policy.name, "exact", stage.server.groups.labels)
@@ -147,14 +149,14 @@ class Task(NamedTuple):
     taken: NDArray[np.int64]
 
 
-class Engine(Desk):
+class Engine(ExchangeDriver):
     """One run: the fleet of agents as arrays, and the queue of those who want to speak."""
 
     def __init__(
         self,
         environment: Clustered,
         oracle: TopK,
-        stage: Stage,
+        stage: Simulation,
         pool: ThreadPoolExecutor,
         threads: int,
         window: int | None = None,
@@ -164,7 +166,7 @@ class Engine(Desk):
         self.threads = threads
         self.window = window
         self.rooms = threading.local()
-        self.ahead = type(self.policy.answers) is Asker
+        self.ahead = type(self.policy.reply_rule) is Asker
         self.length = SHORTEST_WINDOW
 
     def play(self, progress: Callable[[int], None] | None) -> None:
@@ -223,8 +225,8 @@ class Engine(Desk):
             self._play_in_turn(window, batch.arrivals)
         alone = events * batch.arrivals.size / (2 * self.environment.users)
         self.length = next_length(self.length, alone, self.threads)
-        self.recorder.count_all(window.first, window.regret, window.clicked, window.examined, window.lists)
-        self.recorder.stop(batch.last, self.server.groups.labels)
+        self.recorder.record_rounds(window.first, window.regret, window.clicked, window.examined, window.lists)
+        self.recorder.record_checkpoint(batch.last, self.server.groups.labels)
 
     def _events(self, batch: Batch) -> int:
         """Answer the agents that spoke in a window; each plays on until it speaks again or the window ends."""
@@ -270,12 +272,12 @@ class Engine(Desk):
 
     def _play_in_turn(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """The rounds of a window one after another: each exchange may change what the next agent knows."""
-        answers, groups = self.policy.answers, self.server.groups
+        answers, groups = self.policy.reply_rule, self.server.groups
         if isinstance(answers, OnArrival):
-            serve = self._serve if type(groups) is Components else self._fetch
+            serve = self._serve if type(groups) is GraphPartition else self._fetch
             serve(window, arrivals)
             return
-        agents = np.zeros_like(arrivals) if answers.one_learner else arrivals
+        agents = np.zeros_like(arrivals) if answers.single_learner else arrivals
         now = sequential.Turns(users=arrivals, agents=agents, budget=sync_budget(self.policy.trigger))
         done = 0
         while done < arrivals.size:
@@ -290,7 +292,7 @@ class Engine(Desk):
         """Agents that ask their server in every round, whatever it does with its groups."""
         now = sequential.Turns(users=arrivals, agents=arrivals, budget=np.inf)
         for done, agent in enumerate(arrivals.tolist()):
-            fetched = self.server.greet(agent)
+            fetched = self.server.answer_arrival(agent)
             for download in fetched:
                 self._receive(download)
             _, fired = self._take_turns(window, now, done, done + 1)
@@ -298,7 +300,7 @@ class Engine(Desk):
 
     def _serve(self, window: kernels.Window, arrivals: NDArray[np.int64]) -> None:
         """The same with a heterogeneity graph, compiled until the graph changes."""
-        groups = cast(Components, self.server.groups)
+        groups = cast(GraphPartition, self.server.groups)
         done = 0
         while done < arrivals.size:
             graph = every_round.borrow(groups)

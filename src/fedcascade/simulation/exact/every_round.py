@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import CERTAIN, Components, squared_distance
-from fedcascade.federation.holdings import Holdings, confidence_width, nearly_width
+from fedcascade.federation.grouping.partition import CERTAIN, GraphPartition, squared_distance
+from fedcascade.federation.holdings import Holdings, approximate_width, confidence_width
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.exact.kernels import BETA, Fleet, Rules, Window, World
 from fedcascade.simulation.exact.screening import Scratch, load, make_scratch
@@ -38,7 +38,7 @@ class Graph(NamedTuple):
     alpha_d: float
 
 
-def borrow(groups: Components) -> Graph:
+def borrow(groups: GraphPartition) -> Graph:
     """The server's state as arrays; those of estimates, labels and edges are its own."""
     held = groups.holdings
     labels = np.unique(groups.labels)
@@ -52,7 +52,7 @@ def borrow(groups: Components) -> Graph:
     return Graph(sums, held.theta, pooled, groups.labels, groups.edges, groups.alpha_d)
 
 
-def give_back(graph: Graph, groups: Components) -> None:
+def give_back(graph: Graph, groups: GraphPartition) -> None:
     """Write the sums back into the server's state."""
     held: Holdings = groups.holdings
     held.count[:], held.clicks[:], held.rounds[:] = graph.held.counts.T
@@ -74,7 +74,7 @@ def _zeros(rows: int, d: int) -> Sums:
     return Sums(np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 3), np.int64))
 
 
-@compiled
+@jit
 def advance(
     world: World, rules: Rules, fleet: Fleet, graph: Graph, window: Window, users: NDArray[np.int64], begin: int
 ) -> int:
@@ -83,7 +83,7 @@ def advance(
     return _advance(world, rules, fleet, graph, window, users, begin, scratch)
 
 
-@bare
+@jit_inline
 def _advance(
     world: World,
     rules: Rules,
@@ -116,7 +116,7 @@ def _advance(
     return int(users.size)
 
 
-@bare
+@jit_inline
 def _add(sums: Sums, row: int, one: Fleet) -> None:
     gram, moment = sums.gram[row], sums.moment[row]
     for i in range(moment.size):
@@ -127,14 +127,14 @@ def _add(sums: Sums, row: int, one: Fleet) -> None:
         sums.counts[row, k] += one.counts[k]
 
 
-@bare
+@jit_inline
 def _may_differ(graph: Graph, user: int) -> bool:
     """Algorithm 3, line 9, for any neighbour."""
-    own = nearly_width(graph.held.counts[user, 0])
+    own = approximate_width(graph.held.counts[user, 0])
     for other in range(graph.labels.size):
         if graph.edges[user, other]:
             square = squared_distance(graph.theta[user], graph.theta[other])
-            bound = graph.alpha_d * (own + nearly_width(graph.held.counts[other, 0]))
+            bound = graph.alpha_d * (own + approximate_width(graph.held.counts[other, 0]))
             if np.sqrt(square) > CERTAIN * bound:
                 return True
     return False

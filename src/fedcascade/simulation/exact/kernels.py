@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics import linear, streams
-from fedcascade.numerics.jit import bare, bare_call, compiled, take_number
+from fedcascade.numerics.jit import fetch_and_increment, jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact.ranking import best_reward, choose, weight
 from fedcascade.simulation.exact.screening import Scratch, filter_items, load
 
@@ -54,7 +54,9 @@ class Fleet(NamedTuple):
     root: NDArray[np.float64]
     buffer_gram: NDArray[np.float64]
     buffer_moment: NDArray[np.float64]
-    numbers: NDArray[np.float64]  # ln det of the download, beta, sum of squared widths since, ``linear.widest`` or 0
+    numbers: NDArray[
+        np.float64
+    ]  # ln det of the download, beta, sum of squared widths since, ``linear.bound_width`` or 0
     counts: NDArray[np.int64]  # of the buffer: items examined, clicks, rounds; and arrivals in all
 
 
@@ -73,7 +75,7 @@ class Window(NamedTuple):
     lists: NDArray[np.int32]
 
 
-@compiled
+@jit
 def sort_rounds(
     arrivals: NDArray[np.int64], first: int, users: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -96,7 +98,7 @@ def one_of(fleet: Fleet, agent: int) -> Fleet:
     return Fleet(*(array[agent] for array in fleet))
 
 
-@bare
+@jit_inline
 def lent(fleet: Fleet, agent: int) -> Fleet:
     """The same for bare code, which must not keep it longer than the fleet."""
     return Fleet(
@@ -111,7 +113,7 @@ def lent(fleet: Fleet, agent: int) -> Fleet:
     )
 
 
-@bare_call
+@jit_no_refcount
 def advance(
     world: World,
     rules: Rules,
@@ -126,7 +128,7 @@ def advance(
     ``taken`` holds how many of them some thread has taken up; threads that share it share the agents. Each thread has
     a ``scratch`` of its own.
     """
-    number = take_number(taken)
+    number = fetch_and_increment(taken)
     while number < agents.size:
         agent = agents[number]
         one, theta = lent(fleet, agent), world.thetas[agent]
@@ -144,46 +146,46 @@ def advance(
         window.cursor[agent] = cursor
         window.spoke[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
-        number = take_number(taken)
+        number = fetch_and_increment(taken)
 
 
-@bare
+@jit_inline
 def _prepare(rules: Rules, one: Fleet, scratch: Scratch) -> float:
     """Bring an agent's decision up to date; returns the margin of its single-precision scores."""
-    widest = np.inf  # to find it would take longer than it saves in a single round
+    bound_width = np.inf  # to find it would take longer than it saves in a single round
     if rules.every_round:
         _decide(rules, one, scratch)
     else:
         if one.numbers[WIDEST] == 0.0:
             one.numbers[WIDEST] = _widest(one, scratch)
-        widest = one.numbers[WIDEST]
-    return load(one.theta, one.root, one.numbers[BETA], widest, scratch)
+        bound_width = one.numbers[WIDEST]
+    return load(one.theta, one.root, one.numbers[BETA], bound_width, scratch)
 
 
-@bare
+@jit_inline
 def _widest(one: Fleet, scratch: Scratch) -> float:
-    """``linear.widest``; infinite where usual items have scores of 1, so that no bound would spare one its width."""
+    """``linear.bound_width``; infinite where usual items have scores of 1, so that no bound would spare a width."""
     squares = 0.0
     for j in range(one.theta.size):
         for k in range(j + 1):
             squares += one.root[j, k] * one.root[j, k]
     clipped = one.numbers[BETA] * one.numbers[BETA] * squares > 0.5 * one.theta.size
-    return np.inf if clipped else linear.widest(one.root, scratch.upper, scratch.root_room)
+    return np.inf if clipped else linear.bound_width(one.root, scratch.upper, scratch.root_room)
 
 
-@bare
+@jit_inline
 def _decide(rules: Rules, one: Fleet, scratch: Scratch) -> None:
     """DownloadAndBuffer: the ridge of both together, by the same steps as ``Ridge``."""
     _factor(rules.lambda_, one, scratch.upper)
-    linear.inverse_root_into(scratch.upper, one.root)
+    linear.invert_root_into(scratch.upper, one.root)
     for k in range(one.moment.size):
         scratch.moments[k] = one.moment[k] + one.buffer_moment[k]
     linear.solve_into(one.root, scratch.moments, one.theta)
-    inside = max(0.0, linear.log_determinant(scratch.upper) + rules.beta_shift)
+    inside = max(0.0, linear.compute_log_det(scratch.upper) + rules.beta_shift)
     one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
 
 
-@bare
+@jit_inline
 def _factor(lambda_: float, one: Fleet, upper: NDArray[np.float64]) -> None:
     """The upper factor of download and buffer together."""
     for k in range(upper.shape[0]):
@@ -193,7 +195,7 @@ def _factor(lambda_: float, one: Fleet, upper: NDArray[np.float64]) -> None:
     linear.factorise(upper)
 
 
-@bare_call
+@jit_no_refcount
 def _play(
     world: World,
     rules: Rules,
@@ -230,7 +232,7 @@ def _play(
             window.lists[row, position] = chosen[position]
 
 
-@bare
+@jit_inline
 def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int, click: int, slack: float) -> None:
     """What was examined goes into the buffer; TAUGHT stays at or above the sum of its squared widths."""
     for position in range(examined):
@@ -246,7 +248,7 @@ def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int
     one.counts[ARRIVALS] += 1
 
 
-@bare
+@jit_inline
 def _fires(seed: np.uint64, rules: Rules, one: Fleet, scratch: Scratch, t: int) -> int:
     """The kind of the first trigger that fires, or -1."""
     for which in range(rules.triggers.size):
@@ -262,19 +264,19 @@ def _fires(seed: np.uint64, rules: Rules, one: Fleet, scratch: Scratch, t: int) 
     return -1
 
 
-@bare
+@jit_inline
 def fires(seed: np.uint64, rules: Rules, fleet: Fleet, agent: int, scratch: Scratch, t: int) -> int:
     """The kind of the first trigger of one agent that fires, or -1."""
     return _fires(seed, rules, lent(fleet, agent), scratch, t)
 
 
-@bare
+@jit_inline
 def drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
     """Whether round t is one of random exchanges: p < p_t = p_scale ln(t) / t."""
     return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, p_scale * np.log(t) / t))
 
 
-@bare
+@jit_inline
 def _grown(rules: Rules, one: Fleet, scratch: Scratch, which: int) -> bool:
     """ln det(Sigma + Sigma_loc) - ln det(Sigma) > level.
 
@@ -286,7 +288,7 @@ def _grown(rules: Rules, one: Fleet, scratch: Scratch, which: int) -> bool:
     if not rules.every_round and one.numbers[TAUGHT] < rules.bounds[which]:
         return False
     _factor(rules.lambda_, one, scratch.upper)
-    growth = linear.log_determinant(scratch.upper) - one.numbers[LOG_DET]
+    growth = linear.compute_log_det(scratch.upper) - one.numbers[LOG_DET]
     missing = rules.levels[which] - growth
     one.numbers[TAUGHT] = rules.bounds[which] - (1.0 - 1e-9) * missing
     return bool(missing < 0.0)

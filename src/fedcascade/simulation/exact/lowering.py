@@ -6,7 +6,7 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Always, AnyOf, Auxiliary, Determinant, Doubling, Ratio, SyncBudget, Trigger
-from fedcascade.learning.confidence import Oful, Problem
+from fedcascade.learning.confidence import Oful, ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -33,7 +33,7 @@ def compile_world(environment: Clustered) -> kernels.World:
     )
 
 
-def compile_rules(policy: Policy, oracle: TopK, problem: Problem) -> kernels.Rules:
+def compile_rules(policy: Policy, oracle: TopK, problem: ProblemSize) -> kernels.Rules:
     """The policy as compiled code sees it."""
     triggers = without_slower([rule for leaf in leaves(policy.trigger) for rule in compile_trigger(leaf)])
     levels = np.array([level for _, level in triggers], np.float64)
@@ -80,7 +80,7 @@ def without_slower(triggers: list[tuple[int, float]]) -> list[tuple[int, float]]
     return list(dict.fromkeys(lowered))
 
 
-def compile_confidence(policy: Policy, problem: Problem) -> tuple[float, float, float]:
+def compile_confidence(policy: Policy, problem: ProblemSize) -> tuple[float, float, float]:
     """The beta of agents that decide anew in every round, as base, slope and shift of sqrt(log_det + shift)."""
     if isinstance(policy.confidence, Oful):
         return policy.confidence.terms(policy.lambda_, problem)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.learning.confidence import Problem
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -34,7 +34,7 @@ def compile_round() -> None:
 
 
 def _rules() -> kernels.Rules:
-    problem = Problem(users=2, dimension=3, list_length=1, rounds=2)
+    problem = ProblemSize(users=2, dimension=3, list_length=1, rounds=2)
     return lowering.compile_rules(POLICIES["fedind"], TopK(length=1), problem)
 
 

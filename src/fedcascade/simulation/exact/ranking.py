@@ -7,13 +7,13 @@ further apart than they can be wrong; everything closer is scored again, to the 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.learning.oracles import top_into
+from fedcascade.learning.oracles import select_top_into
 from fedcascade.numerics import linear, simd, streams
-from fedcascade.numerics.jit import bare
+from fedcascade.numerics.jit import jit_inline
 from fedcascade.simulation.exact.screening import FEW, SCORE, TRUTH, Scratch, insert, may_be_off, reaching
 
 
-@bare
+@jit_inline
 def choose(
     seed: np.uint64,
     t: int,
@@ -35,12 +35,12 @@ def choose(
     if _rescore_close(theta, root, beta, margin, candidates, value, scratch):
         _draw_ties(seed, t, items, candidates, scratch)
     chosen = scratch.chosen[: min(length, items)]
-    top_into(value, scratch.ties, chosen)
+    select_top_into(value, scratch.ties, chosen)
     for position in range(chosen.size):
         chosen[position] = candidates[chosen[position]]
 
 
-@bare
+@jit_inline
 def _draw_ties(seed: np.uint64, t: int, items: int, candidates: NDArray[np.int64], scratch: Scratch) -> None:
     """The candidates' tie-breaks; where there are many, those of all items are drawn together."""
     many = candidates.size > FEW
@@ -51,16 +51,16 @@ def _draw_ties(seed: np.uint64, t: int, items: int, candidates: NDArray[np.int64
         scratch.ties[one] = scratch.words[item] if many else streams.philox(seed, streams.TIE, t, item, 0)[0]
 
 
-@bare
+@jit_inline
 def weight(theta: NDArray[np.float64], columns: NDArray[np.float32], item: int) -> float:
-    """The probability of a click on one item: <theta, x> to the bit as ``linear.means`` has it, clipped."""
+    """The probability of a click on one item: <theta, x> to the bit as ``linear.compute_means`` has it, clipped."""
     mean = 0.0
     for k in range(theta.size):
         mean += theta[k] * columns[k, item]
     return min(max(mean, 0.0), 1.0)
 
 
-@bare
+@jit_inline
 def best_reward(theta: NDArray[np.float64], items: int, length: int, scratch: Scratch) -> float:
     """The reward of the best list for known weights; single precision says which items can be in it."""
     margin = may_be_off(theta.size, 1.0)  # ||theta|| is at most 1
@@ -75,7 +75,7 @@ def best_reward(theta: NDArray[np.float64], items: int, length: int, scratch: Sc
     return 1.0 - missed
 
 
-@bare
+@jit_inline
 def _rescore_close(
     theta: NDArray[np.float64],
     root: NDArray[np.float64],
@@ -93,18 +93,18 @@ def _rescore_close(
         elif candidates.size > FEW or _has_neighbour(value, one, 2.0 * margin):
             scratch.close[close] = one
             close += 1
-    for first in range(0, close, simd.COUNT):
-        which = scratch.close[first : min(first + simd.COUNT, close)]
+    for first in range(0, close, simd.LANES):
+        which = scratch.close[first : min(first + simd.LANES, close)]
         for k in range(theta.size):
             for lane in range(which.size):
                 scratch.few[k, lane] = scratch.columns[k, candidates[which[lane]]]
-        linear.optimistic_scores_into(theta, root, beta, scratch.few, scratch.exact[0], scratch.exact[1:])
+        linear.compute_ucb_scores_into(theta, root, beta, scratch.few, scratch.exact[0], scratch.exact[1:])
         for lane in range(which.size):
             value[which[lane]] = scratch.exact[0, lane]
     return clipped + close > 1
 
 
-@bare
+@jit_inline
 def _has_neighbour(value: NDArray[np.float64], one: int, within: float) -> bool:
     for other in range(value.size):  # noqa: SIM110 (numba has no any)
         if other != one and abs(value[other] - value[one]) <= within:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics import linear
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.exact.kernels import BETA, EXAMINED, LOG_DET, Fleet, Rules, Window, World
 from fedcascade.simulation.exact.screening import Scratch, load, make_scratch
@@ -34,7 +34,7 @@ class Own(NamedTuple):
     theta: NDArray[np.float64]
 
 
-@compiled
+@jit
 def advance(
     world: World, rules: Rules, fleet: Fleet, own: Own, window: Window, turns: Turns, begin: int, end: int
 ) -> tuple[int, int]:
@@ -43,7 +43,7 @@ def advance(
     return _advance(world, rules, fleet, own, window, turns, begin, end, scratch)
 
 
-@bare
+@jit_inline
 def _advance(
     world: World,
     rules: Rules,
@@ -79,15 +79,15 @@ def _advance(
     return end, -1
 
 
-@bare
+@jit_inline
 def _spent(rules: Rules, one: Fleet, scratch: Scratch) -> float:
     """n ln(det(A) / det(A - buffer)), as ``SyncBudget`` has it."""
     kernels._factor(rules.lambda_, one, scratch.upper)
-    growth = linear.log_determinant(scratch.upper) - one.numbers[LOG_DET]
+    growth = linear.compute_log_det(scratch.upper) - one.numbers[LOG_DET]
     return float(one.counts[EXAMINED] * growth)
 
 
-@bare
+@jit_inline
 def _see(own: Own, agent: int, window: Window, scratch: Scratch, i: int) -> None:
     """The personal part learns from what the buffer has just learned from."""
     examined = window.examined[i]
@@ -95,7 +95,7 @@ def _see(own: Own, agent: int, window: Window, scratch: Scratch, i: int) -> None
     linear.add_examined(own.gram[agent], own.moment[agent], scratch.listed, examined, click)
 
 
-@compiled  # it makes arrays
+@jit  # it makes arrays
 def settle(rules: Rules, one: Fleet, own: Own, agent: int) -> None:
     """One turn of the alternating minimisation, by the same steps as ``Personal.beside``."""
     matrix = one.gram + one.buffer_gram
@@ -106,12 +106,12 @@ def settle(rules: Rules, one: Fleet, own: Own, agent: int) -> None:
     left = own.moment[agent] - linear.multiply(own.gram[agent], theta)
     ridge_into(own.gram[agent], left, rules.lambda_, upper, own_root, own_theta)
     one.theta[:] = theta + own_theta
-    one.root[:] = linear.joint_root(root, own_root)
+    one.root[:] = linear.combine_roots(root, own_root)
     inside = max(0.0, log_det + rules.beta_shift)
     one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
 
 
-@bare
+@jit_inline
 def ridge_into(
     gram: NDArray[np.float64],
     moment: NDArray[np.float64],
@@ -126,6 +126,6 @@ def ridge_into(
             upper[k, j] = gram[k, j]
         upper[k, k] += lambda_
     linear.factorise(upper)
-    linear.inverse_root_into(upper, root)
+    linear.invert_root_into(upper, root)
     linear.solve_into(root, moment, theta)
-    return linear.log_determinant(upper)
+    return linear.compute_log_det(upper)

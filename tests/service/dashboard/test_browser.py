@@ -27,11 +27,11 @@ from fedcascade.service.store.contract import open_store
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder, Trace
 
+from ..helpers import TOKEN, Process
 from .browser import Seen
-from .helpers import TOKEN, Process
 
 WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
-POLICY = POLICIES["fedc3ucb-h"].tuned(alpha_d=1.5, beta=5.0)
+POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=1.5, beta=5.0)
 ROUNDS, PAUSES = 3_000, (300, 900)
 REFUSED_CONNECTION = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
 

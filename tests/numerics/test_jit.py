@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedcascade.numerics.jit import compiled, fma, take_number
+from fedcascade.numerics.jit import fetch_and_increment, fma, jit
 
 SINGLES = st.floats(-(2.0**40), 2.0**40, width=32).filter(lambda x: x == 0 or abs(x) > 2.0**-40)
 HALFWAY = 1.0 + 2.0**-12  # its square is 1 + 2^-11 + 2^-24, halfway between two float32
 
 
-@compiled
+@jit
 def fused(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
     return fma(a, b, c)
 
@@ -39,10 +39,10 @@ def test_a_sum_is_rounded_once(a: float, b: float, c: float) -> None:
     assert math.isclose(fused(*singles), exact, rel_tol=0, abs_tol=0)
 
 
-@compiled
+@jit
 def take_many(counter, taken) -> None:
     for i in range(taken.size):
-        taken[i] = take_number(counter)
+        taken[i] = fetch_and_increment(counter)
 
 
 def test_no_two_threads_get_the_same_number() -> None:

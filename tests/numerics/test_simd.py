@@ -7,40 +7,40 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedcascade.numerics import simd
-from fedcascade.numerics.jit import bare, compiled
+from fedcascade.numerics.jit import jit, jit_inline
 
 ROWS = st.lists(st.floats(-100, 100, width=32), min_size=64, max_size=64)
 Row = NDArray[np.float32]
 
 
-@bare
+@jit_inline
 def products(row: Row, out: Row) -> None:
-    total = simd.add_product(simd.load(row, 3), simd.spread(row, 5), simd.load(row, 30))
-    simd.store(out, 0, simd.add(total, simd.fill(np.float32(0.5))))
+    total = simd.multiply_add(simd.load(row, 3), simd.load_broadcast(row, 5), simd.load(row, 30))
+    simd.store(out, 0, simd.add(total, simd.broadcast(np.float32(0.5))))
 
 
-@bare
+@jit_inline
 def choices(row: Row, count: int, number: np.float32, out: Row) -> None:
-    simd.store(out, 0, simd.larger(simd.load(row, 0), simd.load(row, 16)))
-    simd.store(out, 16, simd.first(simd.load(row, 0), count))
-    simd.store(out, 32, simd.below(simd.load(row, 0), number))
-    simd.store(out, 48, simd.root(simd.load(row, 0)))
+    simd.store(out, 0, simd.maximum(simd.load(row, 0), simd.load(row, 16)))
+    simd.store(out, 16, simd.keep_first(simd.load(row, 0), count))
+    simd.store(out, 32, simd.keep_below(simd.load(row, 0), number))
+    simd.store(out, 48, simd.sqrt(simd.load(row, 0)))
 
 
-@bare
+@jit_inline
 def facts(row: Row, number: np.float32) -> tuple[float, int, np.uint64]:
     head = simd.load(row, 0)
-    return simd.highest(head), simd.how_many(head, number), simd.reaching(row, 0, number)
+    return simd.reduce_max(head), simd.count_at_least(head, number), simd.mask_at_least(row, 0, number)
 
 
-@bare
+@jit_inline
 def lowest(bits: np.uint64) -> int:
-    return simd.lowest(bits)
+    return simd.find_lowest_bit(bits)
 
 
-@compiled
+@jit
 def beginning(count: int) -> int:
-    part = simd.lined_up(np.empty(count + 16, np.float32))
+    part = simd.align_to_cache_line(np.empty(count + 16, np.float32))
     return part.ctypes.data % 64 + 1000 * part.size
 
 

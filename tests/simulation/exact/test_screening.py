@@ -27,8 +27,8 @@ def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float,
     streams.unit_items_into(seed, 1, columns, True, scratch.draft)
     margin = screening.load(ridge.theta, ridge.root, beta, np.inf, scratch)
     screening.filter_items(items, 1, beta, margin, scratch)
-    widths = np.sqrt(linear.squared_widths(ridge.root, columns))[:items]
-    scores = linear.means(ridge.theta, columns)[:items] + beta * widths
+    widths = np.sqrt(linear.compute_squared_widths(ridge.root, columns))[:items]
+    scores = linear.compute_means(ridge.theta, columns)[:items] + beta * widths
     off_widths = np.abs(np.sqrt(scratch.square[:items].astype(np.float64)) - widths)
     return float(np.abs(scratch.score[:items] - scores).max()), float(off_widths.max()), margin
 

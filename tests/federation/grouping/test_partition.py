@@ -14,11 +14,11 @@ from fedcascade.federation.grouping.partition import (
     Alone,
     Everyone,
     Grouping,
-    Groups,
     HeterogeneityGraph,
     KnownClusters,
-    components,
+    Partition,
     confidence_width,
+    find_components,
 )
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Upload
@@ -80,7 +80,7 @@ def true_parts(edges: NDArray[np.bool_]) -> set[frozenset[int]]:
     return {frozenset(part) for part in nx.connected_components(nx.from_numpy_array(edges.astype(int)))}
 
 
-def check_pools(groups: Groups, holdings: Holdings) -> None:
+def check_pools(groups: Partition, holdings: Holdings) -> None:
     for agent in range(len(holdings)):
         members = np.flatnonzero(groups.labels == groups.labels[agent])
         pooled = groups.pooled(agent)
@@ -97,7 +97,7 @@ def test_components_are_networkxs(size: int, density: float, seed: int, data: st
     edges = np.triu(np.random.default_rng(seed).random((size, size)) < density, 1)
     edges |= edges.T
     members = sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))
-    found = components(edges, np.array(members, np.intp))
+    found = find_components(edges, np.array(members, np.intp))
     graph = nx.from_numpy_array(edges.astype(int)).subgraph(members)
     assert {frozenset(part.tolist()) for part in found} == {frozenset(p) for p in nx.connected_components(graph)}
     assert sum(part.size for part in found) == len(members)
@@ -157,7 +157,7 @@ def test_a_long_play_splits_the_graph_into_the_true_kinds() -> None:
 def test_removing_edges_without_splitting_keeps_one_group() -> None:
     # 0 - 1 - 2 stays connected through 1 when 0 - 2 goes.
     edges = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], np.bool_)
-    assert [part.tolist() for part in components(edges, np.arange(3))] == [[0, 1, 2]]
+    assert [part.tolist() for part in find_components(edges, np.arange(3))] == [[0, 1, 2]]
 
 
 def test_fixed_groupings_start_as_they_say() -> None:

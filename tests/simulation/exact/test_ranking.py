@@ -30,8 +30,8 @@ def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different,
     scratch.columns[:d] = kinds[:, rng.integers(different, size=scratch.columns.shape[1])]
     scratch.true_theta[:d] = rng.standard_normal(d)
     theta, root = rng.standard_normal(d), np.tril(rng.standard_normal((d, d)))
-    widest = linear.widest(root, np.empty((d, d)), np.empty((d, d))) if bounded else np.inf
-    margin = screening.load(theta, root, beta, widest, scratch)
+    bound_width = linear.bound_width(root, np.empty((d, d)), np.empty((d, d))) if bounded else np.inf
+    margin = screening.load(theta, root, beta, bound_width, scratch)
     screening.filter_items(items + most, length, beta, margin, scratch)
     screening.filter_items(items, length, beta, margin, scratch)
     for row, place in ((scratch.score, screening.SCORE), (scratch.truth, screening.TRUTH)):
@@ -55,7 +55,7 @@ def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different,
 def test_no_width_is_larger_than_the_widest(d: int, size: float, seed: int) -> None:
     root = size * np.tril(np.random.default_rng(seed).standard_normal((d, d)))
     largest = np.linalg.eigvalsh((root.T @ root)[:-1, :-1])[-1]
-    assert largest <= linear.widest(root, np.empty((d, d)), np.empty((d, d))) <= d ** (1 / 64) * largest
+    assert largest <= linear.bound_width(root, np.empty((d, d)), np.empty((d, d))) <= d ** (1 / 64) * largest
 
 
 def test_after_a_while_few_items_need_a_width() -> None:
@@ -65,8 +65,8 @@ def test_after_a_while_few_items_need_a_width() -> None:
     root = np.linalg.inv(np.linalg.cholesky(4.0 * np.eye(20) + data.T @ data))
     scratch = screening.make_scratch(20, 200, 4)
     theta = Synthetic(seed=1).thetas[0]
-    widest = linear.widest(root, np.empty((20, 20)), np.empty((20, 20)))
-    margin = screening.load(theta, root, 1.0, widest, scratch)
+    bound_width = linear.bound_width(root, np.empty((20, 20)), np.empty((20, 20)))
+    margin = screening.load(theta, root, 1.0, bound_width, scratch)
     for t in range(2, 50):
         scratch.columns[:20, :200] = Synthetic(seed=1).items(t).T
         screening.filter_items(200, 4, 1.0, margin, scratch)

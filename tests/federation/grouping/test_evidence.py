@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
 from fedcascade.federation.grouping.evidence import Evidence, evidence
-from fedcascade.federation.grouping.partition import Groups
+from fedcascade.federation.grouping.partition import Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
 
@@ -58,7 +58,7 @@ def test_evidence_is_zero_without_data_and_tells_equals_from_unequals() -> None:
     assert factor(east, west) < -100.0
 
 
-def spoken(thetas: list[np.ndarray], uploads: int, rows: int, rule: Evidence) -> tuple[Holdings, Groups]:
+def spoken(thetas: list[np.ndarray], uploads: int, rows: int, rule: Evidence) -> tuple[Holdings, Partition]:
     """A server's state after agents with these thetas spoke in turn."""
     holdings = Holdings(len(thetas), thetas[0].size, 4.0)
     groups = rule.begin(holdings, None)

@@ -15,7 +15,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.state import caught_up
 from fedcascade.service.store.contract import open_store
 
-from .helpers import Process, unit_offer
+from ..helpers import Process, unit_offer
 
 DIMENSION = 3
 

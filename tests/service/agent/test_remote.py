@@ -15,7 +15,7 @@ import pytest
 import fedcascade
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
-from fedcascade.learning.confidence import Problem, Theory
+from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.service.agent import remote
 from fedcascade.service.agent.client import Operator
 from fedcascade.service.agent.local_store import Clock
@@ -23,7 +23,7 @@ from fedcascade.service.agent.remote import RemoteAgent, connect, pause
 from fedcascade.service.agent.transport import Reply
 from fedcascade.service.protocol.errors import Refused
 
-from .helpers import Process, Running, in_process
+from ..helpers import Process, Running, in_process
 
 D = 3
 TALKATIVE = replace(POLICIES["fedc3ucb-h"], trigger=Always())
@@ -197,7 +197,7 @@ def test_an_agent_that_comes_back_after_months_finds_everything_in_its_place(
         assert agent.flush(10)
         switch.up = False
         play(agent, 4, seed=1)
-        open_list = agent.recommend(np.eye(D), 2)
+        get_open_list = agent.recommend(np.eye(D), 2)
         assert not agent.flush(0.05)
         agent.close()
         other = made(running, tmp_path / "other.db")
@@ -208,7 +208,7 @@ def test_an_agent_that_comes_back_after_months_finds_everything_in_its_place(
     monkeypatch.setattr(time, "time", lambda: now() + 200 * 86_400)
     with in_process(tmp_path / "store.db", snapshot_every=5) as running:
         agent = connect("", store=str(away), policy=TALKATIVE, min_observations=0, transport=Switch(running))
-        assert agent.feedback(open_list, 0) is not None
+        assert agent.feedback(get_open_list, 0) is not None
         assert agent.flush(10)
         assert held(running, agent.id).rounds == 3 + 4 + 1
         assert running.writer is not None
@@ -232,8 +232,8 @@ def test_a_wrong_clock_is_corrected(tmp_path: Path) -> None:
 
 def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: Path) -> None:
     theory = replace(POLICIES["fedc3ucb-h"], confidence=Theory(alpha_c=0.5, noise=0.1, delta=0.2))
-    policy = replace(theory, trigger=Always()).tuned(alpha_c=0.5)
-    with in_process(tmp_path / "store.db", policy=theory.tuned(alpha_c=0.5)) as running:
+    policy = replace(theory, trigger=Always()).with_constants(alpha_c=0.5)
+    with in_process(tmp_path / "store.db", policy=theory.with_constants(alpha_c=0.5)) as running:
         other = made(running, tmp_path / "other.db", policy=policy)
         play(other, 7)
         assert other.flush(10)
@@ -241,14 +241,14 @@ def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: P
         inner = agent._agent
         assert inner.policy.confidence == theory.confidence
         before = agent.recommend(np.eye(D), 2)
-        alone = Problem(users=1, dimension=D, list_length=2, rounds=1)
+        alone = ProblemSize(users=1, dimension=D, list_length=2, rounds=1)
         assert inner.beta == theory.confidence.radius(inner.decision, alone)
         rounds, upload = 8, agent.feedback(before, 0)
         while upload is None:
             rounds, upload = rounds + 1, agent.feedback(agent.recommend(np.eye(D), 2), 0)
         assert agent.flush(10)
         agent.recommend(np.eye(D), 3)
-        known = Problem(users=2, dimension=D, list_length=3, rounds=rounds)  # what the server has told
+        known = ProblemSize(users=2, dimension=D, list_length=3, rounds=rounds)  # what the server has told
         assert inner.beta == theory.confidence.radius(inner.decision, known) > 1
         agent.close()
         other.close()
@@ -339,7 +339,7 @@ import numpy as np
 from dataclasses import replace
 from fedcascade import POLICIES, connect
 from fedcascade.federation.triggers import Always
-from fedcascade.learning.confidence import Problem, Theory
+from fedcascade.learning.confidence import ProblemSize, Theory
 
 url, path, token = sys.argv[1:]
 policy = replace(POLICIES["fedc3ucb-h"], trigger=Always())

@@ -19,7 +19,7 @@ from fedcascade.service.protocol.validation import check_upload, possible
 from fedcascade.service.server.state import caught_up
 from fedcascade.service.store.contract import open_store
 
-from .helpers import Running, in_process, unit_offer
+from ..helpers import Running, in_process, unit_offer
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_two_versions_of_the_protocol_run_side_by_side(running: Running) -> None
 
 
 def test_a_restart_goes_on_where_it_stopped_bit_for_bit(tmp_path: Path) -> None:
-    policy = POLICIES["fedc3ucb-h"].tuned(alpha_d=0.05)
+    policy = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
     random = np.random.default_rng(5)
     with in_process(tmp_path / "store.db", policy=policy, snapshot_every=7) as running:
         agents = [running.enrol() for _ in range(3)]
@@ -285,7 +285,7 @@ def test_hostile_uploads_are_refused_and_change_nothing(
         assert held.moment @ np.linalg.pinv(held.gram, rcond=1e-6) @ held.moment <= held.clicks + 1e-3
     else:
         assert 400 <= reply.status < 500
-        assert len(msgspec.json.decode(reply.body, type=wire.Problem).detail) > 5
+        assert len(msgspec.json.decode(reply.body, type=wire.RefusalBody).detail) > 5
         assert after == before
 
 
@@ -319,7 +319,7 @@ def test_bodies_that_are_no_messages_are_refused(shared: Running, body: bytes, m
     before = shared.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
     headers = agent.headers("POST", "/v1/exchanges", body, 2) | {"content-type": media}
     reply = shared.transport.send("POST", "/v1/exchanges", body, headers)
-    problem = msgspec.json.decode(reply.body, type=wire.Problem)
+    problem = msgspec.json.decode(reply.body, type=wire.RefusalBody)
     assert (reply.status, len(problem.detail) > 5) == (status, True), problem
     assert shared.writer.submit(lambda _, fold: fold.dump()).result() == before  # type: ignore[union-attr]
 

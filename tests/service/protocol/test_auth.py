@@ -13,7 +13,7 @@ from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.limits import Buckets
 
-from .helpers import Running, in_process, unit_offer
+from ..helpers import Running, in_process, unit_offer
 
 PATH = "/v1/exchanges"
 
@@ -201,7 +201,7 @@ def test_no_secret_is_kept_that_lets_anyone_pose_as_an_agent_or_the_operator(tmp
         agent.exchange(unit_offer(1, 0, 3))
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert agent.key.public_key().public_bytes_raw() in kept
-    from .helpers import TOKEN
+    from ..helpers import TOKEN
 
     for secret in (agent.key.private_bytes_raw(), token.encode(), TOKEN.encode()):
         assert secret not in kept

@@ -21,7 +21,7 @@ from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute
 from fedcascade.experiments.schedulers import local
 
-from .test_report import read
+from .reports.test_reports import read
 
 TEN, BETA = "lifted, J = 10", 2.0
 REGRET = {OURS: 60.0, ALONE: 100.0, PAPERS: 500.0, KNOWN: 40.0}

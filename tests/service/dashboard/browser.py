@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-SCREENSHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"
+SCREENSHOTS = Path(__file__).parents[3] / ".cache" / "screenshots"
 
 
 class Seen:

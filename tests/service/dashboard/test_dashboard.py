@@ -19,7 +19,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON
 from fedcascade.service.store.contract import open_store
 
-from .helpers import TOKEN, Process, Running, in_process, unit_offer
+from ..helpers import TOKEN, Process, Running, in_process, unit_offer
 
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 METRIC = re.compile(r"fedcascade_[a-z_]+")
@@ -48,7 +48,7 @@ def speak(agent: Client, *axes: int, first: int = 1) -> None:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
-    policy = POLICIES["fedc3ucb-h"].tuned(alpha_d=0.3)
+    policy = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
     with in_process(tmp_path / "store.db", policy=policy) as found:
         yield found
 
@@ -320,7 +320,7 @@ def test_a_mark_is_two_numbers(text: str, mark: tuple[int, int] | None) -> None:
 
 
 def test_the_example_dashboard_and_its_page_name_metrics_that_exist(running: Running) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     speak(running.enrol(), 0)
     served = set(
         re.findall(r"^(fedcascade_\w+)", running.transport.send("GET", "/metrics", b"", {}).body.decode(), re.M)

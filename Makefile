@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo live test test-long check chaos bench bench-service bench-live picture figures table1 docs lock clean
+.PHONY: help demo live test test-long check structure chaos bench bench-service bench-live picture figures table1 docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -48,6 +48,9 @@ check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+structure: $(INSTALLED_DEV) ## private names across modules, long functions, import cycles, lines of src
+	$(BIN)/python tools/check_structure.py
 
 bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by side (BENCH=--quick: under a minute)
 	@$(BIN)/python -c 'import mabwiser, river, vowpalwabbit' 2>/dev/null || { echo "installing the peers ..."; \

@@ -1,0 +1,129 @@
+"""Every fault of structure is found in a small package that has it, and none in one that has not."""
+
+from pathlib import Path
+
+import check_structure
+import pytest
+from source_tree import Module, read_modules
+
+SOUND = {
+    "__init__.py": "",
+    "low.py": """
+        from typing import NamedTuple
+        class Row(NamedTuple):
+            key: str
+        class Table:
+            _shared = 1
+            def __init__(self):
+                self._rows = []
+            def join(self, table):
+                return self._rows + table._rows + self._merge([self._shared])
+            def _merge(self, rows):
+                return rows
+        """,
+    "high.py": """
+        import os
+        from . import low
+        from .low import Row, Table as _Table
+        def rename(row: Row):
+            _ = _Table()
+            return row._replace(key=row.__class__.__name__), low.Table, os._exit
+        """,
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    return tmp_path / "box"
+
+
+def write(package: Path, files: dict[str, str]) -> dict[str, Module]:
+    for name, text in files.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = text.strip("\n").splitlines()
+        indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+        path.write_text("\n".join(line[indent:] for line in lines) + "\n", encoding="utf-8")
+    return read_modules(package.parent)
+
+
+def test_nothing_is_found_in_a_sound_package(package: Path) -> None:
+    assert list(check_structure.find_all(write(package, SOUND))) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "private"),
+    [
+        ("from box.low import _hidden", "_hidden"),
+        ("from .low import _hidden as shown", "_hidden"),
+        ("from . import low\nlow._hidden()", "low._hidden"),
+        ("from . import low\n_hidden = low._hidden", "low._hidden"),
+        ("import box.low\nbox.low._hidden()", "box.low._hidden"),
+        ("def peek(table):\n    return table._rows", "table._rows"),
+        ("def peek(table):\n    table._rows = []", "table._rows"),
+        ("from .low import Table\nclass Sub(Table):\n    def peek(self):\n        return self._rows", "self._rows"),
+    ],
+)
+def test_a_private_name_of_another_module_is_found(package: Path, code: str, private: str) -> None:
+    modules = write(package, SOUND | {"nosy.py": code})
+    [finding] = check_structure.find_private_names(modules)
+    assert f"{private} " in finding or f"{private}," in finding
+    assert "nosy.py:" in finding
+
+
+def test_a_private_name_on_an_object_is_fine_in_the_module_that_defines_it(package: Path) -> None:
+    frozen = "def fill(self):\n    object.__setattr__(self, '_sums', 1)\ndef read(table):\n    return table._sums"
+    assert list(check_structure.find_private_names(write(package, {"__init__.py": frozen}))) == []
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("docstring", ["", '    """Do.\n\n    At length.\n    """\n'])
+@pytest.mark.parametrize(("lines", "found"), [(60, 0), (61, 1)])
+def test_a_function_is_long_by_its_body_alone(package: Path, kind: str, docstring: str, lines: int, found: int) -> None:
+    code = f"class Box:\n  {kind} work(\n    a,\n    b,\n  ):\n" + docstring + "    a += b\n" * lines
+    findings = list(check_structure.find_long_functions(write(package, {"__init__.py": code})))
+    assert len(findings) == found
+    assert all("work has 61 lines" in finding for finding in findings)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "from box.b import f",
+        "def g():\n    import box.b",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import b",
+    ],
+)
+def test_an_import_cycle_is_found_wherever_the_import_stands(package: Path, late: str) -> None:
+    files = {"__init__.py": "", "a.py": late, "b.py": "from . import c", "c.py": "import box.a"}
+    [finding] = check_structure.find_cycles(write(package, files))
+    assert "import cycle" in finding
+    assert all(f"box.{name}" in finding for name in "abc")
+
+
+def test_two_cycles_are_two_findings(package: Path) -> None:
+    pairs = {"a.py": "from . import b", "b.py": "from . import a", "c.py": "from . import d", "d.py": "from . import c"}
+    assert len(list(check_structure.find_cycles(write(package, pairs)))) == 2
+
+
+def test_an_import_of_a_package_is_not_one_of_its_modules(package: Path) -> None:
+    files = {"__init__.py": "from .room.a import f", "room/__init__.py": "", "room/a.py": "from box import room"}
+    assert list(check_structure.find_cycles(write(package, files))) == []
+
+
+def test_too_many_lines_are_found(package: Path) -> None:
+    modules = write(package, {"__init__.py": "a = 1\n" * 3, "more.py": "b = 1\n" * 4})
+    assert list(check_structure.find_growth(modules, limit=7)) == []
+    [finding] = check_structure.find_growth(modules, limit=6)
+    assert "7 lines" in finding
+
+
+def test_the_command_prints_findings_and_fails(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(package, SOUND)
+    monkeypatch.setattr(check_structure, "SRC", package.parent)
+    assert check_structure.main() == 0
+    write(package, {"nosy.py": "from box.low import _hidden"})
+    assert check_structure.main() == 1
+    assert "box/nosy.py:1: imports _hidden of box.low" in capsys.readouterr().out

@@ -6,7 +6,8 @@ import pytest
 
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
-from fedcascade.federation.grouping.partition import Alone, Everyone, HeterogeneityGraph, KnownClusters
+from fedcascade.federation.grouping.graph import HeterogeneityGraph
+from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Order, Policy, get_policy, load_policies
 from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedcascade.federation.grouping.partition import HeterogeneityGraph
+from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy

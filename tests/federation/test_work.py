@@ -6,7 +6,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from fedcascade.federation.grouping import partition
+from fedcascade.federation.grouping import graph
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
@@ -34,7 +34,7 @@ def work() -> Iterator[Work]:
         counted.sums += 1
         return real(held, members)
 
-    def find_components(edges: np.ndarray, members: np.ndarray, real=partition.find_components) -> list[np.ndarray]:
+    def find_components(edges: np.ndarray, members: np.ndarray, real=graph.find_components) -> list[np.ndarray]:
         counted.searches += 1
         return real(edges, members)
 
@@ -44,7 +44,7 @@ def work() -> Iterator[Work]:
 
     with (
         patch.object(Holdings, "total", total),
-        patch.object(partition, "find_components", find_components),
+        patch.object(graph, "find_components", find_components),
         patch("fedcascade.numerics.linear.solve_ridge", factorise),
     ):
         yield counted

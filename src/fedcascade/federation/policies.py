@@ -11,13 +11,8 @@ from typing import Any, TypeVar
 from fedcascade.checks import require, require_known, require_positive
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
-from fedcascade.federation.grouping.partition import (
-    Alone,
-    Everyone,
-    Grouping,
-    HeterogeneityGraph,
-    KnownClusters,
-)
+from fedcascade.federation.grouping.graph import HeterogeneityGraph
+from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner, ReplyRule

@@ -10,17 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import (
-    Alone,
-    Everyone,
-    Grouping,
-    HeterogeneityGraph,
-    KnownClusters,
-    Partition,
-    confidence_width,
-    find_components,
-)
-from fedcascade.federation.holdings import Holdings
+from fedcascade.federation.grouping.graph import HeterogeneityGraph, find_components
+from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters, Partition
+from fedcascade.federation.holdings import Holdings, confidence_width
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server

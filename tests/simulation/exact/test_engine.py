@@ -11,7 +11,8 @@ from fedcascade import PerCategory, Synthetic, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings, generated_ratings
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping.partition import Everyone, HeterogeneityGraph
+from fedcascade.federation.grouping.graph import HeterogeneityGraph
+from fedcascade.federation.grouping.partition import Everyone
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require_integer, require_positive
-from fedcascade.federation.grouping.partition import GraphPartition, Labels, Partition, are_far_apart, find_components
+from fedcascade.federation.grouping.graph import GraphPartition, are_far_apart, find_components
+from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics

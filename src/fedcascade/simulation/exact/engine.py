@@ -24,7 +24,7 @@ from fedcascade.environments.environment import Environment
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping.partition import GraphPartition
+from fedcascade.federation.grouping.graph import GraphPartition
 from fedcascade.federation.messages import Cause, payload_bytes
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import CERTAIN, GraphPartition, squared_distance
+from fedcascade.federation.grouping.graph import CERTAIN, GraphPartition, squared_distance
 from fedcascade.federation.holdings import Holdings, approximate_width, confidence_width
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_inline

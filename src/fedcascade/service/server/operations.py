@@ -2,13 +2,23 @@
 
 from collections.abc import Iterable
 
+from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.auth import token_hash, unauthorised
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.wire import MSGPACK, PROTOCOLS, Overview, answer_of, encoded, said, said_again
+from fedcascade.service.protocol.wire import (
+    MSGPACK,
+    PROTOCOLS,
+    Overview,
+    answer_of,
+    encoded,
+    said,
+    said_again,
+    unpacked,
+)
 from fedcascade.service.server.state import Fold
 from fedcascade.service.server.verifier import Content
 from fedcascade.service.server.writer import Job, SignedJob, save_snapshot
-from fedcascade.service.store.contract import Entry, Identity, Revoked, Store
+from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
 
 OPERATOR = "operator"
 
@@ -22,17 +32,9 @@ def exchange(agent: int, nonce: int) -> SignedJob[tuple[Content, bytes]]:
     def job(store: Store, fold: Fold, offer: Content | None) -> tuple[Content, bytes]:
         assert offer is not None
         known = store.entry(agent, offer.sequence)
-        entry = Entry(
-            position=fold.position + 1,
-            agent=agent,
-            sequence=offer.sequence,
-            cause=offer.cause,
-            count=offer.count,
-            clicks=offer.clicks,
-            rounds=offer.rounds,
-            numbers=offer.numbers,
-            nonce=nonce.to_bytes(8, "big"),
-        )
+        statistics = unpacked(offer.numbers, (offer.count, offer.clicks, offer.rounds), fold.dimension)
+        upload = Upload(agent=agent, sequence=offer.sequence, cause=offer.cause, statistics=statistics)
+        entry = LogEntry(position=fold.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"))
         if known is not None:
             return offer, said_again(_again(store, known, entry), fold.dimension)
         download = fold.apply(entry)
@@ -43,11 +45,11 @@ def exchange(agent: int, nonce: int) -> SignedJob[tuple[Content, bytes]]:
     return job
 
 
-def _again(store: Store, known: Entry, entry: Entry) -> bytes:
+def _again(store: Store, known: LogEntry, entry: LogEntry) -> bytes:
     if entry.nonce == known.nonce:  # another process, or this one before a restart, has seen this very request
         raise unauthorised("replayed", "this signature was used before: sign every request anew")
-    if not known.same_upload(entry):
-        raise Refused(409, "conflict", f"upload {entry.sequence} was already received with another content")
+    if not is_same_upload(known.upload, entry.upload):
+        raise Refused(409, "conflict", f"upload {entry.upload.sequence} was already received with another content")
     return store.answer(known.position)
 
 

@@ -9,8 +9,7 @@ from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.protocol.wire import unpacked
-from fedcascade.service.store.contract import Entry, Store
+from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.snapshot import dumped, loaded
 
 FORMAT = 1
@@ -58,13 +57,13 @@ class Fold:
             return Statistics.zero(self.dimension)
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
-    def apply(self, entry: Entry) -> Download:
+    def apply(self, entry: LogEntry) -> Download:
         """Take the next upload of the log; the agent's download."""
-        statistics = unpacked(entry.numbers, (entry.count, entry.clicks, entry.rounds), self.dimension)
-        place = self._place(entry.agent)
+        upload, place = entry.upload, self._place(entry.upload.agent)
         assert self.server is not None
-        upload = Upload(agent=place, sequence=entry.sequence, cause=entry.cause, statistics=statistics)
-        downloads = self.server.take(upload)
+        downloads = self.server.take(
+            Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
+        )
         self.position = entry.position
         return next(download for download in downloads if download.agent == place)  # others are told when they ask
 

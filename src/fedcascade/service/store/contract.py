@@ -8,30 +8,32 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from fedcascade.checks import require
-from fedcascade.federation.messages import Cause
+from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.store.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One upload in the log. ``numbers`` holds gram and moment, ``nonce`` is that of the signature it came with."""
+class LogEntry:
+    """An upload at its position in the log, with the nonce of the signature that it came with."""
 
     position: int
-    agent: int
-    sequence: int
-    cause: Cause
-    count: int
-    clicks: int
-    rounds: int
-    numbers: bytes
+    upload: Upload
     nonce: bytes = b""
 
-    def same_upload(self, other: "Entry") -> bool:
-        """Whether both carry the same upload, wherever in the log and however signed."""
-        fields = ("agent", "sequence", "cause", "count", "clicks", "rounds", "numbers")
-        return all(getattr(self, name) == getattr(other, name) for name in fields)
+
+def is_same_upload(first: Upload, second: Upload) -> bool:
+    """Whether two uploads have the same agent, sequence number, cause and statistics."""
+    left, right = first.statistics, second.statistics
+    return (
+        (first.agent, first.sequence, first.cause) == (second.agent, second.sequence, second.cause)
+        and (left.count, left.clicks, left.rounds) == (right.count, right.clicks, right.rounds)
+        and np.array_equal(left.gram, right.gram)
+        and np.array_equal(left.moment, right.moment)
+    )
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,16 @@ class Store(Journal, Protocol):
     def set_setting(self, name: str, value: str) -> None:
         """Keep a named text."""
 
-    def append(self, entry: Entry, answer: bytes) -> None:
+    def append(self, entry: LogEntry, answer: bytes) -> None:
         """Write an upload and what it was answered to the end of the log."""
 
-    def entries(self, after: int) -> Iterator[Entry]:
+    def entries(self, after: int) -> Iterator[LogEntry]:
         """The log beyond a position, in order."""
 
     def look_up(self, asked: Sequence[tuple[int, int]]) -> None:
         """Read together what ``entry`` will be asked for in this transaction: agents and numbers of uploads."""
 
-    def entry(self, agent: int, sequence: int) -> Entry | None:
+    def entry(self, agent: int, sequence: int) -> LogEntry | None:
         """The upload of that number; ``Revoked`` if the agent may not speak: revoked, forgotten or unknown."""
 
     def answer(self, position: int) -> bytes:

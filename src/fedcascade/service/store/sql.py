@@ -1,12 +1,14 @@
 """The SQL that both stores share. A store adds how to connect, how to lock, and its own column types."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
-from fedcascade.federation.messages import Cause
-from fedcascade.service.store.contract import Entry, Identity, Revoked
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.service.protocol.wire import packed, unpacked
+from fedcascade.service.store.contract import Identity, LogEntry, Revoked
 from fedcascade.service.store.sql_journal import SqlJournal
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
@@ -43,7 +45,7 @@ class SqlStore(SqlJournal):
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self._appended: dict[tuple[int, int], tuple[Entry, bytes]] = {}  # not sent to the database yet
+        self._appended: dict[tuple[int, int], tuple[LogEntry, bytes]] = {}  # not sent to the database yet
         self._looked_up: dict[tuple[int, int], Sequence[Any]] = {}
 
     def run(self, statement: str, *values: Any) -> Any:
@@ -111,9 +113,9 @@ class SqlStore(SqlJournal):
             value,
         )
 
-    def append(self, entry: Entry, answer: bytes) -> None:
+    def append(self, entry: LogEntry, answer: bytes) -> None:
         """Write to the end of the log; uploads of a transaction are sent together."""
-        key = (entry.agent, entry.sequence)
+        key = (entry.upload.agent, entry.upload.sequence)
         if key in self._appended:
             self._send()  # and the database will refuse this one
         self._appended[key] = (entry, answer)
@@ -121,17 +123,17 @@ class SqlStore(SqlJournal):
     def _send(self) -> None:
         appended, self._appended = list(self._appended.values()), {}
         for chunk in _chunks(appended):
-            uploads = [value for entry, _ in chunk for value in _values(entry)]
+            uploads = [value for entry, _ in chunk for value in _row_of(entry)]
             self.execute(_append("upload", COLUMNS, len(chunk)), uploads)
             answers = [value for entry, answer in chunk for value in (entry.position, answer)]
             self.execute(_append("answer", "position, body", len(chunk)), answers)
 
-    def entries(self, after: int) -> Iterator[Entry]:
+    def entries(self, after: int) -> Iterator[LogEntry]:
         """The log beyond a position, read in pieces."""
         statement = f"SELECT {COLUMNS} FROM upload WHERE position > ? ORDER BY position LIMIT {CHUNK}"
         while rows := self.run(statement, after).fetchall():
             for row in rows:
-                yield _entry(row)
+                yield _entry_of(row)
             if len(rows) < CHUNK:
                 return
             after = rows[-1][0]
@@ -142,7 +144,7 @@ class SqlStore(SqlJournal):
             for row in self.run(_look_up(len(chunk)), *(value for pair in chunk for value in pair)).fetchall():
                 self._looked_up[row[0], row[1]] = row[2:]
 
-    def entry(self, agent: int, sequence: int) -> Entry | None:
+    def entry(self, agent: int, sequence: int) -> LogEntry | None:
         """The upload of that number, in one question with whether the agent may speak."""
         key = (agent, sequence)
         if key in self._appended:
@@ -152,7 +154,7 @@ class SqlStore(SqlJournal):
         speaker, *found = self._looked_up.pop(key)
         if speaker is None:
             raise Revoked(agent)
-        return None if found[0] is None else _entry(found)
+        return None if found[0] is None else _entry_of(found)
 
     def answer(self, position: int) -> bytes:
         """What an upload was answered."""
@@ -247,33 +249,32 @@ def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         yield rows[start : start + TOGETHER]
 
 
-def _values(entry: Entry) -> tuple[Any, ...]:
+def _row_of(entry: LogEntry) -> tuple[Any, ...]:
+    upload = entry.upload
+    statistics = upload.statistics
+    counts = statistics.count, statistics.clicks, statistics.rounds
     return (
         entry.position,
-        entry.agent,
-        entry.sequence,
-        entry.cause.value,
-        entry.count,
-        entry.clicks,
-        entry.rounds,
-        entry.numbers,
+        upload.agent,
+        upload.sequence,
+        upload.cause.value,
+        *counts,
+        packed(statistics),
         entry.nonce,
     )
 
 
-def _entry(row: Sequence[Any]) -> Entry:
+def _entry_of(row: Sequence[Any]) -> LogEntry:
     position, agent, sequence, cause, count, clicks, rounds, numbers, nonce = row
-    return Entry(
-        position=position,
-        agent=agent,
-        sequence=sequence,
-        cause=Cause(cause),
-        count=count,
-        clicks=clicks,
-        rounds=rounds,
-        numbers=bytes(numbers),
-        nonce=bytes(nonce),
-    )
+    statistics = unpacked(numbers, (count, clicks, rounds), _dimension_of(len(numbers)))
+    upload = Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics)
+    return LogEntry(position=position, upload=upload, nonce=bytes(nonce))
+
+
+@cache
+def _dimension_of(size: int) -> int:
+    """The dimension d of packed statistics of ``size`` bytes: d (d + 1) / 2 + d numbers of 8 bytes each."""
+    return (math.isqrt(9 + size) - 3) // 2
 
 
 def _identity(row: Sequence[Any] | None) -> Identity | None:

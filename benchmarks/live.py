@@ -130,7 +130,7 @@ def responsive(load: Load, port: int, token: str, seconds: float, rate: float) -
             text=True,
         )
         assert loading.stdin is not None
-        loading.stdin.write(json.dumps([[agent.agent, agent.key.private_bytes_raw().hex()] for agent in load.agents]))
+        loading.stdin.write(json.dumps([[agent.agent, bytes(agent.key).hex()] for agent in load.agents]))
         loading.stdin.close()
         answers = []
         while loading.poll() is None:
@@ -166,12 +166,12 @@ def offers() -> list[wire.Offer]:
 
 def loader(port: int, seconds: float, rate: float, sent: int) -> None:
     """The load of ``responsive``, in a process of its own, since Playwright needs this one."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from nacl.signing import SigningKey
 
     from fedcascade.service.agent.client import Client
 
     keys = json.load(sys.stdin)
-    agents = [Client(None, Ed25519PrivateKey.from_private_bytes(bytes.fromhex(key)), agent) for agent, key in keys]
+    agents = [Client(None, SigningKey(bytes.fromhex(key)), agent) for agent, key in keys]
     load = Load(agents, offers())
     load.sent = sent
     paced = Paced(load, rate)

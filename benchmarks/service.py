@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import uvloop
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
@@ -115,9 +115,9 @@ class Load:
 def enrolled(store_url: str, count: int) -> list[Client]:
     """Agents whose keys are written into the store before the server starts."""
     store = open_store(store_url)
-    keys = [Ed25519PrivateKey.generate() for _ in range(count)]
+    keys = [SigningKey.generate() for _ in range(count)]
     with store.transaction():
-        numbers = [store.add_agent(key.public_key().public_bytes_raw(), time.time()) for key in keys]
+        numbers = [store.add_agent(bytes(key.verify_key), time.time()) for key in keys]
     store.close()
     return [Client(None, key, number) for key, number in zip(keys, numbers, strict=True)]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
@@ -39,7 +39,7 @@ class Running:
 
     def enrol(self, transport: Transport | None = None) -> client.Client:
         """A new agent, as its client."""
-        key = Ed25519PrivateKey.generate()
+        key = SigningKey.generate()
         [token] = self.operator.enrolment_tokens()
         welcome = client.enrol(self.transport, token, key)
         return client.Client(transport or self.transport, key, welcome.agent)

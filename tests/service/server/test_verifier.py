@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey
 
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import auth, wire
@@ -17,7 +17,7 @@ from fedcascade.service.server.verifier import Beside, Content, Notary, Papers, 
 
 from ..helpers import unit_offer
 
-KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)) for number in range(1, 4)]
+KEYS = [SigningKey(bytes([number] * 32)) for number in range(1, 4)]
 PATH = "/v1/exchanges"
 
 
@@ -27,7 +27,7 @@ def papers(number: int, *, by: int | None = None, claimed: int | None = None, **
     signer, sequence = KEYS[(number if by is None else by) % 3], number + 1 if claimed is None else claimed
     signed: dict[str, Any] = {"agent": 7, "method": "POST", "path": PATH, "sequence": sequence}
     headers = auth.sign(signer, body=body, created=5, nonce=6, **signed)
-    key = KEYS[number % 3].public_key().public_bytes_raw()
+    key = bytes(KEYS[number % 3].verify_key)
     shown = {"path": PATH, "body": body, "upload": wire.MSGPACK} | other
     return Papers(key, "POST", shown["path"], auth.claim(headers), shown["body"], shown["upload"], 3)
 

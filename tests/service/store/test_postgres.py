@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
@@ -78,7 +78,7 @@ def pair(database: str) -> Iterator[list[tuple[Writer, InProcess]]]:
 
 def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InProcess]]) -> None:
     operator = client.Operator(pair[0][1], TOKEN)
-    keys = [Ed25519PrivateKey.generate() for _ in range(4)]
+    keys = [SigningKey.generate() for _ in range(4)]
     numbers = [
         client.enrol(pair[0][1], token, key).agent
         for token, key in zip(operator.enrolment_tokens(4), keys, strict=True)
@@ -111,7 +111,7 @@ def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InP
 
 
 def test_a_signature_that_one_server_has_seen_is_refused_by_the_other(pair: list[tuple[Writer, InProcess]]) -> None:
-    operator, key = client.Operator(pair[0][1], TOKEN), Ed25519PrivateKey.generate()
+    operator, key = client.Operator(pair[0][1], TOKEN), SigningKey.generate()
     agent = client.Client(pair[0][1], key, client.enrol(pair[0][1], operator.enrolment_tokens()[0], key).agent)
     body = wire.encoded(unit_offer(1, 0, 3), wire.MSGPACK)
     headers = agent.headers("POST", "/v1/exchanges", body, 1)

@@ -6,7 +6,7 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey
 
 from fedcascade.service.agent.transport import Reply, Transport
 from fedcascade.service.protocol import auth, wire
@@ -19,9 +19,7 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 class Client:
     """Speaks for one agent. Its nonces only grow; its clock follows the server's if that disagrees."""
 
-    def __init__(
-        self, transport: Transport, key: Ed25519PrivateKey, agent: int, protocol: int = wire.PROTOCOLS[-1]
-    ) -> None:
+    def __init__(self, transport: Transport, key: SigningKey, agent: int, protocol: int = wire.PROTOCOLS[-1]) -> None:
         self.transport = transport
         self.key = key
         self.agent = agent
@@ -71,9 +69,9 @@ class Client:
         return {"content-type": MSGPACK, "accept": MSGPACK, **signed}
 
 
-def enrol(transport: Transport, token: str, key: Ed25519PrivateKey, protocol: int = wire.PROTOCOLS[-1]) -> wire.Welcome:
+def enrol(transport: Transport, token: str, key: SigningKey, protocol: int = wire.PROTOCOLS[-1]) -> wire.Welcome:
     """Become an agent of a server."""
-    public = key.public_key().public_bytes_raw()
+    public = bytes(key.verify_key)
     asked = wire.Enrolment(protocol=protocol, token=token, public_key=public)
     reply = transport.send("POST", "/v1/agents", wire.encoded(asked, MSGPACK), {"content-type": MSGPACK})
     return understood(reply, wire.Welcome)

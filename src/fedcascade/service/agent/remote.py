@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer
@@ -54,7 +54,7 @@ class RemoteAgent:
         self._oracle = oracle
         self._problem = problem
         self._store, self._transport = store, transport
-        key = Ed25519PrivateKey.from_private_bytes(store.setting("key") or b"")
+        key = SigningKey(store.setting("key") or b"")
         self._client = client.Client(transport, key, welcome.agent, welcome.protocol)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -330,10 +330,10 @@ def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol:
     require(token is not None, "the first connect needs an enrolment token: ask the operator for one")
     assert token is not None
     kept = store.setting("key")
-    key = Ed25519PrivateKey.generate() if kept is None else Ed25519PrivateKey.from_private_bytes(kept)
+    key = SigningKey.generate() if kept is None else SigningKey(kept)
     if kept is None:
         with store.transaction():
-            store.set_setting("key", key.private_bytes_raw())
+            store.set_setting("key", bytes(key))
     welcome = client.enrol(transport, token, key, protocol)
     with store.transaction():
         store.set_setting("welcome", msgspec.json.encode(welcome))

@@ -13,7 +13,8 @@ from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.bindings import crypto_core_ed25519_is_valid_point
+from nacl.signing import SigningKey
 
 from fedcascade.service.protocol.errors import Refused
 
@@ -42,12 +43,12 @@ class Claim(NamedTuple):
 
 
 def sign(
-    key: Ed25519PrivateKey, *, agent: int, method: str, path: str, body: bytes, sequence: int, created: int, nonce: int
+    key: SigningKey, *, agent: int, method: str, path: str, body: bytes, sequence: int, created: int, nonce: int
 ) -> dict[str, str]:
     """The headers that make a request the agent's own."""
     parameters = f'{COVERED};created={created};keyid="{agent}";nonce="{nonce}";alg="ed25519"'
     claimed = Claim(agent, created, nonce, sequence, content_digest(body), parameters, "")
-    signature = key.sign(signature_base(method, path, claimed))
+    signature = key.sign(signature_base(method, path, claimed)).signature
     return {
         "content-digest": claimed.digest,
         SEQUENCE: str(sequence),
@@ -81,6 +82,11 @@ def signature_base(method: str, path: str, claimed: Claim) -> bytes:
         f'"@method": {method}\n"@path": {path}\n"content-digest": {claimed.digest}\n'
         f'"{SEQUENCE}": {claimed.sequence}\n"@signature-params": {claimed.parameters}'
     ).encode()
+
+
+def is_public_key(key: bytes) -> bool:
+    """Whether 32 bytes are an Ed25519 public key: a canonical point of the prime-order subgroup."""
+    return crypto_core_ed25519_is_valid_point(key)
 
 
 def content_digest(body: bytes) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from litestar import Litestar, Request, Response, delete, get, post
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
@@ -212,10 +211,8 @@ async def enrol(request: Asked) -> Response[bytes]:
     service = service_of(request)
     service.stranger(request)
     asked = await message_of(request, wire.Enrolment)
-    try:
-        Ed25519PublicKey.from_public_bytes(asked.public_key)
-    except ValueError:
-        raise Refused(422, "impossible", "public_key is not an Ed25519 key") from None
+    if not auth.is_public_key(asked.public_key):
+        raise Refused(422, "impossible", "public_key is not an Ed25519 key")
     agent = await service.do(operations.enrol(asked.token, asked.public_key, time.time()))
     return reply(wire.Welcome(protocol=asked.protocol, agent=agent, terms=service.terms), request, 201)
 

@@ -1,0 +1,142 @@
+"""Is this checkout slower than an earlier commit? ``python benchmarks/compare_commits.py REVISION``, all in one run.
+
+The earlier commit is checked out beside this one. Engines: a process of each commit plays slices of a simulation, and
+the two take turns, so that what else the machine does meets both alike. Service: ``benchmarks/service.py`` of each
+commit loads its own server, in turns. A ratio is the median, over turns, of this commit's speed by the earlier one's.
+The exit code is 1 if a ratio is below 0.95.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LOWEST_RATIO = 0.95
+# policy, engine, threads, rounds in a slice
+ENGINE_CASES = [
+    ("fedc3ucb-h", "reference", 1, 4_000),
+    ("fedc3ucb-h", "exact", 1, 80_000),
+    ("fedc3ucb-h", "exact", 2, 120_000),
+    ("fedind", "exact", 1, 40_000),
+    ("c3-ucb", "exact", 1, 40_000),
+    ("dislinucb", "exact", 1, 40_000),
+    ("club-cascade", "exact", 1, 20_000),
+    ("fedc3ucb-e", "exact", 2, 60_000),
+]
+# Plays the slice that a line on stdin names, prints its seconds; with names that every commit has.
+WORKER = """
+import sys
+from fedcascade import POLICIES, Synthetic, simulate
+for line in sys.stdin:
+    policy, engine, threads, rounds = line.split()
+    world, row = Synthetic(), POLICIES[policy]
+    trace = simulate(world, row, rounds=int(rounds), engine=engine, threads=int(threads), checkpoints=1)
+    print(trace.seconds, flush=True)
+"""
+SERVICE_OPTIONS = ["--minutes", "0.1", "--turns", "1", "--delay-ms", "0", "--agents", "2000", "--log", "1000"]
+
+
+@contextmanager
+def check_out(revision: str) -> Iterator[Path]:
+    """A temporary checkout of a revision."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "earlier"
+        subprocess.run(["git", "worktree", "add", "--detach", "--quiet", path, revision], cwd=ROOT, check=True)
+        try:
+            yield path
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", path], cwd=ROOT, check=True)
+
+
+def make_environment(checkout: Path) -> dict[str, str]:
+    """Environment variables under which Python imports the package of a checkout, with a cache of its own."""
+    cache = str(checkout / ".cache" / "numba" / "compare")
+    return {**os.environ, "PYTHONPATH": str(checkout / "src"), "NUMBA_CACHE_DIR": cache}
+
+
+def start_worker(checkout: Path) -> "subprocess.Popen[str]":
+    """A process that plays simulations with the package of a checkout."""
+    command = [sys.executable, "-c", WORKER]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=make_environment(checkout), stdin=pipe, stdout=pipe, text=True)
+
+
+def play_slice(worker: "subprocess.Popen[str]", case: tuple[str, str, int, int]) -> float:
+    """The seconds that a worker needs for a slice."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    print(*case, file=worker.stdin, flush=True)
+    return float(worker.stdout.readline())
+
+
+def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
+    """The speed of this checkout by that of the earlier one, for each case."""
+    workers = [start_worker(earlier), start_worker(ROOT)]
+    try:
+        ratios = {}
+        for case in ENGINE_CASES:
+            for worker in workers:
+                play_slice(worker, case)  # compiles
+            pairs = [[play_slice(worker, case) for worker in workers] for _ in range(turns)]
+            ratios[f"{case[0]}, {case[1]}, threads {case[2]}"] = median(before / now for before, now in pairs)
+            print_ratio(*list(ratios.items())[-1])
+        return ratios
+    finally:
+        for worker in workers:
+            worker.communicate()
+
+
+def load_service(checkout: Path) -> dict[str, Any]:
+    """What ``benchmarks/service.py`` of a checkout measures, in a short form."""
+    command = [sys.executable, str(checkout / "benchmarks" / "service.py"), *SERVICE_OPTIONS]
+    environment = {**make_environment(checkout)}
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
+    measured: dict[str, Any] = json.loads(done.stdout)
+    return measured
+
+
+def compare_service(earlier: Path, turns: int) -> dict[str, float]:
+    """Throughput, processor time, tail and start of this checkout's server by the earlier one's; above 1 is better."""
+    for checkout in (earlier, ROOT):
+        load_service(checkout)  # compiles
+    pairs = [(load_service(earlier)["load"], load_service(ROOT)["load"]) for _ in range(turns)]
+    costs = {"server processor time per upload": "server_cpu_us_per_upload", "p50": "p50_ms"}
+    speeds = {name: [before[key] / now[key] for before, now in pairs] for name, key in costs.items()}
+    speeds["uploads per second"] = [now["uploads_per_second"] / before["uploads_per_second"] for before, now in pairs]
+    ratios = {f"service: {name}": median(values) for name, values in speeds.items()}
+    for name, ratio in ratios.items():
+        print_ratio(name, ratio)
+    return ratios
+
+
+def print_ratio(name: str, ratio: float) -> None:
+    """One line of the result."""
+    print(f"{name:45} {ratio:5.2f}{'' if ratio >= LOWEST_RATIO else '  below ' + str(LOWEST_RATIO)}", flush=True)
+
+
+def main() -> None:
+    """Compare, print the ratios, and exit with 1 if this checkout is slower."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("revision", help="the earlier commit")
+    parser.add_argument("--turns", type=int, default=9, help="turns of each engine case")
+    parser.add_argument("--service-turns", type=int, default=5, help="turns of the service; 0 leaves it out")
+    parser.add_argument("--no-engines", action="store_true", help="compare the service alone")
+    options = parser.parse_args()
+    print("speed of this checkout by that of", options.revision, flush=True)
+    with check_out(options.revision) as earlier:
+        ratios = {} if options.no_engines else compare_engines(earlier, options.turns)
+        ratios |= compare_service(earlier, options.service_turns) if options.service_turns else {}
+    sys.exit(any(ratio < LOWEST_RATIO for ratio in ratios.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -142,10 +142,11 @@ class Agent:
         """Algorithm 1, line 8: send the buffer and start an empty one."""
         self.uploads += 1
         upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self._told())
-        if self.policy.reply_rule.answers_uploads:
+        known = self.policy.reply_rule.keep_unanswered(self.download.statistics, upload.statistics)
+        if known is None:
             self.unanswered += upload.statistics
-        else:  # nobody will send it back, so it stays with what this agent knows
-            self.download = Ridge(self.download.statistics + upload.statistics, self.policy.lambda_)
+        else:
+            self.download = Ridge(known, self.policy.lambda_)
         self.buffer = Statistics.zero(self.problem.dimension)
         return upload
 

@@ -15,34 +15,28 @@ from fedcascade.numerics.linear import Matrix, Vector
 ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
 
 
-def confidence_width(count: NDArray[np.int64] | np.int64) -> NDArray[np.float64]:
-    """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
-    return np.asarray(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
-
-
 @jit_inline
-def approximate_width(count: int) -> float:
-    """F(T) in compiled code; its last bits may be others, so it is good for bounds that leave some room."""
+def compute_confidence_width(count: int) -> float:
+    """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
     return float(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
 
 
 @jit
-def add_up(
-    gram: Matrix, moment: Vector, theta: Vector, more_gram: Matrix, more_moment: Vector, lambda_: float
+def add_to_sums(
+    gram: Matrix, moment: Vector, theta: Vector, upload_gram: Matrix, upload_moment: Vector, lambda_: float
 ) -> tuple[float, float]:
-    """Add to an agent's sums and estimate its theta anew; the length of that, and ln det(lambda I + gram).
+    """Add an upload to an agent's sums and solve for theta; returns ||theta|| and ln det(lambda I + gram).
 
-    Sums that are not sound have no determinant.
+    ln det is NaN where the sums are not finite, not symmetric or not definite.
     """
-    gram += more_gram
-    moment += more_moment
-    found, _, log_det = linear.solve_ridge(gram, moment, lambda_)
+    gram += upload_gram
+    moment += upload_moment
+    log_det = linear.solve_ridge_into(gram, moment, lambda_, np.empty_like(gram), np.empty_like(gram), theta)
     if not linear.is_finite_symmetric(gram, moment):
         log_det = math.nan
     square = 0.0
     for k in range(theta.size):
-        theta[k] = found[k]
-        square += found[k] * found[k]
+        square += theta[k] * theta[k]
     return math.sqrt(square), log_det
 
 
@@ -84,12 +78,12 @@ class Holdings:
     def add(self, agent: int, statistics: Statistics) -> None:
         """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser anew."""
         sums = self.gram[agent], self.moment[agent], self.theta[agent]
-        self.length[agent], log_det = add_up(*sums, statistics.gram, statistics.moment, self.lambda_)
+        self.length[agent], log_det = add_to_sums(*sums, statistics.gram, statistics.moment, self.lambda_)
         require(math.isfinite(log_det), "gram and moment must be finite, and gram symmetric and positive semi-definite")
         self.count[agent] += statistics.count
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds
-        self.width[agent] = approximate_width(self.count[agent])
+        self.width[agent] = compute_confidence_width(self.count[agent])
 
     def join(self) -> int:
         """Make room for a newcomer, of whom nothing is known; its number."""

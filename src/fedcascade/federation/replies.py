@@ -61,6 +61,10 @@ class ReplyRule(ABC):
     def begin(self, groups: Partition) -> ReplyState:
         """The state before the first upload."""
 
+    def keep_unanswered(self, known: Statistics, upload: Statistics) -> Statistics | None:
+        """What an agent knows after an upload that nobody answers: all of it stays. None where an answer comes."""
+        return None if self.answers_uploads else known + upload
+
 
 @dataclass(frozen=True)
 class Asker(ReplyRule):

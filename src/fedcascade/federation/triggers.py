@@ -8,6 +8,7 @@ from fedcascade.checks import require_nonnegative, require_positive, require_rat
 from fedcascade.federation.messages import Cause
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.jit import jit_inline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +107,12 @@ class SyncBudget(Trigger):
         return Cause.SYNCHRONISATION if spent >= self.budget else None
 
 
+@jit_inline
+def compute_auxiliary_probability(p_scale: float, round_: int) -> float:
+    """p_t = p_scale ln(t) / t, at most 1."""
+    return min(1.0, p_scale * math.log(round_) / round_)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Auxiliary(Trigger):
     """Algorithm 2, line 13, second half: p < p_t, with p_t = p_scale ln(t) / t, at most 1."""
@@ -117,7 +124,7 @@ class Auxiliary(Trigger):
 
     def probability(self, round_: int) -> float:
         """p_t."""
-        return min(1.0, self.p_scale * math.log(round_) / round_)
+        return float(compute_auxiliary_probability(float(self.p_scale), round_))
 
     def cause(self, occasion: Occasion) -> Cause | None:
         """Speak by a rare random draw."""

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fedcascade.checks import require, require_integer, require_nonnegative, require_positive
 from fedcascade.learning.ridge import Estimate
+from fedcascade.numerics.jit import jit_inline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,20 @@ class ProblemSize:
     def __post_init__(self) -> None:
         for name in ("users", "dimension", "list_length", "rounds"):
             require_integer(name.replace("_", " "), getattr(self, name))
+
+
+class BetaTerms(NamedTuple):
+    """The constants of beta = base + slope sqrt(ln det(Sigma) + shift)."""
+
+    base: float
+    slope: float
+    shift: float
+
+
+@jit_inline
+def compute_beta(terms: BetaTerms, log_det: float) -> float:
+    """beta of an estimate whose Sigma has this ln det; a root that rounding made negative counts as 0."""
+    return terms.base + terms.slope * math.sqrt(max(0.0, log_det + terms.shift))
 
 
 class Confidence(Protocol):
@@ -80,12 +95,12 @@ class Oful:
 
     def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
         """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
-        base, slope, shift = self.terms(ridge.lambda_, problem)
-        return base + slope * math.sqrt(max(0.0, ridge.log_det + shift))
+        return float(compute_beta(self.beta_terms(ridge.lambda_, problem), ridge.log_det))
 
-    def terms(self, lambda_: float, problem: ProblemSize) -> tuple[float, float, float]:
-        """Base, slope and shift of beta = base + slope sqrt(ln det(Sigma) + shift)."""
-        return math.sqrt(lambda_), self.noise, 2 * math.log(1 / self.delta) - problem.dimension * math.log(lambda_)
+    def beta_terms(self, lambda_: float, problem: ProblemSize) -> BetaTerms:
+        """What of beta does not change from round to round."""
+        shift = 2 * math.log(1 / self.delta) - problem.dimension * math.log(lambda_)
+        return BetaTerms(math.sqrt(lambda_), float(self.noise), shift)
 
 
 def _check_noise(noise: float, delta: float) -> None:

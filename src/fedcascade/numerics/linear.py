@@ -156,9 +156,25 @@ def add_diagonal(gram: Matrix, shift: float) -> Matrix:
 @jit
 def solve_ridge(gram: Matrix, moment: Vector, lambda_: float) -> tuple[Vector, Matrix, float]:
     """Theta, inverse root and ln det of lambda I + gram, in one call; ln det is a NaN if that is not definite."""
-    upper = cholesky(add_diagonal(gram, lambda_))
-    root = invert_root(upper)
-    return solve(root, moment), root, compute_log_det(upper)
+    theta, root = np.empty_like(moment), np.empty_like(gram)
+    log_det = solve_ridge_into(gram, moment, lambda_, np.empty_like(gram), root, theta)
+    return theta, root, log_det
+
+
+@jit_inline
+def solve_ridge_into(gram: Matrix, moment: Vector, lambda_: float, upper: Matrix, root: Matrix, theta: Vector) -> float:
+    """Fill the upper factor and the inverse root of lambda I + gram, and theta; returns ln det, or NaN.
+
+    ``upper`` may be ``gram`` itself, which is then overwritten.
+    """
+    for i in range(moment.size):
+        for j in range(moment.size):
+            upper[i, j] = gram[i, j]
+        upper[i, i] += lambda_
+    factorise(upper)
+    invert_root_into(upper, root)
+    solve_into(root, moment, theta)
+    return compute_log_det(upper)
 
 
 @jit_inline

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require_integer, require_positive
-from fedcascade.federation.grouping.graph import GraphPartition, are_far_apart, find_components
+from fedcascade.federation.grouping.graph import GraphPartition, find_components, find_far_pairs
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings
+from fedcascade.federation.holdings import Holdings, compute_confidence_width
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
@@ -69,15 +69,10 @@ class PhasePartition(GraphPartition):
         """Local clusters, merged across local servers where their centres are close."""
         held = self.holdings
         local = find_components(self.edges, np.arange(len(held)))
-        ridges = [Ridge(held.total(part), held.lambda_) for part in local]
+        ridges = [Ridge(held.total(cluster), held.lambda_) for cluster in local]
         theta = np.array([ridge.theta for ridge in ridges])
-        count = np.array([ridge.statistics.count for ridge in ridges])
-        server = np.array([self.servers[part[0]] for part in local])
-        close = np.array(
-            [
-                ~are_far_apart(self.parts.alpha_2, theta, count, theta[one], count[one]) & (server != server[one])
-                for one in range(len(local))
-            ]
-        )
-        joined = find_components(close, np.arange(len(local)))
-        return [np.sort(np.concatenate([local[one] for one in part])) for part in joined]
+        width = np.array([compute_confidence_width(ridge.statistics.count) for ridge in ridges])
+        server = np.array([self.servers[cluster[0]] for cluster in local])
+        close = ~find_far_pairs(theta, width, self.parts.alpha_2) & (server[:, None] != server[None, :])
+        merged = find_components(close, np.arange(len(local)))
+        return [np.sort(np.concatenate([local[cluster] for cluster in part])) for part in merged]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.graph import CERTAIN, GraphPartition, squared_distance
-from fedcascade.federation.holdings import Holdings, approximate_width, confidence_width
+from fedcascade.federation.grouping.graph import GraphPartition, is_far_apart
+from fedcascade.federation.holdings import Holdings, compute_confidence_width
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.simulation.exact import kernels
@@ -56,7 +56,8 @@ def give_back(graph: Graph, groups: GraphPartition) -> None:
     """Write the sums back into the server's state."""
     held: Holdings = groups.holdings
     held.count[:], held.clicks[:], held.rounds[:] = graph.held.counts.T
-    held.length[:], held.width[:] = np.linalg.norm(held.theta, axis=1), confidence_width(held.count)
+    held.length[:] = np.linalg.norm(held.theta, axis=1)
+    held.width[:] = [compute_confidence_width(int(count)) for count in held.count]
     for label in np.unique(graph.labels):
         pooled = graph.pooled
         counts = [int(count) for count in pooled.counts[label]]
@@ -130,11 +131,10 @@ def _add(sums: Sums, row: int, one: Fleet) -> None:
 @jit_inline
 def _may_differ(graph: Graph, user: int) -> bool:
     """Algorithm 3, line 9, for any neighbour."""
-    own = approximate_width(graph.held.counts[user, 0])
+    own = compute_confidence_width(graph.held.counts[user, 0])
     for other in range(graph.labels.size):
         if graph.edges[user, other]:
-            square = squared_distance(graph.theta[user], graph.theta[other])
-            bound = graph.alpha_d * (own + approximate_width(graph.held.counts[other, 0]))
-            if np.sqrt(square) > CERTAIN * bound:
+            width = compute_confidence_width(graph.held.counts[other, 0])
+            if is_far_apart(graph.theta[other], width, graph.theta[user], own, graph.alpha_d):
                 return True
     return False

@@ -83,7 +83,7 @@ def without_slower(triggers: list[tuple[int, float]]) -> list[tuple[int, float]]
 def compile_confidence(policy: Policy, problem: ProblemSize) -> tuple[float, float, float]:
     """The beta of agents that decide anew in every round, as base, slope and shift of sqrt(log_det + shift)."""
     if isinstance(policy.confidence, Oful):
-        return policy.confidence.terms(policy.lambda_, problem)
+        return policy.confidence.beta_terms(policy.lambda_, problem)
     blank = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
     return policy.confidence.radius(blank, problem), 0.0, 0.0
 

@@ -36,7 +36,7 @@ from fedcascade.service.server.exchanges import PATH
 from fedcascade.service.server.state import caught_up
 from fedcascade.service.server.verifier import content_of
 from fedcascade.service.server.writer import save_snapshot
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 
 DIMENSION = 20
 POLICY = POLICIES["fedc3ucb-h"]
@@ -250,7 +250,7 @@ def logged(store_url: str, agents: list[Client], offers: list[wire.Offer], count
                 operations.exchange(agent, live.position)(store, live, content_of(offer, statistics))
                 if live.position == last:
                     save_snapshot(store, live)
-        store.tidy()
+        store.run_maintenance()
     same = caught_up(store, POLICY, DIMENSION).dump() == live.dump()
     store.close()
     return same

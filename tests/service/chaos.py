@@ -30,7 +30,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import Limits
 from fedcascade.service.server.serve import Setup, serve
 from fedcascade.service.server.state import caught_up
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 
 DIMENSION = 12
 POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.5)
@@ -194,8 +194,8 @@ def count(store_url: str) -> dict[str, int]:
     store = open_store(store_url)
     with store.transaction():
         fold = caught_up(store, POLICY, DIMENSION)
-        entries = sum(1 for _ in store.entries(after=0))
-        store.drop_snapshots(before=1 << 60)
+        entries = sum(1 for _ in store.read_entries(after=0))
+        store.delete_snapshots(before=1 << 60)
         replayed = caught_up(store, POLICY, DIMENSION)
     store.close()
     diagonals = np.array([np.diag(fold.statistics(agent).gram) for agent in fold.numbers])

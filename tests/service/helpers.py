@@ -22,7 +22,7 @@ from fedcascade.service.protocol.wire import Offer, offer_of
 from fedcascade.service.server.app import Limits, application
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 
 TOKEN = "the-operators-token-in-tests"
 FREE = Limits(rate=1e6, burst=1e6)

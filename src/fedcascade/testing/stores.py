@@ -65,14 +65,14 @@ class StoreContract:
             written = [entry(position, agent, position, position % 3) for position in range(1, 1200)]
             for one in reversed(written):
                 store.append(one, b"answer %d" % one.position)
-        assert are_same_entries(list(store.entries(after=0)), written)
-        assert are_same_entries(list(store.entries(after=1190)), written[1190:])
-        assert store.answer(17) == b"answer 17"
-        logged = store.entry(agent, 18)
+        assert are_same_entries(list(store.read_entries(after=0)), written)
+        assert are_same_entries(list(store.read_entries(after=1190)), written[1190:])
+        assert store.read_answer(17) == b"answer 17"
+        logged = store.find_entry(agent, 18)
         assert logged is not None
         assert are_same_entries([logged], [written[17]])
-        assert store.entry(agent, 1800) is None
-        assert store.uploads(agent) == (1199, 1199)
+        assert store.find_entry(agent, 1800) is None
+        assert store.count_uploads(agent) == (1199, 1199)
         store.close()
 
     def test_what_is_not_committed_never_happened(self) -> None:
@@ -85,8 +85,8 @@ class StoreContract:
                 raise Interrupted
         except Interrupted:
             pass
-        assert list(store.entries(after=0)) == []
-        assert store.setting("name") is None
+        assert list(store.read_entries(after=0)) == []
+        assert store.get_setting("name") is None
         store.close()
 
     def test_what_is_committed_is_there_for_the_next_who_opens(self) -> None:
@@ -97,15 +97,15 @@ class StoreContract:
             store.set_setting("name", "second")
             agent = store.add_agent(b"k" * 32, 1.0)
             store.append(entry(1, agent, 1), b"answer")
-            store.save_part(1, 0, 2, b"head ")
-            store.save_part(1, 1, 2, b"tail")
+            store.save_snapshot_part(1, 0, 2, b"head ")
+            store.save_snapshot_part(1, 1, 2, b"tail")
         store.close()
         again = self.open()
-        assert again.setting("name") == "second"
-        assert again.identity(agent) == again.identity_of_key(b"k" * 32)
-        assert again.enrolled() == 1
-        assert [logged.upload.agent for logged in again.entries(after=0)] == [agent]
-        assert again.snapshot() == (1, b"head tail")
+        assert again.get_setting("name") == "second"
+        assert again.find_identity(agent) == again.find_identity_by_key(b"k" * 32)
+        assert again.count_agents() == 1
+        assert [logged.upload.agent for logged in again.read_entries(after=0)] == [agent]
+        assert again.load_snapshot() == (1, b"head tail")
         again.close()
 
     def test_the_same_sequence_number_cannot_be_logged_twice(self) -> None:
@@ -120,7 +120,7 @@ class StoreContract:
         except store.failures:
             refused = True
         assert refused
-        assert len(list(store.entries(after=0))) == 1
+        assert len(list(store.read_entries(after=0))) == 1
         store.close()
 
     def test_tokens_are_good_once_and_for_a_while(self) -> None:
@@ -139,32 +139,32 @@ class StoreContract:
         store = self.open()
         with store.transaction():
             first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
-            assert store.revoke(first, 2.0)
-            assert not store.revoke(99, 2.0)
-            assert store.entry(second, 1) is None
+            assert store.revoke_agent(first, 2.0)
+            assert not store.revoke_agent(99, 2.0)
+            assert store.find_entry(second, 1) is None
             assert [self._may_speak(store, agent) for agent in (first, second, 99)] == [False, True, False]
-            store.forget(second, 1)
-            assert store.identity(second) is None
+            store.forget_agent(second, 1)
+            assert store.find_identity(second) is None
             assert store.add_agent(bytes([3]) * 32, 3.0) > second
-            assert store.last_forgotten() == 1
+            assert store.find_last_forgetting() == 1
         store.close()
 
     def test_only_whole_snapshots_count_and_older_ones_go(self) -> None:
         """A snapshot whose writing was interrupted is as good as none."""
         store = self.open()
         with store.transaction():
-            store.save_part(5, 0, 1, b"old")
-            store.save_part(9, 0, 2, b"half")
-        assert store.snapshot() == (5, b"old")
+            store.save_snapshot_part(5, 0, 1, b"old")
+            store.save_snapshot_part(9, 0, 2, b"half")
+        assert store.load_snapshot() == (5, b"old")
         with store.transaction():
-            store.save_part(9, 1, 2, b" whole")
-            store.drop_snapshots(before=9)
-        assert store.snapshot() == (9, b"half whole")
+            store.save_snapshot_part(9, 1, 2, b" whole")
+            store.delete_snapshots(before=9)
+        assert store.load_snapshot() == (9, b"half whole")
         with store.transaction():
-            store.save_part(12, 0, 1, b"new")
-            assert [store.drop_part(before=12) for _ in range(3)] == [True, True, False]
-        assert store.snapshot() == (12, b"new")
-        assert store.last_snapshot() == 12
+            store.save_snapshot_part(12, 0, 1, b"new")
+            assert [store.delete_snapshot_part(before=12) for _ in range(3)] == [True, True, False]
+        assert store.load_snapshot() == (12, b"new")
+        assert store.find_last_snapshot() == 12
         store.close()
 
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:
@@ -174,59 +174,64 @@ class StoreContract:
             one, two = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
             for position, agent in enumerate((one, two, one), 1):
                 store.append(entry(position, agent, position), b"")
-            store.note(0, 5_000, 2)
+            store.record_exchanges(0, 5_000, 2)
             store.append(entry(4, two, 4), b"")
-            store.note(3, 7_500, 1)
-        assert [(row.position, row.at, row.agent, row.clusters) for row in store.noted(1, 4)] == [
+            store.record_exchanges(3, 7_500, 1)
+        assert [(row.position, row.at, row.agent, row.clusters) for row in store.read_exchanges(1, 4)] == [
             (2, 5_000, two, 2),
             (3, 5_000, one, 2),
             (4, 7_500, two, 1),
         ]
-        assert {(row.agent, row.uploads, row.rounds, row.clicks, row.last) for row in store.tallies(4)} == {
+        assert {(row.agent, row.uploads, row.rounds, row.clicks, row.last) for row in store.sum_by_agent(4)} == {
             (one, 2, 2, 2, 5_000),
             (two, 2, 2, 2, 7_500),
         }
-        assert [(row.number, row.exchanges, row.clusters) for row in store.bins(4, 5_000, 1_000)] == [
+        assert [(row.number, row.exchanges, row.clusters) for row in store.sum_by_interval(4, 5_000, 1_000)] == [
             (0, 3, 2),
             (2, 1, 1),
         ]
-        assert [row.exchanges for row in store.bins(2, 5_000, 1_000)] == [2]
-        assert (store.head(), store.extent(4), store.extent(0)) == (4, (5_000, 7_500), (0, 0))
-        assert [store.position_at(at) for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
+        assert [row.exchanges for row in store.sum_by_interval(2, 5_000, 1_000)] == [2]
+        assert (store.find_head(), store.find_time_range(4), store.find_time_range(0)) == (4, (5_000, 7_500), (0, 0))
+        assert [store.find_position_at(at) for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
         with store.transaction():
-            store.forget(one, 5)
-        assert [row.position for row in store.noted(0, 9)] == [2, 4]
-        assert store.head() == 5
+            store.forget_agent(one, 5)
+        assert [row.position for row in store.read_exchanges(0, 9)] == [2, 4]
+        assert store.find_head() == 5
         store.close()
 
     def test_clusters_are_known_for_every_position(self) -> None:
         """The latest move of an agent counts, up to the position that is asked for."""
         store = self.open()
         with store.transaction():
-            store.move(3, 5_000, [(7, 1), (8, 1)])
-            store.move(9, 6_000, [(8, 2)])
-            store.move(9, 6_000, [(8, 3)])
-        assert [store.placed(position) for position in (2, 3, 8, 9)] == [{}, {7: 1, 8: 1}, {7: 1, 8: 1}, {7: 1, 8: 3}]
-        assert [(move.position, move.agent, move.cluster) for move in store.moves(3, 9)] == [(9, 8, 3)]
+            store.record_moves(3, 5_000, [(7, 1), (8, 1)])
+            store.record_moves(9, 6_000, [(8, 2)])
+            store.record_moves(9, 6_000, [(8, 3)])
+        assert [store.read_clusters(position) for position in (2, 3, 8, 9)] == [
+            {},
+            {7: 1, 8: 1},
+            {7: 1, 8: 1},
+            {7: 1, 8: 3},
+        ]
+        assert [(move.position, move.agent, move.cluster) for move in store.read_moves(3, 9)] == [(9, 8, 3)]
         store.close()
 
     def test_refusals_and_measures_add_up(self) -> None:
         """Refusals by minute and reason, measures in the order of their numbers."""
         store = self.open()
         with store.transaction():
-            store.refuse(61_000, {"stale": 2})
-            store.refuse(62_000, {"stale": 1, "altered": 4})
-            store.refuse(120_000, {"stale": 1})
-            store.measure(10, [("run", 1, 0.5, 1), ("run", 2, 0.75, 2)])
-        assert store.refusals(119_999) == {"altered": 4, "stale": 3}
-        assert store.refusals(2**60) == {"altered": 4, "stale": 4}
-        first, second = store.measures(0, 10)
+            store.record_refusals(61_000, {"stale": 2})
+            store.record_refusals(62_000, {"stale": 1, "altered": 4})
+            store.record_refusals(120_000, {"stale": 1})
+            store.record_measures(10, [("run", 1, 0.5, 1), ("run", 2, 0.75, 2)])
+        assert store.count_refusals(119_999) == {"altered": 4, "stale": 3}
+        assert store.count_refusals(2**60) == {"altered": 4, "stale": 4}
+        first, second = store.read_measures(0, 10)
         assert (second.series, second.round, second.regret, second.reward) == ("run", 2, 0.75, 2)
-        assert store.measures(first.number, 10) == [second]
-        assert store.measures(0, 9) == []
+        assert store.read_measures(first.number, 10) == [second]
+        assert store.read_measures(0, 9) == []
         with store.transaction():
-            store.drop_measures()
-        assert store.measures(0, 10) == []
+            store.delete_measures()
+        assert store.read_measures(0, 10) == []
         store.close()
 
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
@@ -242,15 +247,15 @@ class StoreContract:
         assert live.clusters > 1
         assert caught_up(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
-            store.drop_snapshots(before=100)
+            store.delete_snapshots(before=100)
         assert caught_up(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
             forget(agents[1])(store, live)
             self._exchange(store, live, agents[0], 50, 0)
-        store.scrub()
+        store.purge_deleted_rows()
         assert caught_up(store, policy, DIMENSION).dump() == live.dump()
         assert agents[1] not in live.numbers
-        assert all(logged.upload.agent != agents[1] for logged in store.entries(after=0))
+        assert all(logged.upload.agent != agents[1] for logged in store.read_entries(after=0))
         store.close()
 
     def test_an_upload_counts_once(self) -> None:
@@ -272,7 +277,7 @@ class StoreContract:
 
     def _may_speak(self, store: Store, agent: int) -> bool:
         try:
-            store.entry(agent, 1)
+            store.find_entry(agent, 1)
         except Revoked:
             return False
         return True

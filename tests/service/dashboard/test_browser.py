@@ -23,7 +23,7 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import Operator
 from fedcascade.service.agent.transport import Http
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder, Trace
 
@@ -180,7 +180,7 @@ def crowd(path: Path, agents: int, clusters: int) -> None:
         ]
         store.connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)  # type: ignore[attr-defined]
         chosen = np.minimum(random.geometric(0.15, agents), clusters)
-        store.move(1, began, [(agent, int(cluster)) for agent, cluster in enumerate(chosen, 1)])
+        store.record_moves(1, began, [(agent, int(cluster)) for agent, cluster in enumerate(chosen, 1)])
     store.close()
 
 

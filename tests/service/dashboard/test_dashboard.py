@@ -17,7 +17,7 @@ from fedcascade.service.dashboard.feed import PAUSE, Feed, mark_of
 from fedcascade.service.dashboard.session import COOKIE, open_session
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 
 from ..helpers import TOKEN, Process, Running, in_process, unit_offer
 
@@ -226,7 +226,7 @@ def test_refused_uploads_reach_the_store_by_reason(process: Process) -> None:
     running.transport.close()
     process.kill()
     store = open_store(f"sqlite:///{process.folder}/store.db")
-    assert store.refusals(2**62) == {"impossible": 3, "unsigned": 1}
+    assert store.count_refusals(2**62) == {"impossible": 3, "unsigned": 1}
     store.close()
 
 

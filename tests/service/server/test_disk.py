@@ -13,7 +13,7 @@ import pytest
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.state import caught_up
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 
 from ..helpers import Process, unit_offer
 

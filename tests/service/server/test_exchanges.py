@@ -17,7 +17,7 @@ from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import check_upload, possible
 from fedcascade.service.server.state import caught_up
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 
 from ..helpers import Running, in_process, unit_offer
 
@@ -80,7 +80,7 @@ def test_an_answer_that_an_earlier_version_kept_is_given_as_it_was_sent(running:
     replace = "UPDATE answer SET body = ? WHERE position = 1"
     writer = running.writer
     assert writer is not None
-    kept = writer.submit(lambda store, _: store.answer(1)).result()
+    kept = writer.submit(lambda store, _: store.read_answer(1)).result()
     assert len(kept) < len(earlier)
     assert wire.said_again(kept, 3) == wire.said_again(earlier, 3) == earlier
     writer.submit(lambda store, _: store.run(replace, earlier)).result()  # type: ignore[attr-defined]
@@ -118,7 +118,7 @@ def test_a_restart_goes_on_where_it_stopped_bit_for_bit(tmp_path: Path) -> None:
                 agent.exchange(wire.offer_of(upload))
         live = running.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
         store = open_store(running.url)
-        kept = store.snapshot()
+        kept = store.load_snapshot()
         assert kept is not None
         assert 0 < kept[0] < 45
         assert caught_up(store, policy, 3).dump() == live  # from a snapshot, as after a crash

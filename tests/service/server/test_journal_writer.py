@@ -11,7 +11,7 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.journal_writer import Scribe, lasting_names
 from fedcascade.service.server.operations import exchange, forget
 from fedcascade.service.server.state import Fold
-from fedcascade.service.store.contract import open_store
+from fedcascade.service.store.open import open_store
 from fedcascade.simulation.trace import relabel_canonically
 from fedcascade.testing.stores import unit_content
 
@@ -48,12 +48,12 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
         for agent in agents[:3]:
             exchange(agent, 1)(store, fold, unit_content(1, 0))
         scribe.write(store, fold, 0)
-    assert store.placed(9).keys() == set(agents[:3])
+    assert store.read_clusters(9).keys() == set(agents[:3])
     with store.transaction():
         forget(agents[1])(store, fold)
         exchange(agents[3], 1)(store, fold, unit_content(1, 0))
         scribe.write(store, fold, 3)
-    assert store.placed(9).keys() == {agents[0], agents[2], agents[3]}
+    assert store.read_clusters(9).keys() == {agents[0], agents[2], agents[3]}
     store.close()
 
 
@@ -68,15 +68,15 @@ def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
     for turn in range(30):
         with store.transaction():
             began, who = fold.position, world.arrival(turn + 1)
-            sequence = store.uploads(agents[who])[0] + 1
+            sequence = store.count_uploads(agents[who])[0] + 1
             axis = int(world.clusters[who])
             exchange(agents[who], turn)(store, fold, unit_content(sequence, axis))
             scribes[turn // 3 % 2].write(store, fold, began)
         partition[fold.position] = fold.labels()
     assert 1 < len(set(partition[30].values())) < 6
     for position, labels in partition.items():
-        placed = store.placed(position)
+        placed = store.read_clusters(position)
         assert placed.keys() == labels.keys()
         assert relabel_canonically([placed[agent] for agent in labels]) == relabel_canonically(list(labels.values()))
-        assert [row.clusters for row in store.noted(position - 1, position)] == [len(set(labels.values()))]
+        assert [row.clusters for row in store.read_exchanges(position - 1, position)] == [len(set(labels.values()))]
     store.close()

@@ -17,7 +17,8 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import application
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import Store, open_store
+from fedcascade.service.store.contract import Store
+from fedcascade.service.store.open import open_store
 from fedcascade.testing.stores import StoreContract
 
 from ..dashboard.test_dashboard import Listener, ask

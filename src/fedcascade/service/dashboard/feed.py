@@ -73,10 +73,10 @@ class Feed:
         """The whole picture, at a position, at a time, or now."""
 
         def read(store: Store) -> Plain:
-            head = store.head()
-            until = head if at is None else store.position_at(at)
+            head = store.find_head()
+            until = head if at is None else store.find_position_at(at)
             until = until if position is None else min(position, head)
-            now = milliseconds() if until == head else store.extent(until)[1]
+            now = milliseconds() if until == head else store.find_time_range(until)[1]
             return picture(store, until, now, span) | {"health": self._health(), "head": head}
 
         async with self._reading:
@@ -117,10 +117,10 @@ class Feed:
     def _first(self, store: Store, mark: tuple[int, int] | None) -> bytes:
         """Brings the feed up to date, so that the shared frames begin where the first event ends."""
         if not self._pages or self._known is None:
-            self._known = known_at(store, store.head(), milliseconds())
+            self._known = known_at(store, store.find_head(), milliseconds())
             self._lasting = lasting(self._health())
         known, now = self._known, milliseconds()
-        if mark is not None and 0 <= known.position - mark[0] <= CATCH_UP and store.last_forgotten() <= mark[0]:
+        if mark is not None and 0 <= known.position - mark[0] <= CATCH_UP and store.find_last_forgetting() <= mark[0]:
             missed = Known(mark[0], mark[1], dict(known.clusters), dict(known.last), {})
             told = frame(missed, store, known.position, now)
             if told is not None:
@@ -145,9 +145,9 @@ class Feed:
 
     def _look(self, store: Store) -> bytes | None:
         known, health = self._known, self._health()
-        head, now = store.head(), milliseconds()
+        head, now = store.find_head(), milliseconds()
         before, self._lasting = self._lasting, lasting(health)
-        if known is None or store.last_forgotten() > known.position:  # somebody has left: show what is there without
+        if known is None or store.find_last_forgetting() > known.position:  # show what is left without them
             known = self._known = known_at(store, head, now)
             return event("picture", head, known.measure, picture(store, head, now) | {"health": health, "head": head})
         told = frame(known, store, head, now)

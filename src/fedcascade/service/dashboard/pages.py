@@ -231,8 +231,8 @@ async def measures(request: Asked) -> None:
 
     def job(store: Any, _: Any) -> None:
         if given.fresh:
-            store.drop_measures()
-        store.measure(milliseconds(), given.measures)
+            store.delete_measures()
+        store.record_measures(milliseconds(), given.measures)
 
     await service.do(job)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedcascade.service.store.contract import Store
-from fedcascade.service.store.journal import Bin, Measure, Noted
+from fedcascade.service.store.journal import ExchangeRecord, IntervalTotals, Measure
 
 DETAILED = 200
 LATEST = 12
@@ -45,23 +45,23 @@ class Known:
 
 def known_at(store: Store, position: int, now: int) -> Known:
     """Everything up to a position."""
-    measures = store.measures(0, now)
+    measures = store.read_measures(0, now)
     return Known(
         position=position,
         measure=measures[-1].number if measures else 0,
-        clusters=store.placed(position),
-        last={tally.agent: tally.last for tally in store.tallies(position)},
-        refused=store.refusals(now),
+        clusters=store.read_clusters(position),
+        last={tally.agent: tally.last for tally in store.sum_by_agent(position)},
+        refused=store.count_refusals(now),
     )
 
 
 def picture(store: Store, position: int, now: int, span: int | None = None) -> Plain:
     """The whole picture at a position of the log; ``span`` is how many milliseconds before it the curves begin."""
-    tallies, clusters = store.tallies(position), store.placed(position)
-    first, last = store.extent(position)
+    tallies, clusters = store.sum_by_agent(position), store.read_clusters(position)
+    first, last = store.find_time_range(position)
     since = max(first, last - span) if span else first
     width = bin_width(since or now, now)
-    bins = store.bins(position, since, width)
+    bins = store.sum_by_interval(position, since, width)
     detailed = len(tallies) <= DETAILED
     return {
         "position": position,
@@ -69,7 +69,7 @@ def picture(store: Store, position: int, now: int, span: int | None = None) -> P
         "first": first,
         "last": last,
         "detailed": detailed,
-        "enrolled": store.enrolled(),
+        "enrolled": store.count_agents(),
         "members": len(tallies),
         "uploads": sum(tally.uploads for tally in tallies),
         "rounds": sum(tally.rounds for tally in tallies),
@@ -85,19 +85,19 @@ def picture(store: Store, position: int, now: int, span: int | None = None) -> P
         "ages": ages((tally.last for tally in tallies), now),
         "causes": causes(store, position),
         "bins": {"since": since, "width": width, "rows": [bin_row(one) for one in bins]},
-        "latest": latest(store.noted(max(0, position - LATEST), position)),
-        "measures": [measure_row(one) for one in store.measures(0, now)],
-        "refused": store.refusals(now),
+        "latest": latest(store.read_exchanges(max(0, position - LATEST), position)),
+        "measures": [measure_row(one) for one in store.read_measures(0, now)],
+        "refused": store.count_refusals(now),
     }
 
 
 def frame(known: Known, store: Store, position: int, now: int) -> Plain | None:
     """What changed since; None if nothing did. ``known`` is brought up to date."""
     after = known.position
-    noted = store.noted(after, position)
-    moves = store.moves(after, position)
-    measures = store.measures(known.measure, now)
-    refused = store.refusals(now)
+    noted = store.read_exchanges(after, position)
+    moves = store.read_moves(after, position)
+    measures = store.read_measures(known.measure, now)
+    refused = store.count_refusals(now)
     if not (noted or moves or measures or refused != known.refused):
         known.position = position
         return None
@@ -162,17 +162,17 @@ def ages(last: Iterable[int], now: int) -> list[int]:
 def causes(store: Store, position: int) -> dict[str, int]:
     """All exchanges by cause, also those of an unknown time."""
     counted: Counter[str] = Counter()
-    for one in store.bins(position, 0, 1 << 62):
+    for one in store.sum_by_interval(position, 0, 1 << 62):
         counted[one.cause] += one.exchanges
     return dict(sorted(counted.items()))
 
 
 def river(store: Store, position: int) -> list[list[int]]:
     """Who was placed where when; the latest of them if there are very many."""
-    return [[one.at, one.agent, one.cluster] for one in store.moves(0, position)[-MOVES:]]
+    return [[one.at, one.agent, one.cluster] for one in store.read_moves(0, position)[-MOVES:]]
 
 
-def second_rows(noted: Sequence[Noted]) -> list[list[object]]:
+def second_rows(noted: Sequence[ExchangeRecord]) -> list[list[object]]:
     """Exchanges summed by second and cause, as ``bins`` has them for longer spans."""
     sums: dict[tuple[int, str], list[int]] = {}
     for one in noted:
@@ -183,7 +183,7 @@ def second_rows(noted: Sequence[Noted]) -> list[list[object]]:
     return [[at, cause, *row] for (at, cause), row in sums.items()]
 
 
-def agent_rows(noted: Sequence[Noted]) -> list[list[int]]:
+def agent_rows(noted: Sequence[ExchangeRecord]) -> list[list[int]]:
     """What each agent that spoke added: its last time, uploads, rounds and clicks."""
     sums: dict[int, list[int]] = {}
     for one in noted:
@@ -194,12 +194,12 @@ def agent_rows(noted: Sequence[Noted]) -> list[list[int]]:
     return list(sums.values())
 
 
-def latest(noted: Sequence[Noted]) -> list[list[object]]:
+def latest(noted: Sequence[ExchangeRecord]) -> list[list[object]]:
     """The last exchanges one by one."""
     return [[one.position, one.at, one.agent, one.cause, one.rounds, one.clicks] for one in noted]
 
 
-def bin_row(one: Bin) -> list[object]:
+def bin_row(one: IntervalTotals) -> list[object]:
     """A bin as it travels."""
     return [one.number, one.cause, one.exchanges, one.rounds, one.count, one.clicks, one.clusters]
 

@@ -34,7 +34,7 @@ def good_session(session: str) -> Job[bool]:
     """Whether a session was opened with today's operator's token and has not ended."""
 
     def job(store: Store, fold: Fold) -> bool:
-        ends, _, opened_with = (store.setting(_name(session)) or "0 ").partition(" ")
+        ends, _, opened_with = (store.get_setting(_name(session)) or "0 ").partition(" ")
         kept = operator_hash()(store, fold)
         same = kept is not None and hmac.compare_digest(opened_with, kept.hex())
         return same and int(ends) > time.time()

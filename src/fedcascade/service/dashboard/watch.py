@@ -53,6 +53,6 @@ class Watch:
             return
         at = milliseconds()
         try:
-            await asyncio.wrap_future(self.writer.submit(lambda store, _: store.refuse(at, counted)))
+            await asyncio.wrap_future(self.writer.submit(lambda store, _: store.record_refusals(at, counted)))
         except Refused:
             self._refused += counted

@@ -224,10 +224,10 @@ async def standing(request: Asked) -> Response[bytes]:
     await service.self_or_operator(request, agent)
 
     def job(store: Any, _: Any) -> wire.Standing:
-        identity = store.identity(agent)
+        identity = store.find_identity(agent)
         if identity is None:
             raise Refused(404, "no-such-agent", f"there is no agent {agent}")
-        uploads, rounds = store.uploads(agent)
+        uploads, rounds = store.count_uploads(agent)
         return wire.Standing(
             protocol=wire.PROTOCOLS[-1], agent=agent, uploads=uploads, rounds=rounds, revoked=identity.revoked
         )

@@ -32,21 +32,21 @@ class Scribe:
         """Note everything that happened beyond a position of the log."""
         now = time.time_ns() // 1_000_000
         if fold.position > after:
-            store.note(after, now, fold.clusters)
+            store.record_exchanges(after, now, fold.clusters)
         self._read_on(store, after)
         labels = NOBODY if fold.server is None else fold.server.groups.labels
         moved = self._moved(labels, fold)
         if moved:
-            store.move(fold.position, now, moved.items())
+            store.record_moves(fold.position, now, moved.items())
         self._position = fold.position
 
     def _read_on(self, store: Store, upto: int) -> None:
         """What others wrote meanwhile; after somebody was forgotten, places in the arrays mean other agents."""
         if self._position < 0:
-            self._names = store.placed(upto)
+            self._names = store.read_clusters(upto)
         elif self._position < upto:
-            self._names |= {move.agent: move.cluster for move in store.moves(self._position, upto)}
-        if self._position != upto or store.last_forgotten() > self._position:
+            self._names |= {move.agent: move.cluster for move in store.read_moves(self._position, upto)}
+        if self._position != upto or store.find_last_forgetting() > self._position:
             self._labels = NOBODY
 
     def _moved(self, labels: Labels, fold: Fold) -> dict[int, int]:

@@ -31,7 +31,7 @@ def exchange(agent: int, nonce: int) -> SignedJob[tuple[Content, bytes]]:
 
     def job(store: Store, fold: Fold, offer: Content | None) -> tuple[Content, bytes]:
         assert offer is not None
-        known = store.entry(agent, offer.sequence)
+        known = store.find_entry(agent, offer.sequence)
         statistics = unpacked(offer.numbers, (offer.count, offer.clicks, offer.rounds), fold.dimension)
         upload = Upload(agent=agent, sequence=offer.sequence, cause=offer.cause, statistics=statistics)
         entry = LogEntry(position=fold.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"))
@@ -50,14 +50,14 @@ def _again(store: Store, known: LogEntry, entry: LogEntry) -> bytes:
         raise unauthorised("replayed", "this signature was used before: sign every request anew")
     if not is_same_upload(known.upload, entry.upload):
         raise Refused(409, "conflict", f"upload {entry.upload.sequence} was already received with another content")
-    return store.answer(known.position)
+    return store.read_answer(known.position)
 
 
 def may_speak(agent: int) -> Job[None]:
     """Refuse an agent that was revoked or forgotten."""
 
     def job(store: Store, fold: Fold) -> None:  # noqa: ARG001
-        identity = store.identity(agent)
+        identity = store.find_identity(agent)
         if identity is None or identity.revoked:
             raise Revoked(agent)
 
@@ -68,7 +68,7 @@ def enrol(token: str, public_key: bytes, now: float) -> Job[int]:
     """Strike out a token and take in a key; a repeated call with the same key gets the same number."""
 
     def job(store: Store, fold: Fold) -> int:  # noqa: ARG001
-        known = store.identity_of_key(public_key)
+        known = store.find_identity_by_key(public_key)
         if known is not None and not known.revoked:
             return known.agent
         if known is not None or not store.use_token(token_hash(token), now):
@@ -86,14 +86,14 @@ def add_tokens(tokens: Iterable[str], expires: float) -> Job[None]:
 
 def identity(agent: int) -> Job[Identity | None]:
     """Who an agent is."""
-    return lambda store, _: store.identity(agent)
+    return lambda store, _: store.find_identity(agent)
 
 
 def revoke(agent: int, now: float) -> Job[None]:
     """Let an agent speak no more; what it taught stays."""
 
     def job(store: Store, fold: Fold) -> None:  # noqa: ARG001
-        if not store.revoke(agent, now):
+        if not store.revoke_agent(agent, now):
             raise Refused(404, "no-such-agent", f"there is no agent {agent}")
 
     return job
@@ -106,10 +106,10 @@ def forget(agent: int) -> Job[None]:
     """
 
     def job(store: Store, fold: Fold) -> None:
-        if store.identity(agent) is None:
+        if store.find_identity(agent) is None:
             raise Refused(404, "no-such-agent", f"there is no agent {agent}")
         position = fold.position + 1
-        store.forget(agent, position)
+        store.forget_agent(agent, position)
         fold.forget(agent, position)
         save_snapshot(store, fold)
 
@@ -125,7 +125,7 @@ def operator_hash() -> Job[bytes | None]:
     """What is kept of the operator's token."""
 
     def job(store: Store, fold: Fold) -> bytes | None:  # noqa: ARG001
-        kept = store.setting(OPERATOR)
+        kept = store.get_setting(OPERATOR)
         return None if kept is None else bytes.fromhex(kept)
 
     return job
@@ -135,5 +135,5 @@ def overview(store: Store, fold: Fold) -> Overview:
     """What the server holds."""
     labels = {str(agent): label for agent, label in fold.labels().items()}
     return Overview(
-        protocol=PROTOCOLS[-1], position=fold.position, enrolled=store.enrolled(), rounds=fold.rounds, labels=labels
+        protocol=PROTOCOLS[-1], position=fold.position, enrolled=store.count_agents(), rounds=fold.rounds, labels=labels
     )

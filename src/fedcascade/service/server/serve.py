@@ -22,7 +22,8 @@ from fedcascade.service.server.app import Limits, application
 from fedcascade.service.server.http import ShortWay
 from fedcascade.service.server.verifier import Beside
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import Store, open_store
+from fedcascade.service.store.contract import Store
+from fedcascade.service.store.open import open_store
 
 if TYPE_CHECKING:
     from fedcascade.demo.live import Demo
@@ -81,7 +82,7 @@ def open_writer(setup: Setup) -> Writer:
 
 def _agree(store: Store, setup: Setup) -> None:
     """A log of another dimension cannot be read; one of another policy is folded anew."""
-    kept = json.loads(store.setting(TERMS) or "{}")
+    kept = json.loads(store.get_setting(TERMS) or "{}")
     dimension = kept.get("dimension", setup.dimension)
     agrees = dimension == setup.dimension
     require(agrees, f"the store holds uploads of dimension {dimension}, got --dimension {setup.dimension}")
@@ -92,7 +93,7 @@ def empty(url: str) -> None:
     """Refuse a store that somebody uses already."""
     store = open_store(url)
     try:
-        require(store.enrolled() == 0, f"the store {url} has agents already: simulated users need one of their own")
+        require(store.count_agents() == 0, f"the store {url} has agents already: simulated users need one of their own")
     finally:
         store.close()
 
@@ -165,7 +166,7 @@ def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) 
         gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
         gc.set_threshold(20_000, 20, 20)  # they leave no cycles behind, so there is little to find
         if demo is not None:
-            demo.begin(url, lambda: writer.submit(lambda store, _: store.placed(store.head())).result())
+            demo.begin(url, lambda: writer.submit(lambda store, _: store.read_clusters(store.find_head())).result())
         Attended(config, app.state.service.watch).run(sockets=[listening])
     finally:
         listening.close()

@@ -10,7 +10,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.store.contract import LogEntry, Store
-from fedcascade.service.store.snapshot import dumped, loaded
+from fedcascade.service.store.snapshot import decode_state, encode_state
 
 FORMAT = 1
 
@@ -90,7 +90,7 @@ class Fold:
 
     def dump(self) -> bytes:
         """The state as bytes."""
-        return dumped(self.state())
+        return encode_state(self.state())
 
     def state(self) -> dict[str, Any]:
         """The state as values that this fold goes on changing."""
@@ -107,7 +107,7 @@ class Fold:
     @classmethod
     def load(cls, policy: Policy, dimension: int, body: bytes) -> "Fold | None":
         """The state of a snapshot; None if it is that of another policy, dimension or format."""
-        state = loaded(body)
+        state = decode_state(body)
         if state["key"] != snapshot_key(policy, dimension):
             return None
         fold = cls(policy, dimension)
@@ -134,11 +134,11 @@ def _groups_state(server: Server) -> dict[str, Any]:
 
 def caught_up(store: Store, policy: Policy, dimension: int, fold: Fold | None = None) -> Fold:
     """The state at the end of the log: from ``fold`` on, or else from the last snapshot on."""
-    if fold is None or store.last_forgotten() > fold.position:
-        kept = store.snapshot()
+    if fold is None or store.find_last_forgetting() > fold.position:
+        kept = store.load_snapshot()
         loaded_fold = None if kept is None else Fold.load(policy, dimension, kept[1])
         fold = loaded_fold or Fold(policy, dimension)
-    for entry in store.entries(after=fold.position):
+    for entry in store.read_entries(after=fold.position):
         fold.apply(entry)
-    fold.position = max(fold.position, store.last_forgotten())
+    fold.position = max(fold.position, store.find_last_forgetting())
     return fold

@@ -22,7 +22,7 @@ from fedcascade.service.server.journal_writer import Scribe
 from fedcascade.service.server.state import Fold, caught_up
 from fedcascade.service.server.verifier import Content, Notary, Papers, Refusal, Verdict
 from fedcascade.service.store.contract import Store
-from fedcascade.service.store.snapshot import frozen, parts
+from fedcascade.service.store.snapshot import copy_state, encode_in_parts
 
 Result = TypeVar("Result")
 Job = Callable[[Store, Fold], Result]
@@ -164,7 +164,7 @@ class Writer:
         elif idle and self._busy:
             self._attempt([])
         if self._store is not None:
-            self._store.tidy()
+            self._store.run_maintenance()
 
     def _admitted(self, gathered: list[Waiting]) -> list[Waiting]:
         """Those who are who they say they are, and may speak now; the others are told."""
@@ -188,13 +188,13 @@ class Writer:
                 fold = self._fold = caught_up(store, self._policy, self._dimension, fold)
                 began = fold.position
                 claims = [waiting.papers.claimed for waiting in batch if waiting.papers and waiting.upload]
-                store.look_up([(claimed.agent, claimed.sequence) for claimed in claims])
+                store.prefetch_entries([(claimed.agent, claimed.sequence) for claimed in claims])
                 outcomes = [waiting.outcome(store, fold) for waiting in batch]
                 self._scribe.write(store, fold, began)
                 self._snapshot(store, fold)
-                forgotten = store.last_forgotten()
+                forgotten = store.find_last_forgetting()
             if forgotten > self._scrubbed:
-                store.scrub()
+                store.purge_deleted_rows()
                 self._scrubbed = forgotten
             self.healthy = True
         except Exception as error:
@@ -239,21 +239,21 @@ class Writer:
         The latest whole snapshot stays. The parts of the one before make room for the new parts, in their transactions:
         what is erased is overwritten, and so it is written once.
         """
-        if store.last_forgotten() > self._snapshot_at:  # that took its own snapshot, and an older one must not return
+        if store.find_last_forgetting() > self._snapshot_at:  # it took its own snapshot: an older one must not return
             self._drop_snapshot()
             self._snapshot_at = fold.position
         due = self._snapshot_at + max(self._snapshot_every, UPLOADS_PER_AGENT * len(fold.numbers))
         if not self._busy and fold.position >= due:
-            self._snapshot_at, self._whole = fold.position, store.last_snapshot()
-            self._frozen = frozen(fold.state(), self._frozen)
+            self._snapshot_at, self._whole = fold.position, store.find_last_snapshot()
+            self._frozen = copy_state(fold.state(), self._frozen)
             self._dumping = self._aside.submit(_parts, fold.position, self._frozen)
         if self._dumping is not None and self._dumping.done():
             self._pending.extend(self._dumping.result())
             self._dumping = None
         if self._pending:
             for _ in range(2):  # one to be overwritten by the new part, one that a crash has left behind
-                store.drop_part(before=self._whole)
-            store.save_part(*self._pending.popleft())
+                store.delete_snapshot_part(before=self._whole)
+            store.save_snapshot_part(*self._pending.popleft())
 
     def _drop_snapshot(self) -> None:
         """One that is under way, of a state that does not hold any more."""
@@ -277,12 +277,12 @@ class Writer:
 def save_snapshot(store: Store, fold: Fold) -> None:
     """Write a whole snapshot at once; earlier ones go."""
     for part in _parts(fold.position, fold.state()):
-        store.save_part(*part)
-    store.drop_snapshots(before=fold.position)
+        store.save_snapshot_part(*part)
+    store.delete_snapshots(before=fold.position)
 
 
 def _parts(position: int, state: dict[str, Any]) -> list[Part]:
-    bodies = list(parts(state))
+    bodies = list(encode_in_parts(state))
     return [(position, part, len(bodies), body) for part, body in enumerate(bodies)]
 
 

@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 
-from fedcascade.checks import require
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.store.journal import Journal
@@ -63,7 +62,7 @@ class Store(Journal, Protocol):
     def close(self) -> None:
         """Let go of the database."""
 
-    def setting(self, name: str) -> str | None:
+    def get_setting(self, name: str) -> str | None:
         """A named text."""
 
     def set_setting(self, name: str, value: str) -> None:
@@ -72,46 +71,46 @@ class Store(Journal, Protocol):
     def append(self, entry: LogEntry, answer: bytes) -> None:
         """Write an upload and what it was answered to the end of the log."""
 
-    def entries(self, after: int) -> Iterator[LogEntry]:
+    def read_entries(self, after: int) -> Iterator[LogEntry]:
         """The log beyond a position, in order."""
 
-    def look_up(self, asked: Sequence[tuple[int, int]]) -> None:
-        """Read together what ``entry`` will be asked for in this transaction: agents and numbers of uploads."""
+    def prefetch_entries(self, asked: Sequence[tuple[int, int]]) -> None:
+        """Read together what ``find_entry`` will be asked for in this transaction: agents and numbers of uploads."""
 
-    def entry(self, agent: int, sequence: int) -> LogEntry | None:
+    def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
         """The upload of that number; ``Revoked`` if the agent may not speak: revoked, forgotten or unknown."""
 
-    def answer(self, position: int) -> bytes:
+    def read_answer(self, position: int) -> bytes:
         """What the upload at that position was answered."""
 
-    def uploads(self, agent: int) -> tuple[int, int]:
+    def count_uploads(self, agent: int) -> tuple[int, int]:
         """How many uploads an agent has in the log, and of how many rounds."""
 
-    def forget(self, agent: int, position: int) -> None:
+    def forget_agent(self, agent: int, position: int) -> None:
         """Erase an agent, its uploads and their answers; note at which position of the log."""
 
-    def scrub(self) -> None:
+    def purge_deleted_rows(self) -> None:
         """After a forgetting has been committed: let nothing linger in journals."""
 
-    def tidy(self) -> None:
+    def run_maintenance(self) -> None:
         """Between two transactions: housekeeping, without delay for those who wait. It never fails."""
 
-    def last_forgotten(self) -> int:
+    def find_last_forgetting(self) -> int:
         """The position of the last forgetting; 0 if there was none."""
 
-    def save_part(self, position: int, part: int, parts: int, body: bytes) -> None:
+    def save_snapshot_part(self, position: int, part: int, parts: int, body: bytes) -> None:
         """Keep one part of the snapshot at that position."""
 
-    def last_snapshot(self) -> int:
+    def find_last_snapshot(self) -> int:
         """The position of the latest snapshot that is whole; 0 if there is none."""
 
-    def snapshot(self) -> tuple[int, bytes] | None:
+    def load_snapshot(self) -> tuple[int, bytes] | None:
         """The latest snapshot that is whole."""
 
-    def drop_part(self, *, before: int) -> bool:
+    def delete_snapshot_part(self, *, before: int) -> bool:
         """Delete one part of a snapshot of an earlier position; False if there is none."""
 
-    def drop_snapshots(self, *, before: int) -> None:
+    def delete_snapshots(self, *, before: int) -> None:
         """Delete the snapshots of earlier positions."""
 
     def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
@@ -123,33 +122,14 @@ class Store(Journal, Protocol):
     def add_agent(self, public_key: bytes, now: float) -> int:
         """Enrol a key under a number that was never used before."""
 
-    def identity(self, agent: int) -> Identity | None:
+    def find_identity(self, agent: int) -> Identity | None:
         """Who that is."""
 
-    def identity_of_key(self, public_key: bytes) -> Identity | None:
+    def find_identity_by_key(self, public_key: bytes) -> Identity | None:
         """Whose key that is."""
 
-    def revoke(self, agent: int, now: float) -> bool:
+    def revoke_agent(self, agent: int, now: float) -> bool:
         """Let an agent speak no more; False if there is none of that number."""
 
-    def enrolled(self) -> int:
+    def count_agents(self) -> int:
         """How many agents are enrolled."""
-
-
-def open_store(url: str) -> Store:
-    """The store of a URL: ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://...``."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "sqlite":
-        from fedcascade.service.store.sqlite import open_sqlite
-
-        require(rest.startswith("/") and len(rest) > 1, f"a SQLite store looks like sqlite:///file.db, got '{url}'")
-        return open_sqlite(rest[1:])
-    require(
-        scheme in ("postgresql", "postgres"),
-        f"a store must be sqlite:///file.db or postgresql://user@host/database, got '{url}'",
-    )
-    try:
-        from fedcascade.service.store.postgres import open_postgres
-    except ImportError:
-        raise ValueError("PostgreSQL needs psycopg: pip install 'fedcascade[postgres]'") from None
-    return open_postgres(url)

@@ -13,7 +13,7 @@ MINUTE = 60_000
 
 
 @dataclass(frozen=True)
-class Noted:
+class ExchangeRecord:
     """One exchange, without what was learned in it; ``clusters`` is how many there were after its commit."""
 
     position: int
@@ -37,7 +37,7 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Tally:
+class AgentTotals:
     """The exchanges of one agent."""
 
     agent: int
@@ -48,7 +48,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Bin:
+class IntervalTotals:
     """The exchanges of one cause in a span of time: the number of the span, and sums."""
 
     number: int
@@ -74,47 +74,47 @@ class Measure:
 class Journal(Protocol):
     """The part of a store that is written beside the log, in the same transactions, and read by pages."""
 
-    def note(self, after: int, at: int, clusters: int) -> None:
+    def record_exchanges(self, after: int, at: int, clusters: int) -> None:
         """Copy every upload of the log beyond a position."""
 
-    def move(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
+    def record_moves(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
         """Note into which cluster agents were placed."""
 
-    def head(self) -> int:
+    def find_head(self) -> int:
         """The last position that was noted or forgotten; 0 if there is none."""
 
-    def noted(self, after: int, upto: int) -> list[Noted]:
+    def read_exchanges(self, after: int, upto: int) -> list[ExchangeRecord]:
         """The exchanges between two positions, the first excluded."""
 
-    def moves(self, after: int, upto: int) -> list[Move]:
+    def read_moves(self, after: int, upto: int) -> list[Move]:
         """The moves between two positions, the first excluded."""
 
-    def placed(self, upto: int) -> dict[int, int]:
+    def read_clusters(self, upto: int) -> dict[int, int]:
         """The cluster of every agent at a position."""
 
-    def tallies(self, upto: int) -> list[Tally]:
+    def sum_by_agent(self, upto: int) -> list[AgentTotals]:
         """The exchanges of every agent up to a position."""
 
-    def extent(self, upto: int) -> tuple[int, int]:
+    def find_time_range(self, upto: int) -> tuple[int, int]:
         """The times of the first and the last exchange up to a position; both 0 if there is none."""
 
-    def bins(self, upto: int, since: int, width: int) -> list[Bin]:
+    def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
         """The exchanges from a time on, summed over spans of ``width`` milliseconds."""
 
-    def position_at(self, at: int) -> int:
+    def find_position_at(self, at: int) -> int:
         """The last position noted at or before a time."""
 
-    def refuse(self, at: int, reasons: Mapping[str, int]) -> None:
+    def record_refusals(self, at: int, reasons: Mapping[str, int]) -> None:
         """Add refused uploads to those of that minute."""
 
-    def refusals(self, until: int) -> dict[str, int]:
+    def count_refusals(self, until: int) -> dict[str, int]:
         """How many uploads were refused up to a time, by reason."""
 
-    def measure(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
+    def record_measures(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
         """Keep what a simulation reports: series, round, regret, reward."""
 
-    def measures(self, after: int, until: int) -> list[Measure]:
+    def read_measures(self, after: int, until: int) -> list[Measure]:
         """What was reported beyond a number, up to a time."""
 
-    def drop_measures(self) -> None:
+    def delete_measures(self) -> None:
         """Forget what earlier simulations reported."""

@@ -100,7 +100,7 @@ class SqlStore(SqlJournal):
                         self.run(statement)
                 self.run("INSERT INTO migration (number) VALUES (?)", number)
 
-    def setting(self, name: str) -> str | None:
+    def get_setting(self, name: str) -> str | None:
         """A named text."""
         found = self.row("SELECT value FROM setting WHERE name = ?", name)
         return None if found is None else str(found[0])
@@ -128,7 +128,7 @@ class SqlStore(SqlJournal):
             answers = [value for entry, answer in chunk for value in (entry.position, answer)]
             self.execute(_append("answer", "position, body", len(chunk)), answers)
 
-    def entries(self, after: int) -> Iterator[LogEntry]:
+    def read_entries(self, after: int) -> Iterator[LogEntry]:
         """The log beyond a position, read in pieces."""
         statement = f"SELECT {COLUMNS} FROM upload WHERE position > ? ORDER BY position LIMIT {CHUNK}"
         while rows := self.run(statement, after).fetchall():
@@ -138,34 +138,34 @@ class SqlStore(SqlJournal):
                 return
             after = rows[-1][0]
 
-    def look_up(self, asked: Sequence[tuple[int, int]]) -> None:
-        """Read together what ``entry`` will be asked for in this transaction."""
+    def prefetch_entries(self, asked: Sequence[tuple[int, int]]) -> None:
+        """Read together what ``find_entry`` will be asked for in this transaction."""
         for chunk in _chunks(asked):
             for row in self.run(_look_up(len(chunk)), *(value for pair in chunk for value in pair)).fetchall():
                 self._looked_up[row[0], row[1]] = row[2:]
 
-    def entry(self, agent: int, sequence: int) -> LogEntry | None:
+    def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
         """The upload of that number, in one question with whether the agent may speak."""
         key = (agent, sequence)
         if key in self._appended:
             return self._appended[key][0]
         if key not in self._looked_up:
-            self.look_up([key])
+            self.prefetch_entries([key])
         speaker, *found = self._looked_up.pop(key)
         if speaker is None:
             raise Revoked(agent)
         return None if found[0] is None else _entry_of(found)
 
-    def answer(self, position: int) -> bytes:
+    def read_answer(self, position: int) -> bytes:
         """What an upload was answered."""
         return bytes(self.row("SELECT body FROM answer WHERE position = ?", position)[0])
 
-    def uploads(self, agent: int) -> tuple[int, int]:
+    def count_uploads(self, agent: int) -> tuple[int, int]:
         """How many uploads, and of how many rounds."""
         found = self.row("SELECT count(*), coalesce(sum(rounds), 0) FROM upload WHERE agent = ?", agent)
         return int(found[0]), int(found[1])
 
-    def forget(self, agent: int, position: int) -> None:
+    def forget_agent(self, agent: int, position: int) -> None:
         """Erase an agent, and note where."""
         self._looked_up.clear()
         self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
@@ -174,39 +174,39 @@ class SqlStore(SqlJournal):
         self.run("DELETE FROM agent WHERE id = ?", agent)
         self.run("INSERT INTO forgotten (position) VALUES (?)", position)
 
-    def scrub(self) -> None:
+    def purge_deleted_rows(self) -> None:
         """After a forgetting has been committed: let nothing linger in journals."""
 
-    def tidy(self) -> None:
+    def run_maintenance(self) -> None:
         """Databases that need it do it themselves."""
 
-    def last_forgotten(self) -> int:
+    def find_last_forgetting(self) -> int:
         """The position of the last forgetting."""
         return int(self.row("SELECT coalesce(max(position), 0) FROM forgotten")[0])
 
-    def save_part(self, position: int, part: int, parts: int, body: bytes) -> None:
+    def save_snapshot_part(self, position: int, part: int, parts: int, body: bytes) -> None:
         """Keep one part of a snapshot."""
         self.run("DELETE FROM snapshot WHERE position = ? AND part = ?", position, part)
         statement = "INSERT INTO snapshot (position, part, parts, body) VALUES (?, ?, ?, ?)"
         self.run(statement, position, part, parts, body)
 
-    def last_snapshot(self) -> int:
+    def find_last_snapshot(self) -> int:
         """Where the latest snapshot is that is whole."""
         whole = "SELECT position FROM snapshot GROUP BY position, parts HAVING count(*) = parts"
         return int(self.row(f"SELECT coalesce(max(position), 0) FROM ({whole}) AS whole")[0])
 
-    def snapshot(self) -> tuple[int, bytes] | None:
+    def load_snapshot(self) -> tuple[int, bytes] | None:
         """The latest snapshot that is whole."""
-        position = self.last_snapshot()
+        position = self.find_last_snapshot()
         rows = self.rows("SELECT body FROM snapshot WHERE position = ? ORDER BY part", position)
         return (position, b"".join(bytes(row[0]) for row in rows)) if rows else None
 
-    def drop_part(self, *, before: int) -> bool:
+    def delete_snapshot_part(self, *, before: int) -> bool:
         """Delete one part of an earlier snapshot: what is erased is overwritten, which takes as long as writing."""
         one = "(SELECT position, part FROM snapshot WHERE position < ? LIMIT 1)"
         return bool(self.run(f"DELETE FROM snapshot WHERE (position, part) IN {one}", before).rowcount == 1)
 
-    def drop_snapshots(self, *, before: int) -> None:
+    def delete_snapshots(self, *, before: int) -> None:
         """Delete earlier snapshots."""
         self.run("DELETE FROM snapshot WHERE position < ?", before)
 
@@ -226,20 +226,20 @@ class SqlStore(SqlJournal):
         added = self.row("INSERT INTO agent (public_key, enrolled) VALUES (?, ?) RETURNING id", public_key, now)
         return int(added[0])
 
-    def identity(self, agent: int) -> Identity | None:
+    def find_identity(self, agent: int) -> Identity | None:
         """Who that is."""
         return _identity(self.row("SELECT id, public_key, revoked FROM agent WHERE id = ?", agent))
 
-    def identity_of_key(self, public_key: bytes) -> Identity | None:
+    def find_identity_by_key(self, public_key: bytes) -> Identity | None:
         """Whose key that is."""
         return _identity(self.row("SELECT id, public_key, revoked FROM agent WHERE public_key = ?", public_key))
 
-    def revoke(self, agent: int, now: float) -> bool:
+    def revoke_agent(self, agent: int, now: float) -> bool:
         """Let an agent speak no more."""
         self._looked_up.clear()
         return bool(self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent).rowcount == 1)
 
-    def enrolled(self) -> int:
+    def count_agents(self) -> int:
         """How many agents there are."""
         return int(self.row("SELECT count(*) FROM agent")[0])
 

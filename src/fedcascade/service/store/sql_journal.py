@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedcascade.service.store.journal import MINUTE, Bin, Measure, Move, Noted, Tally
+from fedcascade.service.store.journal import MINUTE, AgentTotals, ExchangeRecord, IntervalTotals, Measure, Move
 
 TABLES = """
     CREATE TABLE journal (
@@ -34,7 +34,7 @@ class SqlJournal:
         """All rows."""
         return self.run(statement, *values).fetchall()
 
-    def note(self, after: int, at: int, clusters: int) -> None:
+    def record_exchanges(self, after: int, at: int, clusters: int) -> None:
         """Copy every upload beyond a position; the database does it by itself."""
         self.run(
             f"INSERT INTO journal ({NOTED}) "
@@ -44,7 +44,7 @@ class SqlJournal:
             after,
         )
 
-    def move(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
+    def record_moves(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
         """Note into which cluster agents were placed."""
         statement = (
             "INSERT INTO move (position, at, agent, cluster) VALUES (?, ?, ?, ?) "
@@ -53,24 +53,24 @@ class SqlJournal:
         for agent, cluster in clusters:
             self.run(statement, position, at, agent, cluster)
 
-    def head(self) -> int:
+    def find_head(self) -> int:
         """The last position that was noted or forgotten."""
         tables = ("journal", "forgotten")
         return max(int(self.rows(f"SELECT coalesce(max(position), 0) FROM {table}")[0][0]) for table in tables)
 
-    def noted(self, after: int, upto: int) -> list[Noted]:
+    def read_exchanges(self, after: int, upto: int) -> list[ExchangeRecord]:
         """The exchanges between two positions."""
         statement = f"SELECT {NOTED} FROM journal WHERE position > ? AND position <= ? ORDER BY position"
-        return [Noted(*row) for row in self.rows(statement, after, upto)]
+        return [ExchangeRecord(*row) for row in self.rows(statement, after, upto)]
 
-    def moves(self, after: int, upto: int) -> list[Move]:
+    def read_moves(self, after: int, upto: int) -> list[Move]:
         """The moves between two positions."""
         statement = (
             "SELECT position, at, agent, cluster FROM move WHERE position > ? AND position <= ? ORDER BY position"
         )
         return [Move(*row) for row in self.rows(statement, after, upto)]
 
-    def placed(self, upto: int) -> dict[int, int]:
+    def read_clusters(self, upto: int) -> dict[int, int]:
         """The latest move of every agent."""
         statement = (
             "SELECT move.agent, cluster FROM move JOIN (SELECT agent, max(position) AS position FROM move "
@@ -79,34 +79,34 @@ class SqlJournal:
         )
         return dict(self.rows(statement, upto))
 
-    def tallies(self, upto: int) -> list[Tally]:
+    def sum_by_agent(self, upto: int) -> list[AgentTotals]:
         """Sums per agent."""
         statement = (
             "SELECT agent, count(*), sum(rounds), sum(clicks), max(at) FROM journal WHERE position <= ? GROUP BY agent"
         )
-        return [Tally(*map(int, row)) for row in self.rows(statement, upto)]
+        return [AgentTotals(*map(int, row)) for row in self.rows(statement, upto)]
 
-    def extent(self, upto: int) -> tuple[int, int]:
+    def find_time_range(self, upto: int) -> tuple[int, int]:
         """The first and the last time that is known."""
         statement = "SELECT coalesce(min(at), 0), coalesce(max(at), 0) FROM journal WHERE position <= ? AND at > 0"
         [(first, last)] = self.rows(statement, upto)
         return int(first), int(last)
 
-    def bins(self, upto: int, since: int, width: int) -> list[Bin]:
+    def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
         """Sums per span and cause."""
         statement = (
             "SELECT (at - ?) / ?, cause, count(*), sum(rounds), sum(count), sum(clicks), max(clusters) "
             "FROM journal WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
         )
         found = self.rows(statement, since, width, upto, since)
-        return [Bin(int(row[0]), row[1], *map(int, row[2:])) for row in found]
+        return [IntervalTotals(int(row[0]), row[1], *map(int, row[2:])) for row in found]
 
-    def position_at(self, at: int) -> int:
+    def find_position_at(self, at: int) -> int:
         """The last position noted at or before a time."""
         found = self.rows("SELECT position FROM journal WHERE at <= ? ORDER BY position DESC LIMIT 1", at)
         return int(found[0][0]) if found else 0
 
-    def refuse(self, at: int, reasons: Mapping[str, int]) -> None:
+    def record_refusals(self, at: int, reasons: Mapping[str, int]) -> None:
         """Add to the counts of a minute."""
         statement = (
             "INSERT INTO refusal (minute, reason, count) VALUES (?, ?, ?) "
@@ -115,24 +115,24 @@ class SqlJournal:
         for reason, count in reasons.items():
             self.run(statement, at // MINUTE, reason, count)
 
-    def refusals(self, until: int) -> dict[str, int]:
+    def count_refusals(self, until: int) -> dict[str, int]:
         """Sums per reason."""
         statement = "SELECT reason, sum(count) FROM refusal WHERE minute <= ? GROUP BY reason ORDER BY reason"
         return {reason: int(count) for reason, count in self.rows(statement, until // MINUTE)}
 
-    def measure(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
+    def record_measures(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
         """Keep what a simulation reports."""
         statement = "INSERT INTO measure (at, series, round, regret, reward) VALUES (?, ?, ?, ?, ?)"
         for series, round_, regret, reward in measures:
             self.run(statement, at, series, round_, regret, reward)
 
-    def measures(self, after: int, until: int) -> list[Measure]:
+    def read_measures(self, after: int, until: int) -> list[Measure]:
         """What was reported."""
         statement = (
             "SELECT number, series, round, regret, reward FROM measure WHERE number > ? AND at <= ? ORDER BY number"
         )
         return [Measure(*row) for row in self.rows(statement, after, until)]
 
-    def drop_measures(self) -> None:
+    def delete_measures(self) -> None:
         """Forget what earlier simulations reported."""
         self.run("DELETE FROM measure")

@@ -31,7 +31,7 @@ MIGRATIONS = (
 )
 
 
-# Checkpoints copy the write-ahead log back into the database; ``SqliteStore.tidy`` makes them, not a commit.
+# Checkpoints copy the write-ahead log back into the database; ``SqliteStore.run_maintenance`` makes them, not a commit.
 PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
@@ -55,7 +55,7 @@ class SqliteStore(SqlStore):
         self._checkpoint: threading.Thread | None = None
         self._copied = 0
 
-    def tidy(self) -> None:
+    def run_maintenance(self) -> None:
         """Copy the write-ahead log back: most of it in a thread beside the writer, which goes on writing.
 
         What came meanwhile is little and is copied here; then the log starts again from its beginning.
@@ -69,7 +69,7 @@ class SqliteStore(SqlStore):
             with suppress(sqlite3.Error):
                 self.run(CHECKPOINT)
 
-    def scrub(self) -> None:
+    def purge_deleted_rows(self) -> None:
         """Erased rows are overwritten by ``secure_delete``; the write-ahead log must not keep them either."""
         self._wait()
         self.run("PRAGMA wal_checkpoint(TRUNCATE)")

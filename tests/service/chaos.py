@@ -27,8 +27,9 @@ from fedcascade.service.agent.client import Operator
 from fedcascade.service.agent.remote import RemoteAgent, connect
 from fedcascade.service.agent.transport import Http
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.app import Limits
-from fedcascade.service.server.serve import Setup, serve
+from fedcascade.service.serve import serve
+from fedcascade.service.server.serve import ServerSettings
+from fedcascade.service.server.service import Limits
 from fedcascade.service.server.state import caught_up
 from fedcascade.service.store.open import open_store
 
@@ -41,7 +42,7 @@ CRASHED = 70
 
 def run_server(store: str, folder: Path, port: int) -> None:
     """A server, as ``fedcascade serve`` runs it."""
-    setup = Setup(
+    settings = ServerSettings(
         store=store,
         policy=POLICY,
         dimension=DIMENSION,
@@ -50,7 +51,7 @@ def run_server(store: str, folder: Path, port: int) -> None:
         snapshot_every=50,
         limits=Limits(rate=1e6, burst=1e6),
     )
-    serve(setup, lambda _: None)
+    serve(settings, lambda _: None)
 
 
 def run_agent(folder: Path, number: int, port: int, stop: Path) -> None:

@@ -18,9 +18,11 @@ from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import Http, InProcess, Transport
+from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.wire import Offer, offer_of
-from fedcascade.service.server.app import Limits, application
+from fedcascade.service.server.app import build_application
 from fedcascade.service.server.operations import set_operator
+from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.open import open_store
 
@@ -53,13 +55,14 @@ def in_process(
     url = f"sqlite:///{path}"
     writer = Writer(lambda: open_store(url), policy, dimension, **options)
     writer.submit(set_operator(TOKEN)).result()
-    app = application(writer, policy, dimension, limits=limits)
+    service = Service(writer, policy, dimension, limits)
+    app = build_application(service, [build_dashboard(service)])
     transport = InProcess(app)
     try:
         yield Running(url, transport, writer, client.Operator(transport, TOKEN))
     finally:
         transport.close()
-        app.state.service.watch.feed.let_go()
+        app.state.dashboard.feed.close_store()
         writer.close()
 
 

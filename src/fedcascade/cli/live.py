@@ -30,16 +30,17 @@ def live(
     """
     from fedcascade.demo.catalogue import DIMENSION
     from fedcascade.demo.live import STORY, Demo, Play
-    from fedcascade.service.server.app import Limits
-    from fedcascade.service.server.serve import Setup, empty, serve
+    from fedcascade.demo.serve import serve_demo
+    from fedcascade.service.server.serve import ServerSettings, require_empty_store
+    from fedcascade.service.server.service import Limits
 
     require_nonnegative("pace", pace)
     play = Play(users=users, clusters=clusters, rounds=rounds, seed=seed)
     play.world()  # refuse what cannot be before anything starts
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         kept = store or f"sqlite:///{name}/live.db"
-        empty(kept)
-        setup = Setup(
+        require_empty_store(kept)
+        settings = ServerSettings(
             store=kept,
             policy=play.policy(),
             dimension=DIMENSION,
@@ -50,7 +51,9 @@ def live(
         for sentence in STORY:
             say(sentence)
         try:
-            serve(setup, lambda line: _said(line, no_browser), Demo(play, pace=pace, token=setup.operator_token))
+            serve_demo(
+                settings, lambda line: _said(line, no_browser), Demo(play, pace=pace, token=settings.operator_token)
+            )
         except KeyboardInterrupt:
             say("ended")
 

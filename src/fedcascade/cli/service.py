@@ -73,12 +73,12 @@ def serve(
 
     Example: fedcascade serve --store sqlite:///fedcascade.db --policy fedc3ucb-h --dimension 20
     """
-    from fedcascade.service.server.app import Limits
-    from fedcascade.service.server.serve import Setup
-    from fedcascade.service.server.serve import serve as run
+    from fedcascade.service.serve import serve as run
+    from fedcascade.service.server.serve import ServerSettings
+    from fedcascade.service.server.service import Limits
 
     [system] = chosen_policies([policy], constants)
-    setup = Setup(
+    settings = ServerSettings(
         store=store,
         policy=system,
         dimension=dimension,
@@ -91,7 +91,7 @@ def serve(
         snapshot_every=snapshot_every,
         limits=Limits(rate=rate, burst=burst),
     )
-    run(setup, say)
+    run(settings, say)
 
 
 def enroll(

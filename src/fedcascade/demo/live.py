@@ -72,7 +72,7 @@ class Play:
 
 
 class Demo:
-    """Simulated users at a pace that a page can change. ``begin`` once the server listens, ``end`` before it stops."""
+    """Simulated users at a pace that a page can change. ``start`` once the server listens, ``stop`` before it stops."""
 
     def __init__(self, play: Play, *, pace: float, token: Path) -> None:
         self.play = play
@@ -90,7 +90,7 @@ class Demo:
         self._yardsticks: subprocess.Popen[str] | None = None
         self.shop = Shop(self._visitor, lambda: self._clusters(), play.seed)
 
-    def told(self) -> dict[str, Any]:
+    def describe_progress(self) -> dict[str, Any]:
         """How far it is, for pages."""
         play = self.play
         return {
@@ -104,9 +104,9 @@ class Demo:
             "visitor": self.shop.visitor,
         }
 
-    def introduced(self) -> dict[str, Any]:
+    def introduce(self) -> dict[str, Any]:
         """The same for a page that has just been opened."""
-        return self.told() | {"story": STORY}
+        return self.describe_progress() | {"story": STORY}
 
     def set_pace(self, pace: float) -> None:
         """Rounds per second from now on; 0 pauses."""
@@ -114,7 +114,7 @@ class Demo:
             self.pace, self._due = pace, time.monotonic()
             self._woken.notify_all()
 
-    def begin(self, url: str, clusters: Clusters) -> None:
+    def start(self, url: str, clusters: Clusters) -> None:
         """Start the users and the yardsticks; ``clusters`` says where the server has placed whom."""
         self._url, self._clusters = url, clusters
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents have much to say
@@ -123,7 +123,7 @@ class Demo:
             thread.start()
             self._threads.append(thread)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Stop all of it."""
         with self._woken:
             self._ending = True

@@ -287,7 +287,7 @@ def test_pages_hear_of_health_when_nothing_else_happens(tmp_path: Path) -> None:
         await asyncio.sleep(3 * PAUSE)
         health["healthy"] = False
         second = await anext(events)
-        await feed.end()
+        await feed.stop()
         return [first, second]
 
     picture, news = asyncio.run(told())

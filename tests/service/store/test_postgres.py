@@ -12,10 +12,12 @@ from nacl.signing import SigningKey
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import InProcess
+from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.app import application
+from fedcascade.service.server.app import build_application
 from fedcascade.service.server.operations import set_operator
+from fedcascade.service.server.service import Service
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
@@ -69,7 +71,8 @@ def pair(database: str) -> Iterator[list[tuple[Writer, InProcess]]]:
     policy, made = POLICIES["fedc3ucb-h"], []
     for _ in range(2):
         writer = Writer(lambda: open_store(database), policy, 3, snapshot_every=5)
-        made.append((writer, InProcess(application(writer, policy, 3, limits=FREE))))
+        service = Service(writer, policy, 3, FREE)
+        made.append((writer, InProcess(build_application(service, [build_dashboard(service)]))))
     made[0][0].submit(set_operator(TOKEN)).result()
     yield made
     for writer, transport in made:

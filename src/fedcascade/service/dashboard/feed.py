@@ -167,22 +167,22 @@ class Feed:
             return await asyncio.to_thread(work)
         except Exception as error:
             ours = self._store is not None and not isinstance(error, self._store.failures)
-            self.let_go()
+            self.close_store()
             if ours:
                 raise
             log.warning("the journal cannot be read: %s", error)
             raise Refused(503, "store-unavailable", f"the store cannot be read: {error}", retry_after=1.0) from None
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Stop reading and let go of the store."""
         self.close()
         if self._watching is not None:
             self._watching.cancel()
             with suppress(asyncio.CancelledError):
                 await self._watching
-        self.let_go()
+        self.close_store()
 
-    def let_go(self) -> None:
+    def close_store(self) -> None:
         """Close the connection to the store; the next reader opens another."""
         store, self._store, self._known = self._store, None, None
         if store is not None:

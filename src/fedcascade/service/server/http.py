@@ -81,7 +81,7 @@ class ShortWay(HttpToolsProtocol):
             answer = await exchanges.exchanged(self.service, cycle.headers, cycle.body)
             said = 200, {"content-type": wire.media_of(cycle.headers)}, answer
         except (Refused, TimeoutError) as error:
-            status, more, problem = self.service.refusal(error, exchanges.PATH)
+            status, more, problem = self.service.refuse(error, exchanges.PATH)
             said = status, {"content-type": wire.JSON, **more}, problem
         except Exception:
             log.exception("an exchange failed")

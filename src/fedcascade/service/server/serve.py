@@ -1,39 +1,34 @@
 """A server process: store, writer, application, socket."""
 
-import asyncio
 import gc
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvicorn
 
 from fedcascade.checks import require, require_integer
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
-from fedcascade.service.dashboard.watch import Watch
 from fedcascade.service.protocol import auth
 from fedcascade.service.server import operations
-from fedcascade.service.server.app import Limits, application
+from fedcascade.service.server.app import Extension, build_application
 from fedcascade.service.server.http import ShortWay
+from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import Beside
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
 
-if TYPE_CHECKING:
-    from fedcascade.demo.live import Demo
-
 TERMS = "terms"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setup:
-    """What a server needs to know before it starts."""
+class ServerSettings:
+    """What a server needs to know before it starts: store, policy, address, TLS, limits."""
 
     store: str
     policy: Policy
@@ -51,8 +46,8 @@ class Setup:
         require_integer("dimension", self.dimension)
         require_integer("batch", self.batch)
         require_integer("snapshot every", self.snapshot_every)
-        both = (self.tls_cert is None) == (self.tls_key is None)
-        require(both, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
+        both_or_none = (self.tls_cert is None) == (self.tls_key is None)
+        require(both_or_none, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
         require(
             self.policy.reply_rule.answers_uploads and self.policy.reply_rule.download_cause is None,
             f"{self.policy.name} does not answer the agent that asks and nobody else: a server cannot call agents",
@@ -62,35 +57,35 @@ class Setup:
         require(not self.policy.yardstick, f"{self.policy.name} is a yardstick for simulations: no real server knows")
 
 
-def open_writer(setup: Setup) -> Writer:
-    """The writer on the store, after a look whether the store is one of this policy and dimension."""
-    first = open_store(setup.store)
+def open_writer(settings: ServerSettings) -> Writer:
+    """Open the writer, after a check that the store's uploads have the dimension of the settings."""
+    store = open_store(settings.store)
     try:
-        with first.transaction():
-            _agree(first, setup)
+        with store.transaction():
+            _check_terms(store, settings)
     finally:
-        first.close()
+        store.close()
     return Writer(
-        lambda: open_store(setup.store),
-        setup.policy,
-        setup.dimension,
-        batch=setup.batch,
-        snapshot_every=setup.snapshot_every,
+        lambda: open_store(settings.store),
+        settings.policy,
+        settings.dimension,
+        batch=settings.batch,
+        snapshot_every=settings.snapshot_every,
         notary=Beside(),
     )
 
 
-def _agree(store: Store, setup: Setup) -> None:
-    """A log of another dimension cannot be read; one of another policy is folded anew."""
-    kept = json.loads(store.get_setting(TERMS) or "{}")
-    dimension = kept.get("dimension", setup.dimension)
-    agrees = dimension == setup.dimension
-    require(agrees, f"the store holds uploads of dimension {dimension}, got --dimension {setup.dimension}")
-    store.set_setting(TERMS, json.dumps({"dimension": setup.dimension, "policy": setup.policy.name}))
+def _check_terms(store: Store, settings: ServerSettings) -> None:
+    """Refuse a log of another dimension, which cannot be read. A log of another policy is replayed with the new one."""
+    terms = json.loads(store.get_setting(TERMS) or "{}")
+    dimension = terms.get("dimension", settings.dimension)
+    agrees = dimension == settings.dimension
+    require(agrees, f"the store holds uploads of dimension {dimension}, got --dimension {settings.dimension}")
+    store.set_setting(TERMS, json.dumps({"dimension": settings.dimension, "policy": settings.policy.name}))
 
 
-def empty(url: str) -> None:
-    """Refuse a store that somebody uses already."""
+def require_empty_store(url: str) -> None:
+    """Refuse a store that has agents already."""
     store = open_store(url)
     try:
         require(store.count_agents() == 0, f"the store {url} has agents already: simulated users need one of their own")
@@ -98,8 +93,8 @@ def empty(url: str) -> None:
         store.close()
 
 
-def ensure_operator(writer: Writer, path: Path) -> bool:
-    """Make the operator's token if there is none yet; True if it was written to ``path`` just now."""
+def ensure_operator_token(writer: Writer, path: Path) -> bool:
+    """Create the operator's token if there is none yet; True if it was written to ``path`` just now."""
     if path.exists():
         writer.submit(operations.set_operator(path.read_text(encoding="utf-8").strip())).result()
         return False
@@ -112,8 +107,8 @@ def ensure_operator(writer: Writer, path: Path) -> bool:
     return True
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free."""
+def open_socket(host: str, port: int) -> socket.socket:
+    """Open a socket that listens; port 0 takes any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -126,47 +121,57 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-class Attended(uvicorn.Server):
-    """A server that ends its demo and the streams of open pages when it is told to stop: neither ends by itself."""
+class GracefulServer(uvicorn.Server):
+    """A uvicorn server that tells its extensions to stop before it waits for their open connections."""
 
-    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
+    def __init__(self, config: uvicorn.Config, extensions: Sequence[Extension]) -> None:
         super().__init__(config)
-        self.watch = watch
+        self.extensions = extensions
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop."""
-        if self.watch.demo is not None:
-            await asyncio.to_thread(self.watch.demo.end)
-        self.watch.feed.close()
+        """Stop the extensions in turn, then the server: streams of open pages do not end by themselves."""
+        for extension in self.extensions:
+            await extension.on_shutdown()
         await super().shutdown(sockets)
 
 
-def serve(setup: Setup, say: Callable[[str], None], demo: "Demo | None" = None) -> None:
-    """Run a server until it is told to stop. ``say`` is given what an operator wants to know."""
-    listening = listen(setup.host, setup.port)
+def run_server(
+    settings: ServerSettings,
+    announce: Callable[[str], None],
+    extend: Callable[[Service], Sequence[Extension]] = lambda _: (),
+) -> None:
+    """Run a server until it is told to stop.
+
+    Args:
+        settings: store, policy, address, limits.
+        announce: called with each line that an operator wants to read.
+        extend: makes what rooms above add to the application, from the service that the endpoints share.
+    """
+    listening = open_socket(settings.host, settings.port)
     try:
-        writer = open_writer(setup)
-        if ensure_operator(writer, setup.operator_token):
-            say(f"the operator's token is in {setup.operator_token}, readable by you alone")
-        app = application(writer, setup.policy, setup.dimension, limits=setup.limits, demo=demo)
+        writer = open_writer(settings)
+        if ensure_operator_token(writer, settings.operator_token):
+            announce(f"the operator's token is in {settings.operator_token}, readable by you alone")
+        service = Service(writer, settings.policy, settings.dimension, settings.limits)
+        extensions = extend(service)
         config = uvicorn.Config(
-            app,
+            build_application(service, extensions),
             http=ShortWay,
             log_level="warning",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=5,
-            ssl_certfile=setup.tls_cert,
-            ssl_keyfile=setup.tls_key,
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
         )
-        scheme = "http" if setup.tls_cert is None else "https"
-        url = f"{scheme}://{setup.host}:{listening.getsockname()[1]}"
-        say(f"serving {setup.policy.name} on {url}")
+        scheme = "http" if settings.tls_cert is None else "https"
+        url = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
+        announce(f"serving {settings.policy.name} on {url}")
         gc.collect()
         gc.freeze()  # what was imported lives as long as the process: looking through it again delays requests
         gc.set_threshold(20_000, 20, 20)  # they leave no cycles behind, so there is little to find
-        if demo is not None:
-            demo.begin(url, lambda: writer.submit(lambda store, _: store.read_clusters(store.find_head())).result())
-        Attended(config, app.state.service.watch).run(sockets=[listening])
+        for extension in extensions:
+            extension.on_listening(url)
+        GracefulServer(config, extensions).run(sockets=[listening])
     finally:
         listening.close()

@@ -1,0 +1,89 @@
+"""What the pages of one server process share: the feed, a demo's status, and refusals on their way to the store."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from litestar import Litestar
+
+from fedcascade.service.dashboard.feed import Feed, milliseconds
+from fedcascade.service.dashboard.picture import Plain
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server import exchanges
+from fedcascade.service.server.service import Service
+
+FLUSH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoView:
+    """What pages show of a demo that runs beside the server. Where there is one, anyone on this machine may look.
+
+    Args:
+        describe_progress: state, pace and round of the demo, as plain data; sent with the server's health.
+        introduce: the progress and the demo's story, for a page that has just been opened.
+    """
+
+    describe_progress: Callable[[], Plain]
+    introduce: Callable[[], Plain]
+
+
+class Dashboard:
+    """Feeds all pages of one server process, and writes the counts of refused uploads to the store."""
+
+    def __init__(self, service: Service, demo: DemoView | None = None) -> None:
+        self.service = service
+        self.demo = demo
+        self.feed = Feed(service.writer.open_store, self.describe_health)
+        self._started = milliseconds()
+        self._refused: Counter[str] = Counter()
+        service.refusal_listeners.append(self._count_refusal)
+
+    def describe_health(self) -> Plain:
+        """Whether the store answers, how many jobs wait, the clock, and how far a demo is."""
+        writer = self.service.writer
+        return {
+            "healthy": writer.healthy,
+            "waiting": writer.waiting,
+            "started": self._started,
+            "clock": time.time(),
+            "demo": None if self.demo is None else self.demo.describe_progress(),
+        }
+
+    def _count_refusal(self, path: str, reason: str) -> None:
+        if path == exchanges.PATH:
+            self._refused[reason] += 1
+
+    @asynccontextmanager
+    async def run(self, _: Litestar) -> AsyncIterator[None]:
+        """Write refusals to the store once a second, however many there are; at the end write the rest, and stop."""
+        flushing = asyncio.create_task(self._flush_forever())
+        yield
+        flushing.cancel()
+        with suppress(asyncio.CancelledError):
+            await flushing
+        await self._flush()
+        await self.feed.stop()
+
+    async def close_streams(self) -> None:
+        """End the streams of all open pages, so that the server can stop."""
+        self.feed.close()
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Write the refusals that are not in the store yet; they wait while it is away."""
+        counts, self._refused = self._refused, Counter()
+        if not counts:
+            return
+        at = milliseconds()
+        try:
+            await self.service.run(lambda store, _: store.record_refusals(at, counts))
+        except Refused:
+            self._refused += counts

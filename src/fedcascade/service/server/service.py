@@ -1,0 +1,153 @@
+"""What the endpoints of one server process share: writer, limits, keys, nonces, metrics."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request
+from litestar.datastructures import State
+from litestar.exceptions import HTTPException
+
+from fedcascade.federation.policies import Policy
+from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server import operations
+from fedcascade.service.server.limits import Buckets
+from fedcascade.service.server.metrics import Metrics
+from fedcascade.service.server.verifier import Papers
+from fedcascade.service.server.writer import Job, SignedJob, Writer
+
+Result = TypeVar("Result")
+HttpRequest = Request[Any, Any, State]
+RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
+BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much one caller may ask for: requests per second, requests at once, bytes of a body."""
+
+    rate: float = 50.0
+    burst: float = 100.0
+    body_bytes: int | None = None
+
+
+class Service:
+    """The parts of a running server that endpoints share. Rooms above add their refusal listeners."""
+
+    def __init__(self, writer: Writer, policy: Policy, dimension: int, limits: Limits) -> None:
+        self.writer = writer
+        self.dimension = dimension
+        self.terms = wire.Terms(
+            protocol=wire.PROTOCOLS[-1],
+            policy=policy.name,
+            constants=describe_constants(policy),
+            dimension=dimension,
+            protocols=list(wire.PROTOCOLS),
+        )
+        numbers = dimension * (dimension + 3) // 2
+        self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * numbers
+        self.refusal_listeners: list[RefusalListener] = []
+        self.keys: dict[int, bytes] = {}
+        self._agent_buckets = Buckets(rate=limits.rate, burst=limits.burst)
+        self._address_buckets = Buckets(rate=limits.rate, burst=limits.burst)
+        self._nonces = auth.Nonces()
+        self.metrics = Metrics(
+            {
+                "clusters": ("Groups of agents.", lambda: self._read_state("clusters")),
+                "agents": ("Agents that have spoken.", lambda: len(self._read_state("numbers") or ())),
+                "log_position": ("Uploads and forgettings so far.", lambda: self._read_state("position")),
+                "rounds": ("Rounds that the server knows of.", lambda: self._read_state("rounds")),
+                "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
+            }
+        )
+
+    def _read_state(self, name: str) -> Any:
+        """Read an attribute of the server's state; 0 while there is no state."""
+        return getattr(self.writer.fold, name, 0)
+
+    async def run(self, job: Job[Result]) -> Result:
+        """Hand a job to the writer and wait until its effect is durable."""
+        return await self.writer.do(job)
+
+    async def identify_agent(self, headers: Mapping[str, str]) -> auth.Claim:
+        """Read which agent a request claims to come from, and load that agent's public key."""
+        claim = auth.claim(headers)
+        if claim.agent not in self.keys:
+            self.keys[claim.agent] = await self._load_key(claim.agent)
+        return claim
+
+    async def _load_key(self, agent: int) -> bytes:
+        identity = await self.run(operations.identity(agent))
+        if identity is None:
+            raise auth.unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
+        return identity.public_key
+
+    def build_papers(self, claim: auth.Claim, method: str, path: str, body: bytes, *, media: str | None) -> Papers:
+        """Collect what the verifier needs to check a signature; ``media`` is the media type of an upload."""
+        return Papers(self.keys[claim.agent], method, path, claim, body, media, self.dimension)
+
+    async def run_signed(self, papers: Papers, job: SignedJob[Result]) -> Result:
+        """Run a job if the request is signed by its agent, fresh and new; wait until its effect is durable."""
+        return await self.writer.do_signed(papers, self._admit, job)
+
+    def _admit(self, claim: auth.Claim) -> None:
+        """Refuse a stale, repeated or too frequent request. The writer's thread alone decides which of two was first."""
+        auth.fresh(claim, time.time())
+        self._nonces.use(claim.agent, claim.nonce)
+        self._agent_buckets.take(claim.agent, time.monotonic())
+
+    async def require_operator(self, request: HttpRequest) -> None:
+        """Refuse anyone but the operator."""
+        self.limit_address(request)
+        operator_hash = await self.run(operations.operator_hash())
+        if not auth.is_operator(request.headers.get("authorization", ""), operator_hash):
+            raise auth.unauthorised("operator", "this needs the operator's token: Authorization: Bearer ...")
+
+    async def require_agent_or_operator(self, request: HttpRequest, agent: int) -> None:
+        """Refuse anyone but the agent itself and the operator."""
+        if "authorization" in request.headers:
+            await self.require_operator(request)
+            return
+        claim = await self.identify_agent(request.headers)
+        papers = self.build_papers(claim, request.method, request.scope["path"], await request.body(), media=None)
+        await self.run_signed(papers, lambda *_: None)
+        if claim.agent != agent:
+            raise Refused(403, "not-yours", f"agent {claim.agent} may not speak for agent {agent}")
+        await self.run(operations.may_speak(agent))
+
+    def limit_address(self, request: HttpRequest) -> None:
+        """Count a request against the rate limit of its network address."""
+        self._address_buckets.take(request.client.host if request.client else "", time.monotonic())
+
+    def refuse(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
+        """Count a refusal, and return it as the caller sees it: status, headers, JSON with one word and one line."""
+        match error:
+            case Refused():
+                status, reason, detail = error.status, error.reason, error.detail
+            case HTTPException():
+                status, reason, detail = error.status_code, "request", str(error.detail)
+            case TimeoutError():
+                status, reason, detail = 503, "store-unavailable", "the store does not answer"
+            case _:
+                raise error
+        self.metrics.refused(reason)
+        for listener in self.refusal_listeners:
+            listener(path, reason)
+        headers = dict(getattr(error, "headers", None) or {})
+        if isinstance(error, Refused) and error.retry_after is not None:
+            headers["retry-after"] = str(max(1, round(error.retry_after)))
+        if status == 401:
+            headers["www-authenticate"] = 'Signature realm="fedcascade", Bearer realm="operator"'
+        return status, headers, msgspec.json.encode(wire.RefusalBody(reason=reason, detail=detail))
+
+
+def describe_constants(policy: Policy) -> dict[str, object]:
+    """The constants of a policy as JSON has them, and which kind of beta it decides with."""
+    plain: dict[str, object] = {
+        name: value if isinstance(value, int | float | str | bool) or value is None else str(value)
+        for name, value in policy.constants().items()
+    }
+    return plain | {"confidence": type(policy.confidence).__name__.lower()}

@@ -94,7 +94,7 @@ class Service:
         return await self.writer.do_signed(papers, self._admit, job)
 
     def _admit(self, claim: auth.Claim) -> None:
-        """Refuse a stale, repeated or too frequent request. The writer's thread alone decides which of two was first."""
+        """Refuse a stale, repeated or too frequent request. The writer's thread decides which of two was first."""
         auth.fresh(claim, time.time())
         self._nonces.use(claim.agent, claim.nonce)
         self._agent_buckets.take(claim.agent, time.monotonic())

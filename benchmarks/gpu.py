@@ -81,8 +81,8 @@ def poisoned() -> Iterator[None]:
 
     def and_poison(squad: Any) -> None:
         allocate(squad)
-        for name, poison in (("regret", np.nan), ("outcome", 255), ("lists", -7), ("device_outbox", np.nan)):
-            array = getattr(squad, name)
+        for name, poison in (("regret", np.nan), ("outcome", 255), ("lists", -7), ("outbox", np.nan)):
+            array = getattr(squad.arrays, name)
             if array.size:
                 array.copy_to_device(np.full(array.shape, poison, array.dtype))
 

@@ -17,7 +17,7 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.cuda import device
 from fedcascade.simulation.cuda import engine as cuda
-from fedcascade.simulation.cuda.items import draw_item, second_key
+from fedcascade.simulation.cuda.items import draw_item, make_tie_key
 from fedcascade.simulation.cuda.runs import Run, lucky
 from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.scenario import Scenario
@@ -82,7 +82,7 @@ def test_an_item_drawn_alone_has_the_bits_of_one_drawn_among_others(d, lifted):
 
 
 def test_ties_go_by_the_larger_word_and_then_by_the_lower_index():
-    keys = [second_key(np.uint32(tie), item) for tie, item in [(0, 1), (0, 0), (1, 9), (2**32 - 1, 3)]]
+    keys = [make_tie_key(np.uint32(tie), item) for tie, item in [(0, 1), (0, 0), (1, 9), (2**32 - 1, 3)]]
     assert keys == sorted(keys)
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.replies import Asker
 from fedcascade.learning.confidence import Oful
-from fedcascade.simulation.cuda import kernels
 from fedcascade.simulation.cuda import layout as device
 from fedcascade.simulation.cuda.device import check_arithmetic, check_device, uncontracted
+from fedcascade.simulation.cuda.kernels import make_kernel
 from fedcascade.simulation.cuda.runs import LONGEST_SEGMENT, NOBODY, Places, Run
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.scenario import Scenario
@@ -132,6 +132,7 @@ def _shape(case: Scenario) -> device.Shape:
         every_round=every_round,
         teams=teams,
         width=THREADS_ANEW if every_round else device.LANES,
+        layout=device.Layout.of(d),
     )
 
 
@@ -152,13 +153,13 @@ class _Squad:
         self.longest = ROUNDS_PER_LAUNCH if any(run.speaks for run in self.runs) else ROUNDS_OF_THE_SILENT
         self._allocate()
         with uncontracted():
-            self.kernel = kernels.kernel(shape)
+            self.kernel = make_kernel(shape).specialize(self.arrays)  # a launch need not look at types then
             self._launch(1)  # nothing is played, but everything is compiled now, and that is not timed
         self.stream.synchronize()
 
     def _allocate(self) -> None:
         runs, d, length = self.runs, self.shape.dimension, self.shape.length
-        layout = device.Layout(d)
+        layout = self.shape.layout
         self.users = users = max(run.case.environment.users for run in runs)
         slots = users * len(runs)
         longest = max(_longest(run.stage.recorder.stops) for run in runs)
@@ -175,18 +176,22 @@ class _Squad:
         self.firsts = np.zeros(len(runs), np.int64)
         self.order = np.zeros((len(runs), longest), np.int32)
         self.playing = np.empty(0, np.int64)
-        self.inbox, self.device_inbox = _both((slots, device.DOWNLOAD + layout.own))
-        self.outbox, self.device_outbox = _both((slots, device.OWN + layout.own_size))
+        self.inbox, device_inbox = _both((slots, device.DOWNLOAD + layout.own))
+        self.outbox, device_outbox = _both((slots, device.OWN + layout.own_size))
         self.inbox[:] = 0.0
-        self.rows = cuda.to_device(rows)
-        self.factors = cuda.device_array((slots, 2, d, d) if d > device.NEAR else (1, 2, 1, 1), np.float64)
-        self.seeds = cuda.to_device(np.array([run.case.environment.seed for run in runs], np.uint64))
-        self.params = cuda.to_device(np.array([run.params for run in runs]))
-        self.device_firsts = cuda.to_device(self.firsts)
-        self.device_order = cuda.to_device(self.order)
-        self.regret = cuda.device_array((len(runs), longest), np.float64)
-        self.outcome = cuda.device_array((len(runs), longest), np.uint8)
-        self.lists = cuda.device_array((len(runs), kept, length), np.int32)
+        self.arrays = device.DeviceArrays(
+            inbox=device_inbox,
+            rows=cuda.to_device(rows),
+            factors=cuda.device_array((slots, 2, d, d) if d > device.NEAR else (1, 2, 1, 1), np.float64),
+            seeds=cuda.to_device(np.array([run.case.environment.seed for run in runs], np.uint64)),
+            params=cuda.to_device(np.array([run.params for run in runs])),
+            order=cuda.to_device(self.order),
+            firsts=cuda.to_device(self.firsts),
+            regret=cuda.device_array((len(runs), longest), np.float64),
+            outcome=cuda.device_array((len(runs), longest), np.uint8),
+            lists=cuda.device_array((len(runs), kept, length), np.int32),
+            outbox=device_outbox,
+        )
 
     def start(self) -> None:
         """Begin every run's first segment."""
@@ -203,9 +208,9 @@ class _Squad:
         if segment is None:
             return False
         self.order[place, : segment.order.size] = segment.order
-        self.device_order[place].copy_to_device(self.order[place], self.stream)
+        self.arrays.order[place].copy_to_device(self.order[place], self.stream)
         self.firsts[place] = segment.first
-        self.device_firsts.copy_to_device(self.firsts, self.stream)
+        self.arrays.firsts.copy_to_device(self.firsts, self.stream)
         return True
 
     def launch(self) -> bool:
@@ -228,21 +233,9 @@ class _Squad:
 
     def _launch(self, blocks: int) -> None:
         stream = self.stream
-        self.device_inbox.copy_to_device(self.inbox, stream)
-        self.kernel[blocks, self.shape.teams * self.shape.width, stream](
-            self.device_inbox,
-            self.rows,
-            self.factors,
-            self.seeds,
-            self.params,
-            self.device_order,
-            self.device_firsts,
-            self.regret,
-            self.outcome,
-            self.lists,
-            self.device_outbox,
-        )
-        self.device_outbox.copy_to_host(self.outbox, stream)
+        self.arrays.inbox.copy_to_device(self.inbox, stream)
+        self.kernel[blocks, self.shape.threads, stream](self.arrays)
+        self.arrays.outbox.copy_to_host(self.outbox, stream)
         self.landed.record(stream)
 
     def has_landed(self) -> bool:
@@ -276,8 +269,8 @@ class _Squad:
         """Fetch what came out of a run's segment."""
         run = self.runs[place]
         size = run.segment.order.size
-        regret, outcome = self.regret[place].copy_to_host(), self.outcome[place].copy_to_host()
-        lists = self.lists[place].copy_to_host()[:size] if run.case.keep_lists else _NO_LISTS
+        regret, outcome = self.arrays.regret[place].copy_to_host(), self.arrays.outcome[place].copy_to_host()
+        lists = self.arrays.lists[place].copy_to_host()[:size] if run.case.keep_lists else _NO_LISTS
         run.end(regret[:size], outcome[:size], lists)
         count(size)
 

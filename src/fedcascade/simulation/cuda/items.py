@@ -5,20 +5,23 @@ shape (dimension, 1), as ``lists.weight`` reads them.
 """
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda
 from numpy.typing import NDArray
 
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import fma, jit
+from fedcascade.simulation.cuda.layout import AgentMemory, Round
 
 Column = NDArray[np.float32]
 _BELOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _ZERO = np.float32(0.0)
-WRITTEN_OUT = 32  # dimensions; more take minutes to compile
+_TINY = streams._TINY
+UNROLLED = 32  # dimensions; more take minutes to compile
 
 
 @jit
@@ -52,72 +55,120 @@ def _put(column: Column, k: int, free: int, value: np.float32, square: np.float3
 
 
 @jit
-def second_key(tie: np.uint32, item: int) -> np.uint64:
-    """What orders items of equal scores: the larger tie-break first, then the lower index."""
+def make_tie_key(tie: np.uint32, item: int) -> np.uint64:
+    """Return what orders items of equal scores: the larger tie-break first, then the lower index."""
     return np.uint64((np.uint64(tie) << _32) | (_BELOW - np.uint64(item)))
 
 
-def score_item(d: int, lifted: bool) -> Any:
-    """A device function that draws an item and filters it: score and true weight in single precision, not clipped.
+def make_score_item(d: int, lifted: bool) -> Any:
+    """Build the device function that draws an item and scores it in single precision, not clipped.
 
-    It also gives the squared width. ``root`` is the lower triangle of the inverse root, row by row.
+    It returns the score, the true weight and the squared width. Its last argument is room for d features.
     """
-    return _written_out(d, lifted) if d <= WRITTEN_OUT else _in_loops(d, lifted)
+    return _make_unrolled_score(d, lifted) if d <= UNROLLED else _make_looping_score(d, lifted)
 
 
-def _in_loops(d: int, lifted: bool) -> Any:
+def _make_looping_score(d: int, lifted: bool) -> Any:
     @cuda.jit(device=True)
-    def score(seed: Any, round_: int, item: int, theta: Any, truth: Any, root: Any, beta: Any) -> Any:
-        x = cuda.local.array((d, 1), float32)
-        draw_item(seed, round_, item, lifted, x)
+    def score(round_: Round, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:
+        theta, truth, root = agent.theta32, agent.truth32, agent.root32
+        draw_item(round_.seed, round_.t, item, lifted, x)
         mean, true_mean, total, at = _ZERO, _ZERO, _ZERO, 0
         for k in range(d):
-            mean, true_mean = cuda.fma(theta[k], x[k, 0], mean), cuda.fma(truth[k], x[k, 0], true_mean)
+            mean, true_mean = fma(theta[k], x[k, 0], mean), fma(truth[k], x[k, 0], true_mean)
         for j in range(d):
             part = _ZERO
             for k in range(j + 1):
-                part = cuda.fma(root[at], x[k, 0], part)
+                part = fma(root[at], x[k, 0], part)
                 at += 1
-            total = cuda.fma(part, part, total)
+            total = fma(part, part, total)
         return mean + beta * math.sqrt(total), true_mean, total
 
     return score
 
 
-def _written_out(d: int, lifted: bool) -> Any:
-    """The same without loops, one line for each step, because only then do the features stay in registers."""
+def _make_unrolled_score(d: int, lifted: bool) -> Any:
+    """Build the score from functions of one step each: features stay in registers only if no loop indexes them."""
     free = d - lifted
-    lines = ["def score(seed, round_, item, theta, truth, root, beta):", "square = zero"]
-    # Always 0, but the compiler cannot know: else it would load the root once for all items, into more registers
-    # than there are.
-    lines.append("o = u(item) >> u(30) << u(2)")
-    for first in range(0, free, 4):
-        lines.append(f"a, b, c, e = philox(seed, ITEMS, round_, item, {first // 4})")
-        lines.append(f"x{first}, x{first + 1} = normal_pair(a, b)")
-        lines.append(f"x{first + 2}, x{first + 3} = normal_pair(c, e)")
-    lines += [f"square = fma(x{k}, x{k}, square)" for k in range(free)]
-    lines.append("scale = length / sqrt(square if square > tiny else tiny)")
-    lines += [f"x{k} = x{k} * scale" for k in range(free)]
-    lines += [f"x{k} = root_half" for k in range(free, d)]
-    lines.append("mean, true_mean, total = theta[o] * x0, truth[o] * x0, zero")
-    for k in range(1, d):
-        lines.append(f"mean, true_mean = fma(theta[o + u({k})], x{k}, mean), fma(truth[o + u({k})], x{k}, true_mean)")
-    for j in range(d):
-        lines.append(f"part = root[o + u({j * (j + 1) // 2})] * x0")
-        lines += [f"part = fma(root[o + u({j * (j + 1) // 2 + k})], x{k}, part)" for k in range(1, j + 1)]
-        lines.append("total = fma(part, part, total)")
-    lines.append("return mean + beta * sqrt(total), true_mean, total")
-    names: dict[str, Any] = {
-        "philox": streams.philox,
-        "normal_pair": streams.normal_pair,
-        "ITEMS": streams.ITEMS,
-        "fma": fma,
-        "u": np.uint64,
-        "sqrt": math.sqrt,
-        "zero": streams._ZERO,
-        "tiny": streams._TINY,
-        "root_half": streams._ROOT_HALF,
-        "length": streams._ROOT_HALF if lifted else streams._ONE,
-    }
-    exec("\n    ".join(lines), names)
-    return cuda.jit(device=True)(names["score"])
+    draw_normals, add_squares = _make_draw_normals((free + 3) // 4), _make_add_squares(free)
+    scale, dot, add_widths = _make_scale(free), _make_dot(d), _make_add_widths(d)
+    length = streams._ROOT_HALF if lifted else streams._ONE
+    lifting = (streams._ROOT_HALF,) * (d - free)
+
+    @cuda.jit(device=True)
+    def score(round_: Round, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:  # noqa: ARG001
+        # Always 0, but the compiler cannot know: else it would load the root once for all items, into more registers
+        # than there are.
+        zero = np.uint64(item) >> np.uint64(30) << np.uint64(2)
+        normals = draw_normals(round_.seed, round_.t, item)
+        features = scale(normals, length / math.sqrt(max(add_squares(normals), _TINY))) + lifting
+        total = add_widths(agent.root32, zero, features)
+        mean, true_mean = dot(agent.theta32, zero, features), dot(agent.truth32, zero, features)
+        return mean + beta * math.sqrt(total), true_mean, total
+
+    return score
+
+
+@cache
+def _make_draw_normals(groups: int) -> Any:
+    """Build the function that draws four normals for each of some groups."""
+    last = groups - 1
+
+    @cuda.jit(device=True)
+    def draw_group(seed: Any, round_: int, item: int) -> Any:
+        a, b, c, e = streams.philox(seed, streams.ITEMS, round_, item, last)
+        return streams.normal_pair(a, b) + streams.normal_pair(c, e)
+
+    if groups == 1:
+        return draw_group
+    draw_earlier = _make_draw_normals(last)
+
+    @cuda.jit(device=True)
+    def draw_normals(seed: Any, round_: int, item: int) -> Any:
+        return draw_earlier(seed, round_, item) + draw_group(seed, round_, item)
+
+    return draw_normals
+
+
+@cache
+def _make_add_squares(terms: int) -> Any:
+    """Build the function that sums the squares of the first numbers of a tuple, first to last."""
+    if terms == 0:
+        return cuda.jit(device=True)(lambda x: _ZERO)  # noqa: ARG005
+    add_earlier, last = _make_add_squares(terms - 1), terms - 1
+    return cuda.jit(device=True)(lambda x: fma(x[last], x[last], add_earlier(x)))
+
+
+@cache
+def _make_scale(terms: int) -> Any:
+    """Build the function that multiplies the first numbers of a tuple by a factor."""
+    if terms == 1:
+        return cuda.jit(device=True)(lambda x, factor: (x[0] * factor,))
+    scale_earlier, last = _make_scale(terms - 1), terms - 1
+    return cuda.jit(device=True)(lambda x, factor: scale_earlier(x, factor) + (x[last] * factor,))  # noqa: RUF005
+
+
+@cache
+def _make_dot(terms: int) -> Any:
+    """Build the function that sums the products of an array, from ``at`` on, with the first numbers of a tuple."""
+    if terms == 1:
+        return cuda.jit(device=True)(lambda factors, at, x: factors[at] * x[0])
+    dot_earlier, last = _make_dot(terms - 1), terms - 1
+    return cuda.jit(device=True)(
+        lambda factors, at, x: fma(factors[at + np.uint64(last)], x[last], dot_earlier(factors, at, x))
+    )
+
+
+@cache
+def _make_add_widths(rows: int) -> Any:
+    """Build the function that sums the squares of the first rows of the root times x: the squared width."""
+    if rows == 0:
+        return cuda.jit(device=True)(lambda root, at, x: _ZERO)  # noqa: ARG005
+    add_earlier, dot, begin = _make_add_widths(rows - 1), _make_dot(rows), rows * (rows - 1) // 2
+
+    @cuda.jit(device=True)
+    def add_widths(root: Any, at: Any, x: Any) -> Any:
+        part = dot(root, at + np.uint64(begin), x)
+        return fma(part, part, add_earlier(root, at, x))
+
+    return add_widths

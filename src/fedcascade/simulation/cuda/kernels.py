@@ -5,7 +5,8 @@ and several teams play the agent's next rounds side by side; where every round c
 are one team. What was played is then added up in the order of rounds, so every number that decides something
 has the bits that it has on the processor.
 
-Nothing is written with warp-wide operations, so that numba's simulator of CUDA can run it too.
+Nothing is written with warp-wide operations, so that numba's simulator of CUDA can run it too. The simulator tells
+shared arrays apart by their lines, and lends ``cuda`` to this module for a whole launch, so they are allocated here.
 """
 
 import math
@@ -16,15 +17,12 @@ from numba import cuda, float32, float64, int32, uint64
 
 from fedcascade.numerics import streams
 from fedcascade.simulation.cuda.device import jit
-from fedcascade.simulation.cuda.items import draw_item
-from fedcascade.simulation.cuda.items import score_item as make_score_item
+from fedcascade.simulation.cuda.items import draw_item, make_score_item
 from fedcascade.simulation.cuda.layout import (
     BEGIN,
     BOUND,
-    BUFFER,
     CLICKS,
     CURSOR,
-    DOUBT,
     DOWNLOAD,
     END,
     EXAMINED,
@@ -41,265 +39,224 @@ from fedcascade.simulation.cuda.layout import (
     SLACK,
     SLOT,
     TAUGHT,
-    Layout,
+    AgentMemory,
+    DeviceArrays,
+    Progress,
+    Ranking,
+    Round,
+    Rules,
+    SelectionMemory,
     Shape,
+    Task,
+    TeamMemory,
+    Thread,
 )  # fmt: skip
-from fedcascade.simulation.cuda.selection import selection
+from fedcascade.simulation.cuda.selection import select
+from fedcascade.simulation.cuda.updates import bound_score_error, learn
 from fedcascade.simulation.exact.ranking import weight
 from fedcascade.simulation.exact.screening import may_be_off
 
 
 @cache
-def kernel(shape: Shape) -> Any:
-    """The kernel for one shape of problem."""
-    d, fewest, items, length, lifted, every_round, teams, width = shape
-    layout = Layout(d)
-    size, triangle, threads = d * d, d * (d + 1) // 2, teams * width
-    at_root, at_gram, at_moment, at_numbers = layout.root, layout.gram, layout.moment, layout.numbers
-    at_own, at_truth, own_size = layout.own, layout.truth, layout.own_size
-    at_moment_buffer, at_buffer = at_own + BUFFER, at_own + BUFFER + d
+def make_kernel(shape: Shape) -> Any:
+    """Build the kernel for one shape of problem; its argument is a ``DeviceArrays``."""
+    d, width = shape.dimension, shape.width
+    allocate_agent, allocate_teams = make_allocate_agent(shape), make_allocate_teams(shape)
+    allocate_selection, play = make_allocate_selection(shape.teams), make_play(shape)
+
+    @jit(registers=REGISTERS // shape.threads)
+    def advance(arrays: DeviceArrays) -> None:
+        x = cuda.local.array((d, 1), float32)
+        block, number = cuda.blockIdx.x, cuda.threadIdx.x
+        thread = Thread(number, number // width, number % width)
+        agent, played, selection = allocate_agent(arrays, block), allocate_teams(), allocate_selection()
+        run, end = int(arrays.inbox[block, RUN]), int(arrays.inbox[block, END])
+        task = Task(run, arrays.seeds[run], arrays.firsts[run], end)
+        load_agent(shape, thread, arrays, block, agent)
+        rules = read_rules(shape, arrays, run, agent.row)
+        own, margin = shape.layout.own, bound_score_error(shape, thread, agent, rules.beta)
+        progress = Progress(
+            int(arrays.inbox[block, BEGIN]), False, margin, agent.row[own + TAUGHT], agent.row[own + EXAMINED],
+            agent.row[own + CLICKS], agent.row[own + ROUNDS],
+        )  # fmt: skip
+        while progress.cursor < end and not progress.fired:
+            play(thread, arrays, task, rules, agent, played, selection, progress, x)
+            cuda.syncthreads()
+            progress = learn(shape, thread, rules, agent, played, progress, end)
+            cuda.syncthreads()
+        store_progress(shape, thread, arrays, block, agent.row, progress)
+
+    return advance
+
+
+def make_allocate_agent(shape: Shape) -> Any:
+    """Build the device function that takes the shared memory of a block's agent."""
+    d, triangle = shape.dimension, shape.dimension * (shape.dimension + 1) // 2
     near = d if d <= NEAR else 1
-    near_if_anew = near if every_round else 1
-    score_item, select = make_score_item(d, lifted), selection(shape)
-    off_truth = 2.0 * may_be_off(d, 1.0)  # the users' thetas are no longer than 1
+    near_root = near if shape.every_round else 1
 
     @cuda.jit(device=True)
-    def margin_of(theta32: Any, root32: Any, sums: Any, tid: int, beta: float) -> float:
-        """How far a score in single precision may be off, as ``lists.load`` has it."""
-        for k in range(tid, d, threads):
-            total = 0.0
-            for c in range(k * (k + 1) // 2, (k + 1) * (k + 2) // 2):
-                total += float64(root32[c]) * float64(root32[c])
-            sums[k] = total
-        cuda.syncthreads()
-        square, frobenius = 0.0, 0.0
-        for k in range(d):
-            square += float64(theta32[k]) * float64(theta32[k])
-            frobenius += sums[k]
-        cuda.syncthreads()
-        return float64(may_be_off(d, math.sqrt(square) + beta * math.sqrt(frobenius)))
-
-    @cuda.jit(device=True)
-    def factorise(row: Any, lambda_: float, upper: Any, root: Any, logs: Any, tid: int, with_root: bool) -> float:
-        """``linear.cholesky`` of download and buffer, ``invert_root`` if asked for; returns about ln det."""
-        for e in range(tid, size, threads):
-            value = row[at_gram + e] + row[at_buffer + e]
-            if e // d == e % d:
-                value += lambda_
-            upper[e // d, e % d] = value
-            if with_root:
-                root[e // d, e % d] = 1.0 if e // d == e % d else 0.0
-        cuda.syncthreads()
-        for k in range(d):
-            pivot = math.sqrt(upper[k, k])
-            cuda.syncthreads()
-            for j in range(k + tid, d, threads):
-                upper[k, j] /= pivot
-            cuda.syncthreads()
-            if with_root:
-                for c in range(tid, k + 1, threads):
-                    root[k, c] /= upper[k, k]
-                cuda.syncthreads()
-            for e in range((k + 1) * d + tid, size, threads):
-                i, j = e // d, e % d
-                factor = upper[k, i]
-                if j >= i:
-                    upper[i, j] -= factor * upper[k, j]
-                if with_root and j <= k:
-                    root[i, j] -= factor * root[k, j]
-            cuda.syncthreads()
-        for k in range(tid, d, threads):
-            logs[k] = math.log(upper[k, k])
-        cuda.syncthreads()
-        total = 0.0
-        for k in range(d):
-            total += logs[k]
-        return 2.0 * total
-
-    @cuda.jit(device=True)
-    def decide(row: Any, root: Any, sums: Any, theta: Any, theta32: Any, root32: Any, tid: int) -> None:
-        """``linear.solve`` of download and buffer; the decision goes into the row and into shared memory."""
-        cuda.syncthreads()
-        for k in range(tid, d, threads):
-            theta[k] = row[at_moment + k] + row[at_moment_buffer + k]
-        cuda.syncthreads()
-        for j in range(tid, d, threads):
-            value = 0.0
-            for k in range(j + 1):
-                value += root[j, k] * theta[k]
-            sums[j] = value
-        for e in range(tid, size, threads):
-            row[at_root + e] = root[e // d, e % d]
-            if e % d <= e // d:
-                root32[e // d * (e // d + 1) // 2 + e % d] = float32(root[e // d, e % d])
-        cuda.syncthreads()
-        for k in range(tid, d, threads):
-            value = 0.0
-            for j in range(k, d):
-                value += root[j, k] * sums[j]
-            row[k] = value
-            theta[k] = value
-            theta32[k] = float32(value)
-        cuda.syncthreads()
-
-    @jit(registers=REGISTERS // threads)
-    def advance(
-        inbox: Any,
-        rows: Any,
-        factors: Any,
-        seeds: Any,
-        params: Any,
-        order: Any,
-        firsts: Any,
-        regret: Any,
-        outcome: Any,
-        lists: Any,
-        outbox: Any,
-    ) -> None:
+    def allocate_agent(arrays: DeviceArrays, block: int) -> AgentMemory:
         theta = cuda.shared.array(d, float64)
         truth = cuda.shared.array(d, float64)
         sums = cuda.shared.array(d, float64)
         theta32 = cuda.shared.array(d, float32)
         truth32 = cuda.shared.array(d, float32)
         root32 = cuda.shared.array(triangle, float32)
+        upper = cuda.shared.array((near, near), float64)
+        root = cuda.shared.array((near_root, near_root), float64)
+        if d > NEAR:
+            upper, root = arrays.factors[block, 0], arrays.factors[block, 1]
+        row = arrays.rows[int(arrays.inbox[block, SLOT])]
+        return AgentMemory(row, theta, truth, sums, theta32, truth32, root32, upper, root)
+
+    return allocate_agent
+
+
+def make_allocate_teams(shape: Shape) -> Any:
+    """Build the device function that takes the shared memory of the rounds that a block's teams play."""
+    d, teams, items, length = shape.dimension, shape.teams, shape.most_items, shape.length
+
+    @cuda.jit(device=True)
+    def allocate_teams() -> TeamMemory:
         score = cuda.shared.array((teams, items), float32)
         true_score = cuda.shared.array((teams, items), float32)
-        floors = cuda.shared.array(teams, float32)
-        found = cuda.shared.array(teams, int32)
-        candidates = cuda.shared.array((teams, LANES), int32)
-        key = cuda.shared.array((teams, LANES), float64)
-        second = cuda.shared.array((teams, LANES), uint64)
         chosen = cuda.shared.array((teams, length), int32)
         best = cuda.shared.array((teams, length), int32)
         values = cuda.shared.array((teams, length), float64)
         attraction = cuda.shared.array((teams, length), float64)
         widths = cuda.shared.array((teams, length), float32)
-        lucky = cuda.shared.array((teams, length), int32)
+        attracted = cuda.shared.array((teams, length), int32)
         listed = cuda.shared.array((teams, length, d), float32)
         taught = cuda.shared.array(teams, float64)
         examined = cuda.shared.array(teams, int32)
         clicks = cuda.shared.array(teams, int32)
-        near_upper = cuda.shared.array((near, near), float64)
-        near_root = cuda.shared.array((near_if_anew, near_if_anew), float64)
-        x = cuda.local.array((d, 1), float32)
+        return TeamMemory(
+            score, true_score, chosen, best, values, attraction, widths, attracted, listed, taught, examined, clicks
+        )
 
-        block, tid = cuda.blockIdx.x, cuda.threadIdx.x
-        team, lane = tid // width, tid % width
-        slot, run = int(inbox[block, SLOT]), int(inbox[block, RUN])
-        cursor, end = int(inbox[block, BEGIN]), int(inbox[block, END])
-        row = rows[slot]
-        seed = seeds[run]
-        first = firsts[run]
-        level, bound = params[run, LEVEL], params[run, BOUND]
-        slack, lambda_ = params[run, SLACK], params[run, LAMBDA]
-        upper = near_upper if d <= NEAR else factors[block, 0]
-        root = near_root if d <= NEAR else factors[block, 1]
-        if inbox[block, FRESH] != 0.0:
-            for e in range(tid, at_own, threads):
-                row[e] = inbox[block, DOWNLOAD + e]
-            for e in range(tid, own_size, threads):
-                row[at_own + e] = 0.0
-            cuda.syncthreads()
-        for k in range(tid, d, threads):
-            theta[k], truth[k] = row[k], row[at_truth + k]
-            theta32[k], truth32[k] = float32(row[k]), float32(row[at_truth + k])
-        for e in range(tid, size, threads):
-            if e % d <= e // d:
-                root32[e // d * (e // d + 1) // 2 + e % d] = float32(row[at_root + e])
+    return allocate_teams
+
+
+def make_allocate_selection(teams: int) -> Any:
+    """Build the device function that takes the shared memory in which lanes choose lists."""
+
+    @cuda.jit(device=True)
+    def allocate_selection() -> SelectionMemory:
+        floors = cuda.shared.array(teams, float32)
+        counts = cuda.shared.array(teams, int32)
+        candidates = cuda.shared.array((teams, LANES), int32)
+        values = cuda.shared.array((teams, LANES), float64)
+        ties = cuda.shared.array((teams, LANES), uint64)
+        return SelectionMemory(floors, counts, candidates, values, ties)
+
+    return allocate_selection
+
+
+@cuda.jit(device=True)
+def load_agent(shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, agent: AgentMemory) -> None:
+    """Put a new download into the agent's row, and what the agent decides with into shared memory."""
+    d, layout, row, threads = shape.dimension, shape.layout, agent.row, shape.teams * shape.width
+    if arrays.inbox[block, FRESH] != 0.0:
+        for e in range(thread.number, layout.own, threads):
+            row[e] = arrays.inbox[block, DOWNLOAD + e]
+        for e in range(thread.number, layout.truth - layout.own, threads):
+            row[layout.own + e] = 0.0
         cuda.syncthreads()
-        log_det, beta = row[at_numbers], row[at_numbers + 1]
-        beta32 = float32(beta)
-        total_taught, total_examined = row[at_own + TAUGHT], row[at_own + EXAMINED]
-        total_clicks, total_rounds = row[at_own + CLICKS], row[at_own + ROUNDS]
-        margin = margin_of(theta32, root32, sums, tid, beta)
-        fired = False
-        while cursor < end and not fired:
-            # A team's round: draw, score, choose, click.
-            t, shelf = int(first), 0
-            if cursor + team < end:
-                t = int(first + order[run, cursor + team])
-                shelf = streams.shelf(seed, t, fewest, items)
-            for i in range(lane, shelf, width):
-                score[team, i], true_score[team, i], _ = score_item(seed, t, i, theta32, truth32, root32, beta32)
-            cuda.syncthreads()
-            select(False, seed, t, shelf, team, lane, score, margin, row, theta, beta, x,
-                   floors, found, candidates, key, second, chosen, values)  # fmt: skip
-            select(True, seed, t, shelf, team, lane, true_score, off_truth / 2.0, row, truth, beta, x,
-                   floors, found, candidates, key, second, best, values)  # fmt: skip
-            shown = min(length, shelf)
-            for position in range(lane, shown, width):
-                item = chosen[team, position]
-                draw_item(seed, t, item, lifted, x)
-                for k in range(d):
-                    listed[team, position, k] = x[k, 0]
-                attraction[team, position] = weight(truth, x, 0)
-                _, _, widths[team, position] = score_item(seed, t, item, theta32, truth32, root32, beta32)
-                lucky[team, position] = streams.uniform(seed, streams.CLICK, t, item) < attraction[team, position]
-            cuda.syncthreads()
-            if lane == 0 and shelf > 0:
-                click, missed, best_missed = -1, 1.0, 1.0
-                for position in range(shown):
-                    missed *= 1.0 - attraction[team, position]
-                    best_missed *= 1.0 - values[team, position]
-                    if click < 0 and lucky[team, position] != 0:
-                        click = position
-                seen = shown if click < 0 else click + 1
-                learned = 0.0
-                for position in range(seen):
-                    at_most = math.sqrt(float64(widths[team, position])) + slack
-                    learned += at_most * at_most
-                taught[team], examined[team], clicks[team] = learned, seen, click
-                place = order[run, cursor + team]
-                regret[run, place] = (1.0 - best_missed) - (1.0 - missed)
-                outcome[run, place] = 2 * seen + (1 if click >= 0 else 0)
-                if lists.shape[1] > 0:
-                    for position in range(length):
-                        lists[run, place, position] = chosen[team, position] if position < shown else -1
-            cuda.syncthreads()
+    for k in range(thread.number, d, threads):
+        agent.theta[k], agent.truth[k] = row[k], row[layout.truth + k]
+        agent.theta32[k], agent.truth32[k] = float32(row[k]), float32(row[layout.truth + k])
+    for e in range(thread.number, d * d, threads):
+        if e % d <= e // d:
+            agent.root32[e // d * (e // d + 1) // 2 + e % d] = float32(row[layout.root + e])
+    cuda.syncthreads()
 
-            # All threads: add up in the order of rounds, until the determinant may have grown enough.
-            played, done = min(teams, end - cursor), 0
-            while done < played and not fired:
-                begin, look = done, False
-                while done < played and not look:
-                    total_taught += taught[done]
-                    total_examined += examined[done]
-                    total_clicks += 1.0 if clicks[done] >= 0 else 0.0
-                    total_rounds += 1.0
-                    done += 1
-                    look = every_round or total_taught >= bound
-                for e in range(tid, size, threads):
-                    i, j = e // d, e % d
-                    value = row[at_buffer + e]
-                    for one in range(begin, done):
-                        for position in range(examined[one]):
-                            value += float64(listed[one, position, i]) * float64(listed[one, position, j])
-                    row[at_buffer + e] = value
-                for i in range(tid, d, threads):
-                    value = row[at_moment_buffer + i]
-                    for one in range(begin, done):
-                        if clicks[one] >= 0:
-                            value += float64(listed[one, clicks[one], i])
-                    row[at_moment_buffer + i] = value
-                if look:
-                    cuda.syncthreads()
-                    grown = factorise(row, lambda_, upper, root, sums, tid, every_round) - log_det
-                    missing = level - grown
-                    if level < math.inf:
-                        total_taught = bound - (1.0 - 1e-9) * missing
-                    fired = missing < DOUBT
-                    if every_round:
-                        decide(row, root, sums, theta, theta32, root32, tid)
-                        margin = margin_of(theta32, root32, sums, tid, beta)
-            cursor += done
-            cuda.syncthreads()
-        if tid == 0:
-            row[at_own + TAUGHT], row[at_own + EXAMINED] = total_taught, total_examined
-            row[at_own + CLICKS], row[at_own + ROUNDS] = total_clicks, total_rounds
-            outbox[block, FIRED] = 1.0 if fired else 0.0
-            outbox[block, CURSOR] = float64(cursor)
+
+@cuda.jit(device=True)
+def read_rules(shape: Shape, arrays: DeviceArrays, run: int, row: Any) -> Rules:
+    """Return the constants of a run's policy, with ln det and beta of the agent's download."""
+    params, numbers = arrays.params, shape.layout.numbers
+    return Rules(
+        params[run, LEVEL], params[run, BOUND], params[run, SLACK], params[run, LAMBDA], row[numbers], row[numbers + 1]
+    )
+
+
+def make_play(shape: Shape) -> Any:
+    """Build the device function in which each team plays a round."""
+    d, length, lifted, width = shape.dimension, shape.length, shape.lifted, shape.width
+    score_item, true_margin = make_score_item(d, lifted), may_be_off(d, 1.0)  # users' thetas are no longer than 1
+
+    @cuda.jit(device=True)
+    def play(
+        thread: Thread, arrays: DeviceArrays, task: Task, rules: Rules, agent: AgentMemory, played: TeamMemory,
+        selection: SelectionMemory, progress: Progress, x: Any,
+    ) -> None:  # fmt: skip
+        team, lane, place = thread.team, thread.lane, progress.cursor + thread.team
+        seed, t, items, beta = task.seed, int(task.first), 0, float32(rules.beta)
+        if place < task.end:
+            t = int(task.first + arrays.order[task.run, place])
+            items = streams.shelf(seed, t, shape.fewest_items, shape.most_items)
+        round_ = Round(seed, t, items)
+        for item in range(lane, items, width):
+            score, true_score, _ = score_item(round_, item, agent, beta, x)
+            played.score[team, item], played.true_score[team, item] = score, true_score
         cuda.syncthreads()
-        for e in range(tid, own_size, threads):
-            outbox[block, OWN + e] = row[at_own + e]
+        by_score = Ranking(False, played.score, progress.margin, agent.theta, agent.row, rules.beta)
+        select(shape, thread, round_, by_score, selection, x, played.chosen, played.values)
+        by_weight = Ranking(True, played.true_score, true_margin, agent.truth, agent.row, rules.beta)
+        select(shape, thread, round_, by_weight, selection, x, played.best, played.values)
+        for position in range(lane, min(length, items), width):
+            item = played.chosen[team, position]
+            draw_item(seed, t, item, lifted, x)
+            for k in range(d):
+                played.listed[team, position, k] = x[k, 0]
+            attraction = weight(agent.truth, x, 0)
+            played.attraction[team, position] = attraction
+            played.attracted[team, position] = streams.uniform(seed, streams.CLICK, t, item) < attraction
+            _, _, played.widths[team, position] = score_item(round_, item, agent, beta, x)
+        cuda.syncthreads()
+        if lane == 0 and items > 0:
+            finish_round(shape, arrays, task, rules, played, team, place, min(length, items))
 
-    return advance
+    return play
+
+
+@cuda.jit(device=True)
+def finish_round(
+    shape: Shape, arrays: DeviceArrays, task: Task, rules: Rules, played: TeamMemory, team: int, place: int, shown: int
+) -> None:
+    """Find the click of a team's round, and note regret, outcome and list."""
+    click, missed, best_missed = -1, 1.0, 1.0
+    for position in range(shown):
+        missed *= 1.0 - played.attraction[team, position]
+        best_missed *= 1.0 - played.values[team, position]
+        if click < 0 and played.attracted[team, position] != 0:
+            click = position
+    seen = shown if click < 0 else click + 1
+    taught = 0.0
+    for position in range(seen):
+        width = math.sqrt(float64(played.widths[team, position])) + rules.slack
+        taught += width * width
+    played.taught[team], played.examined[team], played.clicks[team] = taught, seen, click
+    run, column = task.run, arrays.order[task.run, place]
+    arrays.regret[run, column] = (1.0 - best_missed) - (1.0 - missed)
+    arrays.outcome[run, column] = 2 * seen + (1 if click >= 0 else 0)
+    if arrays.lists.shape[1] > 0:
+        for position in range(shape.length):
+            arrays.lists[run, column, position] = played.chosen[team, position] if position < shown else -1
+
+
+@cuda.jit(device=True)
+def store_progress(
+    shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, row: Any, progress: Progress
+) -> None:
+    """Write how far the agent came into its row, and hand it and its own part to the host."""
+    own = shape.layout.own
+    if thread.number == 0:
+        row[own + TAUGHT], row[own + EXAMINED] = progress.taught, progress.examined
+        row[own + CLICKS], row[own + ROUNDS] = progress.clicks, progress.rounds
+        arrays.outbox[block, FIRED] = 1.0 if progress.fired else 0.0
+        arrays.outbox[block, CURSOR] = float64(progress.cursor)
+    cuda.syncthreads()
+    for e in range(thread.number, shape.layout.truth - own, shape.teams * shape.width):
+        arrays.outbox[block, OWN + e] = row[own + e]

@@ -203,7 +203,7 @@ class Run:
         """Write what an agent decides with into ``row``, in the order of ``cuda_layout.Layout``."""
         fleet = self.desk.fleet
         d = fleet.moment.shape[1]
-        layout = device.Layout(d)
+        layout = device.Layout.of(d)
         row[:d] = fleet.theta[agent]
         row[layout.root : layout.gram] = fleet.root[agent].reshape(-1)
         row[layout.gram : layout.moment] = fleet.gram[agent].reshape(-1)

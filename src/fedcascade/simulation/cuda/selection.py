@@ -1,4 +1,8 @@
-"""How a team of lanes chooses a list on the device: single precision says what cannot be in it, as in ``lists``."""
+"""How a team of lanes chooses a list on the device: single precision rules items out, exact values rank the others.
+
+Numba's simulator takes ``cuda`` away from this module as soon as one thread leaves a function that was called from
+another module. So no function here uses ``cuda`` after its last barrier.
+"""
 
 import math
 from typing import Any
@@ -7,201 +11,173 @@ import numpy as np
 from numba import cuda, float32, float64, int32, uint64
 
 from fedcascade.numerics import streams
-from fedcascade.simulation.cuda.items import draw_item, second_key
-from fedcascade.simulation.cuda.layout import LANES, Layout, Shape
+from fedcascade.simulation.cuda.items import draw_item, make_tie_key
+from fedcascade.simulation.cuda.layout import LANES, Ranking, Round, SelectionMemory, Shape, Thread
 from fedcascade.simulation.exact.ranking import weight
 
 _INFINITE32, _LAST = np.float32(np.inf), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-def selection(shape: Shape) -> Any:
-    """The device function that chooses, for one shape of problem."""
-    d, items, length, lifted = shape.dimension, shape.most_items, shape.length, shape.lifted
-    at_root = Layout(d).root
+@cuda.jit(device=True)
+def comes_before(value: Any, tie: Any, other_value: Any, other_tie: Any) -> Any:
+    """Return whether an entry precedes another one: the larger value does, among equal values the larger tie-break."""
+    return value > other_value or (value == other_value and tie > other_tie)
 
-    @cuda.jit(device=True)
-    def exact_score(row: Any, theta: Any, beta: float, x: Any) -> float:
-        """U(i) of one item, in the order of ``linear.compute_ucb_scores``."""
-        mean, total = 0.0, 0.0
-        for k in range(d):
-            mean += theta[k] * float64(x[k, 0])
-        for j in range(d):
-            part = 0.0
-            for k in range(j + 1):
-                part += row[at_root + j * d + k] * float64(x[k, 0])
-            total += part * part
-        return min(mean + beta * math.sqrt(total), 1.0)
 
-    @cuda.jit(device=True)
-    def value_of(
-        best_list: bool,
-        seed: Any,
-        t: int,
-        item: int,
-        team: int,
-        score: Any,
-        margin: float,
-        row: Any,
-        theta: Any,
-        beta: float,
-        x: Any,
-        candidates: Any,
-        count: int,
-    ) -> Any:
-        """The exact value of a candidate and its tie-break; a score that no other one is close to may stay as it is."""
-        if best_list:
-            draw_item(seed, t, item, lifted, x)
-            return float64(weight(theta, x, 0)), second_key(np.uint32(0), item)
-        own = float64(score[team, item])
-        clipped = own > 1.0 + margin
-        if clipped:
-            own = 1.0
-        close = count > LANES
-        for other in range(min(count, LANES)):
-            there = float64(score[team, candidates[team, other]])
-            if there > 1.0 + margin:
-                there = 1.0
-            if candidates[team, other] != item and abs(there - own) <= 2.0 * margin:
-                close = True
-        if close and not clipped:
-            draw_item(seed, t, item, lifted, x)
-            own = exact_score(row, theta, beta, x)
-        tie = np.uint32(0)
-        if close:
-            tie = streams.philox(seed, streams.TIE, t, item, 0)[0]
-        return own, second_key(tie, item)
+@cuda.jit(device=True)
+def select(
+    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, x: Any, chosen: Any,
+    values: Any,
+) -> None:  # fmt: skip
+    """Put the best items of a team's round into ``chosen`` and their exact values into ``values``, best first."""
+    team, lane = thread.team, thread.lane
+    low = find_threshold(shape, thread, round_, ranking, memory)
+    if lane < LANES:
+        for item in range(lane, round_.items, LANES):
+            if ranking.score[team, item] >= low:
+                place = cuda.atomic.add(memory.counts, team, 1)
+                if place < LANES:
+                    memory.candidates[team, place] = item
+    cuda.syncthreads()
+    count = memory.counts[team]
+    # A candidate for each lane; where there are more of them, lanes choose again and again.
+    rank_candidates(shape, thread, round_, ranking, memory, x, chosen, values, count)
+    if cuda.syncthreads_or(int32(1 if count > LANES else 0)) != 0:
+        many = Round(round_.seed, round_.t, round_.items if count > LANES else 0)
+        choose_among_many(shape, thread, many, ranking, memory, x, chosen, values, low)
 
-    @cuda.jit(device=True)
-    def choose_among_many(
-        best_list: bool,
-        seed: Any,
-        t: int,
-        shelf: int,
-        team: int,
-        lane: int,
-        score: Any,
-        low: Any,
-        margin: float,
-        row: Any,
-        theta: Any,
-        beta: float,
-        x: Any,
-        candidates: Any,
-        key: Any,
-        second: Any,
-        chosen: Any,
-        values: Any,
-    ) -> None:
-        """The list position by position: the best of what each lane has to offer, and that lane offers its next."""
-        last, last_second = math.inf, _LAST
-        own, own_second = -math.inf, uint64(0)
-        stale = True
-        for position in range(min(length, items)):
-            if lane < LANES and stale:
-                own, own_second = -math.inf, uint64(0)
-                for i in range(lane, shelf, LANES):
-                    if score[team, i] >= low:
-                        value, after = value_of(
-                            best_list, seed, t, i, team, score, margin, row, theta, beta, x, candidates, LANES + 1
-                        )
-                        if (value < last or (value == last and after < last_second)) and (
-                            value > own or (value == own and after > own_second)
-                        ):
-                            own, own_second = value, after
-                key[team, lane] = own
-                second[team, lane] = own_second
-                stale = False
-            cuda.syncthreads()
-            if lane < LANES and own > -math.inf:
-                leads = True
-                for other in range(LANES):
-                    there = key[team, other]
-                    if there > own or (there == own and second[team, other] > own_second):
-                        leads = False
-                if leads:
-                    chosen[team, position] = int32(uint64(0xFFFFFFFF) - (own_second & uint64(0xFFFFFFFF)))
-                    values[team, position] = own
-                    last, last_second = own, own_second
-                    stale = True
-            cuda.syncthreads()
 
-    @cuda.jit(device=True)
-    def select(
-        best_list: bool,
-        seed: Any,
-        t: int,
-        shelf: int,
-        team: int,
-        lane: int,
-        score: Any,
-        margin: float,
-        row: Any,
-        theta: Any,
-        beta: float,
-        x: Any,
-        floors: Any,
-        found: Any,
-        candidates: Any,
-        key: Any,
-        second: Any,
-        chosen: Any,
-        values: Any,
-    ) -> None:
-        """The best items of a team's round, exactly: by score and tie-break, or by the true weight."""
-        mine = float32(-_INFINITE32)
-        if lane < LANES:
-            for i in range(lane, shelf, LANES):
-                mine = max(mine, score[team, i])
-            key[team, lane] = float64(mine)
-        if lane == 0:
-            floors[team] = -_INFINITE32
-            found[team] = 0
+@cuda.jit(device=True)
+def find_threshold(shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory) -> Any:
+    """Return a score in single precision that every item of the list reaches, whatever its exact value."""
+    team, lane = thread.team, thread.lane
+    highest = float32(-_INFINITE32)
+    if lane < LANES:
+        for item in range(lane, round_.items, LANES):
+            highest = max(highest, ranking.score[team, item])
+        memory.values[team, lane] = float64(highest)
+    if lane == 0:
+        memory.floors[team] = -_INFINITE32
+        memory.counts[team] = 0
+    cuda.syncthreads()
+    if lane < LANES and round_.items > 0:
+        rank = 0
+        for neighbour in range(LANES):
+            if comes_before(float32(memory.values[team, neighbour]), -neighbour, highest, -lane):
+                rank += 1
+        if rank == min(shape.length, round_.items) - 1:
+            memory.floors[team] = highest
+    cuda.syncthreads()
+    floor = float64(memory.floors[team])
+    if not ranking.by_weight:
+        floor = min(floor, 1.0)
+    floor = floor - 2.0 * ranking.margin
+    return float32(floor - 1e-6 * max(1.0, abs(floor)))  # rounding must not raise it
+
+
+@cuda.jit(device=True)
+def rank_candidates(
+    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, x: Any, chosen: Any,
+    values: Any, count: int,
+) -> None:  # fmt: skip
+    """Let every lane evaluate one candidate and find its place in the list; not where there are more than lanes."""
+    team, lane = thread.team, thread.lane
+    value, tie, item = -math.inf, uint64(0), 0
+    if lane < count and count <= LANES:
+        item = memory.candidates[team, lane]
+        value, tie = evaluate(shape, round_, ranking, memory, team, item, count, x)
+        memory.values[team, lane] = value
+        memory.ties[team, lane] = tie
+    cuda.syncthreads()
+    if lane < count and count <= LANES:
+        rank = count_better(memory, team, count, value, tie)
+        if rank < shape.length:
+            chosen[team, rank] = item
+            values[team, rank] = value
+
+
+@cuda.jit(device=True)
+def choose_among_many(
+    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, x: Any, chosen: Any,
+    values: Any, low: Any,
+) -> None:  # fmt: skip
+    """Fill the list position by position: each lane offers its best item, and the lane that wins offers its next."""
+    team, lane = thread.team, thread.lane
+    last, last_tie = math.inf, _LAST
+    value, tie = -math.inf, uint64(0)
+    stale = True
+    for position in range(min(shape.length, shape.most_items)):
+        if lane < LANES and stale:
+            value, tie = -math.inf, uint64(0)
+            for item in range(lane, round_.items, LANES):
+                if ranking.score[team, item] >= low:
+                    next_value, next_tie = evaluate(shape, round_, ranking, memory, team, item, LANES + 1, x)
+                    if comes_before(last, last_tie, next_value, next_tie) and comes_before(
+                        next_value, next_tie, value, tie
+                    ):
+                        value, tie = next_value, next_tie
+            memory.values[team, lane] = value
+            memory.ties[team, lane] = tie
+            stale = False
         cuda.syncthreads()
-        if lane < LANES and shelf > 0:
-            rank = 0
-            for other in range(LANES):
-                there = float32(key[team, other])
-                if there > mine or (there == mine and other < lane):
-                    rank += 1
-            if rank == min(length, shelf) - 1:
-                floors[team] = mine
+        if lane < LANES and value > -math.inf and count_better(memory, team, LANES, value, tie) == 0:
+            chosen[team, position] = int32(uint64(0xFFFFFFFF) - (tie & uint64(0xFFFFFFFF)))
+            values[team, position] = value
+            last, last_tie = value, tie
+            stale = True
         cuda.syncthreads()
-        floor = float64(floors[team])
-        if not best_list:
-            floor = min(floor, 1.0)
-        floor = floor - 2.0 * margin
-        low = float32(floor - 1e-6 * max(1.0, abs(floor)))  # rounding must not raise it
-        # The candidates, one for each lane; where there are more of them, lanes choose again and again.
-        if lane < LANES:
-            for i in range(lane, shelf, LANES):
-                if score[team, i] >= low:
-                    place = cuda.atomic.add(found, team, 1)
-                    if place < LANES:
-                        candidates[team, place] = i
-        cuda.syncthreads()
-        count = found[team]
-        own, own_second, item = -math.inf, uint64(0), 0
-        if lane < count and count <= LANES:
-            item = candidates[team, lane]
-            own, own_second = value_of(
-                best_list, seed, t, item, team, score, margin, row, theta, beta, x, candidates, count
-            )
-            key[team, lane] = own
-            second[team, lane] = own_second
-        cuda.syncthreads()
-        if lane < count and count <= LANES:
-            rank = 0
-            for other in range(count):
-                there = key[team, other]
-                if there > own or (there == own and second[team, other] > own_second):
-                    rank += 1
-            if rank < length:
-                chosen[team, rank] = item
-                values[team, rank] = own
-        if cuda.syncthreads_or(int32(1 if count > LANES else 0)) != 0:
-            choose_among_many(
-                best_list, seed, t, shelf if count > LANES else 0, team, lane, score, low, margin, row, theta, beta, x,
-                candidates, key, second, chosen, values,
-            )  # fmt: skip
 
-    return select
+
+@cuda.jit(device=True)
+def count_better(memory: SelectionMemory, team: int, count: int, value: float, tie: Any) -> int:
+    """Return how many of the first ``count`` entries of a team precede an entry."""
+    better = 0
+    for entry in range(count):
+        if comes_before(memory.values[team, entry], memory.ties[team, entry], value, tie):
+            better += 1
+    return better
+
+
+@cuda.jit(device=True)
+def evaluate(
+    shape: Shape, round_: Round, ranking: Ranking, memory: SelectionMemory, team: int, item: int, count: int, x: Any
+) -> Any:
+    """Return the value of a candidate and its tie-break, exact wherever another candidate is close."""
+    if ranking.by_weight:
+        draw_item(round_.seed, round_.t, item, shape.lifted, x)
+        return float64(weight(ranking.theta, x, 0)), make_tie_key(np.uint32(0), item)
+    margin = ranking.margin
+    value = float64(ranking.score[team, item])
+    clipped = value > 1.0 + margin
+    if clipped:
+        value = 1.0
+    close = count > LANES
+    for entry in range(min(count, LANES)):
+        neighbour = memory.candidates[team, entry]
+        neighbour_value = float64(ranking.score[team, neighbour])
+        if neighbour_value > 1.0 + margin:
+            neighbour_value = 1.0
+        if neighbour != item and abs(neighbour_value - value) <= 2.0 * margin:
+            close = True
+    if close and not clipped:
+        draw_item(round_.seed, round_.t, item, shape.lifted, x)
+        value = compute_score(shape, ranking, x)
+    tie = np.uint32(0)
+    if close:
+        tie = streams.philox(round_.seed, streams.TIE, round_.t, item, 0)[0]
+    return value, make_tie_key(tie, item)
+
+
+@cuda.jit(device=True)
+def compute_score(shape: Shape, ranking: Ranking, x: Any) -> float:
+    """Return U(i) of one item in double precision, in the order of ``linear.compute_ucb_scores``."""
+    d, begin = shape.dimension, shape.layout.root
+    mean, total = 0.0, 0.0
+    for k in range(d):
+        mean += ranking.theta[k] * float64(x[k, 0])
+    for j in range(d):
+        part = 0.0
+        for k in range(j + 1):
+            part += ranking.row[begin + j * d + k] * float64(x[k, 0])
+        total += part * part
+    return min(mean + ranking.beta * math.sqrt(total), 1.0)

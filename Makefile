@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo live test test-long check structure chaos bench bench-service bench-live picture figures table1 docs lock clean
+.PHONY: help demo live test test-long coverage check structure chaos bench bench-service bench-live picture figures table1 docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -42,6 +42,14 @@ test: $(INSTALLED_DEV) ## run the fast tests
 
 test-long: $(INSTALLED_DEV) ## run the tests that take minutes
 	$(BIN)/python -m pytest -m long -n auto
+
+CORE = numerics learning federation environments simulation
+
+coverage: $(INSTALLED_DEV) ## branch coverage of the core, compiled functions included; fails below 95%
+	@rm -rf .cache/coverage; mkdir -p .cache/coverage
+	$(BIN)/coverage run -m pytest -m 'not long' -n auto $(CORE:%=tests/%) $(CORE:%=src/fedcascade/%)
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=95
 
 check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -1,0 +1,82 @@
+"""Plays small simulations with compilation off, so that every line of the compiled functions runs as plain Python.
+
+``NUMBA_DISABLE_JIT=1 python -m tests.simulation.interpreted POLICY ...`` prints a hash of each Trace. What exists in
+compiled code alone, the instructions for sixteen numbers at a time, is replaced by NumPy here.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numba.core.extending import _Intrinsic as Intrinsic
+
+from fedcascade.numerics import jit, simd
+
+ROUNDS = 60
+LANES, LOWEST = simd.LANES, np.float32(-np.inf)
+
+
+def store(row: Any, at: int, lanes: Any) -> None:
+    row[at : at + LANES] = lanes
+
+
+def fetch_and_increment(counter: Any) -> int:
+    counter[0] += 1
+    return int(counter[0]) - 1
+
+
+def mask_at_least(row: Any, at: int, floor: Any) -> np.uint64:
+    reached = row[at : at + simd.MASK_BITS] >= floor
+    return np.uint64(sum(1 << int(place) for place in np.flatnonzero(reached)))
+
+
+# What each function of simd does, for sixteen numbers in a NumPy array.
+MEANING: dict[str, Callable[..., Any]] = {
+    "load": lambda row, at: row[at : at + LANES].copy(),
+    "store": store,
+    "broadcast": lambda number: np.full(LANES, number, np.float32),
+    "load_broadcast": lambda row, at: np.full(LANES, row[at], np.float32),
+    "multiply_add": lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float32),
+    "add": lambda a, b: a + b,
+    "sqrt": np.sqrt,
+    "maximum": np.maximum,
+    "keep_first": lambda lanes, count: np.where(np.arange(LANES) < count, lanes, LOWEST),
+    "keep_below": lambda lanes, number: np.where(lanes < number, lanes, LOWEST),
+    "reduce_max": np.max,
+    "reduce_sum": np.sum,
+    "count_at_least": lambda lanes, number: int((lanes >= number).sum()),
+    "mask_at_least": mask_at_least,
+    "find_lowest_bit": lambda bits: (int(bits) & -int(bits)).bit_length() - 1,
+}
+
+
+def replace_intrinsics() -> None:
+    """Let NumPy do what instructions do; to be called before the engine is imported, which takes names from here."""
+    for name, value in list(vars(simd).items()):
+        if isinstance(value, Intrinsic):
+            setattr(simd, name, MEANING[name])
+    jit.fetch_and_increment = fetch_and_increment
+    np.seterr(over="ignore", invalid="ignore")  # unsigned numbers wrap around, and padding has no square root
+
+
+def hash_runs(policies: list[str]) -> Iterator[tuple[str, str]]:
+    """Play every policy in three small worlds. Yields the run's name and the hash of its Trace."""
+    # Not before the intrinsics are replaced: these import the engine.
+    from fedcascade import POLICIES, TopK, simulate
+
+    from .record_traces import SHAPES, hash_trace
+
+    for shape, (make, _, length) in SHAPES.items():
+        world = make(0)
+        for policy in policies:
+            trace = simulate(
+                world, POLICIES[policy], rounds=ROUNDS, oracle=TopK(length=length), keep_lists=True, threads=2
+            )
+            yield f"{policy} {shape}", hash_trace(trace)
+
+
+if __name__ == "__main__":
+    replace_intrinsics()
+    print(json.dumps(dict(hash_runs(sys.argv[1:]))))

@@ -1,9 +1,11 @@
 """One-line refusals: what was wrong, what was expected, what to do."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from difflib import get_close_matches
-from numbers import Integral
+from numbers import Integral, Real
+from typing import Any
 
 
 def require(condition: bool, message: str) -> None:
@@ -12,25 +14,65 @@ def require(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+@dataclass(frozen=True)
+class Range:
+    """The values that a constant may have; ``words`` ends the sentence 'it must be ...'.
+
+    >>> POSITIVE.parse("alpha_c", "0.5"), whole_numbers(1).parse("sweeps", "3")
+    (0.5, 3)
+    """
+
+    words: str
+    contains: Callable[[Any], bool]
+    read: Callable[[str], Any] = float  # from text to a value, or a ValueError
+
+    def check(self, name: str, value: object) -> None:
+        """Refuse a value outside the range."""
+        require(self.contains(value), f"{name} must be {self.words}, got {value}")
+
+    def parse(self, name: str, text: str) -> Any:
+        """The value that a text stands for; a text that stands for none in the range is refused."""
+        try:
+            value = self.read(text)
+        except ValueError:
+            raise ValueError(f"{name} must be {self.words}, got '{text}'") from None
+        self.check(name, value)
+        return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real)
+
+
+NUMBER = Range("a number", lambda value: _is_number(value) and not math.isnan(value))
+POSITIVE = Range("a finite number > 0", lambda value: _is_number(value) and 0 < value < math.inf)
+NONNEGATIVE = Range("a finite number >= 0", lambda value: _is_number(value) and 0 <= value < math.inf)
+RATIO = Range("a number > 0 or inf", lambda value: _is_number(value) and value > 0)
+PROBABILITY = Range("in (0, 1)", lambda value: _is_number(value) and 0 < value < 1)
+
+
+def whole_numbers(least: int) -> Range:
+    """The whole numbers from ``least`` on."""
+
+    def contains(value: object) -> bool:
+        return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+    return Range(f"a whole number >= {least}", contains, int)
+
+
 def require_positive(name: str, value: float) -> None:
     """Refuse a number that is not finite and greater than zero."""
-    require(math.isfinite(value) and value > 0, f"{name} must be a finite number > 0, got {value}")
+    POSITIVE.check(name, value)
 
 
 def require_nonnegative(name: str, value: float) -> None:
     """Refuse a number that is not finite or is less than zero."""
-    require(math.isfinite(value) and value >= 0, f"{name} must be a finite number >= 0, got {value}")
-
-
-def require_ratio(name: str, value: float) -> None:
-    """Refuse what cannot bound a ratio: it must be greater than zero, and may be infinite."""
-    require(value > 0, f"{name} must be a number > 0 or inf, got {value}")
+    NONNEGATIVE.check(name, value)
 
 
 def require_integer(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
-    good = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-    require(good, f"{name} must be a whole number >= {least}, got {value}")
+    whole_numbers(least).check(name, value)
 
 
 def require_known(kind: str, name: str, names: Iterable[str]) -> None:

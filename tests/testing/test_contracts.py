@@ -3,9 +3,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES, Synthetic
+from fedcascade import POLICIES, PerCategory, Synthetic, TopK
 from fedcascade.federation.grouping.partition import Partition
-from fedcascade.testing import check_environment, check_policy
+from fedcascade.testing import check_environment, check_oracle, check_policy
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -66,3 +66,38 @@ class Lossy:
 def test_a_policy_that_loses_data_is_refused() -> None:
     with pytest.raises(ValueError, match="must be what the server and its buffer hold"):
         check_policy(replace(POLICIES["fedlinucb"], grouping=Lossy()))
+
+
+@pytest.mark.parametrize("oracle", [TopK(length=1), TopK(length=4), PerCategory(categories=[0, 1, 2] * 4, limit=2)])
+def test_our_oracles_keep_the_contract(oracle: TopK | PerCategory) -> None:
+    check_oracle(oracle)
+
+
+class WorstFirst(TopK):
+    """Chooses the items of the lowest scores, and calls itself exact."""
+
+    def choose(self, scores, ties):
+        return super().choose(-scores, ties)
+
+
+class Repeating(TopK):
+    """Names the best item again and again."""
+
+    def choose(self, scores, ties):
+        return np.zeros(2, np.intp)
+
+
+class Careless(TopK):
+    """Takes the worst list for the best."""
+
+    def best(self, weights):
+        return super().best(-weights)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "words"),
+    [(WorstFirst(), "alpha times the best"), (Repeating(), "distinct"), (Careless(), "best must be optimal")],
+)
+def test_an_oracle_that_breaks_a_promise_is_refused(oracle: TopK, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_oracle(oracle)

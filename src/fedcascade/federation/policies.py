@@ -1,14 +1,23 @@
 """Policies as a table: a system is one row that names its parts. A new idea is a new row, or one new part."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from typing import Any
 
-from fedcascade.checks import require, require_known, require_positive
+from fedcascade.checks import POSITIVE, require, require_known
+from fedcascade.constants import (
+    ConstantDescription,
+    check_constants,
+    constant,
+    describe_constants,
+    describe_field,
+    enum_values,
+    replace_constants,
+)
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
@@ -27,8 +36,7 @@ from fedcascade.federation.triggers import (
     Trigger,
 )
 from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
-
-Part = TypeVar("Part")
+from fedcascade.plugins import Plugin, PluginError, list_plugins
 
 
 class Order(StrEnum):
@@ -72,15 +80,18 @@ class Policy:
     summary: str = ""
     reply_rule: ReplyRule = Asker()  # noqa: RUF009 (frozen)
     personal: AlternatingMinimisation | None = None
-    lambda_: float = 4.0
+    lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
     formulas: tuple[Formula, ...] = ()
-    order: Order = Order.UPLOAD_FIRST
+    order: Order = constant(  # noqa: RUF009 (frozen)
+        Order.UPLOAD_FIRST,
+        meaning="whether the server adds an upload before or after it forms the answer",
+        range=enum_values(Order),
+    )
     yardstick: bool = False
 
     def __post_init__(self) -> None:
-        require_positive("lambda", self.lambda_)
-        require_known("order", str(self.order), [order.value for order in Order])
+        check_constants(self)
         object.__setattr__(self, "order", Order(self.order))
         object.__setattr__(self, "formulas", tuple(sorted(self.formulas, key=lambda formula: formula.constant)))
         needed = TRIGGERS.get(type(self.reply_rule), Trigger)
@@ -99,10 +110,27 @@ class Policy:
 
     def constants(self) -> dict[str, Any]:
         """Every constant of the policy and of its parts, by name; one that follows from the problem is a Formula."""
-        found: dict[str, Any] = {"lambda_": self.lambda_, "order": self.order}
-        for part in PARTS:
-            found |= _constants(getattr(self, part))
-        return found | {formula.constant: formula for formula in self.formulas}
+        return {description.name: description.value for description in self.describe_constants()}
+
+    def describe_constants(self) -> list[ConstantDescription]:
+        """Every constant of the policy and of its parts: name, value or formula, meaning, symbol, range."""
+        own = [describe_field(field, getattr(self, field.name)) for field in fields(self) if field.metadata]
+        parts = [description for part in PARTS for description in describe_constants(getattr(self, part))]
+        formulas = [ConstantDescription(formula.constant, formula) for formula in self.formulas]
+        described: dict[str, ConstantDescription] = {}
+        for entry in [*own, *parts, *formulas]:  # the words of the first that has words, the value of the last
+            described[entry.name] = replace(described.get(entry.name, entry), value=entry.value)
+        return list(described.values())
+
+    def parse_constant(self, name: str, text: str) -> Any:
+        """The value that a text stands for as the constant of that name; it is refused with the constant's range.
+
+        >>> POLICIES["fedc3ucb-h"].parse_constant("alpha_d", "1.5")
+        1.5
+        """
+        described = {description.name: description for description in self.describe_constants()}
+        require_known(f"constant of {self.name}", name, described)
+        return described[name].parse(text)
 
     def describe(self) -> dict[str, Any]:
         """This row as plain data."""
@@ -131,7 +159,7 @@ class Policy:
         given = [value for value in constants.values() if isinstance(value, Formula)]
         numbers = {name: value for name, value in constants.items() if not isinstance(value, Formula)}
         own = {name: numbers[name] for name in ("lambda_", "order") if name in numbers}
-        parts = {name: _tuned(getattr(self, name), numbers) for name in PARTS}
+        parts = {name: replace_constants(getattr(self, name), numbers) for name in PARTS}
         return replace(self, **parts, **own, formulas=tuple(kept + given))
 
     def with_beta(self, beta: float) -> "Policy":
@@ -221,30 +249,29 @@ POLICIES: Mapping[str, Policy] = {
 
 @cache
 def load_policies() -> Mapping[str, Policy]:
-    """The policies of this package and those that other packages offer (entry point ``fedcascade.policies``)."""
-    offered = [entry.load() for entry in entry_points(group="fedcascade.policies")]
-    return {row.name: row for row in [*offered, *POLICIES.values()]}
+    """The policies of this package and of plug-ins; a plug-in that cannot be loaded is left out with a warning."""
+    offered: dict[str, Policy] = {}
+    for plugin in list_plugins("policy"):
+        try:
+            offered[plugin.name] = _load_plugin_policy(plugin)
+        except PluginError as error:
+            warnings.warn(str(error), stacklevel=2)
+    return offered | dict(POLICIES)
 
 
 def get_policy(name: str) -> Policy:
     """The policy of that name; an unknown one is refused with the nearest name."""
-    require_known("policy", name, load_policies())
-    return load_policies()[name]
+    if name in POLICIES:
+        return POLICIES[name]
+    plugins = {plugin.name: plugin for plugin in list_plugins("policy")}
+    require_known("policy", name, [*POLICIES, *plugins])
+    return _load_plugin_policy(plugins[name])
 
 
-def _constants(part: object) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for field in fields(part) if is_dataclass(part) else ():
-        value = getattr(part, field.name)
-        found |= _constants(value) if is_dataclass(value) else {field.name: value}
-    return found
-
-
-def _tuned(part: Part, constants: Mapping[str, Any]) -> Part:
-    changed = {
-        field.name: _tuned(getattr(part, field.name), constants)
-        if is_dataclass(getattr(part, field.name))
-        else constants.get(field.name, getattr(part, field.name))
-        for field in (fields(part) if is_dataclass(part) else ())
-    }
-    return replace(part, **changed) if changed else part  # type: ignore[type-var]
+def _load_plugin_policy(plugin: Plugin) -> Policy:
+    policy = plugin.load()
+    if not isinstance(policy, Policy):
+        raise plugin.refuse(f"it is of type {type(policy).__name__}, not a Policy")
+    if policy.name != plugin.name:
+        raise plugin.refuse(f"its entry point must have the policy's name '{policy.name}'")
+    return policy

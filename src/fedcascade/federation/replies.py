@@ -12,7 +12,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import require_ratio
+from fedcascade.checks import RATIO
+from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Partition
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.ridge import log_det
@@ -44,7 +45,7 @@ class ReplyState:
         """Note that an agent was told."""
 
 
-class ReplyRule(ABC):
+class ReplyRule(Part, ABC):
     """A part of a policy that says who is answered. It also decides what counts as an exchange.
 
     ``agents`` is the word of the paper's Table 1. ``download_cause`` is the cause under which a download counts as an
@@ -136,10 +137,12 @@ class Lagging(ReplyRule):
 
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
-    gamma_d: float = 5.0
-
-    def __post_init__(self) -> None:
-        require_ratio("gamma_d", self.gamma_d)
+    gamma_d: float = constant(
+        5.0,
+        meaning="the server pushes to an agent whose determinant is behind by more than this ratio",
+        symbol="gamma_D",
+        range=RATIO,
+    )
 
     def begin(self, groups: Partition) -> ReplyState:
         """Nobody knows anything."""

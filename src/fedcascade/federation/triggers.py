@@ -4,8 +4,10 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedcascade.checks import require_nonnegative, require_positive, require_ratio
+from fedcascade.checks import NONNEGATIVE, RATIO, whole_numbers
+from fedcascade.constants import Part, constant
 from fedcascade.federation.messages import Cause
+from fedcascade.learning.confidence import describe_alpha_c
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit_inline
@@ -26,7 +28,7 @@ class Occasion:
     buffer: Statistics
 
 
-class Trigger(ABC):
+class Trigger(Part, ABC):
     """Says whether an agent speaks, and why. Triggers join with ``|``; the first that fires is the cause."""
 
     @abstractmethod
@@ -66,10 +68,7 @@ class Growth(Trigger):
 class Determinant(Growth):
     """Algorithm 2, line 13, first half: det(Sigma + Sigma_loc) > (1 + alpha_c) det(Sigma)."""
 
-    alpha_c: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_positive("alpha_c", self.alpha_c)
+    alpha_c: float = describe_alpha_c(1.0)
 
     @property
     def level(self) -> float:
@@ -81,10 +80,12 @@ class Determinant(Growth):
 class Ratio(Growth):
     """Async-LinUCB: det(A) > gamma_u det(A - buffer). With 1 an agent always speaks, with inf never."""
 
-    gamma_u: float = 5.0
-
-    def __post_init__(self) -> None:
-        require_ratio("gamma_u", self.gamma_u)
+    gamma_u: float = constant(
+        5.0,
+        meaning="an agent uploads when its determinant has grown beyond this ratio; 1 is always, inf is never",
+        symbol="gamma_U",
+        range=RATIO,
+    )
 
     @property
     def level(self) -> float:
@@ -96,10 +97,12 @@ class Ratio(Growth):
 class SyncBudget(Trigger):
     """DisLinUCB: n ln(det(A) / det(A - buffer)) >= D, with the number n of items examined since the last one."""
 
-    budget: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_nonnegative("budget", self.budget)
+    budget: float = constant(
+        1.0,
+        meaning="all synchronise when items since the last time, times the growth of the log-determinant, reach it",
+        symbol="D",
+        range=NONNEGATIVE,
+    )
 
     def cause(self, occasion: Occasion) -> Cause | None:
         """Call for a synchronisation when much was learned, or something long ago."""
@@ -117,10 +120,9 @@ def compute_auxiliary_probability(p_scale: float, round_: int) -> float:
 class Auxiliary(Trigger):
     """Algorithm 2, line 13, second half: p < p_t, with p_t = p_scale ln(t) / t, at most 1."""
 
-    p_scale: float = 3.0
-
-    def __post_init__(self) -> None:
-        require_nonnegative("p_scale", self.p_scale)
+    p_scale: float = constant(
+        3.0, meaning="scale of the random exchanges: p_t = scale ln(t) / t", symbol="p_t", range=NONNEGATIVE
+    )
 
     def probability(self, round_: int) -> float:
         """p_t."""
@@ -154,7 +156,7 @@ class AtLeast(Trigger):
     """Fires when ``trigger`` does, but never with fewer observations: an upload of one would reveal it."""
 
     trigger: Trigger
-    observations: int
+    observations: int = constant(meaning="an upload never holds fewer observations", range=whole_numbers(0))
 
     def cause(self, occasion: Occasion) -> Cause | None:
         """Keep silent while the buffer is small."""

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from fedcascade.checks import require, require_integer, require_nonnegative, require_positive
+from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, require_integer
+from fedcascade.constants import Part, constant
 from fedcascade.learning.ridge import Estimate
 from fedcascade.numerics.jit import jit_inline
 
@@ -45,30 +46,35 @@ class Confidence(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant:
+class Constant(Part):
     """The same beta at all times, as in the paper's experiments."""
 
-    beta: float = 10.5
-
-    def __post_init__(self) -> None:
-        require_nonnegative("beta", self.beta)
+    beta: float = constant(10.5, meaning="width of exploration", symbol="beta", range=NONNEGATIVE)
 
     def radius(self, ridge: Estimate, problem: ProblemSize) -> float:  # noqa: ARG002
         """The constant."""
         return self.beta
 
 
+def describe_alpha_c(default: float) -> Any:
+    """The field alpha_c, of the trigger that goes by it and of the theorem that asks for it."""
+    meaning = "an agent speaks when its determinant has grown by this factor plus one"
+    return constant(default, meaning=meaning, symbol="alpha_c", range=POSITIVE)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Theory:
+class SelfNormalisedBound(Part):
+    """The constants of a bound that holds with probability 1 - delta for noise of level R."""
+
+    noise: float = constant(0.5, meaning="R of the self-normalised bound that gives beta", symbol="R", range=POSITIVE)
+    delta: float = constant(0.01, meaning="one less the confidence of that bound", symbol="delta", range=PROBABILITY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theory(SelfNormalisedBound):
     """Lemma 1, with the noise level R and min(1, alpha_c) as in its restatement in the appendix."""
 
-    alpha_c: float = 1.0
-    noise: float = 0.5
-    delta: float = 0.01
-
-    def __post_init__(self) -> None:
-        require_positive("alpha_c", self.alpha_c)
-        _check_noise(self.noise, self.delta)
+    alpha_c: float = describe_alpha_c(1.0)
 
     def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
         """sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""
@@ -84,14 +90,8 @@ class Theory:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Oful:
+class Oful(SelfNormalisedBound):
     """The self-normalised bound of one central learner (Abbasi-Yadkori et al. 2011, theorem 2)."""
-
-    noise: float = 0.5
-    delta: float = 0.01
-
-    def __post_init__(self) -> None:
-        _check_noise(self.noise, self.delta)
 
     def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
         """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
@@ -101,8 +101,3 @@ class Oful:
         """What of beta does not change from round to round."""
         shift = 2 * math.log(1 / self.delta) - problem.dimension * math.log(lambda_)
         return BetaTerms(math.sqrt(lambda_), float(self.noise), shift)
-
-
-def _check_noise(noise: float, delta: float) -> None:
-    require_positive("noise", noise)
-    require(0 < delta < 1, f"delta must be in (0, 1), got {delta}")

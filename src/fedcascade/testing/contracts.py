@@ -1,16 +1,16 @@
-"""Contracts: promises that every environment and every policy keeps. Ours are held to the same ones."""
+"""Contracts: promises that every environment, oracle and policy keeps. Ours are held to the same ones."""
 
 from typing import Any
 
 import numpy as np
 
-from fedcascade.checks import require
+from fedcascade.checks import require, require_integer
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.cascade import find_first_click
-from fedcascade.learning.oracles import TopK
+from fedcascade.learning.cascade import compute_expected_reward, find_first_click
+from fedcascade.learning.oracles import Oracle, TopK, check_list
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.reference import make_agents, simulate
 from fedcascade.simulation.scenario import prepare_simulation
@@ -46,13 +46,43 @@ def _round(environment: Environment, t: int) -> dict[str, Any]:
     return {"arrival": user, "items": features, "weights": weights, "attracted": attracted, "ties": ties, "draw": draw}
 
 
+def check_oracle(oracle: Oracle, *, items: int = 12, trials: int = 50) -> None:
+    """Refuse an oracle that breaks a promise of the ``Oracle`` protocol.
+
+    Its lists must be legal and repeatable, ``best`` must be at least as good as ``choose``, and ``choose`` must earn at
+    least the share alpha of that.
+
+    Args:
+        oracle: what is held to its promises.
+        items: the most items that it is offered.
+        trials: how many times it is asked.
+    """
+    require(0 < oracle.alpha <= 1, f"alpha must be in (0, 1], got {oracle.alpha}")
+    require_integer("length", oracle.length)
+    random = np.random.Generator(np.random.Philox(key=7))
+    for trial in range(trials):
+        offered = 1 + trial % items
+        weights, ties = random.random(offered), random.integers(0, 2**32, offered, dtype=np.uint32)
+        chosen, best = oracle.choose(weights, ties), oracle.best(weights)
+        for listed in (chosen, best):
+            check_list(listed, offered, oracle.length)
+        again = oracle.choose(weights.copy(), ties.copy())
+        require(np.array_equal(chosen, again), "choose must depend on scores and ties alone")
+        reward, most = (compute_expected_reward(weights[listed]) for listed in (chosen, best))
+        require(reward <= most + 1e-12, f"best must be optimal: it earns {most:.6g}, choose earns {reward:.6g}")
+        promise = oracle.alpha * most
+        require(reward >= promise - 1e-12, f"choose must earn alpha times the best, {promise:.6g}, got {reward:.6g}")
+
+
 def check_policy(policy: Policy, *, rounds: int = 400) -> None:
     """Refuse a policy that cannot be read back, is not repeatable, or loses or invents data.
 
     It plays a small world; after every exchange, what the agents observed must be what the server holds and
     what their buffers hold.
     """
-    require(policy.with_constants(**policy.constants()) == policy, "tuned(**constants()) must give the policy back")
+    require(
+        policy.with_constants(**policy.constants()) == policy, "with_constants(**constants()) must give the policy back"
+    )
     world = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
     first, second = (simulate(world, policy, rounds=rounds) for _ in range(2))
     require(first == second, "the same world and rounds must give the same Trace")

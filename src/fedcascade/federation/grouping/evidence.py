@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import require_integer, require_positive
+from fedcascade.checks import POSITIVE, whole_numbers
+from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.gibbs import NOBODY, Rows, evidence_of, walk
 from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
 from fedcascade.federation.holdings import Holdings, append_zero_row
@@ -26,29 +27,31 @@ from fedcascade.learning.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """Agents start apart; at each upload the server walks on through the partitions that the data allow.
+class Evidence(Part):
+    """Agents start apart; at each upload the server samples more of the partitions that the data allow.
 
-    Args:
-        hurdle: how much more likely, in log-odds, an agent is taken to be unlike the others than they are unlike
-            each other: to share with the wrong ones costs more than not to share.
-        variance: sigma^2, the noise of a click.
-        length: how long a theta is expected to be: tau^2 is length^2 / d.
-        sweeps: how often a walk comes by every agent that it visits.
-        visits: how many others a walk visits; all of them, if there are not more.
+    The hurdle is above 0 because to share with the wrong agents costs more than not to share.
     """
 
-    hurdle: float = 3.0
-    variance: float = 0.2
-    length: float = 1.0
-    sweeps: int = 3
-    visits: int = 10
-
-    def __post_init__(self) -> None:
-        require_positive("variance", self.variance)
-        require_positive("length", self.length)
-        require_integer("sweeps", self.sweeps)
-        require_integer("visits", self.visits)
+    hurdle: float = constant(
+        3.0,
+        meaning="how much more a user is taken to be unlike others than they are unlike each other, in log-odds",
+    )
+    variance: float = constant(
+        0.2, meaning="the noise of a click that the evidence assumes", symbol="sigma^2", range=POSITIVE
+    )
+    length: float = constant(
+        1.0,
+        meaning="how long a theta is expected to be, before any data: tau^2 is length^2 / d",
+        symbol="tau sqrt(d)",
+        range=POSITIVE,
+    )
+    sweeps: int = constant(
+        3, meaning="how often the sampler comes by each agent that it visits", range=whole_numbers(1)
+    )
+    visits: int = constant(
+        10, meaning="how many other agents the sampler visits; all, if there are not more", range=whole_numbers(1)
+    )
 
     def prior(self, dimension: int) -> float:
         """l = sigma^2 / tau^2."""

@@ -1,11 +1,13 @@
 """The heterogeneity graph (Algorithm 3): agents share with those to whom no data have refuted an edge."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import require_positive
+from fedcascade.checks import POSITIVE
+from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
@@ -16,14 +18,17 @@ from fedcascade.numerics.linear import Matrix, Vector
 CERTAIN = 1.0 - 1e-9
 
 
+def describe_alpha_d(default: float) -> Any:
+    """The field alpha_d, of every grouping that deletes edges by line 9 of Algorithm 3."""
+    meaning = "an edge is deleted beyond this many confidence widths"
+    return constant(default, meaning=meaning, symbol="alpha_d", range=POSITIVE)
+
+
 @dataclass(frozen=True, kw_only=True)
-class HeterogeneityGraph:
+class HeterogeneityGraph(Part):
     """Connected components of a graph that starts complete and loses the edges that the data refute."""
 
-    alpha_d: float = 7.0
-
-    def __post_init__(self) -> None:
-        require_positive("alpha_d", self.alpha_d)
+    alpha_d: float = describe_alpha_d(7.0)
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """The complete graph: one component."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import require_integer, require_positive
-from fedcascade.federation.grouping.graph import GraphPartition, find_components, find_far_pairs
+from fedcascade.checks import POSITIVE, whole_numbers
+from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.graph import GraphPartition, describe_alpha_d, find_components, find_far_pairs
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, compute_confidence_width
 from fedcascade.learning.ridge import Ridge
@@ -14,7 +15,7 @@ from fedcascade.learning.statistics import Statistics
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitAndMerge:
+class SplitAndMerge(Part):
     """Phase-based FCLUB: local servers split their users on evidence, a global one merges what looks alike.
 
     Agents are dealt out to ``local_servers``. Edges join agents of one local server alone, and are deleted as
@@ -23,14 +24,16 @@ class SplitAndMerge:
     apart than ``alpha_2`` confidence widths.
     """
 
-    alpha_d: float = 1.5
-    alpha_2: float = 2.0
-    local_servers: int = 4
-
-    def __post_init__(self) -> None:
-        require_positive("alpha_d", self.alpha_d)
-        require_positive("alpha_2", self.alpha_2)
-        require_integer("local_servers", self.local_servers)
+    alpha_d: float = describe_alpha_d(1.5)
+    alpha_2: float = constant(
+        2.0,
+        meaning="local clusters whose centres are within so many widths are merged",
+        symbol="alpha_2",
+        range=POSITIVE,
+    )
+    local_servers: int = constant(
+        4, meaning="how many local servers the agents are dealt out to", range=whole_numbers(1)
+    )
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """One cluster: where nothing is known, all centres are alike."""

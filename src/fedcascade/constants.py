@@ -1,0 +1,108 @@
+"""Constants of a policy's parts: dataclass fields that carry their meaning, the paper's symbol and their range."""
+
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, TypeVar
+
+from fedcascade.checks import NUMBER, Range
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ConstantDescription:
+    """What is known of a constant: its value is a number, a word, or a formula in the sizes of the problem."""
+
+    name: str
+    value: Any
+    meaning: str = ""
+    symbol: str = ""
+    range: Range | None = None
+
+    def parse(self, text: str) -> Any:
+        """The value that a text stands for, by the range or else by the type of the present value."""
+        return (self.range or guess_range(self.value)).parse(self.name.rstrip("_"), text)
+
+
+def constant(default: Any = MISSING, *, meaning: str, symbol: str = "", range: Range = NUMBER) -> Any:  # noqa: A002
+    """Declare a field of a dataclass as a constant.
+
+    Args:
+        default: the value where none is given; without one, the constant must be given.
+        meaning: one plain sentence.
+        symbol: what the paper calls it.
+        range: the values that it may have; ``Part`` refuses others.
+    """
+    return field(default=default, metadata={"meaning": meaning, "symbol": symbol, "range": range})
+
+
+class Part:
+    """A part of a policy: a frozen dataclass that refuses constants outside their ranges."""
+
+    def __post_init__(self) -> None:
+        check_constants(self)
+
+
+def check_constants(part: Any) -> None:
+    """Refuse a part of which a declared constant is outside its range."""
+    for declared in fields(part):
+        if isinstance(declared.metadata.get("range"), Range):
+            declared.metadata["range"].check(declared.name.rstrip("_"), getattr(part, declared.name))
+
+
+def describe_constants(part: object) -> Iterator[ConstantDescription]:
+    """The constants of a part and of the parts inside it, in the order of their fields."""
+    for declared in fields(part) if is_dataclass(part) else ():
+        value = getattr(part, declared.name)
+        if is_dataclass(value):
+            yield from describe_constants(value)
+        else:
+            yield describe_field(declared, value)
+
+
+def describe_field(declared: Field[Any], value: Any) -> ConstantDescription:
+    """The description of one field; one that was not declared as a constant has a name and a value alone."""
+    known = {key: declared.metadata[key] for key in ("meaning", "symbol", "range") if key in declared.metadata}
+    return ConstantDescription(declared.name, value, **known)
+
+
+def replace_constants(part: Value, constants: dict[str, Any]) -> Value:
+    """The part, and the parts inside it, with those of ``constants`` that it has."""
+    if not is_dataclass(part):
+        return part
+    changed = {}
+    for declared in fields(part):
+        value = getattr(part, declared.name)
+        inside = is_dataclass(value)
+        changed[declared.name] = replace_constants(value, constants) if inside else constants.get(declared.name, value)
+    return replace(part, **changed)  # type: ignore[type-var]
+
+
+def guess_range(value: object) -> Range:
+    """The range of a field that was not declared as a constant: all values of the type that it has now.
+
+    >>> guess_range(False).parse("greedy", "true"), guess_range(3).parse("n", "4"), guess_range("a").parse("word", "b")
+    (True, 4, 'b')
+    """
+    if isinstance(value, bool):
+        return Range("true or false", lambda flag: isinstance(flag, bool), _read_flag)
+    if isinstance(value, Enum):
+        return enum_values(type(value))
+    if isinstance(value, int):
+        return Range("a whole number", lambda number: isinstance(number, int), int)
+    if isinstance(value, str):
+        return Range("a text", lambda text: isinstance(text, str), str)
+    return NUMBER
+
+
+def enum_values(kind: type[Enum]) -> Range:
+    """The members of an enumeration, or their values."""
+    values = [member.value for member in kind]
+    return Range("one of " + ", ".join(values), lambda value: value in values, kind)
+
+
+def _read_flag(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"

@@ -1,0 +1,64 @@
+"""Plug-ins: policies, environments, oracles and stores that other packages offer by entry point."""
+
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from fedcascade.checks import require_known
+
+GROUPS = {
+    "policy": "fedcascade.policies",
+    "environment": "fedcascade.environments",
+    "oracle": "fedcascade.oracles",
+    "store": "fedcascade.stores",
+}
+
+
+class PluginError(ValueError):
+    """A plug-in that cannot be used: which one, of which package, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """An entry point of another package; ``target`` is where it lives, as in ``module:name``."""
+
+    kind: str
+    name: str
+    distribution: str
+    target: str
+    entry: EntryPoint = field(repr=False)
+
+    def load(self) -> Any:
+        """What the entry point names; whatever goes wrong on the way is a PluginError."""
+        try:
+            return self.entry.load()
+        except Exception as error:
+            raise self.refuse(f"{type(error).__name__}: {error}") from error
+
+    def refuse(self, reason: str) -> PluginError:
+        """The error that says why this plug-in cannot be used."""
+        line = " ".join(reason.split())
+        return PluginError(
+            f"{self.kind} plug-in '{self.name}' ({self.target}) of {self.distribution} cannot be used: {line}; "
+            "update or uninstall that package"
+        )
+
+
+def list_plugins(*kinds: str) -> list[Plugin]:
+    """The plug-ins of these kinds, or of all, by kind and name; none of them is imported."""
+    return [
+        Plugin(kind, entry.name, _name_distribution(entry), entry.value, entry)
+        for kind in kinds or GROUPS
+        for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda entry: entry.name)
+    ]
+
+
+def load_plugin(kind: str, name: str) -> Any:
+    """What the plug-in of that kind and name offers; an unknown name is refused with the nearest."""
+    offered = {plugin.name: plugin for plugin in list_plugins(kind)}
+    require_known(f"{kind} plug-in", name, offered)
+    return offered[name].load()
+
+
+def _name_distribution(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"

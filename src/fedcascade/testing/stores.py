@@ -1,4 +1,7 @@
-"""The contract of stores, as a class of tests: inherit it, say how to open yours, and run pytest."""
+"""The contracts of stores as classes of tests: inherit ``StoreContract``, override ``open``, and run pytest.
+
+Each protocol of ``service.store`` has a contract of its own, for a store that is made piece by piece.
+"""
 
 from collections.abc import Sequence
 
@@ -13,28 +16,28 @@ from fedcascade.service.server.operations import exchange, forget
 from fedcascade.service.server.state import Fold, caught_up
 from fedcascade.service.server.verifier import Content, content_of
 from fedcascade.service.server.writer import save_snapshot
-from fedcascade.service.store.contract import LogEntry, Revoked, Store, is_same_upload
+from fedcascade.service.store.contract import LogEntry, Revoked, Store, UploadLog, is_same_upload
 
 DIMENSION = 3
 
 
-def unit(axis: int, dimension: int = DIMENSION) -> Statistics:
-    """One round in which one item, a unit vector, was shown and clicked: its axis shows where it was counted."""
+def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
+    """Make the statistics of one round with one clicked item, a unit vector whose axis shows where it was counted."""
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
     return Statistics(gram, moment, 1, 1, 1)
 
 
-def unit_content(sequence: int, axis: int) -> Content:
-    """An upload of them, as a server reads it."""
-    statistics = unit(axis)
+def make_unit_content(sequence: int, axis: int) -> Content:
+    """Make an upload of a unit vector, as a server reads it."""
+    statistics = make_unit_statistics(axis)
     upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
     return content_of(offer_of(upload), statistics)
 
 
-def entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
-    """An entry of the log that carries a unit vector."""
-    upload = Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=unit(axis))
+def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
+    """Make an entry of the log with an upload of a unit vector."""
+    upload = Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=make_unit_statistics(axis))
     return LogEntry(position=position, upload=upload, nonce=sequence.to_bytes(8, "big"))
 
 
@@ -46,25 +49,38 @@ def are_same_entries(entries: Sequence[LogEntry], expected: Sequence[LogEntry]) 
     )
 
 
+def may_speak(store: UploadLog, agent: int) -> bool:
+    """Whether the store accepts uploads of an agent."""
+    try:
+        store.find_entry(agent, 1)
+    except Revoked:
+        return False
+    return True
+
+
 class Interrupted(Exception):  # noqa: N818 (a test's own)
     """Ends a transaction in the middle."""
 
 
-class StoreContract:
-    """What every store keeps. ``open`` opens the same database again and again; each test gets an empty one."""
+class OpensStore:
+    """Opens the store that is tested."""
 
     def open(self) -> Store:
-        """Open the database of this test; override it."""
+        """Open the database of this test, which was empty when the test began; override it."""
         raise NotImplementedError
 
+
+class UploadLogContract(OpensStore):
+    """The duties of an ``UploadLog``."""
+
     def test_the_log_is_read_in_order_and_in_pieces(self) -> None:
-        """Also one that is longer than a piece."""
+        """A log may be longer than what one query reads."""
         store = self.open()
         with store.transaction():
             agent = store.add_agent(b"k" * 32, 1.0)
-            written = [entry(position, agent, position, position % 3) for position in range(1, 1200)]
-            for one in reversed(written):
-                store.append(one, b"answer %d" % one.position)
+            written = [make_entry(position, agent, position, position % 3) for position in range(1, 1200)]
+            for entry in reversed(written):
+                store.append(entry, b"answer %d" % entry.position)
         assert are_same_entries(list(store.read_entries(after=0)), written)
         assert are_same_entries(list(store.read_entries(after=1190)), written[1190:])
         assert store.read_answer(17) == b"answer 17"
@@ -75,56 +91,42 @@ class StoreContract:
         assert store.count_uploads(agent) == (1199, 1199)
         store.close()
 
-    def test_what_is_not_committed_never_happened(self) -> None:
-        """An exception in a transaction undoes all of it."""
-        store = self.open()
-        try:
-            with store.transaction():
-                store.append(entry(1, 1, 1), b"")
-                store.set_setting("name", "value")
-                raise Interrupted
-        except Interrupted:
-            pass
-        assert list(store.read_entries(after=0)) == []
-        assert store.get_setting("name") is None
-        store.close()
-
-    def test_what_is_committed_is_there_for_the_next_who_opens(self) -> None:
-        """Settings, identities, log, snapshot."""
-        store = self.open()
-        with store.transaction():
-            store.set_setting("name", "first")
-            store.set_setting("name", "second")
-            agent = store.add_agent(b"k" * 32, 1.0)
-            store.append(entry(1, agent, 1), b"answer")
-            store.save_snapshot_part(1, 0, 2, b"head ")
-            store.save_snapshot_part(1, 1, 2, b"tail")
-        store.close()
-        again = self.open()
-        assert again.get_setting("name") == "second"
-        assert again.find_identity(agent) == again.find_identity_by_key(b"k" * 32)
-        assert again.count_agents() == 1
-        assert [logged.upload.agent for logged in again.read_entries(after=0)] == [agent]
-        assert again.load_snapshot() == (1, b"head tail")
-        again.close()
-
     def test_the_same_sequence_number_cannot_be_logged_twice(self) -> None:
-        """Whatever the code above does, the database refuses."""
+        """The database itself refuses, whatever the code above it does."""
         store = self.open()
         with store.transaction():
-            store.append(entry(1, 1, 1), b"")
+            store.append(make_entry(1, 1, 1), b"")
         refused = False
         try:
             with store.transaction():
-                store.append(entry(2, 1, 1), b"")
+                store.append(make_entry(2, 1, 1), b"")
         except store.failures:
             refused = True
         assert refused
         assert len(list(store.read_entries(after=0))) == 1
         store.close()
 
+    def test_prefetched_entries_are_those_of_the_log(self) -> None:
+        """Entries are the same whether they were prefetched or not, also right after they were appended."""
+        store = self.open()
+        with store.transaction():
+            agent, revoked = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
+            store.append(make_entry(1, agent, 1, axis=2), b"")
+            store.prefetch_entries([(agent, sequence) for sequence in range(1, 150)] + [(revoked, 1)])
+            logged = store.find_entry(agent, 1)
+            assert logged is not None
+            assert are_same_entries([logged], [make_entry(1, agent, 1, axis=2)])
+            assert store.find_entry(agent, 149) is None
+            assert store.revoke_agent(revoked, 2.0)
+            assert not may_speak(store, revoked)
+        store.close()
+
+
+class IdentityContract(OpensStore):
+    """The duties of an ``IdentityStore``."""
+
     def test_tokens_are_good_once_and_for_a_while(self) -> None:
-        """Unknown, used and old ones are not."""
+        """Tokens that are unknown, used or expired are refused."""
         store = self.open()
         with store.transaction():
             store.add_tokens([b"one", b"two"], expires=10.0)
@@ -135,19 +137,23 @@ class StoreContract:
         store.close()
 
     def test_revoked_and_unknown_agents_may_not_speak(self) -> None:
-        """And a number is never given twice."""
+        """A number is never given twice, so a forgotten agent stays unknown."""
         store = self.open()
         with store.transaction():
             first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
             assert store.revoke_agent(first, 2.0)
             assert not store.revoke_agent(99, 2.0)
             assert store.find_entry(second, 1) is None
-            assert [self._may_speak(store, agent) for agent in (first, second, 99)] == [False, True, False]
+            assert [may_speak(store, agent) for agent in (first, second, 99)] == [False, True, False]
             store.forget_agent(second, 1)
             assert store.find_identity(second) is None
             assert store.add_agent(bytes([3]) * 32, 3.0) > second
             assert store.find_last_forgetting() == 1
         store.close()
+
+
+class SnapshotContract(OpensStore):
+    """The duties of a ``SnapshotStore``."""
 
     def test_only_whole_snapshots_count_and_older_ones_go(self) -> None:
         """A snapshot whose writing was interrupted is as good as none."""
@@ -167,24 +173,28 @@ class StoreContract:
         assert store.find_last_snapshot() == 12
         store.close()
 
+
+class JournalContract(OpensStore):
+    """The duties of a ``Journal``."""
+
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:
-        """With times, sums per agent and per span of time; what is forgotten is not in it."""
+        """It has times, and sums by agent and by interval; forgotten agents are not in it."""
         store = self.open()
         with store.transaction():
-            one, two = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
-            for position, agent in enumerate((one, two, one), 1):
-                store.append(entry(position, agent, position), b"")
+            first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
+            for position, agent in enumerate((first, second, first), 1):
+                store.append(make_entry(position, agent, position), b"")
             store.record_exchanges(0, 5_000, 2)
-            store.append(entry(4, two, 4), b"")
+            store.append(make_entry(4, second, 4), b"")
             store.record_exchanges(3, 7_500, 1)
         assert [(row.position, row.at, row.agent, row.clusters) for row in store.read_exchanges(1, 4)] == [
-            (2, 5_000, two, 2),
-            (3, 5_000, one, 2),
-            (4, 7_500, two, 1),
+            (2, 5_000, second, 2),
+            (3, 5_000, first, 2),
+            (4, 7_500, second, 1),
         ]
         assert {(row.agent, row.uploads, row.rounds, row.clicks, row.last) for row in store.sum_by_agent(4)} == {
-            (one, 2, 2, 2, 5_000),
-            (two, 2, 2, 2, 7_500),
+            (first, 2, 2, 2, 5_000),
+            (second, 2, 2, 2, 7_500),
         }
         assert [(row.number, row.exchanges, row.clusters) for row in store.sum_by_interval(4, 5_000, 1_000)] == [
             (0, 3, 2),
@@ -194,29 +204,25 @@ class StoreContract:
         assert (store.find_head(), store.find_time_range(4), store.find_time_range(0)) == (4, (5_000, 7_500), (0, 0))
         assert [store.find_position_at(at) for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
         with store.transaction():
-            store.forget_agent(one, 5)
+            store.forget_agent(first, 5)
         assert [row.position for row in store.read_exchanges(0, 9)] == [2, 4]
         assert store.find_head() == 5
         store.close()
 
     def test_clusters_are_known_for_every_position(self) -> None:
-        """The latest move of an agent counts, up to the position that is asked for."""
+        """An agent is in the cluster of its last move up to that position."""
         store = self.open()
         with store.transaction():
             store.record_moves(3, 5_000, [(7, 1), (8, 1)])
             store.record_moves(9, 6_000, [(8, 2)])
             store.record_moves(9, 6_000, [(8, 3)])
-        assert [store.read_clusters(position) for position in (2, 3, 8, 9)] == [
-            {},
-            {7: 1, 8: 1},
-            {7: 1, 8: 1},
-            {7: 1, 8: 3},
-        ]
+        together = {7: 1, 8: 1}
+        assert [store.read_clusters(position) for position in (2, 3, 8, 9)] == [{}, together, together, {7: 1, 8: 3}]
         assert [(move.position, move.agent, move.cluster) for move in store.read_moves(3, 9)] == [(9, 8, 3)]
         store.close()
 
     def test_refusals_and_measures_add_up(self) -> None:
-        """Refusals by minute and reason, measures in the order of their numbers."""
+        """Refusals add up by minute and reason; measures come in the order of their numbers."""
         store = self.open()
         with store.transaction():
             store.record_refusals(61_000, {"stale": 2})
@@ -234,8 +240,57 @@ class StoreContract:
         assert store.read_measures(0, 10) == []
         store.close()
 
+
+class SettingContract(OpensStore):
+    """The duties of a ``SettingStore``."""
+
+    def test_the_last_value_of_a_setting_counts(self) -> None:
+        """A setting that was never set has no value."""
+        store = self.open()
+        with store.transaction():
+            store.set_setting("name", "first")
+            store.set_setting("name", "second")
+        assert (store.get_setting("name"), store.get_setting("other")) == ("second", None)
+        store.close()
+
+
+class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, JournalContract, SettingContract):
+    """The duties of a whole ``Store``: those of its parts, transactions, and a log that replays to the same state."""
+
+    def test_what_is_not_committed_never_happened(self) -> None:
+        """An exception in a transaction undoes all of it."""
+        store = self.open()
+        try:
+            with store.transaction():
+                store.append(make_entry(1, 1, 1), b"")
+                store.set_setting("name", "value")
+                raise Interrupted
+        except Interrupted:
+            pass
+        assert list(store.read_entries(after=0)) == []
+        assert store.get_setting("name") is None
+        store.close()
+
+    def test_what_is_committed_is_there_for_the_next_who_opens(self) -> None:
+        """Settings, identities, log and snapshot outlive the connection."""
+        store = self.open()
+        with store.transaction():
+            store.set_setting("name", "value")
+            agent = store.add_agent(b"k" * 32, 1.0)
+            store.append(make_entry(1, agent, 1), b"answer")
+            store.save_snapshot_part(1, 0, 2, b"head ")
+            store.save_snapshot_part(1, 1, 2, b"tail")
+        store.close()
+        again = self.open()
+        assert again.get_setting("name") == "value"
+        assert again.find_identity(agent) == again.find_identity_by_key(b"k" * 32)
+        assert again.count_agents() == 1
+        assert [logged.upload.agent for logged in again.read_entries(after=0)] == [agent]
+        assert again.load_snapshot() == (1, b"head tail")
+        again.close()
+
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
-        """From the beginning, and from a snapshot in the middle; also after somebody was forgotten."""
+        """This holds from the beginning, from a snapshot in the middle, and after an agent was forgotten."""
         store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
         live = Fold(policy, DIMENSION)
         with store.transaction():
@@ -259,7 +314,7 @@ class StoreContract:
         store.close()
 
     def test_an_upload_counts_once(self) -> None:
-        """Repeated it gets the same answer, with another content it is refused."""
+        """A repeated upload gets the same answer; another one of the same sequence number is refused."""
         store, live = self.open(), Fold(POLICIES["fedc3ucb-h"], DIMENSION)
         with store.transaction():
             agent = store.add_agent(b"k" * 32, 1.0)
@@ -275,15 +330,8 @@ class StoreContract:
         assert np.array_equal(np.diag(live.total().gram), [1.0, 1.0, 0.0])
         store.close()
 
-    def _may_speak(self, store: Store, agent: int) -> bool:
-        try:
-            store.find_entry(agent, 1)
-        except Revoked:
-            return False
-        return True
-
     _nonce = 0
 
     def _exchange(self, store: Store, live: Fold, agent: int, sequence: int, axis: int) -> bytes:
         self._nonce += 1
-        return exchange(agent, self._nonce)(store, live, unit_content(sequence, axis))[1]
+        return exchange(agent, self._nonce)(store, live, make_unit_content(sequence, axis))[1]

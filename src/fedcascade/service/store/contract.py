@@ -1,6 +1,6 @@
-"""The store's contract: an append-only log of uploads, answers, identities and snapshots, all in transactions.
+"""What a server asks of a store: a few narrow protocols, and ``Store``, their sum on one database.
 
-``testing.StoreContract`` says what every store keeps. A store is used by one thread at a time.
+``testing.stores`` has a class of tests for each protocol. A store is used by one thread at a time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ def is_same_upload(first: Upload, second: Upload) -> bool:
 
 @dataclass(frozen=True)
 class Identity:
-    """An enrolled agent: its number, the public key it signs with, and whether it may still speak."""
+    """An enrolled agent: its number, the public key it signs with, and whether it was revoked."""
 
     agent: int
     public_key: bytes
@@ -45,91 +45,113 @@ class Identity:
 
 
 class Revoked(Refused):
-    """An agent that may not speak, whichever process revoked it."""
+    """Refuses an agent that was revoked, by whichever process, or was forgotten."""
 
     def __init__(self, agent: int) -> None:
         super().__init__(403, "revoked", f"agent {agent} may not speak: it was revoked or has left")
 
 
-class Store(Journal, Protocol):
-    """Where a server keeps what must not be lost."""
-
-    failures: tuple[type[Exception], ...]
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing, durable once it is left, and alone: no other process writes meanwhile."""
-
-    def close(self) -> None:
-        """Let go of the database."""
-
-    def get_setting(self, name: str) -> str | None:
-        """A named text."""
-
-    def set_setting(self, name: str, value: str) -> None:
-        """Keep a named text."""
+class UploadLog(Protocol):
+    """The uploads of all agents in the order in which they were counted, each with its answer."""
 
     def append(self, entry: LogEntry, answer: bytes) -> None:
-        """Write an upload and what it was answered to the end of the log."""
+        """Append an upload and its answer."""
 
     def read_entries(self, after: int) -> Iterator[LogEntry]:
-        """The log beyond a position, in order."""
+        """Read the log beyond a position, in order."""
 
-    def prefetch_entries(self, asked: Sequence[tuple[int, int]]) -> None:
-        """Read together what ``find_entry`` will be asked for in this transaction: agents and numbers of uploads."""
+    def prefetch_entries(self, keys: Sequence[tuple[int, int]]) -> None:
+        """Read at once what ``find_entry`` will look for in this transaction: pairs of agent and sequence number."""
 
     def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
-        """The upload of that number; ``Revoked`` if the agent may not speak: revoked, forgotten or unknown."""
+        """Find an agent's upload of that sequence number; raise ``Revoked`` if the agent may not speak."""
 
     def read_answer(self, position: int) -> bytes:
-        """What the upload at that position was answered."""
+        """Read the answer to the upload at that position."""
 
     def count_uploads(self, agent: int) -> tuple[int, int]:
-        """How many uploads an agent has in the log, and of how many rounds."""
+        """Count an agent's uploads in the log, and the rounds in them."""
 
-    def forget_agent(self, agent: int, position: int) -> None:
-        """Erase an agent, its uploads and their answers; note at which position of the log."""
 
-    def purge_deleted_rows(self) -> None:
-        """After a forgetting has been committed: let nothing linger in journals."""
+class IdentityStore(Protocol):
+    """The enrolled agents, and the tokens that newcomers enrol with. Times are seconds since 1970."""
 
-    def run_maintenance(self) -> None:
-        """Between two transactions: housekeeping, without delay for those who wait. It never fails."""
+    def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
+        """Add enrolment tokens, as hashes."""
 
-    def find_last_forgetting(self) -> int:
-        """The position of the last forgetting; 0 if there was none."""
+    def use_token(self, token_hash: bytes, now: float) -> bool:
+        """Use a token up; False if it is unknown, used or expired."""
+
+    def add_agent(self, public_key: bytes, now: float) -> int:
+        """Enrol a public key; return the agent's number, which was never used before."""
+
+    def find_identity(self, agent: int) -> Identity | None:
+        """Find the agent of that number."""
+
+    def find_identity_by_key(self, public_key: bytes) -> Identity | None:
+        """Find the agent of that public key."""
+
+    def revoke_agent(self, agent: int, now: float) -> bool:
+        """Revoke an agent: its requests are refused from now on. False if there is none of that number."""
+
+    def count_agents(self) -> int:
+        """Count the enrolled agents, revoked ones too."""
+
+
+class SnapshotStore(Protocol):
+    """Snapshots of the server's state, each at a position of the log and in numbered parts.
+
+    Parts may come in different transactions; a snapshot counts once all of its parts are there.
+    """
 
     def save_snapshot_part(self, position: int, part: int, parts: int, body: bytes) -> None:
-        """Keep one part of the snapshot at that position."""
+        """Save a part, counted from 0, of the snapshot at that position, which has ``parts`` of them."""
 
     def find_last_snapshot(self) -> int:
-        """The position of the latest snapshot that is whole; 0 if there is none."""
+        """Find the position of the last complete snapshot; 0 if there is none."""
 
     def load_snapshot(self) -> tuple[int, bytes] | None:
-        """The latest snapshot that is whole."""
+        """Load the last complete snapshot with its position."""
 
     def delete_snapshot_part(self, *, before: int) -> bool:
         """Delete one part of a snapshot of an earlier position; False if there is none."""
 
     def delete_snapshots(self, *, before: int) -> None:
-        """Delete the snapshots of earlier positions."""
+        """Delete all snapshots of earlier positions."""
 
-    def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
-        """Keep enrolment tokens, as hashes."""
 
-    def use_token(self, token_hash: bytes, now: float) -> bool:
-        """Strike out a token; False if it is unknown, used or too old."""
+class SettingStore(Protocol):
+    """Named texts, such as the terms of the server and the hash of the operator's token."""
 
-    def add_agent(self, public_key: bytes, now: float) -> int:
-        """Enrol a key under a number that was never used before."""
+    def get_setting(self, name: str) -> str | None:
+        """Read a setting; None if it was never set."""
 
-    def find_identity(self, agent: int) -> Identity | None:
-        """Who that is."""
+    def set_setting(self, name: str, value: str) -> None:
+        """Set a setting."""
 
-    def find_identity_by_key(self, public_key: bytes) -> Identity | None:
-        """Whose key that is."""
 
-    def revoke_agent(self, agent: int, now: float) -> bool:
-        """Let an agent speak no more; False if there is none of that number."""
+class Store(UploadLog, IdentityStore, SnapshotStore, Journal, SettingStore, Protocol):
+    """All of a server's data that must not be lost, on one database.
 
-    def count_agents(self) -> int:
-        """How many agents are enrolled."""
+    ``failures`` are the exceptions of the database's driver: after one of them the store is closed and opened again.
+    """
+
+    failures: tuple[type[Exception], ...]
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Commit what happens inside, or undo all of it; no other process writes meanwhile. A commit is durable."""
+
+    def close(self) -> None:
+        """Close the connection to the database."""
+
+    def forget_agent(self, agent: int, position: int) -> None:
+        """Erase an agent with its uploads, answers and rows of the journal; this takes a position of the log."""
+
+    def find_last_forgetting(self) -> int:
+        """Find the position of the last forgetting; 0 if there was none."""
+
+    def purge_deleted_rows(self) -> None:
+        """Erase what a committed forgetting has left in the database's own journals."""
+
+    def run_maintenance(self) -> None:
+        """Do housekeeping between two transactions, without delay for the next one. It never fails."""

@@ -1,4 +1,4 @@
-"""What a store keeps for those who watch: who exchanged when and why, who moved to which cluster, what was refused.
+"""The journal of a store, for pages: who exchanged when and why, who moved to which cluster, what was refused.
 
 The log of uploads is the truth of the state; the journal is a narrow copy of what a page shows of it, with the time
 and the clusters, so that any server on the store shows the same, now and for any moment before. Times are whole
@@ -14,7 +14,7 @@ MINUTE = 60_000
 
 @dataclass(frozen=True)
 class ExchangeRecord:
-    """One exchange, without what was learned in it; ``clusters`` is how many there were after its commit."""
+    """An exchange without its statistics; ``clusters`` is how many there were after its commit."""
 
     position: int
     at: int
@@ -28,7 +28,7 @@ class ExchangeRecord:
 
 @dataclass(frozen=True)
 class Move:
-    """An agent was placed in a cluster. The name of a cluster stays the same while most of its members do."""
+    """An agent joined a cluster. The name of a cluster stays the same while most of its members do."""
 
     position: int
     at: int
@@ -38,7 +38,7 @@ class Move:
 
 @dataclass(frozen=True)
 class AgentTotals:
-    """The exchanges of one agent."""
+    """Sums over the exchanges of one agent, and the time of the last one."""
 
     agent: int
     uploads: int
@@ -49,7 +49,10 @@ class AgentTotals:
 
 @dataclass(frozen=True)
 class IntervalTotals:
-    """The exchanges of one cause in a span of time: the number of the span, and sums."""
+    """Sums over the exchanges of one cause in one interval of time; ``clusters`` is the most there were.
+
+    Intervals are numbered from 0.
+    """
 
     number: int
     cause: str
@@ -72,49 +75,52 @@ class Measure:
 
 
 class Journal(Protocol):
-    """The part of a store that is written beside the log, in the same transactions, and read by pages."""
+    """The part of a store that is written beside the log, in the same transactions, and read by pages.
+
+    ``after`` and ``upto`` are positions of the log, the first excluded and the last included; ``until`` is a time.
+    """
 
     def record_exchanges(self, after: int, at: int, clusters: int) -> None:
-        """Copy every upload of the log beyond a position."""
+        """Copy every upload of the log beyond a position into the journal."""
 
     def record_moves(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
-        """Note into which cluster agents were placed."""
+        """Record which clusters agents joined: pairs of agent and cluster."""
 
     def find_head(self) -> int:
-        """The last position that was noted or forgotten; 0 if there is none."""
+        """Find the last position of an exchange or a forgetting; 0 if there is none."""
 
     def read_exchanges(self, after: int, upto: int) -> list[ExchangeRecord]:
-        """The exchanges between two positions, the first excluded."""
+        """Read the exchanges between two positions."""
 
     def read_moves(self, after: int, upto: int) -> list[Move]:
-        """The moves between two positions, the first excluded."""
+        """Read the moves between two positions."""
 
     def read_clusters(self, upto: int) -> dict[int, int]:
-        """The cluster of every agent at a position."""
+        """Read the cluster of every agent at a position."""
 
     def sum_by_agent(self, upto: int) -> list[AgentTotals]:
-        """The exchanges of every agent up to a position."""
+        """Sum the exchanges of every agent up to a position."""
 
     def find_time_range(self, upto: int) -> tuple[int, int]:
-        """The times of the first and the last exchange up to a position; both 0 if there is none."""
+        """Find the times of the first and the last exchange up to a position; both 0 if there is none."""
 
     def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
-        """The exchanges from a time on, summed over spans of ``width`` milliseconds."""
+        """Sum the exchanges from the time ``since`` on, by intervals of ``width`` milliseconds and by cause."""
 
     def find_position_at(self, at: int) -> int:
-        """The last position noted at or before a time."""
+        """Find the position of the last exchange at or before a time; 0 if there is none."""
 
     def record_refusals(self, at: int, reasons: Mapping[str, int]) -> None:
-        """Add refused uploads to those of that minute."""
+        """Add refused uploads, counted by reason, to those of that minute."""
 
     def count_refusals(self, until: int) -> dict[str, int]:
-        """How many uploads were refused up to a time, by reason."""
+        """Count the uploads refused up to the minute of a time, by reason."""
 
     def record_measures(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
-        """Keep what a simulation reports: series, round, regret, reward."""
+        """Record what a simulation reports: series, round, regret and reward. Measures are numbered from 1 on."""
 
     def read_measures(self, after: int, until: int) -> list[Measure]:
-        """What was reported beyond a number, up to a time."""
+        """Read the measures beyond a number, up to a time."""
 
     def delete_measures(self) -> None:
-        """Forget what earlier simulations reported."""
+        """Delete what earlier simulations reported."""

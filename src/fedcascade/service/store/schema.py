@@ -1,0 +1,34 @@
+"""The tables of both SQL stores, as numbered migrations.
+
+A script names column types in braces, and each store says what they are called in its database. A migration that has
+been released never changes; a new layout is a new migration at the end.
+"""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE agent (id {identity}, public_key {bytes} NOT NULL UNIQUE, enrolled {real} NOT NULL, revoked {real});
+    CREATE TABLE enrolment (token_hash {bytes} PRIMARY KEY, expires {real} NOT NULL, used {real});
+    CREATE TABLE upload (
+        position {integer} PRIMARY KEY, agent {integer} NOT NULL, sequence {integer} NOT NULL, cause TEXT NOT NULL,
+        count {integer} NOT NULL, clicks {integer} NOT NULL, rounds {integer} NOT NULL, numbers {bytes} NOT NULL,
+        nonce {bytes} NOT NULL, UNIQUE (agent, sequence));
+    CREATE TABLE answer (position {integer} PRIMARY KEY, body {bytes} NOT NULL);
+    CREATE TABLE forgotten (position {integer} PRIMARY KEY);
+    CREATE TABLE snapshot (
+        position {integer} NOT NULL, part {integer} NOT NULL, parts {integer} NOT NULL, body {bytes} NOT NULL,
+        PRIMARY KEY (position, part));
+    CREATE TABLE journal (
+        position {integer} PRIMARY KEY, at {integer} NOT NULL, agent {integer} NOT NULL, cause TEXT NOT NULL,
+        rounds {integer} NOT NULL, count {integer} NOT NULL, clicks {integer} NOT NULL, clusters {integer} NOT NULL);
+    CREATE TABLE move (
+        position {integer} NOT NULL, at {integer} NOT NULL, agent {integer} NOT NULL, cluster {integer} NOT NULL,
+        PRIMARY KEY (agent, position));
+    CREATE INDEX move_position ON move (position);
+    CREATE TABLE refusal (
+        minute {integer} NOT NULL, reason TEXT NOT NULL, count {integer} NOT NULL, PRIMARY KEY (minute, reason));
+    CREATE TABLE measure (
+        number {identity}, at {integer} NOT NULL, series TEXT NOT NULL,
+        round {integer} NOT NULL, regret {real} NOT NULL, reward {integer} NOT NULL)
+    """,
+)

@@ -1,0 +1,113 @@
+"""A whole store in SQL: the log and the journal of neighbouring modules, and identities, snapshots and settings."""
+
+from collections.abc import Iterable
+
+from fedcascade.service.store.contract import Identity
+from fedcascade.service.store.sql import SqlDatabase
+from fedcascade.service.store.sql_journal import SqlJournal
+from fedcascade.service.store.sql_log import SqlUploadLog
+
+
+class SqlIdentities(SqlDatabase):
+    """Agents with their public keys, and the hashes of enrolment tokens."""
+
+    def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
+        """Add the hashes of enrolment tokens."""
+        for token_hash in hashes:
+            self.run("INSERT INTO enrolment (token_hash, expires) VALUES (?, ?)", token_hash, expires)
+
+    def use_token(self, token_hash: bytes, now: float) -> bool:
+        """Mark a token as used, in the statement that checks it."""
+        statement = "UPDATE enrolment SET used = ? WHERE token_hash = ? AND used IS NULL AND expires > ?"
+        return bool(self.run(statement, now, token_hash, now).rowcount == 1)
+
+    def add_agent(self, public_key: bytes, now: float) -> int:
+        """Insert a key; the database numbers agents and gives no number twice."""
+        row = self.fetch_row("INSERT INTO agent (public_key, enrolled) VALUES (?, ?) RETURNING id", public_key, now)
+        self.drop_buffers()
+        return int(row[0])
+
+    def find_identity(self, agent: int) -> Identity | None:
+        """Find an agent by its number."""
+        return self._find_identity("id", agent)
+
+    def find_identity_by_key(self, public_key: bytes) -> Identity | None:
+        """Find an agent by its public key."""
+        return self._find_identity("public_key", public_key)
+
+    def _find_identity(self, column: str, value: int | bytes) -> Identity | None:
+        row = self.fetch_row(f"SELECT id, public_key, revoked FROM agent WHERE {column} = ?", value)
+        return None if row is None else Identity(int(row[0]), bytes(row[1]), row[2] is not None)
+
+    def revoke_agent(self, agent: int, now: float) -> bool:
+        """Set the time of the revocation, if none is set."""
+        cursor = self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent)
+        self.drop_buffers()
+        return bool(cursor.rowcount == 1)
+
+    def count_agents(self) -> int:
+        """Count the rows of agents."""
+        return int(self.fetch_row("SELECT count(*) FROM agent")[0])
+
+
+class SqlSnapshots(SqlDatabase):
+    """Snapshots, one row per part."""
+
+    def save_snapshot_part(self, position: int, part: int, parts: int, body: bytes) -> None:
+        """Write a part, in place of one that an interrupted snapshot has left there."""
+        self.run("DELETE FROM snapshot WHERE position = ? AND part = ?", position, part)
+        statement = "INSERT INTO snapshot (position, part, parts, body) VALUES (?, ?, ?, ?)"
+        self.run(statement, position, part, parts, body)
+
+    def find_last_snapshot(self) -> int:
+        """Find the last position of which all parts are there."""
+        complete = "SELECT position FROM snapshot GROUP BY position, parts HAVING count(*) = parts"
+        return int(self.fetch_row(f"SELECT coalesce(max(position), 0) FROM ({complete}) AS complete")[0])
+
+    def load_snapshot(self) -> tuple[int, bytes] | None:
+        """Join the parts of the last complete snapshot."""
+        position = self.find_last_snapshot()
+        rows = self.fetch_rows("SELECT body FROM snapshot WHERE position = ? ORDER BY part", position)
+        return (position, b"".join(bytes(row[0]) for row in rows)) if rows else None
+
+    def delete_snapshot_part(self, *, before: int) -> bool:
+        """Delete one part: what is erased is overwritten, which takes as long as writing."""
+        first = "(SELECT position, part FROM snapshot WHERE position < ? LIMIT 1)"
+        return bool(self.run(f"DELETE FROM snapshot WHERE (position, part) IN {first}", before).rowcount == 1)
+
+    def delete_snapshots(self, *, before: int) -> None:
+        """Delete all parts of earlier positions."""
+        self.run("DELETE FROM snapshot WHERE position < ?", before)
+
+
+class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
+    """All parts of a store on one connection."""
+
+    def get_setting(self, name: str) -> str | None:
+        """Read a setting."""
+        row = self.fetch_row("SELECT value FROM setting WHERE name = ?", name)
+        return None if row is None else str(row[0])
+
+    def set_setting(self, name: str, value: str) -> None:
+        """Insert or replace a setting."""
+        statement = "INSERT INTO setting (name, value) VALUES (?, ?)"
+        self.run(f"{statement} ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value)
+
+    def forget_agent(self, agent: int, position: int) -> None:
+        """Delete an agent's rows from every table, and record at which position."""
+        self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
+        for table in ("upload", "journal", "move"):
+            self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
+        self.run("DELETE FROM agent WHERE id = ?", agent)
+        self.run("INSERT INTO forgotten (position) VALUES (?)", position)
+        self.drop_buffers()
+
+    def find_last_forgetting(self) -> int:
+        """Find the largest position of a forgetting."""
+        return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM forgotten")[0])
+
+    def purge_deleted_rows(self) -> None:
+        """Do nothing: a database whose journals keep deleted rows overrides this."""
+
+    def run_maintenance(self) -> None:
+        """Do nothing: a database that does not maintain itself overrides this."""

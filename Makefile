@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo live test test-long coverage check structure chaos bench bench-service bench-live picture figures table1 docs lock clean
+.PHONY: help demo live test test-long coverage check structure chaos bench bench-service bench-live picture figures table1 docs graph lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -86,6 +86,9 @@ table1: $(INSTALLED_DEV) ## 300,000 rounds x 3 seeds of every system of Table 1
 
 docs: $(INSTALLED_DEV) ## write docs/reference-policies.md from the code, and its figures if table1 was run
 	$(BIN)/python tools/reference_policies.py
+
+graph: $(INSTALLED_DEV) ## print which module imports which, and draw docs/figures/modules*.svg
+	$(BIN)/python tools/module_graph.py
 
 LOCK = echo 'hatchling>=1.25' | uv pip compile - pyproject.toml --universal --python-version 3.11 --upgrade \
 	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --quiet

@@ -148,7 +148,7 @@ def take_turns(found: list[Contestant], turns: int) -> dict[Contestant, list[Sli
     return taken
 
 
-def ratio(slices: list[Slice], yardstick: list[Slice]) -> float:
+def compute_ratio(slices: list[Slice], yardstick: list[Slice]) -> float:
     """How many times as fast, turn by turn."""
     return median(one.speed / other.speed for one, other in zip(slices, yardstick, strict=True))
 
@@ -161,7 +161,7 @@ def show_contest(taken: dict[Contestant, list[Slice]]) -> dict[tuple[str, str], 
     ratios = {}
     yardsticks = {one.system: slices for one, slices in taken.items() if one.name == NUMPY}
     for one, slices in taken.items():
-        ratios[one.system, one.name] = ratio(slices, yardsticks[one.system])
+        ratios[one.system, one.name] = compute_ratio(slices, yardsticks[one.system])
         low, middle, high = quantiles([part.speed for part in slices], n=4, method="inclusive")
         table.add_row(
             one.system,

@@ -1,11 +1,11 @@
-"""What is described is what the ratings and the world are."""
+"""What is described is what the ratings and the environment are."""
 
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from fedcascade.data.describe import describe, histogram
+from fedcascade.data.describe import describe, make_histogram
 from fedcascade.environments.matrices import Triplets, triplets_of
 from fedcascade.environments.ratings import Ratings, generated_ratings
 from fedcascade.learning.cascade import compute_expected_reward
@@ -63,7 +63,7 @@ def test_one_cluster_has_no_gap() -> None:
 
 
 def test_many_different_ratings_are_binned() -> None:
-    rows = histogram(np.linspace(0, 1, 1_001))
+    rows = make_histogram(np.linspace(0, 1, 1_001))
     assert len(rows) == 10
     assert sum(row["count"] for row in rows) == 1_001
     assert (rows[0]["from"], rows[-1]["to"]) == (0.0, 1.0)

@@ -15,7 +15,7 @@ import pytest
 from fedcascade.cli import main
 from fedcascade.data import fetch as fetching
 from fedcascade.data import read_ratings
-from fedcascade.data.fetch import cache_folder, fetch
+from fedcascade.data.fetch import fetch, find_cache_folder
 
 RATINGS = "userId,movieId,rating,timestamp\n" + "".join(f"{n % 50},{n % 31},{1 + n % 5},9\n" for n in range(9_000))
 
@@ -243,10 +243,10 @@ def test_a_server_that_is_not_there_is_said(tmp_path: Path, publisher: Publisher
 
 def test_the_cache_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "fedcascade"
+    assert find_cache_folder() == tmp_path / "fedcascade"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the specification
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "fedcascade"
+    assert find_cache_folder() == tmp_path / "home" / ".cache" / "fedcascade"
 
 
 def test_the_command_says_the_licence_and_where_the_files_are(

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from fedcascade import POLICIES
-from fedcascade.data import Columns, json_lines, ratings_from_file, read_ratings
+from fedcascade.data import Columns, build_ratings_environment, json_lines, read_ratings
 from fedcascade.environments.ratings import Ratings, Triplets
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation import reference
@@ -207,7 +207,7 @@ def test_a_world_from_a_file_is_the_world_of_its_ratings(tmp_path: Path) -> None
     path = tmp_path / "ratings.csv"
     write_csv(path, some_ratings(1_500))
     options = {"users": 10, "clusters": 3, "dimension": 5, "items": 20, "seed": 4}
-    one, other = ratings_from_file(path, **options), Ratings(of(some_ratings(1_500)), **options)
+    one, other = build_ratings_environment(path, **options), Ratings(of(some_ratings(1_500)), **options)
     np.testing.assert_array_equal(one.thetas, other.thetas)
     np.testing.assert_array_equal(one.items(9), other.items(9))
 
@@ -224,7 +224,7 @@ def test_movielens_is_read(movielens: Path) -> None:
 @pytest.mark.parametrize("preset", ["catalogue", "paper"])
 @pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind"])
 def test_movielens_is_a_world_in_which_both_engines_agree(movielens: Path, preset: str, name: str) -> None:
-    world = ratings_from_file(movielens, preset=preset)
+    world = build_ratings_environment(movielens, preset=preset)
     check_environment(world, rounds=10)
     runs = [
         engine.simulate(world, POLICIES[name], rounds=600, oracle=TopK(length=4), keep_lists=True)

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from fedcascade.experiments.plan import Plan, read_plan
+from fedcascade.experiments.plan import Plan
+from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import local
+from fedcascade.experiments.schedulers import make_local_scheduler
 
 SMALL = """\
 name = "small"
@@ -38,7 +39,7 @@ def small_plan() -> Plan:
 @pytest.fixture(scope="session")
 def small_folder(small_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
-    execute([small_plan], folder, local(workers=2), lambda _: None)
+    execute([small_plan], folder, make_local_scheduler(workers=2), lambda _: None)
     return folder
 
 

@@ -7,19 +7,29 @@ import polars as pl
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.cli.experiments import conclude
+from fedcascade.cli.experiments import print_results
 from fedcascade.experiments import beyond_bars
-from fedcascade.experiments.beyond_bars import ALONE, BARS, KNOWN, OURS, PAPERS, ROUNDS, Finding, judged, label
-from fedcascade.experiments.builtin_plans import shipped
-from fedcascade.experiments.environments import RatingsWorld
-from fedcascade.experiments.intervals import Spread
-from fedcascade.experiments.jobs import runs_of
-from fedcascade.experiments.plan import Plan, changed, systems_in
+from fedcascade.experiments.beyond_bars import (
+    ALONE,
+    BARS,
+    KNOWN,
+    OURS,
+    PAPERS,
+    ROUNDS,
+    Finding,
+    judge_measurement,
+    make_label,
+)
+from fedcascade.experiments.builtin_plans import load_builtin_plan
+from fedcascade.experiments.environments import RatingsSpec
+from fedcascade.experiments.intervals import Interval
+from fedcascade.experiments.jobs import list_planned_jobs
+from fedcascade.experiments.plan import Plan, resize_plan, select_systems
 from fedcascade.experiments.reports import beyond_report
-from fedcascade.experiments.reports.trade_off import Point, trade_off
+from fedcascade.experiments.reports.trade_off import Point, plot_trade_off
 from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import local
+from fedcascade.experiments.schedulers import make_local_scheduler
 
 from .reports.test_reports import read
 
@@ -27,104 +37,110 @@ TEN, BETA = "lifted, J = 10", 2.0
 REGRET = {OURS: 60.0, ALONE: 100.0, PAPERS: 500.0, KNOWN: 40.0}
 
 
-def made_up(plan: Plan, worse_at: int = 0) -> Results:
+def make_results(plan: Plan, worse_at: int = 0) -> Results:
     """Results in which every number is known; at one checkpoint ours is half as bad again as alone."""
     luck = np.random.default_rng(0)
     curves = [
-        {"experiment": plan.name, "environment": place.name, "system": system.label, "seed": seed, "round": round_,
+        {"experiment": plan.name, "environment": environment.name, "system": system.label, "seed": seed,
+         "round": round_,
          "regret": (150.0 if (system.policy, round_) == (OURS, worse_at) else REGRET.get(system.policy, 100.0))
          + luck.normal(), "exchanges": 80 if system.policy == OURS else 100, "clustering_error": 0.0}
-        for place in plan.environments for system in systems_in(plan, place.name)
+        for environment in plan.environments for system in select_systems(plan, environment.name)
         for seed in plan.seeds for round_ in (1_000, 5_000, 10_000, plan.rounds)
     ]  # fmt: skip
     table = pl.DataFrame(curves)
     return Results(Path(), {}, [plan], table.filter(pl.col("round") == plan.rounds), table)
 
 
-def find(found: list[Finding], environment: str, quantity: str, *against: str) -> Finding:
-    (one,) = [
-        one
-        for one in found
-        if (one.environment, one.beta, one.bar.quantity, one.bar.against) == (environment, BETA, quantity, against)
+def find(findings: list[Finding], environment: str, quantity: str, *against: str) -> Finding:
+    wanted = (environment, BETA, quantity, against)
+    (finding,) = [
+        each for each in findings if (each.environment, each.beta, each.bar.quantity, each.bar.against) == wanted
     ]
-    return one
+    return finding
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return shipped(beyond_bars.PLAN)
+    return load_builtin_plan(beyond_bars.PLAN)
 
 
 @pytest.fixture(scope="module")
 def folder(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole plan in 200 rounds a run."""
     folder = tmp_path_factory.mktemp("beyond")
-    execute([changed(plan, rounds=200, seeds=range(2))], folder, local(workers=2), lambda _: None)
+    execute([resize_plan(plan, rounds=200, seeds=range(2))], folder, make_local_scheduler(workers=2), lambda _: None)
     return folder
 
 
 def test_the_plan_is_the_setting_of_the_bars(plan: Plan) -> None:
     assert (plan.rounds, plan.list_length, plan.seeds) == (ROUNDS, 4, (0, 1, 2, 3, 4))
     assert plan.rounds // plan.checkpoints == beyond_bars.EARLY
-    for place in plan.environments:
-        assert (place.world.users, place.world.items) == (40, 200)
-        assert place.world.dimension == (40 if place.name == "Gaussian, J = 40" else 20)
-        assert not isinstance(place.world, RatingsWorld) or place.world.file is None
+    for environment in plan.environments:
+        assert (environment.spec.users, environment.spec.items) == (40, 200)
+        assert environment.spec.dimension == (40 if environment.name == "Gaussian, J = 40" else 20)
+        assert not isinstance(environment.spec, RatingsSpec) or environment.spec.file is None
     for system in plan.systems:
         assert system.constants["lambda"] == 4.0
         assert system.constants.get("alpha_d", 7.0) == 7.0
-    assert len(runs_of([plan])) <= 460  # about as many as two cores play in a quarter of an hour
+    assert len(list_planned_jobs([plan])) <= 460  # about as many as two cores play in a quarter of an hour
 
 
 def test_every_bar_has_its_runs(plan: Plan) -> None:
-    assert beyond_bars.is_beyond(made_up(plan))
-    for environment, beta in {setting for bar in BARS for setting in beyond_bars.settings(bar)}:
-        assert label(OURS, beta) in [system.label for system in beyond_bars.alike(plan, environment, beta)]
+    assert beyond_bars.is_beyond(make_results(plan))
+    for environment, beta in {setting for bar in BARS for setting in beyond_bars.list_settings(bar)}:
+        assert make_label(OURS, beta) in [
+            system.label for system in beyond_bars.select_systems_at_beta(plan, environment, beta)
+        ]
     judged_here = {environment for bar in BARS for environment in bar.environments}
-    assert {place.name for place in plan.environments} - judged_here == {"lifted, drift"}
+    assert {environment.name for environment in plan.environments} - judged_here == {"lifted, drift"}
 
 
 def test_results_of_other_plans_are_not_judged(plan: Plan, small_results: Results) -> None:
     assert not beyond_bars.is_beyond(small_results)
-    results = made_up(plan)
-    lacking = results.runs.filter(pl.col("system") != label(KNOWN, BETA))
+    results = make_results(plan)
+    lacking = results.runs.filter(pl.col("system") != make_label(KNOWN, BETA))
     assert not beyond_bars.is_beyond(Results(Path(), {}, [plan], lacking, results.curves))
 
 
 def test_a_ratio_is_that_of_means_with_an_interval_by_paired_runs(plan: Plan) -> None:
-    results = made_up(plan)
-    one = find(beyond_bars.findings(results), TEN, "regret", ALONE, PAPERS)
-    own = results.runs.filter(pl.col("environment") == TEN).sort("seed")
-    ours, theirs = (own.filter(pl.col("system") == label(name, BETA))["regret"].to_numpy() for name in (OURS, ALONE))
-    assert one.other == ALONE
-    assert one.measured.mean == pytest.approx(ours.mean() / theirs.mean())
+    results = make_results(plan)
+    finding = find(beyond_bars.judge_bars(results), TEN, "regret", ALONE, PAPERS)
+    rows = results.runs.filter(pl.col("environment") == TEN).sort("seed")
+    ours, theirs = (
+        rows.filter(pl.col("system") == make_label(name, BETA))["regret"].to_numpy() for name in (OURS, ALONE)
+    )
+    assert finding.rival == ALONE
+    assert finding.measured.mean == pytest.approx(ours.mean() / theirs.mean())
     left_out = [np.delete(ours, run).mean() / np.delete(theirs, run).mean() for run in range(5)]
     jackknife = np.sqrt(4 / 5 * np.sum((np.array(left_out) - np.mean(left_out)) ** 2))
-    assert one.measured.half == pytest.approx(2.776 * jackknife, rel=0.02)
-    assert one.verdict == "met"
+    assert finding.measured.half_width == pytest.approx(2.776 * jackknife, rel=0.02)
+    assert finding.verdict == "met"
 
 
 def test_bars_go_either_way(plan: Plan) -> None:
-    found = beyond_bars.findings(made_up(plan))
-    assert find(found, TEN, "regret", KNOWN).verdict == "met"  # 60 / 40 <= 1.7
-    assert find(found, TEN, "exchanges", PAPERS).verdict == "met"
-    assert find(found, TEN, "clustering error").verdict == "met"
-    assert {one.verdict for one in found if one.environment.startswith("Gaussian") and one.bar.against == (KNOWN,)} <= {
+    findings = beyond_bars.judge_bars(make_results(plan))
+    assert find(findings, TEN, "regret", KNOWN).verdict == "met"  # 60 / 40 <= 1.7
+    assert find(findings, TEN, "exchanges", PAPERS).verdict == "met"
+    assert find(findings, TEN, "clustering error").verdict == "met"
+    assert {
+        each.verdict for each in findings if each.environment.startswith("Gaussian") and each.bar.against == (KNOWN,)
+    } <= {
         "met within noise",
         "not met",
     }  # 60 / 40, about 1.5
-    results = made_up(plan)
+    results = make_results(plan)
     wrong = results.curves.with_columns(clustering_error=pl.lit(0.025))
-    judged_again = beyond_bars.findings(Results(Path(), {}, [plan], results.runs, wrong))
+    judged_again = beyond_bars.judge_bars(Results(Path(), {}, [plan], results.runs, wrong))
     assert find(judged_again, TEN, "clustering error").verdict == "not met"
 
 
 def test_the_worst_checkpoint_decides(plan: Plan) -> None:
-    late = find(beyond_bars.findings(made_up(plan, worse_at=10_000)), TEN, "early regret", ALONE)
+    late = find(beyond_bars.judge_bars(make_results(plan, worse_at=10_000)), TEN, "early regret", ALONE)
     assert (late.worst, late.verdict) == (10_000, "not met")
     assert late.measured.mean == pytest.approx(1.5, abs=0.05)
-    assert "at 10,000" in beyond_report.measured(late)
-    before = find(beyond_bars.findings(made_up(plan, worse_at=1_000)), TEN, "early regret", ALONE)
+    assert "at 10,000" in beyond_report.format_measured(late)
+    before = find(beyond_bars.judge_bars(make_results(plan, worse_at=1_000)), TEN, "early regret", ALONE)
     assert (before.worst != 1_000, before.verdict) == (True, "met")
 
 
@@ -140,25 +156,29 @@ def test_the_worst_checkpoint_decides(plan: Plan) -> None:
     ],
 )
 def test_verdicts(mean: float, half: float, verdict: str) -> None:
-    assert judged(Spread(mean, 0.1, half, 5), 0.65) == verdict
+    assert judge_measurement(Interval(mean, 0.1, half, 5), 0.65) == verdict
 
 
 def test_shorter_runs_are_not_judged(plan: Plan) -> None:
-    found = beyond_bars.findings(made_up(changed(plan, rounds=2_000)))
-    assert {one.verdict for one in found} == {"not judged"}
-    assert "early regret" not in {one.bar.quantity for one in found}
+    findings = beyond_bars.judge_bars(make_results(resize_plan(plan, rounds=2_000)))
+    assert {finding.verdict for finding in findings} == {"not judged"}
+    assert "early regret" not in {finding.bar.quantity for finding in findings}
 
 
 def test_the_page_has_every_figure_and_needs_nothing_else(
     folder: Path, plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conclude(read_results(folder))
+    print_results(read_results(folder))
     shown = capsys.readouterr().out
     assert "bars | measured" in shown
     assert shown.endswith(f"report: {folder / 'report.html'}\n")
     found, text = read(folder / "report.html"), (folder / "report.html").read_text(encoding="utf-8")
-    settings = [(place.name, beta) for place in plan.environments for beta in beyond_bars.betas(plan, place.name)]
-    placed = [setting for setting in settings if len(beyond_report.quantities(setting[0])) == 2]
+    settings = [
+        (environment.name, beta)
+        for environment in plan.environments
+        for beta in beyond_bars.list_betas(plan, environment.name)
+    ]
+    placed = [setting for setting in settings if len(beyond_report.choose_quantities(setting[0])) == 2]
     assert found.drawings == len(settings) + len(placed) + len(beyond_bars.TRADE_OFFS)
     assert len(list((folder / "figures").glob("*.svg"))) == found.drawings
     assert found.found == []
@@ -183,10 +203,10 @@ def test_a_trade_off_labels_every_point_and_no_label_covers_another() -> None:
         Point("more", "ours", 900, 290),
         Point("less", "ours", 400, 320),
     ]
-    figure = trade_off(points, "title")
+    figure = plot_trade_off(points, "title")
     (axes,) = figure.axes
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in axes.texts]
     assert [label.get_text() for label in axes.texts] == [point.name for point in points]
-    assert not any(one.overlaps(two) for place, one in enumerate(boxes) for two in boxes[:place])
+    assert not any(box.overlaps(earlier) for index, box in enumerate(boxes) for earlier in boxes[:index])
     assert axes.lines[0].get_xdata().tolist() == [400, 900]

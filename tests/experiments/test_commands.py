@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.experiments.jobs import play, runs_of
-from fedcascade.experiments.plan import read_plan
-from fedcascade.experiments.results import save
+from fedcascade.experiments.jobs import list_planned_jobs, run_job
+from fedcascade.experiments.plan_reader import read_plan
+from fedcascade.experiments.results import save_record
 
 from .conftest import SMALL
 
@@ -26,16 +26,16 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a plan in it, all of whose runs are there already."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plan.toml").write_text(SHORT)
-    for run in runs_of([read_plan(SHORT)]):
-        save(tmp_path / "results" / "small", run.job, play(run.job))
+    for planned in list_planned_jobs([read_plan(SHORT)]):
+        save_record(tmp_path / "results" / "small", planned.job, run_job(planned.job))
     return tmp_path
 
 
-def test_json_is_one_run_a_line_in_the_order_of_the_plan(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_run_a_line_in_the_order_of_the_plan(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["experiment", "plan.toml", "--format", "json"])
     printed = capsys.readouterr()
     lines = [json.loads(line) for line in printed.out.splitlines()]
@@ -46,14 +46,14 @@ def test_json_is_one_run_a_line_in_the_order_of_the_plan(played: Path, capsys: p
     assert printed.err == ""
 
 
-def test_a_table_and_then_a_report(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_and_then_a_report(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["experiment", "plan.toml"])
     table = capsys.readouterr().out
     assert "results: results/small" in table
     assert "fedlinucb" in table
     main(["report", "results/small"])
     assert capsys.readouterr().out == "report: results/small/report.html\n"
-    assert (played / "results" / "small" / "report.html").is_file()
+    assert (finished / "results" / "small" / "report.html").is_file()
 
 
 @pytest.mark.parametrize(

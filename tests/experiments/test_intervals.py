@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedcascade.experiments.intervals import spread
+from fedcascade.experiments.intervals import estimate_mean
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 31])
 def test_the_interval_is_students(count: int) -> None:
     values = np.random.default_rng(count).normal(5, 2, count)
-    found = spread(values.tolist())
+    interval = estimate_mean(values.tolist())
     low, high = stats.t.interval(0.95, count - 1, loc=values.mean(), scale=stats.sem(values))
-    assert found.mean == pytest.approx(values.mean())
-    assert found.deviation == pytest.approx(values.std(ddof=1))
-    assert found.half == pytest.approx((high - low) / 2, rel=1e-3)
-    assert found.runs == count
+    assert interval.mean == pytest.approx(values.mean())
+    assert interval.deviation == pytest.approx(values.std(ddof=1))
+    assert interval.half_width == pytest.approx((high - low) / 2, rel=1e-3)
+    assert interval.runs == count
 
 
 def test_one_run_says_nothing_about_noise() -> None:
-    assert spread([4.0]) == (4.0, 0.0, float("inf"), 1)
+    assert estimate_mean([4.0]) == (4.0, 0.0, float("inf"), 1)

@@ -6,12 +6,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fedcascade.cli.experiments import SHIPPED
-from fedcascade.experiments.builtin_plans import find_plan, names, shipped, takes_ratings, with_ratings
-from fedcascade.experiments.environments import RatingsWorld, SyntheticWorld
-from fedcascade.experiments.jobs import runs_of
-from fedcascade.experiments.plan import Plan, changed, load_plan, read_plan, systems_in
-from fedcascade.experiments.toml_lines import line_of
+from fedcascade.cli.experiments import BUILTIN_PLANS
+from fedcascade.experiments.builtin_plans import (
+    can_take_ratings,
+    find_plan,
+    list_builtin_plans,
+    load_builtin_plan,
+    set_ratings_file,
+)
+from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec
+from fedcascade.experiments.jobs import list_planned_jobs
+from fedcascade.experiments.plan import Plan, resize_plan, select_systems
+from fedcascade.experiments.plan_reader import load_plan, read_plan
+from fedcascade.experiments.toml_lines import find_line
 from fedcascade.federation.policies import POLICIES
 
 GOOD = """\
@@ -44,7 +51,7 @@ label = "FedLinUCB"
 
 def test_every_combination_is_one_run() -> None:
     plan = read_plan(GOOD.replace('file = "ratings.csv"\n', ""))
-    runs = runs_of([plan])
+    jobs = list_planned_jobs([plan])
     environments = ["even clusters=2", "even clusters=3", "rated"]
     systems = [
         "fedc3ucb-h beta=1.0 alpha_d=1.5",
@@ -53,9 +60,9 @@ def test_every_combination_is_one_run() -> None:
         "fedind beta=5.0",
         "FedLinUCB",
     ]
-    found = [(run.environment, run.job.seed, run.system) for run in runs]
+    found = [(planned.environment, planned.job.seed, planned.system) for planned in jobs]
     assert found == list(product(environments, [3, 5], systems))
-    assert len({run.job.key for run in runs}) == len(runs)
+    assert len({planned.job.key for planned in jobs}) == len(jobs)
 
 
 def test_a_system_carries_all_constants_of_its_policy() -> None:
@@ -73,27 +80,27 @@ def test_a_system_carries_all_constants_of_its_policy() -> None:
 
 def test_files_are_looked_up_beside_the_plan(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(GOOD)
-    world = load_plan(tmp_path / "plan.toml").environments[-1].world
-    assert isinstance(world, RatingsWorld)
-    assert world.file == str(tmp_path / "ratings.csv")
+    spec = load_plan(tmp_path / "plan.toml").environments[-1].spec
+    assert isinstance(spec, RatingsSpec)
+    assert spec.file == str(tmp_path / "ratings.csv")
 
 
 def test_a_file_that_is_not_there_is_refused_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(GOOD)
     with pytest.raises(ValueError, match=r"ratings\.csv' not found"):
-        runs_of([load_plan(tmp_path / "plan.toml")])
+        list_planned_jobs([load_plan(tmp_path / "plan.toml")])
 
 
 def test_equal_runs_of_two_plans_have_one_key_whatever_they_are_called() -> None:
     plan = read_plan(GOOD.replace('file = "ratings.csv"\n', ""))
     renamed = read_plan(GOOD.replace('file = "ratings.csv"\n', "").replace('"even"', '"odd"'))
-    longer = changed(plan, rounds=2_000)
-    keys, same, other = ([run.job.key for run in runs_of([one])] for one in (plan, renamed, longer))
+    longer = resize_plan(plan, rounds=2_000)
+    keys, same, other = ([planned.job.key for planned in list_planned_jobs([each])] for each in (plan, renamed, longer))
     assert keys == same
     assert not set(keys) & set(other)
 
 
-def test_the_key_depends_on_the_file_behind_a_world(tmp_path: Path) -> None:
+def test_the_key_depends_on_the_file_behind_an_environment(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(GOOD)
     keys = []
     for content in ("one", "two"):
@@ -101,7 +108,7 @@ def test_the_key_depends_on_the_file_behind_a_world(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "ratings.csv").write_text(content)
         (folder / "plan.toml").write_text(GOOD)
-        keys.append(runs_of([load_plan(folder / "plan.toml")])[-1].job)
+        keys.append(list_planned_jobs([load_plan(folder / "plan.toml")])[-1].job)
     assert keys[0].data != keys[1].data
 
 
@@ -180,24 +187,24 @@ def test_a_plan_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_lines_of_keys(path: tuple[str | int, ...], line: int) -> None:
-    assert line_of(GOOD, path) == line
+    assert find_line(GOOD, path) == line
 
 
 def test_lines_of_keys_in_headers_of_their_own() -> None:
     text = "[[a]]\n[a.b]\nc = 1\n[[a]]\n[a.b]\n\nc = 2\n'd e' = 3"
-    assert line_of(text, ("a", 1, "b", "c")) == 7
-    assert line_of(text, ("a", 1, "b", "d e")) == 8
+    assert find_line(text, ("a", 1, "b", "c")) == 7
+    assert find_line(text, ("a", 1, "b", "d e")) == 8
 
 
 def test_changed_plans_keep_checkpoints_within_rounds() -> None:
-    plan = changed(read_plan(GOOD), rounds=4, seeds=range(3))
+    plan = resize_plan(read_plan(GOOD), rounds=4, seeds=range(3))
     assert isinstance(plan, Plan)
     assert (plan.rounds, plan.checkpoints, plan.seeds) == (4, 4, (0, 1, 2))
-    assert plan.environments[0].world == SyntheticWorld(users=6, clusters=2)
+    assert plan.environments[0].spec == SyntheticSpec(users=6, clusters=2)
 
 
-def where(*patterns: str) -> str:
-    """The good plan, whose last policy plays in some environments only."""
+def restrict_last_policy(*patterns: str) -> str:
+    """Return the good plan, whose last policy plays in some environments only."""
     listed = ", ".join(f'"{pattern}"' for pattern in patterns)
     return GOOD.replace('file = "ratings.csv"\n', "") + f"on = [{listed}]\n"
 
@@ -211,24 +218,25 @@ def where(*patterns: str) -> str:
     ],
 )
 def test_a_policy_plays_where_its_patterns_say(patterns: list[str], environments: set[str]) -> None:
-    plan = read_plan(where(*patterns))
-    assert {run.environment for run in runs_of([plan]) if run.system == "FedLinUCB"} == environments
-    assert {run.environment for run in runs_of([plan]) if run.job.policy == "fedind"} == {
-        place.name for place in plan.environments
+    plan = read_plan(restrict_last_policy(*patterns))
+    planned_jobs = list_planned_jobs([plan])
+    assert {planned.environment for planned in planned_jobs if planned.system == "FedLinUCB"} == environments
+    assert {planned.environment for planned in planned_jobs if planned.job.policy == "fedind"} == {
+        environment.name for environment in plan.environments
     }
 
 
 def test_a_pattern_may_be_a_name_with_brackets() -> None:
-    text = where("even clusters=[4, 2]").replace("clusters = [2, 3]", "clusters = [[4, 2], [3, 3]]")
-    assert {run.environment for run in runs_of([read_plan(text)]) if run.system == "FedLinUCB"} == {
-        "even clusters=[4, 2]"
-    }
+    text = restrict_last_policy("even clusters=[4, 2]").replace("clusters = [2, 3]", "clusters = [[4, 2], [3, 3]]")
+    assert {
+        planned.environment for planned in list_planned_jobs([read_plan(text)]) if planned.system == "FedLinUCB"
+    } == {"even clusters=[4, 2]"}
 
 
 def test_a_label_may_stand_in_two_environments_for_different_constants() -> None:
-    text = where("rated") + '[[policies]]\nname = "fedlinucb"\nlabel = "FedLinUCB"\non = ["even*"]\n'
+    text = restrict_last_policy("rated") + '[[policies]]\nname = "fedlinucb"\nlabel = "FedLinUCB"\non = ["even*"]\n'
     plan = read_plan(text)
-    assert [system.label for system in systems_in(plan, "rated")][-1] == "FedLinUCB"
+    assert [system.label for system in select_systems(plan, "rated")][-1] == "FedLinUCB"
     with pytest.raises(ValueError, match="distinct names, got FedLinUCB twice"):
         read_plan(text.replace('on = ["even*"]', 'on = ["even*", "rat*"]'))
 
@@ -239,11 +247,11 @@ def test_a_label_may_stand_in_two_environments_for_different_constants() -> None
 )
 def test_a_pattern_that_fits_nothing_is_refused_with_its_line(patterns: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=rf"^plan line 24: .*{words}"):
-        read_plan(where(*patterns))
+        read_plan(restrict_last_policy(*patterns))
 
 
 def test_an_environment_without_a_policy_is_refused_with_its_line() -> None:
-    text = where("even*").replace("grid = { beta", 'on = ["even*"]\ngrid = { beta')
+    text = restrict_last_policy("even*").replace("grid = { beta", 'on = ["even*"]\ngrid = { beta')
     with pytest.raises(ValueError, match=r"^plan line 12: no policy plays in environment 'rated'"):
         read_plan(text)
 
@@ -257,31 +265,31 @@ def test_a_manifest_from_before_patterns_is_read() -> None:
 
 
 def test_a_constant_that_follows_from_the_problem_stays_with_the_policy() -> None:
-    text = where("*").replace('"fedlinucb"\nlabel = "FedLinUCB"', '"dislinucb"')
-    run = runs_of([read_plan(text)])[-1]
-    assert "budget" not in run.job.constants
-    assert len(run.job.key) == 20
+    text = restrict_last_policy("*").replace('"fedlinucb"\nlabel = "FedLinUCB"', '"dislinucb"')
+    planned = list_planned_jobs([read_plan(text)])[-1]
+    assert "budget" not in planned.job.constants
+    assert len(planned.job.key) == 20
 
 
-def test_shipped_plans_are_found_by_name_and_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builtin_plans_are_found_by_name_and_files_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in names():
-        assert find_plan(Path(name)) == shipped(name)
-        assert name in SHIPPED.split(", ")
-    assert len(names()) == len(SHIPPED.split(", "))
+    for name in list_builtin_plans():
+        assert find_plan(Path(name)) == load_builtin_plan(name)
+        assert name in BUILTIN_PLANS.split(", ")
+    assert len(list_builtin_plans()) == len(BUILTIN_PLANS.split(", "))
     Path("beyond-paper").mkdir()  # as a folder of results may be called
     assert find_plan(Path("beyond-paper")).name == "beyond-paper"
     Path("figure-1a").write_text(GOOD)
     assert find_plan(Path("figure-1a")).name == "good"
-    with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(names())}"):
+    with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(list_builtin_plans())}"):
         find_plan(Path("beyond"))
 
 
 def test_a_ratings_file_is_for_environments_that_name_none(tmp_path: Path) -> None:
     named = read_plan(GOOD, folder=tmp_path)
-    assert not takes_ratings(named)
-    assert with_ratings(named, tmp_path / "other.csv") == named
-    plan = with_ratings(shipped("beyond-paper"), tmp_path / "other.csv")
-    assert [place.world.file for place in plan.environments if isinstance(place.world, RatingsWorld)] == [
-        str(tmp_path / "other.csv")
-    ]
+    assert not can_take_ratings(named)
+    assert set_ratings_file(named, tmp_path / "other.csv") == named
+    plan = set_ratings_file(load_builtin_plan("beyond-paper"), tmp_path / "other.csv")
+    assert [
+        environment.spec.file for environment in plan.environments if isinstance(environment.spec, RatingsSpec)
+    ] == [str(tmp_path / "other.csv")]

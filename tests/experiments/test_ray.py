@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fedcascade.experiments import results
-from fedcascade.experiments.jobs import Job, play, runs_of
+from fedcascade.experiments.jobs import Job, list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import on_ray
+from fedcascade.experiments.schedulers import make_ray_scheduler
 
 
 @pytest.fixture
@@ -26,14 +26,14 @@ def two_nodes() -> Any:
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # Ray and what it imports warn about themselves
 def test_two_nodes_give_the_same_files(small_plan: Plan, small_folder: Path, tmp_path: Path, two_nodes: Any) -> None:
-    half = [run.job for run in runs_of([small_plan])][:3]
+    half = [planned.job for planned in list_planned_jobs([small_plan])][:3]
     for job in half:
-        results.save(tmp_path, job, play(job))
+        results.save_record(tmp_path, job, run_job(job))
     played: list[Job] = []
 
-    def scheduler(jobs: Any, tell: Any) -> Any:
+    def scheduler(jobs: Any, report: Any) -> Any:
         played.extend(jobs)
-        return on_ray(address=two_nodes.address)(jobs, tell)
+        return make_ray_scheduler(address=two_nodes.address)(jobs, report)
 
     execute([small_plan], tmp_path, scheduler, lambda _: None)
     assert len(played) == 3
@@ -58,10 +58,10 @@ def test_both_nodes_work(two_nodes: Any) -> None:
 def test_a_cluster_that_is_not_there_is_refused(small_plan: Plan, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (extra 'ray')")
     with pytest.raises(ValueError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
-        execute([small_plan], tmp_path, on_ray(address="127.0.0.1:1"), lambda _: None)
+        execute([small_plan], tmp_path, make_ray_scheduler(address="127.0.0.1:1"), lambda _: None)
 
 
 def test_where_ray_is_missing_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ValueError, match=r"fedcascade\[ray\]"):
-        on_ray()
+        make_ray_scheduler()

@@ -16,31 +16,33 @@ import pytest
 
 from fedcascade import Synthetic, get_policy, simulate
 from fedcascade.experiments import results
-from fedcascade.experiments.jobs import Job, Record, play, runs_of
-from fedcascade.experiments.plan import Plan, changed, read_plan
+from fedcascade.experiments.jobs import Job, Record, list_planned_jobs, run_job
+from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.runner import Progress, execute
-from fedcascade.experiments.schedulers import Scheduler, Tell, local
+from fedcascade.experiments.schedulers import ReportRounds, Scheduler, make_local_scheduler
 
 from .conftest import SMALL
 
 TABLES = (results.RUNS, results.CURVES)
+KILL_SEED = 14
 
 
-def counted(played: list[Job], stop_after: int | None = None) -> Scheduler:
-    """Plays in this process, and may be stopped like a machine that loses power."""
+def make_recording_scheduler(played: list[Job], stop_after: int | None = None) -> Scheduler:
+    """Make a scheduler that runs jobs in this process, lists them, and may stop like a machine that loses power."""
 
-    def scheduler(jobs: Sequence[Job], tell: Tell) -> Iterator[tuple[Job, Record]]:
+    def scheduler(jobs: Sequence[Job], report: ReportRounds) -> Iterator[tuple[Job, Record]]:
         for job in jobs:
             if stop_after is not None and len(played) == stop_after:
                 raise KeyboardInterrupt
             played.append(job)
-            yield job, play(job)
-            tell(job.rounds * len(played))
+            yield job, run_job(job)
+            report(job.rounds * len(played))
 
     return scheduler
 
 
-def tables(folder: Path) -> list[bytes]:
+def read_tables(folder: Path) -> list[bytes]:
     return [(folder / name).read_bytes() for name in TABLES]
 
 
@@ -60,75 +62,75 @@ def test_the_tables_hold_what_simulate_finds(small_folder: Path) -> None:
 
 
 def test_one_process_or_several_give_the_same_files(small_plan: Plan, small_folder: Path, tmp_path: Path) -> None:
-    execute([small_plan], tmp_path, counted([]), lambda _: None)
-    assert tables(tmp_path) == tables(small_folder)
+    execute([small_plan], tmp_path, make_recording_scheduler([]), lambda _: None)
+    assert read_tables(tmp_path) == read_tables(small_folder)
 
 
 def test_a_stopped_experiment_goes_on_where_it_was(small_plan: Plan, small_folder: Path, tmp_path: Path) -> None:
     first: list[Job] = []
     with pytest.raises(KeyboardInterrupt):
-        execute([small_plan], tmp_path, counted(first, stop_after=4), lambda _: None)
+        execute([small_plan], tmp_path, make_recording_scheduler(first, stop_after=4), lambda _: None)
     assert not (tmp_path / results.RUNS).exists()
     assert len(list((tmp_path / "runs").iterdir())) == 4
     second: list[Job] = []
-    execute([small_plan], tmp_path, counted(second), lambda _: None)
+    execute([small_plan], tmp_path, make_recording_scheduler(second), lambda _: None)
     assert len(second) == 2
     assert not {job.key for job in first} & {job.key for job in second}
-    assert tables(tmp_path) == tables(small_folder)
+    assert read_tables(tmp_path) == read_tables(small_folder)
 
 
 def test_a_finished_experiment_plays_nothing(small_plan: Plan, small_folder: Path) -> None:
-    before, played = tables(small_folder), list[Job]()
-    execute([small_plan], small_folder, counted(played), lambda _: None)
+    before, played = read_tables(small_folder), list[Job]()
+    execute([small_plan], small_folder, make_recording_scheduler(played), lambda _: None)
     assert played == []
-    assert tables(small_folder) == before
+    assert read_tables(small_folder) == before
 
 
 def test_more_seeds_play_the_new_ones_alone(small_plan: Plan, tmp_path: Path) -> None:
-    plan = changed(small_plan, rounds=200)
-    execute([plan], tmp_path, counted([]), lambda _: None)
+    plan = resize_plan(small_plan, rounds=200)
+    execute([plan], tmp_path, make_recording_scheduler([]), lambda _: None)
     played: list[Job] = []
-    execute([changed(plan, seeds=range(3))], tmp_path, counted(played), lambda _: None)
+    execute([resize_plan(plan, seeds=range(3))], tmp_path, make_recording_scheduler(played), lambda _: None)
     assert [job.seed for job in played] == [2, 2, 2]
 
 
 def test_runs_that_two_plans_share_are_played_once(small_plan: Plan, tmp_path: Path) -> None:
     played: list[Job] = []
-    plan = changed(small_plan, rounds=200)
+    plan = resize_plan(small_plan, rounds=200)
     again = read_plan(SMALL.replace('"small"', '"again"').replace("6_000", "200"))
-    assert len(execute([plan, again], tmp_path, counted(played), lambda _: None)) == 12
+    assert len(execute([plan, again], tmp_path, make_recording_scheduler(played), lambda _: None)) == 12
     assert len(played) == 6
     assert pl.read_parquet(tmp_path / results.RUNS).shape[0] == 12
 
 
 def test_progress_counts_what_was_there_before(small_plan: Plan, tmp_path: Path) -> None:
-    plan, seen = changed(small_plan, rounds=200), list[Progress]()
+    plan, seen = resize_plan(small_plan, rounds=200), list[Progress]()
     with pytest.raises(KeyboardInterrupt):
-        execute([plan], tmp_path, counted([], stop_after=2), lambda _: None)
-    execute([plan], tmp_path, counted([]), seen.append)
+        execute([plan], tmp_path, make_recording_scheduler([], stop_after=2), lambda _: None)
+    execute([plan], tmp_path, make_recording_scheduler([]), seen.append)
     assert seen[0] == Progress(2, 6, 400, 1_200)
     assert seen[-1] == Progress(6, 6, 1_200, 1_200)
 
 
 def test_live_progress_of_processes_reaches_all_rounds(small_plan: Plan, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    execute([changed(small_plan, rounds=2_000)], tmp_path, local(workers=2), seen.append)
+    execute([resize_plan(small_plan, rounds=2_000)], tmp_path, make_local_scheduler(workers=2), seen.append)
     assert seen[-1].rounds == seen[-1].all_rounds == 12_000
     assert [now.rounds for now in seen] == sorted(now.rounds for now in seen)
 
 
-def test_a_world_that_cannot_be_built_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_built_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     plan = read_plan(SMALL.replace("clusters = 3", "clusters = 13"))
     with pytest.raises(ValueError, match="clusters"):
-        execute([plan], tmp_path / "out", counted([]), lambda _: None)
+        execute([plan], tmp_path / "out", make_recording_scheduler([]), lambda _: None)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_fails_does_not_lose_those_that_ended(small_plan: Plan, tmp_path: Path) -> None:
-    plan = changed(small_plan, rounds=200)
+    plan = resize_plan(small_plan, rounds=200)
     bad = read_plan(SMALL.replace("6_000", "200").replace('name = "small"', 'name = "bad"\nlist_length = 21'))
     with pytest.raises(ValueError, match="list length"):
-        execute([plan, bad], tmp_path, local(workers=1), lambda _: None)
+        execute([plan, bad], tmp_path, make_local_scheduler(workers=1), lambda _: None)
     assert len(list((tmp_path / "runs").iterdir())) == 6
 
 
@@ -148,35 +150,37 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_there_is_whole(small_plan: Plan, small_folder: Path) -> None:
-    for run in runs_of([small_plan]):
-        record = results.saved(small_folder, run.job)
+    for planned in list_planned_jobs([small_plan]):
+        record = results.load_record(small_folder, planned.job)
         assert record is not None
-        assert record["key"] == run.job.key
+        assert record["key"] == planned.job.key
         assert len(record["curve"]) == 12
     assert not [path for path in small_folder.rglob("*") if path.name.startswith(".")]
 
 
-def command(plan: Path, folder: Path) -> list[str]:
+def make_command(plan: Path, folder: Path) -> list[str]:
     return [sys.executable, "-m", "fedcascade", "experiment", str(plan), "--out", str(folder), "--jobs", "2"]
 
 
-def kill_after(seconds: float, asked: list[str]) -> bool:
-    """Start a command and kill it after so many seconds; returns whether it was still at work."""
-    process = subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+def kill_after_runs(count: int, folder: Path, command: list[str], deadline: float) -> bool:
+    """Start a command and kill it once that many runs are saved; returns whether it was still at work."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
+        while process.poll() is None and len(list(folder.glob("runs/*.json"))) < count:
+            assert time.monotonic() < deadline, f"{count} runs were not saved in time"
+            time.sleep(0.002)
+        was_at_work = process.poll() is None
         process.kill()
         process.wait()
-        return True
     finally:
-        wait_until_nobody_is_left(process.pid)
-    return False
+        wait_until_group_ends(process.pid)
+    return was_at_work
 
 
-def wait_until_nobody_is_left(group: int) -> None:
-    """Workers of a killed parent must end by themselves."""
-    for _ in range(200):
+def wait_until_group_ends(group: int) -> None:
+    """Wait until the workers of a killed parent have ended by themselves."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
         try:
             os.killpg(group, 0)
         except ProcessLookupError:
@@ -186,18 +190,18 @@ def wait_until_nobody_is_left(group: int) -> None:
     pytest.fail("workers outlived their parent by ten seconds")
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.long)])
-def test_killed_at_random_moments_the_results_are_those_of_an_unbroken_run(tmp_path: Path, times: int) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.long)])
+def test_killed_at_random_moments_the_results_are_those_of_an_unbroken_run(tmp_path: Path, kills: int) -> None:
     plan, unbroken, broken = (tmp_path / name for name in ("plan.toml", "unbroken", "broken"))
     plan.write_text(SMALL.replace("6_000", "40_000").replace("seeds = 2", "seeds = 4"))
-    started = time.monotonic()
-    subprocess.run(command(plan, unbroken), stdout=subprocess.DEVNULL, check=True, timeout=300)
-    whole = time.monotonic() - started
-    cut = 0
-    while cut < times:
-        cut += kill_after(random.uniform(0.3, 1.0) * whole, command(plan, broken))
-        if (broken / results.MANIFEST).exists() and cut < times:  # it got to the end: start afresh
-            assert tables(broken) == tables(unbroken)
+    subprocess.run(make_command(plan, unbroken), stdout=subprocess.DEVNULL, check=True, timeout=300)
+    runs = len(list(unbroken.glob("runs/*.json")))
+    counts = sorted(random.Random(KILL_SEED).choices(range(runs), k=kills))
+    print(f"seed {KILL_SEED}: killed when {counts} of {runs} runs were saved")
+    deadline = time.monotonic() + 60 * kills
+    for count in counts:
+        while not kill_after_runs(count, broken, make_command(plan, broken), deadline):
+            assert read_tables(broken) == read_tables(unbroken)  # it got to the end: start afresh
             shutil.rmtree(broken)
-    subprocess.run(command(plan, broken), stdout=subprocess.DEVNULL, check=True, timeout=300)
-    assert tables(broken) == tables(unbroken)
+    subprocess.run(make_command(plan, broken), stdout=subprocess.DEVNULL, check=True, timeout=300)
+    assert read_tables(broken) == read_tables(unbroken)

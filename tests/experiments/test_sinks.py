@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedcascade.experiments.jobs import runs_of
+from fedcascade.experiments.jobs import list_planned_jobs
 from fedcascade.experiments.plan import Plan
-from fedcascade.experiments.results import saved
+from fedcascade.experiments.results import load_record
 from fedcascade.experiments.sinks import KEY, log_to_mlflow
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow and what it imports warn about themselves
@@ -16,23 +16,23 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow and what it imports 
 def test_runs_arrive_once_and_whole(small_plan: Plan, small_folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed (extra 'mlflow')")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    uri, runs = (tmp_path / "mlruns").as_uri(), runs_of([small_plan])
-    assert log_to_mlflow(runs[:4], small_folder, uri) == 4
-    assert log_to_mlflow(runs, small_folder, uri) == 2
-    assert log_to_mlflow(runs, small_folder, uri) == 0
+    uri, jobs = (tmp_path / "mlruns").as_uri(), list_planned_jobs([small_plan])
+    assert log_to_mlflow(jobs[:4], small_folder, uri) == 4
+    assert log_to_mlflow(jobs, small_folder, uri) == 2
+    assert log_to_mlflow(jobs, small_folder, uri) == 0
 
     client = mlflow.MlflowClient(tracking_uri=uri)
     logged = client.search_runs([client.get_experiment_by_name("small").experiment_id])
-    assert {run.data.tags[KEY] for run in logged} == {run.job.key for run in runs}
-    for run in runs:
-        found = next(other for other in logged if other.data.tags[KEY] == run.job.key)
-        record = saved(small_folder, run.job)
+    assert {run.data.tags[KEY] for run in logged} == {planned.job.key for planned in jobs}
+    for planned in jobs:
+        run = next(run for run in logged if run.data.tags[KEY] == planned.job.key)
+        record = load_record(small_folder, planned.job)
         assert record is not None
-        assert found.info.status == "FINISHED"
-        assert found.data.params["beta"] == "5.0"
-        assert found.data.params["seed"] == str(run.job.seed)
-        assert found.data.metrics["regret"] == record["regret"]
-        curve = client.get_metric_history(found.info.run_id, "regret")
+        assert run.info.status == "FINISHED"
+        assert run.data.params["beta"] == "5.0"
+        assert run.data.params["seed"] == str(planned.job.seed)
+        assert run.data.metrics["regret"] == record["regret"]
+        curve = client.get_metric_history(run.info.run_id, "regret")
         assert [(point.step, point.value) for point in curve] == [(p["round"], p["regret"]) for p in record["curve"]]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import App, CycloptsError
 
 from fedcascade import __version__
-from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
+from fedcascade.cli.options import ConstantOptions, EnvironmentOptions, Json, Whole, option, select_policies
 
 if TYPE_CHECKING:
     from fedcascade.simulation.trace import Trace
@@ -46,10 +46,10 @@ def run(
     ] = "exact",
     threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
     json_: Json = False,
-    world: World = World(),  # noqa: B008 (frozen)
-    constants: Constants = Constants(),  # noqa: B008 (frozen)
+    environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
+    constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Simulate one or several systems in a world, synthetic or made from ratings, and compare them.
+    """Simulate one or several systems in an environment, synthetic or made from ratings, and compare them.
 
     Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
     """
@@ -59,21 +59,21 @@ def run(
     from fedcascade.simulation.scenario import Scenario
     from fedcascade.simulation.summary import summarise
 
-    systems = chosen_policies(policy, constants)
-    environment, oracle = world.build(), TopK(length=list_length)
+    systems = select_policies(policy, constant_options)
+    environment, oracle = environment_options.build(), TopK(length=list_length)
     summaries = []
 
-    def keep(trace: "Trace") -> None:
-        summaries.append(summarise(trace, seed=world.seed))
+    def record_trace(trace: "Trace") -> None:
+        summaries.append(summarise(trace, seed=environment_options.seed))
         if json_:
             print(json.dumps(summaries[-1]), flush=True)
 
-    with terminal.progress_bars() as bars:
+    with terminal.show_progress_bars() as bars:
         if engine == "cuda":
-            cases = [Scenario(environment, system, rounds, oracle, min(checkpoints, rounds)) for system in systems]
-            tell = terminal.bar(bars, "on the GPU", rounds * len(cases))
-            for _, trace in sorted(simulate_together(cases, tell)):
-                keep(trace)
+            scenarios = [Scenario(environment, system, rounds, oracle, min(checkpoints, rounds)) for system in systems]
+            progress = terminal.add_bar(bars, "on the GPU", rounds * len(scenarios))
+            for _, trace in sorted(simulate_together(scenarios, progress)):
+                record_trace(trace)
         for system in () if engine == "cuda" else systems:
             trace = simulate(
                 environment,
@@ -83,11 +83,11 @@ def run(
                 engine=engine,
                 threads=threads,
                 checkpoints=min(checkpoints, rounds),
-                progress=terminal.bar(bars, system.name, rounds),
+                progress=terminal.add_bar(bars, system.name, rounds),
             )
-            keep(trace)
+            record_trace(trace)
     if not json_:
-        terminal.show(terminal.results_table(summaries))
+        terminal.show(terminal.make_results_table(summaries))
 
 
 @app.command
@@ -97,15 +97,15 @@ def policies(*, json_: Json = False) -> None:
     from fedcascade.federation.policies import load_policies
 
     if json_:
-        print(json.dumps([row.describe() for row in load_policies().values()]))
+        print(json.dumps([policy.describe() for policy in load_policies().values()]))
     else:
-        terminal.show(terminal.systems_table(load_policies().values()))
-        terminal.show(terminal.policies_table(load_policies().values()))
+        terminal.show(terminal.make_systems_table(load_policies().values()))
+        terminal.show(terminal.make_parts_table(load_policies().values()))
 
 
-_ELSEWHERE = {  # name: home, and the line of --help, which loads no home
+_LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no module
     "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
-    "experiment": ("experiments", "Play every run of a plan, in parallel."),
+    "experiment": ("experiments", "Run a whole plan, in parallel."),
     "report": ("experiments", "Write the tables and figures of a results folder."),
     "theory": ("theory", "Print what the paper's Theorem 1 promises, in numbers."),
     "data": ("data", "Fetch and describe files of ratings."),
@@ -116,8 +116,8 @@ _ELSEWHERE = {  # name: home, and the line of --help, which loads no home
     "forget": ("service", "Remove an agent and everything that it uploaded."),
     "swarm": ("service", "Let real agents with simulated users play against a real server."),
 }
-for _name, (_home, _help) in _ELSEWHERE.items():
-    app.command(f"fedcascade.cli.{_home}:{_name}", name=_name, help=_help)
+for _name, (_module, _help) in _LAZY_COMMANDS.items():
+    app.command(f"fedcascade.cli.{_module}:{_name}", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

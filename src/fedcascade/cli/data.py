@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from fedcascade.cli.options import FromRatings, Json, Whole, option
+from fedcascade.cli.options import Json, RatingsOptions, Whole, option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,20 +36,20 @@ def fetch(
     from fedcascade.data.fetch import PUBLISHER
     from fedcascade.data.fetch import fetch as fetch_dataset
 
-    with terminal.progress_bars(terminal.BYTES) as bars:
+    with terminal.show_progress_bars(terminal.BYTES) as bars:
         task = bars.add_task(name, total=None)
-        found = fetch_dataset(
+        dataset = fetch_dataset(
             name,
             source=source or PUBLISHER,
             folder=folder,
-            progress=lambda there, total: bars.update(task, completed=there, total=total),
+            progress=lambda arrived, total: bars.update(task, completed=arrived, total=total),
         )
     if json_:
-        print(json.dumps(asdict(found) | {"ratings": str(found.ratings), "terms": str(found.terms)}))
+        print(json.dumps(asdict(dataset) | {"ratings": str(dataset.ratings), "terms": str(dataset.terms)}))
         return
-    came = "was in the cache" if found.cached else f"came from {found.url} ({found.bytes:,} bytes)"
-    print(f"{name} {came}\nsha256   {found.sha256}\nlicence  {found.licence}")
-    print(f"terms    {found.terms}\nratings  {found.ratings}")
+    origin = "was in the cache" if dataset.cached else f"came from {dataset.url} ({dataset.bytes:,} bytes)"
+    print(f"{name} {origin}\nsha256   {dataset.sha256}\nlicence  {dataset.licence}")
+    print(f"terms    {dataset.terms}\nratings  {dataset.ratings}")
 
 
 @data.command
@@ -59,34 +59,34 @@ def describe(
     *,
     list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
     json_: Json = False,
-    world: FromRatings = FromRatings(),  # noqa: B008 (frozen)
+    environment: RatingsOptions = RatingsOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Show what a file of ratings holds and what kind of world it makes.
+    """Show what a file of ratings holds and what kind of environment it makes.
 
     Example: fedcascade data describe ratings.csv --preset paper
     """
     from fedcascade.cli import terminal
-    from fedcascade.data.describe import describe as facts_of
+    from fedcascade.data.describe import describe as describe_ratings
 
-    ratings = world.read(file)
-    facts = facts_of(ratings, world.world_of(ratings), list_length=list_length)
+    ratings = environment.read(file)
+    facts = describe_ratings(ratings, environment.build_from(ratings), list_length=list_length)
     if json_:
         print(json.dumps({"file": str(file), **facts}))
         return
-    for table in (facts_table(file, facts), histogram_table(facts), clusters_table(facts)):
+    for table in (make_facts_table(file, facts), make_histogram_table(facts), make_clusters_table(facts)):
         terminal.show(table)
 
 
-def facts_table(file: Path, facts: dict[str, Any]) -> "Table":
-    """Sizes, density, singular values and gaps."""
+def make_facts_table(file: Path, facts: dict[str, Any]) -> "Table":
+    """Make a table of sizes, density, singular values and gaps."""
     from rich.table import Table
 
-    whole, kept, gaps = facts["ratings"], facts["matrix"], facts["gaps"]
+    counts, matrix, gaps = facts["ratings"], facts["matrix"], facts["gaps"]
     table = Table(title=str(file), title_justify="left", show_header=False)
-    table.add_row("ratings", f"{whole['count']:,} by {whole['users']:,} users of {whole['items']:,} items")
-    table.add_row("density", f"{whole['density']:.2%}")
-    table.add_row("matrix", f"{kept['users']:,} most active users x {kept['items']:,} most rated items")
-    table.add_row("its density", f"{kept['density']:.2%}")
+    table.add_row("ratings", f"{counts['count']:,} by {counts['users']:,} users of {counts['items']:,} items")
+    table.add_row("density", f"{counts['density']:.2%}")
+    table.add_row("matrix", f"{matrix['users']:,} most active users x {matrix['items']:,} most rated items")
+    table.add_row("its density", f"{matrix['density']:.2%}")
     table.add_row("singular values", " ".join(f"{value:.4g}" for value in facts["singular_values"]))
     table.add_row("variance kept", f"{facts['variance_kept']:.0%}")
     if gaps["least"] is not None:
@@ -96,8 +96,8 @@ def facts_table(file: Path, facts: dict[str, Any]) -> "Table":
     return table
 
 
-def histogram_table(facts: dict[str, Any]) -> "Table":
-    """How many ratings are how high."""
+def make_histogram_table(facts: dict[str, Any]) -> "Table":
+    """Make a table of how many ratings are how high."""
     from rich.table import Table
 
     table = Table(title="how high ratings are", title_justify="left")
@@ -112,8 +112,8 @@ def histogram_table(facts: dict[str, Any]) -> "Table":
     return table
 
 
-def clusters_table(facts: dict[str, Any]) -> "Table":
-    """One line per cluster: its users, how far the nearest is, and what would be clicked."""
+def make_clusters_table(facts: dict[str, Any]) -> "Table":
+    """Make a table with one line per cluster: its users, the nearest cluster, and how often lists are clicked."""
     from rich.table import Table
 
     table = Table(title="clusters, and the chance of a click", title_justify="left")

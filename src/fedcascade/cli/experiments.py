@@ -12,21 +12,21 @@ from fedcascade.checks import require
 from fedcascade.cli.options import Whole, option
 
 if TYPE_CHECKING:
-    from fedcascade.experiments.jobs import Run
+    from fedcascade.experiments.jobs import PlannedJob
     from fedcascade.experiments.plan import Plan
     from fedcascade.experiments.results import Results
     from fedcascade.experiments.runner import Progress
     from fedcascade.experiments.schedulers import Scheduler
 
-Jobs = Annotated[Whole | None, option("How many processes play runs, each on one core. [default: one per core]")]
-Scheduling = Annotated[
+Jobs = Annotated[Whole | None, option("How many processes compute runs, each on one core. [default: one per core]")]
+SchedulerName = Annotated[
     Literal["local", "ray"], option("local: processes of this machine; ray: a Ray cluster (extra 'ray').")
 ]
-Playing = Annotated[
+EngineName = Annotated[
     Literal["exact", "cuda"],
     option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
 ]
-SHIPPED = "auxiliary, beyond-paper, figure-1a, figure-1bc, figure-1d"  # a constant, so that --help reads no files
+BUILTIN_PLANS = "auxiliary, beyond-paper, figure-1a, figure-1bc, figure-1d"  # a constant, so that --help reads no files
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 
 
@@ -43,8 +43,8 @@ def reproduce(
         "results/paper"
     ),
     jobs: Jobs = None,
-    scheduler: Scheduling = "local",
-    engine: Playing = "exact",
+    scheduler: SchedulerName = "local",
+    engine: EngineName = "exact",
     address: Address = None,
 ) -> None:
     """Run the paper's whole evaluation and write a report that sets its figures beside ours.
@@ -56,18 +56,19 @@ def reproduce(
     from fedcascade.experiments.reports import paper_report
     from fedcascade.experiments.results import read_results
 
-    plans = paper_claims.plans(quick=quick, runs=runs, ratings=ratings)
-    _execute(plans, out, _scheduler(scheduler, engine, jobs, address))
-    written, claims = paper_report.write_report(read_results(out))
-    terminal.show(terminal.claims_table(claims))
-    print(f"report: {written}")
+    plans = paper_claims.load_paper_plans(quick=quick, runs=runs, ratings=ratings)
+    _execute(plans, out, _make_scheduler(scheduler, engine, jobs, address))
+    path, claims = paper_report.write_report(read_results(out))
+    terminal.show(terminal.make_claims_table(claims))
+    print(f"report: {path}")
 
 
 def experiment(
     plan: Annotated[
         Path,
         Parameter(
-            help=f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {SHIPPED}."
+            help="TOML file: environments x policies x grids x seeds. "
+            f"Or one that comes with the package: {BUILTIN_PLANS}."
         ),
     ],
     /,
@@ -79,8 +80,8 @@ def experiment(
         Path | None, option("Folder for the results. [default: results/NAME, after the plan's name]")
     ] = None,
     jobs: Jobs = None,
-    scheduler: Scheduling = "local",
-    engine: Playing = "exact",
+    scheduler: SchedulerName = "local",
+    engine: EngineName = "exact",
     address: Address = None,
     format_: Annotated[
         Literal["table", "json"],
@@ -90,32 +91,29 @@ def experiment(
         str | None, option("Also log the runs to the MLflow tracking server or folder at this URI (extra 'mlflow').")
     ] = None,
 ) -> None:
-    """Play every run of a plan, in parallel; the same command goes on where a stopped one was.
+    """Run a whole plan, in parallel; the same command goes on where a stopped one was.
 
     Example: fedcascade experiment plan.toml --out results/mine
     """
     from fedcascade.experiments import results, sinks
-    from fedcascade.experiments.builtin_plans import find_plan, takes_ratings, with_ratings
+    from fedcascade.experiments.builtin_plans import can_take_ratings, find_plan, set_ratings_file
 
     chosen = find_plan(plan)
-    lacking = ratings is None or takes_ratings(chosen)
-    require(lacking, f"--ratings: plan '{plan}' has no environment of kind ratings that names no file")
-    chosen = with_ratings(chosen, ratings)
+    is_wanted = ratings is None or can_take_ratings(chosen)
+    require(is_wanted, f"--ratings: plan '{plan}' has no environment of kind ratings that names no file")
+    chosen = set_ratings_file(chosen, ratings)
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
         sinks.check_mlflow()
-    played = _execute([chosen], folder, _scheduler(scheduler, engine, jobs, address))
+    planned_jobs = _execute([chosen], folder, _make_scheduler(scheduler, engine, jobs, address))
     if mlflow is not None:
-        sinks.log_to_mlflow(played, folder, mlflow)
+        sinks.log_to_mlflow(planned_jobs, folder, mlflow)
     if format_ == "json":
-        for run in played:
-            print(
-                json.dumps(
-                    {"environment": run.environment, "system": run.system, **(results.saved(folder, run.job) or {})}
-                )
-            )
+        for planned in planned_jobs:
+            record = results.load_record(folder, planned.job) or {}
+            print(json.dumps({"environment": planned.environment, "system": planned.system, **record}))
         return
-    conclude(results.read_results(folder))
+    print_results(results.read_results(folder))
 
 
 def report(
@@ -124,60 +122,63 @@ def report(
 ) -> None:
     """Write the tables and figures of a results folder into it: report.html, SVG, PDF and PNG."""
     from fedcascade.experiments import beyond_bars, paper_claims
-    from fedcascade.experiments.reports import beyond_report, paper_report
-    from fedcascade.experiments.reports import summary as reports
+    from fedcascade.experiments.reports import beyond_report, paper_report, summary
     from fedcascade.experiments.results import read_results
 
-    found = read_results(folder)
-    if paper_claims.is_paper(found):
-        written, _ = paper_report.write_report(found)
-    elif beyond_bars.is_beyond(found):
-        written, _ = beyond_report.write_report(found)
+    results = read_results(folder)
+    if paper_claims.is_paper(results):
+        path, _ = paper_report.write_report(results)
+    elif beyond_bars.is_beyond(results):
+        path, _ = beyond_report.write_report(results)
     else:
-        written = reports.write_report(found)
-    print(f"report: {written}")
+        path = summary.write_report(results)
+    print(f"report: {path}")
 
 
-def conclude(found: "Results") -> None:
-    """Print what came out: whether bars are met, where a plan has any, and else a table of all systems."""
+def print_results(results: "Results") -> None:
+    """Print whether bars are met, if the plan has any, and else a table of all systems."""
     from fedcascade.cli import terminal
     from fedcascade.experiments import beyond_bars
     from fedcascade.experiments.reports import beyond_report
-    from fedcascade.experiments.reports.summary import summary
+    from fedcascade.experiments.reports.summary import summarise_systems
 
-    if beyond_bars.is_beyond(found):
-        written, bars = beyond_report.write_report(found)
-        terminal.show(terminal.bars_table(bars))
-        print(f"report: {written}")
+    if beyond_bars.is_beyond(results):
+        path, findings = beyond_report.write_report(results)
+        terminal.show(terminal.make_bars_table(findings))
+        print(f"report: {path}")
         return
-    terminal.show(terminal.summary_table(summary(found)))
-    print(f"results: {found.folder}\nfor figures: fedcascade report {found.folder}")
+    terminal.show(terminal.make_summary_table(summarise_systems(results)))
+    print(f"results: {results.folder}\nfor figures: fedcascade report {results.folder}")
 
 
-def _scheduler(name: str, engine: str, jobs: int | None, address: str | None) -> "Scheduler":
+def _make_scheduler(name: str, engine: str, jobs: int | None, address: str | None) -> "Scheduler":
     from fedcascade.experiments import schedulers
 
     require(address is None or name == "ray", "--address belongs to --scheduler ray")
     require(jobs is None or name == "local", "--jobs belongs to --scheduler local; a Ray cluster counts its own cores")
     if engine == "cuda":
         require(name == "local", "--engine cuda plays on this machine's GPU: leave --scheduler local")
-        return schedulers.on_device(workers=jobs)
-    return schedulers.on_ray(address=address) if name == "ray" else schedulers.local(workers=jobs)
+        return schedulers.make_gpu_scheduler(workers=jobs)
+    return (
+        schedulers.make_ray_scheduler(address=address)
+        if name == "ray"
+        else schedulers.make_local_scheduler(workers=jobs)
+    )
 
 
-def _execute(plans: Sequence["Plan"], folder: Path, scheduler: "Scheduler") -> list["Run"]:
+def _execute(plans: Sequence["Plan"], folder: Path, scheduler: "Scheduler") -> list["PlannedJob"]:
     from fedcascade.experiments.runner import execute
 
-    with _progress() as progress:
+    with _show_progress() as progress:
         return execute(plans, folder, scheduler, progress)
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[["Progress"], None]]:
-    """A bar over all rounds, with the runs that are done beside it."""
+def _show_progress() -> Iterator[Callable[["Progress"], None]]:
+    """Show a bar over all rounds, with the number of finished runs beside it."""
     from fedcascade.cli import terminal
 
-    with terminal.progress_bars() as bars:
+    with terminal.show_progress_bars() as bars:
         task = bars.add_task("starting", total=None)
         yield lambda now: bars.update(
             task,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fedcascade.checks import require_nonnegative
 from fedcascade.cli.options import Whole, option
-from fedcascade.cli.service import TOKEN, say
+from fedcascade.cli.service import TOKEN, print_notice
 
 
 def live(
@@ -16,7 +16,7 @@ def live(
     clusters: Annotated[Whole, option("How many tastes they have, at most 6.")] = 5,
     rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
     pace: Annotated[float, option("Rounds per second to begin with; the page can change it.")] = 100.0,
-    seed: Annotated[Whole, option("Names the world: users, films, clicks and luck all follow from it.")] = 1,
+    seed: Annotated[Whole, option("Names the environment: users, films, clicks and luck all follow from it.")] = 1,
     store: Annotated[
         str | None,
         option("Where to keep everything. [default: a temporary folder, gone at the end]", show_default=False),
@@ -38,10 +38,10 @@ def live(
     play = Play(users=users, clusters=clusters, rounds=rounds, seed=seed)
     play.world()  # refuse what cannot be before anything starts
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
-        kept = store or f"sqlite:///{name}/live.db"
-        require_empty_store(kept)
+        store_url = store or f"sqlite:///{name}/live.db"
+        require_empty_store(store_url)
         settings = ServerSettings(
-            store=kept,
+            store=store_url,
             policy=play.policy(),
             dimension=DIMENSION,
             port=port,
@@ -49,27 +49,29 @@ def live(
             limits=Limits(rate=1e6, burst=1e6),
         )
         for sentence in STORY:
-            say(sentence)
+            print_notice(sentence)
         try:
             serve_demo(
-                settings, lambda line: _said(line, no_browser), Demo(play, pace=pace, token=settings.operator_token)
+                settings,
+                lambda line: _show_line(line, no_browser),
+                Demo(play, pace=pace, token=settings.operator_token),
             )
         except KeyboardInterrupt:
-            say("ended")
+            print_notice("ended")
 
 
-def _said(line: str, no_browser: bool) -> None:
-    """Say it; the line with the address also opens the page."""
-    say(line)
-    _, found, url = line.rpartition(" on http")
-    if found:
-        say(f"the page: http{url}/   the shop window: http{url}/shop   Ctrl-C ends it all")
-    if found and not no_browser:
-        threading.Timer(1.0, _open, [f"http{url}/"]).start()
+def _show_line(line: str, no_browser: bool) -> None:
+    """Print a line; the one with the address also opens the page."""
+    print_notice(line)
+    _, separator, url = line.rpartition(" on http")
+    if separator:
+        print_notice(f"the page: http{url}/   the shop window: http{url}/shop   Ctrl-C ends it all")
+    if separator and not no_browser:
+        threading.Timer(1.0, _open_browser, [f"http{url}/"]).start()
 
 
-def _open(url: str) -> None:
+def _open_browser(url: str) -> None:
     import webbrowser
 
     if not webbrowser.open(url):
-        say(f"no browser was found: open {url} yourself")
+        print_notice(f"no browser was found: open {url} yourself")

@@ -1,4 +1,4 @@
-"""The options that commands share: the world that is simulated, and the constants of policies."""
+"""The options that commands share: the environment that is simulated, and the constants of policies."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import Policy
 
 _PLAIN = Group("Options", sort_key=0)
-_WORLD = Group("World", sort_key=1)
+_ENVIRONMENT = Group("Environment", sort_key=1)
 _RATINGS = Group("Ratings", sort_key=2)
 _CONSTANTS = Group(
     "Constants", sort_key=3, help="Where one is not given, the policy's own; in brackets those of the paper's systems."
@@ -23,11 +23,11 @@ _CONSTANTS = Group(
 
 
 def option(text: str, group: Group = _PLAIN, **more: Any) -> Parameter:
-    """A documented option of ``--help``."""
+    """Describe an option for ``--help``."""
     return Parameter(group=group, help=text, negative="", **more)
 
 
-def _whole(_type: object, tokens: Sequence[Token]) -> int:
+def _convert_whole(_type: object, tokens: Sequence[Token]) -> int:
     # Without this, 300.7 rounds would quietly become 301.
     try:
         return int(tokens[0].value)
@@ -35,12 +35,12 @@ def _whole(_type: object, tokens: Sequence[Token]) -> int:
         raise ValueError(f"expected a whole number, got '{tokens[0].value}'") from None
 
 
-Whole = Annotated[int, Parameter(converter=_whole)]
+Whole = Annotated[int, Parameter(converter=_convert_whole)]
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
 
 
-def _world(text: str) -> Parameter:
-    return option(text, _WORLD)
+def _environment(text: str) -> Parameter:
+    return option(text, _ENVIRONMENT)
 
 
 def _ratings(text: str) -> Parameter:
@@ -53,18 +53,18 @@ def _constant(text: str) -> Parameter:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class FromRatings:
-    """Sizes of a world, and how it is made from a file of ratings."""
+class RatingsOptions:
+    """Sizes of an environment, and how it is made from a file of ratings."""
 
-    seed: Annotated[Whole, _world("Names the world: users, items, clicks and luck all follow from it.")] = 0
-    users: Annotated[Whole, _world("How many users, each with an agent.")] = 40
+    seed: Annotated[Whole, _environment("Names the environment: users, items, clicks and luck all follow from it.")] = 0
+    users: Annotated[Whole, _environment("How many users, each with an agent.")] = 40
     clusters: Annotated[
-        str, _world("How many clusters; of a synthetic world, of equal size, or the sizes: 20,10,10.")
+        str, _environment("How many clusters; of a synthetic environment, of equal size, or the sizes: 20,10,10.")
     ] = "10"
-    dimension: Annotated[Whole, _world("d, how many features an item has.")] = 20
-    items: Annotated[str, _world("Items on offer in a round, or a range to draw from: 150-250.")] = "200"
+    dimension: Annotated[Whole, _environment("d, how many features an item has.")] = 20
+    items: Annotated[str, _environment("Items on offer in a round, or a range to draw from: 150-250.")] = "200"
     arrivals: Annotated[
-        str, _world("How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...")
+        str, _environment("How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...")
     ] = "uniform"
     preset: Annotated[
         Literal["catalogue", "paper"] | None,
@@ -78,72 +78,75 @@ class FromRatings:
         str | None, _ratings("The file's columns of users, items and ratings, as user,item,rating. [the usual names]")
     ] = None
 
-    def sizes(self) -> dict[str, Any]:
-        """What every world is told."""
+    def parse_sizes(self) -> dict[str, Any]:
+        """Return the arguments that every environment takes."""
         return {
             "users": self.users,
-            "clusters": cluster_sizes(self.clusters),
+            "clusters": parse_clusters(self.clusters),
             "dimension": self.dimension,
-            "items": item_range(self.items),
-            "arrivals": arrival_weights(self.arrivals),
+            "items": parse_items(self.items),
+            "arrivals": parse_arrivals(self.arrivals),
             "seed": self.seed,
         }
 
     def read(self, path: Path) -> "Triplets":
-        """The ratings in a file."""
+        """Read the ratings in a file."""
         from fedcascade.data import Columns, read_ratings
 
         names = self.columns.split(",") if self.columns else []
         require(len(names) in (0, 3), f"columns must be three names, as user,item,rating, got '{self.columns}'")
         return read_ratings(path, columns=Columns(*names) if names else None)
 
-    def world_of(self, ratings: "Triplets") -> "Ratings":
-        """The environment made from ratings."""
+    def build_from(self, ratings: "Triplets") -> "Ratings":
+        """Build the environment made from ratings."""
         from fedcascade.environments.ratings import Ratings
 
-        return Ratings(ratings, preset=self.preset or "catalogue", **self.sizes(), **steps(self.step))
+        return Ratings(ratings, preset=self.preset or "catalogue", **self.parse_sizes(), **parse_steps(self.step))
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class World(FromRatings):
-    """The world: synthetic, or made from a file of ratings."""
+class EnvironmentOptions(RatingsOptions):
+    """The environment: synthetic, or made from a file of ratings."""
 
     ratings: Annotated[
-        Path | None, _ratings("Make the world from this file of ratings instead of a synthetic one.")
+        Path | None, _ratings("Make the environment from this file of ratings instead of a synthetic one.")
     ] = None
     features: Annotated[
         Literal["lifted", "gaussian"],
-        _world("lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1]."),
+        _environment("lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1]."),
     ] = "lifted"
     directions: Annotated[
-        Literal["orthonormal", "random"], _world("Theta directions: orthonormal, or independent.")
+        Literal["orthonormal", "random"], _environment("Theta directions: orthonormal, or independent.")
     ] = "orthonormal"
     gap: Annotated[
-        float | None, _world("Distance between the thetas of any two clusters. [as far as their directions say]")
+        float | None, _environment("Distance between the thetas of any two clusters. [as far as their directions say]")
     ] = None
     drift: Annotated[
-        Whole | None, _world("From this round on, every second user of each cluster wants something else. [never]")
+        Whole | None,
+        _environment("From this round on, every second user of each cluster wants something else. [never]"),
     ] = None
 
     def build(self) -> "Clustered":
-        """The environment that these options describe."""
+        """Build the environment that these options describe."""
         from fedcascade.environments.synthetic import Synthetic
 
         if self.ratings is not None:
-            plain = (self.features, self.directions, self.gap, self.drift) == ("lifted", "orthonormal", None, None)
-            words = "features, directions, gap and drift belong to a synthetic world: leave them out with --ratings"
-            require(plain, words)
-            return self.world_of(self.read(self.ratings))
-        given = (self.preset, self.columns, *self.step)
-        require(not any(given), "preset, step and columns belong to --ratings FILE")
-        own = {name: getattr(self, name) for name in ("features", "directions", "gap", "drift")}
-        return Synthetic(**own, **self.sizes())
+            is_plain = (self.features, self.directions, self.gap, self.drift) == ("lifted", "orthonormal", None, None)
+            words = (
+                "features, directions, gap and drift belong to a synthetic environment: leave them out with --ratings"
+            )
+            require(is_plain, words)
+            return self.build_from(self.read(self.ratings))
+        ratings_options = (self.preset, self.columns, *self.step)
+        require(not any(ratings_options), "preset, step and columns belong to --ratings FILE")
+        options = {name: getattr(self, name) for name in ("features", "directions", "gap", "drift")}
+        return Synthetic(**options, **self.parse_sizes())
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Constants:
+class ConstantOptions:
     """Constants of policies; None leaves the policy's own."""
 
     lambda_: Annotated[float | None, _constant("Regulariser of the ridge estimate. [4]")] = None
@@ -175,7 +178,7 @@ class Constants:
     ] = None
 
     def tune(self, policy: "Policy") -> "Policy":
-        """The policy with those of the given constants that it has."""
+        """Return the policy with those of the given constants that it has."""
         from fedcascade.learning.confidence import Theory
 
         row = policy
@@ -194,38 +197,38 @@ class Constants:
         return given | ({"order": Order(given["order"])} if "order" in given else {})
 
 
-def chosen_policies(names: Sequence[str], constants: Constants) -> list["Policy"]:
-    """The policies of those names, tuned."""
+def select_policies(names: Sequence[str], constants: ConstantOptions) -> list["Policy"]:
+    """Return the policies of those names, with the constants that were given."""
     from fedcascade.federation.policies import get_policy
 
     return [constants.tune(get_policy(name)) for name in names]
 
 
-def cluster_sizes(text: str) -> int | list[int]:
-    """'10' is 10 clusters, '20,10,10' their sizes.
+def parse_clusters(text: str) -> int | list[int]:
+    """Read '10' as 10 clusters, '20,10,10' as their sizes.
 
-    >>> cluster_sizes("10"), cluster_sizes("20,10,10")
+    >>> parse_clusters("10"), parse_clusters("20,10,10")
     (10, [20, 10, 10])
     """
-    sizes = [_whole_number("clusters", part) for part in text.split(",")]
+    sizes = [_parse_whole("clusters", part) for part in text.split(",")]
     return sizes[0] if len(sizes) == 1 else sizes
 
 
-def item_range(text: str) -> int | tuple[int, int]:
-    """'200' is 200 items, '150-250' any number between.
+def parse_items(text: str) -> int | tuple[int, int]:
+    """Read '200' as 200 items, '150-250' as any number between.
 
-    >>> item_range("200"), item_range("150-250")
+    >>> parse_items("200"), parse_items("150-250")
     (200, (150, 250))
     """
-    ends = [_whole_number("items", part) for part in text.split("-")]
+    ends = [_parse_whole("items", part) for part in text.split("-")]
     require(len(ends) <= 2, f"items must be a whole number or a range like 150-250, got '{text}'")
     return ends[0] if len(ends) == 1 else (ends[0], ends[1])
 
 
-def arrival_weights(text: str) -> list[float] | Literal["zipf"] | None:
-    """'uniform' is None, '3,1,1' those weights.
+def parse_arrivals(text: str) -> list[float] | Literal["zipf"] | None:
+    """Read 'uniform' as None, '3,1,1' as those weights.
 
-    >>> arrival_weights("zipf"), arrival_weights("3,1")
+    >>> parse_arrivals("zipf"), parse_arrivals("3,1")
     ('zipf', [3.0, 1.0])
     """
     if text == "uniform":
@@ -238,18 +241,18 @@ def arrival_weights(text: str) -> list[float] | Literal["zipf"] | None:
         raise ValueError(f"arrivals must be uniform, zipf or a weight for each user, got '{text}'") from None
 
 
-def steps(texts: Sequence[str]) -> dict[str, Any]:
-    """'values=counts' is a step and how to take it; numbers and true or false are read as such.
+def parse_steps(texts: Sequence[str]) -> dict[str, Any]:
+    """Read 'values=counts' as a step and how to take it; numbers and true or false are read as such.
 
-    >>> steps(["values=counts", "top_users=500", "lifted=true"])
+    >>> parse_steps(["values=counts", "top_users=500", "lifted=true"])
     {'values': 'counts', 'top_users': 500, 'lifted': True}
     """
     pairs = [text.partition("=") for text in texts]
     require(all(sign for _, sign, _ in pairs), f"step must be like selection=nested, got '{' '.join(texts)}'")
-    return {name: _plain_value(value) for name, _, value in pairs}
+    return {name: _parse_value(value) for name, _, value in pairs}
 
 
-def _plain_value(text: str) -> object:
+def _parse_value(text: str) -> object:
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -260,6 +263,6 @@ def _plain_value(text: str) -> object:
     return text
 
 
-def _whole_number(name: str, text: str) -> int:
+def _parse_whole(name: str, text: str) -> int:
     require(text.strip().isdecimal(), f"{name} must be a whole number >= 1, got '{text}'")
     return int(text)

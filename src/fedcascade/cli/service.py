@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedcascade.cli.options import Constants, Json, Whole, World, chosen_policies, option
+from fedcascade.cli.options import ConstantOptions, EnvironmentOptions, Json, Whole, option, select_policies
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import Operator
@@ -18,14 +18,14 @@ Number = Annotated[Whole, option("The agent's number.")]
 OperatorToken = Annotated[Path, option("File that holds the operator's token.")]
 
 
-def say(line: str) -> None:
-    """Tell the operator something, on stderr."""
+def print_notice(line: str) -> None:
+    """Print a line for the operator on stderr."""
     print(f"fedcascade: {line}", file=sys.stderr, flush=True)
 
 
 @contextmanager
-def operator_of(url: str, token_file: Path) -> Iterator["Operator"]:
-    """Speak to a server as its operator."""
+def connect_operator(url: str, token_file: Path) -> Iterator["Operator"]:
+    """Connect to a server as its operator."""
     from fedcascade.service.agent.client import Operator
     from fedcascade.service.agent.transport import Http
 
@@ -40,11 +40,11 @@ def operator_of(url: str, token_file: Path) -> Iterator["Operator"]:
         transport.close()
 
 
-def tell(url: str, token_file: Path, what: Callable[["Operator"], None], done: str) -> None:
-    """Have something done by a server, and say so."""
-    with operator_of(url, token_file) as operator:
-        what(operator)
-    say(done)
+def run_operation(url: str, token_file: Path, operation: Callable[["Operator"], None], notice: str) -> None:
+    """Have a server do something, and print a notice afterwards."""
+    with connect_operator(url, token_file) as operator:
+        operation(operator)
+    print_notice(notice)
 
 
 def serve(
@@ -67,7 +67,7 @@ def serve(
     snapshot_every: Annotated[
         Whole, option("Uploads between two snapshots, or two per agent if that is more.")
     ] = 10_000,
-    constants: Constants = Constants(),  # noqa: B008 (frozen)
+    constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Run a server for agents.
 
@@ -77,7 +77,7 @@ def serve(
     from fedcascade.service.server.serve import ServerSettings
     from fedcascade.service.server.service import Limits
 
-    [system] = chosen_policies([policy], constants)
+    [system] = select_policies([policy], constant_options)
     settings = ServerSettings(
         store=store,
         policy=system,
@@ -91,7 +91,7 @@ def serve(
         snapshot_every=snapshot_every,
         limits=Limits(rate=rate, burst=burst),
     )
-    run(settings, say)
+    run(settings, print_notice)
 
 
 def enroll(
@@ -105,19 +105,19 @@ def enroll(
 
     Example: fedcascade enroll --url http://127.0.0.1:8777 --count 3
     """
-    with operator_of(url, operator_token) as operator:
+    with connect_operator(url, operator_token) as operator:
         for token in operator.enrolment_tokens(count, valid_days * 86_400):
             print(token)
 
 
 def revoke(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
     """Let an agent speak no more, from now on; what it taught stays."""
-    tell(url, operator_token, lambda operator: operator.revoke(agent), f"agent {agent} may not speak any more")
+    run_operation(url, operator_token, lambda operator: operator.revoke(agent), f"agent {agent} may not speak any more")
 
 
 def forget(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
     """Remove an agent: its statistics are subtracted and its uploads erased."""
-    tell(url, operator_token, lambda operator: operator.forget(agent), f"agent {agent} is forgotten")
+    run_operation(url, operator_token, lambda operator: operator.forget(agent), f"agent {agent} is forgotten")
 
 
 def swarm(
@@ -139,11 +139,11 @@ def swarm(
         Whole | None, option("Fewest observations in an upload. [default: 0 with --lockstep, else 2 d]")
     ] = None,
     json_: Json = False,
-    world: World = World(),  # noqa: B008 (frozen)
+    environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Let real agents with simulated users play against a real server.
 
-    With --lockstep the exchanges are exactly those of 'fedcascade run' with the same world and constants.
+    With --lockstep the exchanges are exactly those of 'fedcascade run' with the same environment and constants.
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
@@ -160,12 +160,14 @@ def swarm(
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    with operator_of(url, operator_token) as operator, terminal.progress_bars() as bars:
+    with connect_operator(url, operator_token) as operator, terminal.show_progress_bars() as bars:
         offered = terms(operator.transport)
         policy = policy_of(offered)
         floor = 0 if lockstep else 2 * offered.dimension
         trace = play(
-            replace(world, users=agents or world.users, dimension=offered.dimension).build(),
+            replace(
+                environment_options, users=agents or environment_options.users, dimension=offered.dimension
+            ).build(),
             policy,
             rounds=rounds,
             operator=operator,
@@ -175,11 +177,11 @@ def swarm(
             checkpoints=min(checkpoints, rounds),
             lockstep=lockstep,
             min_observations=floor if min_observations is None else min_observations,
-            progress=terminal.bar(bars, policy.name, rounds),
+            progress=terminal.add_bar(bars, policy.name, rounds),
             watch=Reporter(operator),
         )
-    summary = summarise(trace, seed=world.seed)
+    summary = summarise(trace, seed=environment_options.seed)
     if json_:
         print(json.dumps(summary))
     else:
-        terminal.show(terminal.results_table([summary]))
+        terminal.show(terminal.make_results_table([summary]))

@@ -16,9 +16,12 @@ def theory(
     items: Annotated[Whole, option("I, the most items on offer in a round.")] = 200,
     list_length: Annotated[Whole, option("K, the longest list.")] = 4,
     rounds: Annotated[Whole, option("T.")] = 1_000_000,
-    gamma: Annotated[float, option("How far the thetas of two clusters are apart; 1 in the synthetic world.")] = 1.0,
+    gamma: Annotated[
+        float, option("How far the thetas of two clusters are apart; 1 in the synthetic environment.")
+    ] = 1.0,
     lambda_x: Annotated[
-        float | None, option("Smallest eigenvalue of E[x x^T]. [default: 1 / (2 (d - 1)), as in the synthetic world]")
+        float | None,
+        option("Smallest eigenvalue of E[x x^T]. [default: 1 / (2 (d - 1)), as in the synthetic environment]"),
     ] = None,
     sigma: Annotated[
         float | None,
@@ -55,8 +58,8 @@ def theory(
         p_scale=p_scale,
         noise=noise,
     )
-    found = asdict(bound) | {"regret": bound.regret, "exchanges": bound.exchanges, "rounds": rounds}
+    bounds = asdict(bound) | {"regret": bound.regret, "exchanges": bound.exchanges, "rounds": rounds}
     if json_:
-        print(json.dumps({name: value if math.isfinite(value) else None for name, value in found.items()}))
+        print(json.dumps({name: value if math.isfinite(value) else None for name, value in bounds.items()}))
     else:
-        terminal.show(terminal.theory_table(found))
+        terminal.show(terminal.make_theory_table(bounds))

@@ -24,18 +24,18 @@ USUAL = Columns(
 )
 
 
-def find_columns(there: Sequence[str], asked: Columns | None, path: Path) -> Columns:
-    """The asked columns, or the first usual ones, if they are all there.
+def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Columns:
+    """Return the wanted columns, or the first usual ones, if all of them are among the names of a file.
 
     >>> find_columns(["movieId", "userId", "rating", "timestamp"], None, Path("ratings.csv"))
     Columns(user='userId', item='movieId', rating='rating')
     """
-    candidates = [[name] for name in asked] if asked else [names.split() for names in USUAL]
-    found = [next((name for name in names if name in there), None) for names in candidates]
-    for what, names, name in zip(Columns._fields, candidates, found, strict=True):
+    candidates = [[name] for name in wanted] if wanted else [usual.split() for usual in USUAL]
+    matches = [next((name for name in choice if name in names), None) for choice in candidates]
+    for role, choice, match in zip(Columns._fields, candidates, matches, strict=True):
         require(
-            name is not None,
-            f"{path} has no column {' or '.join(names)} for the {what}: it has {', '.join(there)}; "
+            match is not None,
+            f"{path} has no column {' or '.join(choice)} for the {role}: it has {', '.join(names)}; "
             "name them, for instance 'user,item,rating'",
         )
-    return Columns(*(str(name) for name in found))
+    return Columns(*(str(match) for match in matches))

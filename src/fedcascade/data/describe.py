@@ -1,4 +1,4 @@
-"""What a file of ratings holds, and what kind of world it makes."""
+"""Describes what a file of ratings holds, and what kind of environment it makes."""
 
 from typing import Any
 
@@ -11,43 +11,43 @@ from fedcascade.environments.ratings import Ratings
 from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import TopK
 
-FEW = 20  # up to so many different ratings are counted one by one
+FEW = 20  # up to this many different ratings are counted one by one
 BINS = 10
 
 
-def describe(ratings: Triplets, world: Ratings, *, list_length: int = 4, rounds: int = 200) -> dict[str, Any]:
-    """Density, histogram, singular values, gaps between clusters, and what lists would be clicked.
+def describe(ratings: Triplets, environment: Ratings, *, list_length: int = 4, rounds: int = 200) -> dict[str, Any]:
+    """Return density, histogram, singular values, gaps between clusters, and how often lists would be clicked.
 
     Args:
         ratings: all ratings of the file.
-        world: the world made of them.
+        environment: the environment made of them.
         list_length: K.
         rounds: over how many rounds click probabilities are averaged.
     """
-    most = world.most_items
+    most = environment.most_items
     require(list_length <= most, f"list length must be <= items ({most}), got {list_length}")
-    matrix = world.steps.matrix(ratings)
-    squared = world.singular_values**2
+    matrix = environment.steps.matrix(ratings)
+    squared = environment.singular_values**2
     return {
-        "ratings": _file_facts(ratings),
-        "histogram": histogram(ratings.values),
+        "ratings": _describe_file(ratings),
+        "histogram": make_histogram(ratings.values),
         "matrix": {"users": matrix.shape[0], "items": matrix.shape[1], "density": float((matrix != 0).mean())},
-        "singular_values": world.singular_values[: world.dimension].tolist(),
-        "variance_kept": float(squared[: world.dimension - world.lifted].sum() / squared.sum()),
-        **_cluster_facts(world, TopK(length=list_length), rounds),
+        "singular_values": environment.singular_values[: environment.dimension].tolist(),
+        "variance_kept": float(squared[: environment.dimension - environment.lifted].sum() / squared.sum()),
+        **_describe_clusters(environment, TopK(length=list_length), rounds),
     }
 
 
-def _file_facts(ratings: Triplets) -> dict[str, Any]:
+def _describe_file(ratings: Triplets) -> dict[str, Any]:
     users, items = (np.unique(numbers).size for numbers in (ratings.users, ratings.items))
     pairs = np.unique(ratings.users * (ratings.items.max() + 1) + ratings.items).size
     return {"count": ratings.values.size, "users": users, "items": items, "density": pairs / (users * items)}
 
 
-def histogram(values: NDArray[np.float64]) -> list[dict[str, float]]:
-    """How many ratings are how high; many different ones are put into bins of equal width.
+def make_histogram(values: NDArray[np.float64]) -> list[dict[str, float]]:
+    """Count how many ratings are how high; more than ``FEW`` different ones are put into bins of equal width.
 
-    >>> histogram(np.array([1.0, 5.0, 5.0]))
+    >>> make_histogram(np.array([1.0, 5.0, 5.0]))
     [{'from': 1.0, 'to': 1.0, 'count': 1}, {'from': 5.0, 'to': 5.0, 'count': 2}]
     """
     levels, counts = np.unique(values, return_counts=True)
@@ -59,34 +59,34 @@ def histogram(values: NDArray[np.float64]) -> list[dict[str, float]]:
     return [{"from": low, "to": high, "count": count} for low, high, count in rows]
 
 
-def _cluster_facts(world: Ratings, oracle: TopK, rounds: int) -> dict[str, Any]:
-    gaps = np.linalg.norm(world.centres[:, None] - world.centres[None], axis=2)
-    apart = gaps[np.triu_indices(len(gaps), 1)]
+def _describe_clusters(environment: Ratings, oracle: TopK, rounds: int) -> dict[str, Any]:
+    gaps = np.linalg.norm(environment.centres[:, None] - environment.centres[None], axis=2)
+    distances = gaps[np.triu_indices(len(gaps), 1)]
     np.fill_diagonal(gaps, np.inf)
-    least, median, most = np.quantile(apart, [0.0, 0.5, 1.0]).tolist() if apart.size else [None] * 3
+    least, median, most = np.quantile(distances, [0.0, 0.5, 1.0]).tolist() if distances.size else [None] * 3
     return {
         "gaps": {"least": least, "median": median, "most": most},
         "clusters": [
             {
                 "cluster": label,
-                "users": int((world.clusters == label).sum()),
-                "norm": float(np.linalg.norm(world.centres[label])),
-                "nearest": float(gaps[label].min()) if apart.size else None,
-                **_clicks(world, int(np.flatnonzero(world.clusters == label)[0]), oracle, rounds),
+                "users": int((environment.clusters == label).sum()),
+                "norm": float(np.linalg.norm(environment.centres[label])),
+                "nearest": float(gaps[label].min()) if distances.size else None,
+                **_average_clicks(environment, int(np.flatnonzero(environment.clusters == label)[0]), oracle, rounds),
             }
             for label in range(len(gaps))
         ],
     }
 
 
-def _clicks(world: Ratings, user: int, oracle: TopK, rounds: int) -> dict[str, float]:
-    """Averages over rounds: the best item's weight, and the chance of a click on the best and on a random list."""
+def _average_clicks(environment: Ratings, user: int, oracle: TopK, rounds: int) -> dict[str, float]:
+    """Average over rounds the best item's weight, and the chance of a click on the best and on a random list."""
     best_items, best_lists, random_lists = [], [], []
     for t in range(1, rounds + 1):
-        weights = world.weights(t, user, world.items(t))
+        weights = environment.weights(t, user, environment.items(t))
         best = weights[oracle.best(weights)]
         best_items.append(best[0])
         best_lists.append(compute_expected_reward(best))
         random_lists.append(compute_expected_reward(weights[: oracle.length]))  # items come in random order
-    found = {"best_item": best_items, "best_list": best_lists, "random_list": random_lists}
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    averaged = {"best_item": best_items, "best_list": best_lists, "random_list": random_lists}
+    return {name: float(np.mean(values)) for name, values in averaged.items()}

@@ -19,7 +19,7 @@ from fedcascade.checks import require, require_known
 
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 CHUNK = 1 << 16
-PATIENCE = 30.0  # seconds without a byte
+TIMEOUT = 30.0  # seconds without a byte
 ATTEMPTS = 5  # connections in a row that break without having brought a byte
 PAUSE = 1.0  # seconds to wait after such a one, longer each time
 
@@ -55,8 +55,8 @@ DATASETS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fetched:
-    """Where the files are, and what came."""
+class FetchedDataset:
+    """Paths of the files of a dataset, its licence, and the archive that it came from."""
 
     ratings: Path
     terms: Path
@@ -68,16 +68,16 @@ class Fetched:
     cached: bool
 
 
-def cache_folder() -> Path:
-    """The user's cache folder, as the XDG base directories say."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "fedcascade"
+def find_cache_folder() -> Path:
+    """Return the user's cache folder, as the XDG base directories say."""
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache") / "fedcascade"
 
 
 def fetch(
     name: str, *, source: str = PUBLISHER, folder: Path | None = None, progress: Progress | None = None
-) -> Fetched:
-    """The files of a dataset, from the cache or else from the publisher.
+) -> FetchedDataset:
+    """Return the files of a dataset, from the cache or else from the publisher.
 
     The archive is checked against the MD5 that the publisher has beside it, and its SHA-256 is recorded. What a
     broken connection brought is kept, and the next attempt, or the next call, goes on from there.
@@ -86,84 +86,84 @@ def fetch(
         name: a key of ``DATASETS``.
         source: the address of the folder that holds the archives.
         folder: where to keep it; the user's cache folder if None.
-        progress: called with the bytes that are there and the bytes that will be.
+        progress: called with the bytes that have arrived and the bytes in all.
     """
     require_known("dataset", name, DATASETS)
     require(source.startswith(("http://", "https://")), f"source must be an http or https address, got '{source}'")
-    dataset, home = DATASETS[name], (folder or cache_folder()) / name
+    dataset, home = DATASETS[name], (folder or find_cache_folder()) / name
     record = home / "fetched.json"
     try:
         cached = record.exists()
         if not cached:
             _download(dataset, f"{source.rstrip('/')}/{dataset.archive}", home, record, progress)
-        return _fetched(dataset, home, record, cached=cached)
+        return _load_fetched(dataset, home, record, cached=cached)
     except OSError as error:
         raise ValueError(f"cannot keep {name} in {home}: {error.strerror or error}") from None
 
 
-def _fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -> Fetched:
+def _load_fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -> FetchedDataset:
     ratings, terms = (home / Path(name).name for name in (dataset.ratings, dataset.terms))
     try:
         facts: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-        brought = {key: facts[key] for key in ("url", "md5", "sha256", "bytes")}
-        whole = all(_digest(file, "sha256") == facts["files"][file.name] for file in (ratings, terms))
+        archive = {key: facts[key] for key in ("url", "md5", "sha256", "bytes")}
+        is_intact = all(_hash_file(file, "sha256") == facts["files"][file.name] for file in (ratings, terms))
     except (ValueError, KeyError, TypeError, FileNotFoundError):
-        whole = False
-    require(whole, f"the files in {home} are not those that were fetched: remove that folder and fetch again")
-    return Fetched(ratings=ratings, terms=terms, licence=dataset.licence, cached=cached, **brought)
+        is_intact = False
+    require(is_intact, f"the files in {home} are not those that were fetched: remove that folder and fetch again")
+    return FetchedDataset(ratings=ratings, terms=terms, licence=dataset.licence, cached=cached, **archive)
 
 
 def _download(dataset: Dataset, url: str, home: Path, record: Path, progress: Progress | None) -> None:
-    expected = _published_md5(f"{url}.md5")
+    expected = _fetch_published_md5(f"{url}.md5")
     home.mkdir(parents=True, exist_ok=True)
     part = home / f"{dataset.archive}.part"
-    _complete(url, part, progress)
-    found = _digest(part, "md5")
-    facts = {"url": url, "md5": found, "sha256": _digest(part, "sha256"), "bytes": _size(part)}
+    _download_archive(url, part, progress)
+    md5 = _hash_file(part, "md5")
+    facts = {"url": url, "md5": md5, "sha256": _hash_file(part, "sha256"), "bytes": _measure_size(part)}
     try:
-        require(found == expected, f"{url} has MD5 {found}, but its publisher says {expected}: not kept, try again")
-        contents = _members(part, (dataset.ratings, dataset.terms), url)
+        require(md5 == expected, f"{url} has MD5 {md5}, but its publisher says {expected}: not kept, try again")
+        contents = _extract_members(part, (dataset.ratings, dataset.terms), url)
     finally:
         part.unlink()
     for name, content in contents.items():
-        _write(home / name, content)
+        _write_atomically(home / name, content)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    _write(record, json.dumps(facts | {"files": digests}, indent=2).encode())
+    _write_atomically(record, json.dumps(facts | {"files": digests}, indent=2).encode())
 
 
-def _published_md5(url: str) -> str:
+def _fetch_published_md5(url: str) -> str:
     try:
         with _open(url) as response:
             text = response.read(4096).decode("ascii", "replace")
     except (OSError, HTTPException) as error:
-        raise ValueError(f"cannot fetch {url}: {_reason(error)}") from None
+        raise ValueError(f"cannot fetch {url}: {_describe_error(error)}") from None
     digests = re.findall(r"\b[0-9a-fA-F]{32}\b", text)
     require(len(digests) == 1, f"{url} must hold one MD5, got '{text[:80].strip()}'")
     return str(digests[0]).lower()
 
 
-def _complete(url: str, part: Path, progress: Progress | None) -> None:
+def _download_archive(url: str, part: Path, progress: Progress | None) -> None:
     """Fetch until the whole archive is in ``part``; connections may break as long as each brings something."""
     idle = 0
     while True:
-        before = _size(part)
+        before = _measure_size(part)
         try:
-            if _continue(url, part, progress):
+            if _append_missing(url, part, progress):
                 return
             reason = "the connection broke"
         except urllib.error.HTTPError as error:
-            raise ValueError(f"cannot fetch {url}: {_reason(error)}") from None
+            raise ValueError(f"cannot fetch {url}: {_describe_error(error)}") from None
         except (urllib.error.URLError, ConnectionError, TimeoutError, HTTPException) as error:
-            reason = _reason(error)
-        idle = idle + 1 if _size(part) <= before else 0
-        kept = f"{_size(part):,} bytes are kept, the same command goes on"
-        require(idle < ATTEMPTS, f"cannot fetch {url}: {reason}; {kept}")
+            reason = _describe_error(error)
+        idle = idle + 1 if _measure_size(part) <= before else 0
+        advice = f"{_measure_size(part):,} bytes are kept, the same command goes on"
+        require(idle < ATTEMPTS, f"cannot fetch {url}: {reason}; {advice}")
         time.sleep(PAUSE * idle)
 
 
-def _continue(url: str, part: Path, progress: Progress | None) -> bool:
-    """Append what is missing; returns whether nothing is missing any more."""
-    start = _size(part)
+def _append_missing(url: str, part: Path, progress: Progress | None) -> bool:
+    """Append what is missing of the archive to ``part``; returns whether it is complete."""
+    start = _measure_size(part)
     try:
         response = _open(url, start)
     except urllib.error.HTTPError as error:
@@ -171,7 +171,7 @@ def _continue(url: str, part: Path, progress: Progress | None) -> bool:
             return True
         raise
     with response, part.open("ab") as file:
-        if start and not _goes_on(response, start):
+        if start and not _is_continuation(response, start):
             file.truncate(0)
             start = 0
         total = start + int(response.headers.get("Content-Length", "0"))
@@ -183,24 +183,24 @@ def _continue(url: str, part: Path, progress: Progress | None) -> bool:
     return start >= total
 
 
-def _goes_on(response: HTTPResponse, start: int) -> bool:
+def _is_continuation(response: HTTPResponse, start: int) -> bool:
     return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
 
 
 def _open(url: str, start: int = 0) -> HTTPResponse:
     headers = {"User-Agent": f"fedcascade/{__version__}"} | ({"Range": f"bytes={start}-"} if start else {})
-    response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE)
+    response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     return response
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, urllib.error.HTTPError):
         return f"the server answers {error.code} {error.reason}"
     return str(getattr(error, "reason", "") or error) or type(error).__name__
 
 
-def _members(archive: Path, members: tuple[str, ...], url: str) -> dict[str, bytes]:
-    """The content of the named members, by their plain names."""
+def _extract_members(archive: Path, members: tuple[str, ...], url: str) -> dict[str, bytes]:
+    """Return the contents of members of a ZIP archive, by their names without folders."""
     try:
         with zipfile.ZipFile(archive) as packed:
             return {Path(member).name: packed.read(member) for member in members}
@@ -208,17 +208,17 @@ def _members(archive: Path, members: tuple[str, ...], url: str) -> dict[str, byt
         raise ValueError(f"{url} is not the archive that was expected: {error}") from None
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
-    unfinished = path.with_name(path.name + ".new")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+def _write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it appears whole or not at all."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_bytes(content)
+    draft.replace(path)
 
 
-def _digest(path: Path, kind: str) -> str:
+def _hash_file(path: Path, kind: str) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
-def _size(path: Path) -> int:
+def _measure_size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0

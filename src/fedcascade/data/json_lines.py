@@ -1,4 +1,4 @@
-"""Read JSON lines, such as the reviews of Yelp's academic dataset, in a few megabytes at a time.
+"""Reads JSON lines, such as the reviews of Yelp's academic dataset, in a few megabytes at a time.
 
 What stays in memory is 24 bytes per rating and one entry per user and item: the text of reviews is skipped.
 """
@@ -20,53 +20,53 @@ LONGEST_LINE = 1 << 24
 
 
 def read_json_lines(path: Path, columns: Columns | None) -> Triplets:
-    """The ratings of a file with one JSON object per line."""
+    """Read the ratings of a file with one JSON object per line."""
     users: dict[int | str, int] = {}
     items: dict[int | str, int] = {}
-    rows, places, values = array("q"), array("q"), array("d")
+    user_numbers, item_numbers, values = array("q"), array("q"), array("d")
     with path.open("rb") as file:
-        names = _names(file, columns, path)
-        decoder = msgspec.json.Decoder(_row_type(names))
+        names = _detect_columns(file, columns, path)
+        decoder = msgspec.json.Decoder(_make_row_type(names))
         first = 1
-        for chunk in _chunks(file, path):
+        for chunk in _read_chunks(file, path):
             try:
-                rated = decoder.decode_lines(chunk)
+                rows = decoder.decode_lines(chunk)
             except (msgspec.DecodeError, UnicodeDecodeError):
-                _complain(path, names, decoder, first, chunk)
-            rows.extend([users.setdefault(each.user, len(users)) for each in rated])
-            places.extend([items.setdefault(each.item, len(items)) for each in rated])
-            values.extend([each.rating for each in rated])
+                _raise_line_error(path, names, decoder, first, chunk)
+            user_numbers.extend([users.setdefault(row.user, len(users)) for row in rows])
+            item_numbers.extend([items.setdefault(row.item, len(items)) for row in rows])
+            values.extend([row.rating for row in rows])
             first += chunk.count(b"\n")
-    return Triplets(np.frombuffer(rows, np.int64), np.frombuffer(places, np.int64), np.frombuffer(values))
+    return Triplets(np.frombuffer(user_numbers, np.int64), np.frombuffer(item_numbers, np.int64), np.frombuffer(values))
 
 
-def _row_type(names: Columns) -> Any:
-    """An object with the three fields that matter; all others are skipped without being built."""
+def _make_row_type(names: Columns) -> Any:
+    """Make a type with the three fields that matter; all others are skipped without being built."""
     kinds: list[tuple[str, Any]] = [("user", int | str), ("item", int | str), ("rating", float)]
     return msgspec.defstruct("Rated", kinds, rename=names._asdict(), gc=False)
 
 
-def _names(file: BinaryIO, columns: Columns | None, path: Path) -> Columns:
-    """The columns, from the first line; afterwards the file is at its beginning, behind a byte order mark."""
+def _detect_columns(file: BinaryIO, columns: Columns | None, path: Path) -> Columns:
+    """Find the columns in the first line, and leave the file at its beginning, behind a byte order mark."""
     start = 3 if file.read(3) == b"\xef\xbb\xbf" else 0
     file.seek(start)
     line = file.readline(LONGEST_LINE)
     file.seek(start)
     require(bool(line.strip()), f"{path} holds no ratings in its first line")
-    first = _decoded(line, path, 1)
+    first = _decode_line(line, path, 1)
     require(isinstance(first, dict), f"{path}, line 1 is not a JSON object")
     return find_columns(list(first), columns, path)
 
 
-def _chunks(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The file in pieces of whole lines."""
+def _read_chunks(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Read the file in pieces of whole lines."""
     while chunk := file.read(CHUNK):
         rest = file.readline(LONGEST_LINE)
         require(len(rest) < LONGEST_LINE, f"{path} has a line longer than {LONGEST_LINE:,} bytes: not JSON lines")
         yield chunk + rest
 
 
-def _decoded(line: bytes, path: Path, number: int) -> Any:
+def _decode_line(line: bytes, path: Path, number: int) -> Any:
     try:
         line.decode()
     except UnicodeDecodeError:
@@ -77,20 +77,20 @@ def _decoded(line: bytes, path: Path, number: int) -> Any:
         raise ValueError(f"{path}, line {number} is not JSON: {error}") from None
 
 
-def _complain(path: Path, names: Columns, decoder: Any, first: int, chunk: bytes) -> NoReturn:
-    """Say which line of a chunk is the first that cannot be read, and why."""
+def _raise_line_error(path: Path, names: Columns, decoder: Any, first: int, chunk: bytes) -> NoReturn:
+    """Raise an error that names the first line of a chunk that cannot be read, and why."""
     for number, line in enumerate(chunk.split(b"\n"), start=first):
         try:
             if line.strip():
                 decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            row = _decoded(line, path, number)
-            where = f"{path}, line {number}"
-            require(isinstance(row, dict), f"{where} is not a JSON object")
+            row = _decode_line(line, path, number)
+            location = f"{path}, line {number}"
+            require(isinstance(row, dict), f"{location} is not a JSON object")
             for name in names:
-                require(name in row, f"{where} has no '{name}'")
+                require(name in row, f"{location} has no '{name}'")
             rating = row[names.rating]
-            good = isinstance(rating, int | float) and not isinstance(rating, bool)
-            require(good, f"{where}: {names.rating} must be a number, got {rating!r}")
-            raise ValueError(f"{where}: {error}") from None
+            is_number = isinstance(rating, int | float) and not isinstance(rating, bool)
+            require(is_number, f"{location}: {names.rating} must be a number, got {rating!r}")
+            raise ValueError(f"{location}: {error}") from None
     raise AssertionError("a chunk that cannot be read has a line that cannot be read")

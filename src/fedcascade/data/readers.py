@@ -15,7 +15,7 @@ from fedcascade.data.tables import read_colons, read_commas, read_parquet, read_
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
 
-__all__ = ["READERS", "Columns", "ratings_from_file", "read_ratings"]
+__all__ = ["READERS", "Columns", "build_ratings_environment", "read_ratings"]
 
 READERS: dict[str, Callable[[Path, Columns | None], Triplets]] = {
     ".csv": read_commas,
@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[Path, Columns | None], Triplets]] = {
 
 
 def read_ratings(path: str | PathLike[str], *, columns: Columns | None = None) -> Triplets:
-    """The ratings in a file; the ending of its name says how to read it.
+    """Read the ratings in a file; the ending of its name says how to read it.
 
     Args:
         path: ``ratings.csv``, ``ratings.dat`` or ``u.data`` of MovieLens, the reviews of Yelp's academic dataset
@@ -50,6 +50,6 @@ def read_ratings(path: str | PathLike[str], *, columns: Columns | None = None) -
     return ratings
 
 
-def ratings_from_file(path: str | PathLike[str], *, columns: Columns | None = None, **options: Any) -> Ratings:
-    """The world of a file of ratings; options are those of ``Ratings``."""
+def build_ratings_environment(path: str | PathLike[str], *, columns: Columns | None = None, **options: Any) -> Ratings:
+    """Build the environment of a file of ratings; options are those of ``Ratings``."""
     return Ratings(read_ratings(path, columns=columns), **options)

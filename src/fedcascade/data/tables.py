@@ -1,4 +1,4 @@
-"""Read tables: text with a separator, or Parquet."""
+"""Reads tables of ratings: text with a separator, or Parquet."""
 
 import codecs
 import csv
@@ -19,43 +19,43 @@ CHUNK = 1 << 20
 
 
 def read_commas(path: Path, columns: Columns | None) -> Triplets:
-    """A CSV file with a header, such as ``ratings.csv`` of MovieLens."""
+    """Read a CSV file with a header, such as ``ratings.csv`` of MovieLens."""
     return _read_headed(path, columns, ",")
 
 
 def read_tabs(path: Path, columns: Columns | None) -> Triplets:
-    """The same with tabs."""
+    """Read a file with a header and tabs between columns."""
     return _read_headed(path, columns, "\t")
 
 
 def read_colons(path: Path, columns: Columns | None) -> Triplets:
-    """``ratings.dat`` of MovieLens 1M: user::item::rating::time. To polars, every second column is empty."""
+    """Read ``ratings.dat`` of MovieLens 1M: user::item::rating::time. To polars, every second column is empty."""
     return _read_headless(path, columns, ":", (0, 2, 4))
 
 
 def read_u_data(path: Path, columns: Columns | None) -> Triplets:
-    """``u.data`` of MovieLens 100K: user, item, rating and time with tabs between."""
+    """Read ``u.data`` of MovieLens 100K: user, item, rating and time with tabs between."""
     return _read_headless(path, columns, "\t", (0, 1, 2))
 
 
 def read_parquet(path: Path, columns: Columns | None) -> Triplets:
-    """A Parquet file with named columns."""
-    return _triplets(
+    """Read a Parquet file with named columns."""
+    return _read_triplets(
         path,
         lambda: pl.scan_parquet(path),
-        lambda there: find_columns(there, columns, path),
+        lambda names: find_columns(names, columns, path),
         lambda row: f"row {row + 1}",
     )
 
 
 def _read_headed(path: Path, columns: Columns | None, separator: str) -> Triplets:
     _check_text(path)
-    return _triplets(
+    return _read_triplets(
         path,
         lambda: pl.scan_csv(path, separator=separator, infer_schema=False),
-        lambda there: find_columns(there, columns, path),
-        lambda row: f"line {_line_of_row(path, separator, row)}",
-        lambda: _line_too_long(path, separator),
+        lambda names: find_columns(names, columns, path),
+        lambda row: f"line {_find_line(path, separator, row)}",
+        lambda: _describe_long_line(path, separator),
     )
 
 
@@ -63,62 +63,64 @@ def _read_headless(path: Path, columns: Columns | None, separator: str, places: 
     require(columns is None, f"{path}: columns cannot be named, a {path.suffix} file has no names of columns")
     _check_text(path)
 
-    def chosen(there: list[str]) -> Columns:
+    def choose(names: list[str]) -> Columns:
         form = "::" if separator == ":" else "tabs"
-        require(len(there) > max(places), f"{path}, line 1 must hold user, item and rating with {form} between")
-        return Columns(*(there[place] for place in places))
+        require(len(names) > max(places), f"{path}, line 1 must hold user, item and rating with {form} between")
+        return Columns(*(names[place] for place in places))
 
-    return _triplets(
+    return _read_triplets(
         path,
         lambda: pl.scan_csv(path, separator=separator, infer_schema=False, has_header=False, quote_char=None),
-        chosen,
+        choose,
         lambda row: f"line {row + 1}",
     )
 
 
-def _triplets(
+def _read_triplets(
     path: Path,
     scan: Callable[[], pl.LazyFrame],
     choose: Callable[[list[str]], Columns],
-    place: Callable[[int], str],
+    locate: Callable[[int], str],
     explain: Callable[[], str] = lambda: "",
 ) -> Triplets:
-    """Check and number the three columns; ``place`` says where a row is, ``explain`` what polars did not like."""
+    """Read, check and number the three columns; ``locate`` names a row, ``explain`` what polars did not like."""
     try:
         names = choose(scan().collect_schema().names())
-        selected = scan().select(**{what: pl.col(name) for what, name in names._asdict().items()})
+        selected = scan().select(**{role: pl.col(name) for role, name in names._asdict().items()})
         table = selected.collect().with_row_index("row")
     except PolarsError as error:
         reason = explain() or f" cannot be read: {str(error).partition(chr(10))[0]}"
         raise ValueError(f"{path}{reason}") from None
     table = table.filter(~pl.all_horizontal(pl.col(Columns._fields).is_null()))  # empty lines
-    text = table["rating"].dtype == pl.String
-    rating = pl.col("rating").str.strip_chars() if text else pl.col("rating")
+    is_text = table["rating"].dtype == pl.String
+    rating = pl.col("rating").str.strip_chars() if is_text else pl.col("rating")
     table = table.with_columns(value=rating.cast(pl.Float64, strict=False))
-    _check_rows(path, table, place)
-    return Triplets(_numbered(table["user"]), _numbered(table["item"]), table["value"].to_numpy())
+    _check_rows(path, table, locate)
+    return Triplets(
+        _number_by_appearance(table["user"]), _number_by_appearance(table["item"]), table["value"].to_numpy()
+    )
 
 
-def _check_rows(path: Path, table: pl.DataFrame, place: Callable[[int], str]) -> None:
+def _check_rows(path: Path, table: pl.DataFrame, locate: Callable[[int], str]) -> None:
     nameless = pl.col("user").is_null() | pl.col("item").is_null()
     wrong = table.filter(nameless | ~pl.col("value").is_finite().fill_null(value=False)).head(1)
     for row in wrong.iter_rows(named=True):
-        where = f"{path}, {place(row['row'])}"
-        for what in ("user", "item"):
-            require(row[what] is not None, f"{where} has no {what}")
+        location = f"{path}, {locate(row['row'])}"
+        for role in ("user", "item"):
+            require(row[role] is not None, f"{location} has no {role}")
         got = "nothing" if row["rating"] is None else f"'{row['rating']}'"
-        raise ValueError(f"{where}: the rating must be a number, got {got}")
+        raise ValueError(f"{location}: the rating must be a number, got {got}")
 
 
-def _numbered(names: pl.Series) -> NDArray[np.int64]:
-    """Each name's number, by first appearance."""
+def _number_by_appearance(names: pl.Series) -> NDArray[np.int64]:
+    """Number names in the order in which they first appear."""
     seen = names.unique(maintain_order=True).to_frame("name").with_row_index("number")
     numbers = names.to_frame("name").join(seen, on="name", how="left", maintain_order="left")["number"]
     return numbers.to_numpy().astype(np.int64)
 
 
 def _check_text(path: Path) -> None:
-    """Refuse what is not UTF-8, with the line."""
+    """Refuse a file that is not UTF-8, and name the line."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with path.open("rb") as file:
         while True:
@@ -136,16 +138,16 @@ def _check_text(path: Path) -> None:
                 return
 
 
-def _line_of_row(path: Path, separator: str, row: int) -> int:
-    """The line on which a row ends; quoted text may hold line breaks."""
+def _find_line(path: Path, separator: str, row: int) -> int:
+    """Return the line on which a row ends; quoted text may hold line breaks."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file, delimiter=separator)
         next(islice(reader, row + 1, row + 2), None)
         return reader.line_num
 
 
-def _line_too_long(path: Path, separator: str) -> str:
-    """Says which line has more fields than the header, if one has."""
+def _describe_long_line(path: Path, separator: str) -> str:
+    """Return words about the first line with more fields than the header; empty if there is none."""
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file, delimiter=separator)
         columns = len(next(reader, []))

@@ -1,4 +1,4 @@
-"""Beyond the paper: what ``fedc3ucb-e`` has to show, and whether it does in our runs.
+"""Beyond the paper: the bars that ``fedc3ucb-e`` has to meet, and whether it does in our runs.
 
 The bars in this module were set before the runs; everything else in the report is computed from runs.
 """
@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 import polars as pl
 
-from fedcascade.experiments.intervals import Spread, ratio, spread
-from fedcascade.experiments.plan import Plan, System, systems_in
+from fedcascade.experiments.intervals import Interval, estimate_mean, estimate_ratio
+from fedcascade.experiments.plan import Plan, System, select_systems
 from fedcascade.experiments.results import Results
 
 Verdict = Literal["met", "met within noise", "not met", "not judged"]
@@ -62,113 +62,118 @@ BARS = (
 
 
 class Finding(NamedTuple):
-    """A bar in one setting, and what our runs say to it."""
+    """A bar in one setting, our measurement of it, and the verdict."""
 
     environment: str
     beta: float
     bar: Bar
-    other: str  # the best of those that ours is measured against; empty where there are none
-    measured: Spread
-    worst: int | None  # the checkpoint that was measured, where all of them are judged
+    rival: str  # the best of those that ours is measured against; empty where there are none
+    measured: Interval
+    worst: int | None  # the checkpoint with the highest ratio, where all of them are judged
     verdict: Verdict
 
 
-def label(policy: str, beta: float) -> str:
-    """What the plan calls a policy with a beta, and else with its own constants."""
+def make_label(policy: str, beta: float) -> str:
+    """Return what the plan calls a policy with this beta and otherwise its own constants."""
     return f"{policy} beta={beta}"
 
 
 def is_beyond(results: Results) -> bool:
-    """Whether a results folder holds the runs of the shipped plan, so that every bar can be looked at."""
-    played = set(results.runs.select("environment", "system").unique().iter_rows())
-    named = [plan.name for plan in results.plans] == [PLAN]
-    return named and all(need in played for bar in BARS for need in _needed(bar))
+    """Return whether a results folder holds all runs of the built-in plan that the bars need."""
+    finished = set(results.runs.select("environment", "system").unique().iter_rows())
+    is_named = [plan.name for plan in results.plans] == [PLAN]
+    return is_named and all(run in finished for bar in BARS for run in _list_needed_runs(bar))
 
 
-def _needed(bar: Bar) -> Iterator[tuple[str, str]]:
-    for environment, beta in settings(bar):
-        yield from ((environment, label(policy, beta)) for policy in (OURS, *bar.against))
+def _list_needed_runs(bar: Bar) -> Iterator[tuple[str, str]]:
+    for environment, beta in list_settings(bar):
+        yield from ((environment, make_label(policy, beta)) for policy in (OURS, *bar.against))
 
 
-def settings(bar: Bar) -> list[tuple[str, float]]:
-    """Environment and beta of every setting that a bar is for."""
+def list_settings(bar: Bar) -> list[tuple[str, float]]:
+    """Return environment and beta of every setting that a bar is for."""
     return [(environment, beta) for environment in bar.environments for beta in bar.betas]
 
 
 def is_full(results: Results) -> bool:
-    """Whether runs were as long as the bars ask for."""
+    """Return whether runs were as long as the bars ask for."""
     return results.plans[0].rounds == ROUNDS
 
 
-def findings(results: Results) -> list[Finding]:
-    """Every bar in every setting, in the order of the plan; early regret only where runs are long enough to have it."""
-    judgeable = [bar for bar in BARS if bar.quantity != "early regret" or results.plans[0].rounds >= EARLY]
-    found = [_finding(results, bar, *setting) for bar in judgeable for setting in settings(bar)]
-    order = [place.name for place in results.plans[0].environments]
-    return sorted(found, key=lambda one: (order.index(one.environment), one.beta))
+def judge_bars(results: Results) -> list[Finding]:
+    """Judge every bar in every setting, in the order of the plan; early regret only if runs are long enough for it."""
+    bars = [bar for bar in BARS if bar.quantity != "early regret" or results.plans[0].rounds >= EARLY]
+    findings = [_judge_bar(results, bar, *setting) for bar in bars for setting in list_settings(bar)]
+    order = [environment.name for environment in results.plans[0].environments]
+    return sorted(findings, key=lambda finding: (order.index(finding.environment), finding.beta))
 
 
-def _finding(results: Results, bar: Bar, environment: str, beta: float) -> Finding:
-    ours = _curves(results, environment, label(OURS, beta))
-    others = {name: _curves(results, environment, label(name, beta)) for name in bar.against}
+def _judge_bar(results: Results, bar: Bar, environment: str, beta: float) -> Finding:
+    ours = _select_curves(results, environment, make_label(OURS, beta))
+    rivals = {name: _select_curves(results, environment, make_label(name, beta)) for name in bar.against}
     column = bar.quantity.removeprefix("early ").replace(" ", "_")
-    best = min(others, key=lambda name: sum(_last(others[name], column)), default="")
+    best = min(rivals, key=lambda name: sum(_list_totals(rivals[name], column)), default="")
     worst = None
     if bar.quantity == "early regret":
-        worst, measured = _worst(ours, others[best], column)
+        worst, measured = _find_worst_checkpoint(ours, rivals[best], column)
     elif best:
-        measured = ratio(_last(ours, column), _last(others[best], column))
+        measured = estimate_ratio(_list_totals(ours, column), _list_totals(rivals[best], column))
     else:
-        measured = spread(_last(ours, column))
-    verdict = judged(measured, bar.most) if is_full(results) else "not judged"
+        measured = estimate_mean(_list_totals(ours, column))
+    verdict = judge_measurement(measured, bar.most) if is_full(results) else "not judged"
     return Finding(environment, beta, bar, best, measured, worst, verdict)
 
 
-def _curves(results: Results, environment: str, system: str) -> pl.DataFrame:
-    there = (pl.col("environment") == environment) & (pl.col("system") == system)
-    return results.curves.filter(there).sort("round", "seed")
+def _select_curves(results: Results, environment: str, system: str) -> pl.DataFrame:
+    is_wanted = (pl.col("environment") == environment) & (pl.col("system") == system)
+    return results.curves.filter(is_wanted).sort("round", "seed")
 
 
-def _last(curves: pl.DataFrame, column: str) -> list[float]:
-    """A quantity at the end of each run, by seed."""
-    return _at(curves, curves["round"].max(), column)
+def _list_totals(curves: pl.DataFrame, column: str) -> list[float]:
+    """Return a quantity at the end of each run, by seed."""
+    return _list_values(curves, curves["round"].max(), column)
 
 
-def _at(curves: pl.DataFrame, round_: object, column: str) -> list[float]:
+def _list_values(curves: pl.DataFrame, round_: object, column: str) -> list[float]:
     values: list[float] = curves.filter(pl.col("round") == round_)[column].to_list()
     return values
 
 
-def _worst(ours: pl.DataFrame, others: pl.DataFrame, column: str) -> tuple[int, Spread]:
-    """The checkpoint with the highest ratio, and that ratio."""
+def _find_worst_checkpoint(ours: pl.DataFrame, rival: pl.DataFrame, column: str) -> tuple[int, Interval]:
+    """Return the checkpoint with the highest ratio of ours to the rival's, and that ratio."""
     rounds = [round_ for round_ in ours["round"].unique(maintain_order=True) if round_ >= EARLY]
-    ratios = {round_: ratio(_at(ours, round_, column), _at(others, round_, column)) for round_ in rounds}
+    ratios = {
+        round_: estimate_ratio(_list_values(ours, round_, column), _list_values(rival, round_, column))
+        for round_ in rounds
+    }
     worst = max(ratios, key=lambda round_: ratios[round_].mean)
     return worst, ratios[worst]
 
 
-def judged(measured: Spread, most: float) -> Verdict:
-    """Met if the measured value is no more than the bar; within noise if its 95% interval goes beyond the bar."""
+def judge_measurement(measured: Interval, most: float) -> Verdict:
+    """Judge a measurement against a bar: met if no more than the bar, within noise if its 95% interval goes beyond."""
     if measured.mean > most:
         return "not met"
-    return "met" if measured.mean + measured.half <= most else "met within noise"
+    return "met" if measured.mean + measured.half_width <= most else "met within noise"
 
 
-def betas(plan: Plan, environment: str) -> list[float]:
-    """The betas that are played in an environment."""
-    return sorted({float(system.constants["beta"]) for system in systems_in(plan, environment) if _has_beta(system)})
+def list_betas(plan: Plan, environment: str) -> list[float]:
+    """Return the betas of an environment's systems, sorted."""
+    return sorted(
+        {float(system.constants["beta"]) for system in select_systems(plan, environment) if _has_beta(system)}
+    )
 
 
-def alike(plan: Plan, environment: str, beta: float) -> list[System]:
-    """The systems of an environment with one beta and else their own constants: what a figure compares."""
-    return [system for system in systems_in(plan, environment) if system.label == label(system.policy, beta)]
+def select_systems_at_beta(plan: Plan, environment: str, beta: float) -> list[System]:
+    """Return the systems of an environment with this beta and otherwise their own constants, for a figure."""
+    return [system for system in select_systems(plan, environment) if system.label == make_label(system.policy, beta)]
 
 
-def compared(plan: Plan, environment: str, beta: float) -> Sequence[System]:
-    """The systems of a trade-off: those with one beta, whatever else they have, and those that have none."""
+def select_trade_off_systems(plan: Plan, environment: str, beta: float) -> Sequence[System]:
+    """Return the systems of a trade-off: those with this beta and any other constants, and those without a beta."""
     return [
         system
-        for system in systems_in(plan, environment)
+        for system in select_systems(plan, environment)
         if not _has_beta(system) or float(system.constants["beta"]) == beta
     ]
 

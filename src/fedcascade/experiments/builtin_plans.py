@@ -6,51 +6,55 @@ from pathlib import Path
 import msgspec
 
 from fedcascade.checks import require
-from fedcascade.experiments.environments import RatingsWorld, World
-from fedcascade.experiments.plan import NamedWorld, Plan, load_plan, read_plan
+from fedcascade.experiments.environments import EnvironmentSpec, RatingsSpec
+from fedcascade.experiments.plan import NamedEnvironment, Plan
+from fedcascade.experiments.plan_reader import load_plan, read_plan
 
 _FOLDER = files("fedcascade.experiments") / "plans"
 
 
-def names() -> list[str]:
-    """The names of the plans that come with the package."""
+def list_builtin_plans() -> list[str]:
+    """Return the names of the plans that come with the package, sorted."""
     return sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml"))
 
 
-def shipped(name: str) -> Plan:
-    """One of the plans that come with the package."""
+def load_builtin_plan(name: str) -> Plan:
+    """Read a plan that comes with the package."""
     return read_plan((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"), source=f"{name}.toml")
 
 
 def find_plan(path: Path) -> Plan:
-    """The plan of a file or, where there is no such file, the shipped plan of that name."""
-    if str(path) in names() and not path.is_file():
-        return shipped(str(path))
+    """Read the plan of a file or, where there is no such file, the built-in plan of that name."""
+    names = list_builtin_plans()
+    if str(path) in names and not path.is_file():
+        return load_builtin_plan(str(path))
     require(
         path.exists(),
         f"plan '{path}' not found: give the path of a TOML file, or a plan that comes with the package: "
-        f"{', '.join(names())}",
+        f"{', '.join(names)}",
     )
     return load_plan(path)
 
 
-def with_ratings(plan: Plan, ratings: Path | None) -> Plan:
-    """The plan with a ratings file for those of its ratings environments that name none."""
+def set_ratings_file(plan: Plan, ratings: Path | None) -> Plan:
+    """Return the plan with a ratings file in those of its ratings environments that name none."""
     if ratings is None:
         return plan
     file = str(ratings.resolve())
-    places = [NamedWorld(place.name, _with_file(place.world, file)) for place in plan.environments]
-    return msgspec.structs.replace(plan, environments=tuple(places))
+    environments = [
+        NamedEnvironment(environment.name, _set_file(environment.spec, file)) for environment in plan.environments
+    ]
+    return msgspec.structs.replace(plan, environments=tuple(environments))
 
 
-def takes_ratings(plan: Plan) -> bool:
-    """Whether an environment of a plan has ratings, and names no file for them."""
-    return any(_lacks_file(place.world) for place in plan.environments)
+def can_take_ratings(plan: Plan) -> bool:
+    """Return whether an environment of the plan is made from ratings and names no file for them."""
+    return any(_lacks_file(environment.spec) for environment in plan.environments)
 
 
-def _with_file(world: World, file: str) -> World:
-    return msgspec.structs.replace(world, file=file) if _lacks_file(world) else world
+def _set_file(spec: EnvironmentSpec, file: str) -> EnvironmentSpec:
+    return msgspec.structs.replace(spec, file=file) if _lacks_file(spec) else spec
 
 
-def _lacks_file(world: World) -> bool:
-    return isinstance(world, RatingsWorld) and world.file is None
+def _lacks_file(spec: EnvironmentSpec) -> bool:
+    return isinstance(spec, RatingsSpec) and spec.file is None

@@ -1,4 +1,4 @@
-"""Environments as plain values: what a plan names, what a process on any machine builds."""
+"""Environments as plain values: what a plan names, and a process on any machine builds."""
 
 from functools import cache
 from hashlib import file_digest
@@ -16,8 +16,8 @@ from fedcascade.environments.synthetic import DirectionKind, FeatureKind, Synthe
 Count = Annotated[int, Meta(ge=1)]
 
 
-class SyntheticWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="synthetic"):
-    """The paper's synthetic world; the seed comes with each run."""
+class SyntheticSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="synthetic"):
+    """The paper's synthetic environment; the seed comes with each run."""
 
     users: Count = 40
     clusters: Count | tuple[Count, ...] = 10
@@ -30,8 +30,8 @@ class SyntheticWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="s
     arrivals: tuple[float, ...] | Literal["zipf"] | None = None
 
 
-class RatingsWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ratings"):
-    """Users and clusters from ratings: those of a file, or generated ones where no file is given.
+class RatingsSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ratings"):
+    """An environment made from the ratings of a file, or from generated ones where no file is named.
 
     The fields from ``top_users`` on are the steps of ``environments.ratings.Steps``; None leaves the preset's.
     """
@@ -52,46 +52,46 @@ class RatingsWorld(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rat
     shelf: Literal["catalogue", "random"] | None = None
 
 
-World = SyntheticWorld | RatingsWorld
+EnvironmentSpec = SyntheticSpec | RatingsSpec
 
 
-def build(world: World, seed: int) -> Environment:
-    """The environment of one run."""
-    return _synthetic(world, seed) if isinstance(world, SyntheticWorld) else _rated(world, seed)
+def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
+    """Build the environment of one run."""
+    return _build_synthetic(spec, seed) if isinstance(spec, SyntheticSpec) else _build_ratings(spec, seed)
 
 
-def _synthetic(world: SyntheticWorld, seed: int) -> Synthetic:
+def _build_synthetic(spec: SyntheticSpec, seed: int) -> Synthetic:
     return Synthetic(
-        users=world.users,
-        clusters=world.clusters,
-        dimension=world.dimension,
-        items=_bounds(world.items),
-        features=world.features,
-        directions=world.directions,
-        gap=world.gap,
-        drift=world.drift,
-        arrivals=world.arrivals,
+        users=spec.users,
+        clusters=spec.clusters,
+        dimension=spec.dimension,
+        items=_to_range(spec.items),
+        features=spec.features,
+        directions=spec.directions,
+        gap=spec.gap,
+        drift=spec.drift,
+        arrivals=spec.arrivals,
         seed=seed,
     )
 
 
-def _bounds(items: int | tuple[int, ...]) -> int | tuple[int, int]:
+def _to_range(items: int | tuple[int, ...]) -> int | tuple[int, int]:
     if isinstance(items, int):
         return items
     require(len(items) == 2, f"items must be a number or [least, most], got {list(items)}")
     return items[0], items[1]
 
 
-def _rated(world: RatingsWorld, seed: int) -> Environment:
-    given = {name: getattr(world, name) for name in world.__struct_fields__ if name != "file"}
+def _build_ratings(spec: RatingsSpec, seed: int) -> Environment:
+    options = {name: getattr(spec, name) for name in spec.__struct_fields__ if name != "file"}
     return Ratings(
-        _ratings(world.file), seed=seed, **{name: value for name, value in given.items() if value is not None}
+        _read_ratings(spec.file), seed=seed, **{name: value for name, value in options.items() if value is not None}
     )
 
 
 @cache
-def _ratings(file: str | None) -> Triplets:
-    """The ratings of a file, read once in a process."""
+def _read_ratings(file: str | None) -> Triplets:
+    """Read the ratings of a file, once in a process."""
     if file is None:
         return triplets_of(generated_ratings())
     from fedcascade.data import read_ratings
@@ -99,12 +99,14 @@ def _ratings(file: str | None) -> Triplets:
     return read_ratings(file)
 
 
+def hash_ratings_file(spec: EnvironmentSpec) -> str | None:
+    """Return the SHA-256 of the file that an environment is made from, so that no other file's results pass for its."""
+    return _hash_file(spec.file) if isinstance(spec, RatingsSpec) and spec.file is not None else None
+
+
 @cache
-def fingerprint(world: World) -> str | None:
-    """The SHA-256 of the file behind a world, so that results of another file are never taken for this one's."""
-    if not isinstance(world, RatingsWorld) or world.file is None:
-        return None
-    path = Path(world.file)
+def _hash_file(file: str) -> str:
+    path = Path(file)
     require(path.is_file(), f"ratings file '{path}' not found: give the path of an existing file")
     with path.open("rb") as stream:
         return file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Means over runs with their spread, and what can be said with so few of them."""
+"""Means over independent runs, with the 95% interval that so few runs allow."""
 
 from collections.abc import Sequence
 from math import inf, sqrt
@@ -13,37 +13,37 @@ _STUDENT = (
 )
 
 
-class Spread(NamedTuple):
-    """Values of independent runs: their mean, standard deviation, and half of the 95% interval of the mean."""
+class Interval(NamedTuple):
+    """The mean of independent runs, their standard deviation, and half the width of the mean's 95% interval."""
 
     mean: float
     deviation: float
-    half: float
+    half_width: float
     runs: int
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """The spread of values; one value has no deviation and an endless interval.
+def estimate_mean(values: Sequence[float]) -> Interval:
+    """Return the mean of values with its 95% interval; that of a single value is endless.
 
-    >>> spread([1.0, 2.0, 3.0])
-    Spread(mean=2.0, deviation=1.0, half=2.48..., runs=3)
+    >>> estimate_mean([1.0, 2.0, 3.0])
+    Interval(mean=2.0, deviation=1.0, half_width=2.48..., runs=3)
     """
-    count = len(values)
-    if count < 2:
-        return Spread(mean(values), 0.0, inf, count)
+    runs = len(values)
+    if runs < 2:
+        return Interval(mean(values), 0.0, inf, runs)
     deviation = stdev(values)
-    quantile = _STUDENT[min(count - 1, len(_STUDENT)) - 1]
-    return Spread(mean(values), deviation, quantile * deviation / sqrt(count), count)
+    quantile = _STUDENT[min(runs - 1, len(_STUDENT)) - 1]
+    return Interval(mean(values), deviation, quantile * deviation / sqrt(runs), runs)
 
 
-def ratio(ones: Sequence[float], others: Sequence[float]) -> Spread:
-    """The ratio of two means over paired runs, with the interval of its linear approximation.
+def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
+    """Return the ratio of two means over paired runs, with the interval of its linear approximation.
 
-    >>> ratio([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
-    Spread(mean=0.5, deviation=0.0, half=0.0, runs=3)
+    >>> estimate_ratio([1.0, 2.0, 3.0], [2.0, 4.0, 6.0])
+    Interval(mean=0.5, deviation=0.0, half_width=0.0, runs=3)
     """
-    if not any(others):
-        return Spread(inf, 0.0, inf, len(ones))
-    below = mean(others)
-    centre = mean(ones) / below
-    return spread([centre + (one - centre * other) / below for one, other in zip(ones, others, strict=True)])
+    if not any(denominators):
+        return Interval(inf, 0.0, inf, len(numerators))
+    centre = mean(numerators) / mean(denominators)
+    pairs = zip(numerators, denominators, strict=True)
+    return estimate_mean([centre + (above - centre * below) / mean(denominators) for above, below in pairs])

@@ -1,4 +1,4 @@
-"""A job: one run as a plain value that any process on any machine can play, with the same result."""
+"""A job: one run as a plain value that any process on any machine can compute, with the same result."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from fedcascade import __version__
 from fedcascade.environments.clustered import Clustered
-from fedcascade.experiments.environments import World, build, fingerprint
-from fedcascade.experiments.plan import Plan, Value, inside, systems_in
+from fedcascade.experiments.environments import EnvironmentSpec, build_environment, hash_ratings_file
+from fedcascade.experiments.plan import Plan, Value, select_systems, to_field_names
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.engines import simulate, simulate_together
@@ -22,9 +22,9 @@ Record = dict[str, Any]
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Everything that a run's result depends on, and nothing else."""
+    """Everything that the result of a run depends on, and nothing else."""
 
-    world: World
+    environment: EnvironmentSpec
     policy: str
     constants: dict[str, Value]
     seed: int
@@ -36,12 +36,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A name for this run: equal jobs have equal keys, whichever plan they come from."""
+        """A name for the result: equal jobs have equal keys, whichever plan they come from."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:20]
 
 
-class Run(Struct, frozen=True):
-    """A job and where it stands in a plan."""
+class PlannedJob(Struct, frozen=True):
+    """A job, with the names that its plan gives to the experiment, the environment and the system."""
 
     experiment: str
     environment: str
@@ -49,66 +49,66 @@ class Run(Struct, frozen=True):
     job: Job
 
 
-def runs_of(plans: Sequence[Plan]) -> list[Run]:
-    """Every run of the plans, in their order; runs that several plans share come once for each."""
+def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
+    """Return every job of the plans, in their order; a job that several plans share comes once for each."""
     return [
-        Run(
+        PlannedJob(
             plan.name,
-            place.name,
+            environment.name,
             system.label,
             Job(
-                world=place.world,
+                environment=environment.spec,
                 policy=system.policy,
                 constants=system.constants,
                 seed=seed,
                 rounds=plan.rounds,
                 checkpoints=plan.checkpoints,
                 list_length=plan.list_length,
-                data=fingerprint(place.world),
+                data=hash_ratings_file(environment.spec),
             ),
         )
         for plan in plans
-        for place in plan.environments
+        for environment in plan.environments
         for seed in plan.seeds
-        for system in systems_in(plan, place.name)
+        for system in select_systems(plan, environment.name)
     ]
 
 
-def check(runs: Sequence[Run]) -> None:
+def check_environments(jobs: Sequence[Job]) -> None:
     """Refuse, before anything runs, an environment that cannot be built."""
-    for world, seed in {run.job.world: run.job.seed for run in runs}.items():
-        build(world, seed)
+    for job in {msgspec.json.encode(job.environment): job for job in jobs}.values():
+        build_environment(job.environment, job.seed)
 
 
-def play(job: Job, progress: Callable[[int], None] | None = None) -> Record:
-    """Play one run on one core."""
+def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
+    """Compute one run on one core."""
     trace = simulate(
-        build(job.world, job.seed),
-        _policy(job),
+        build_environment(job.environment, job.seed),
+        _build_policy(job),
         rounds=job.rounds,
         oracle=TopK(length=job.list_length),
         threads=1,
         checkpoints=job.checkpoints,
         progress=progress,
     )
-    return _record(job, trace)
+    return _make_record(job, trace)
 
 
-def case(job: Job) -> Scenario:
-    """A run as the CUDA engine takes it."""
-    world = cast(Clustered, build(job.world, job.seed))
-    return Scenario(world, _policy(job), job.rounds, TopK(length=job.list_length), job.checkpoints)
+def build_scenario(job: Job) -> Scenario:
+    """Build what the CUDA engine takes for one run."""
+    environment = cast(Clustered, build_environment(job.environment, job.seed))
+    return Scenario(environment, _build_policy(job), job.rounds, TopK(length=job.list_length), job.checkpoints)
 
 
-def play_together(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
-    """Play many runs at once on the GPU."""
-    traces = dict(simulate_together([case(job) for job in jobs], progress))
-    return [_record(job, traces[number]) for number, job in enumerate(jobs)]
+def run_jobs_on_gpu(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
+    """Compute many runs at once on the GPU."""
+    traces = dict(simulate_together([build_scenario(job) for job in jobs], progress))
+    return [_make_record(job, traces[number]) for number, job in enumerate(jobs)]
 
 
-def _policy(job: Job) -> Policy:
-    return get_policy(job.policy).with_constants(**inside(job.constants))
+def _build_policy(job: Job) -> Policy:
+    return get_policy(job.policy).with_constants(**to_field_names(job.constants))
 
 
-def _record(job: Job, trace: Trace) -> Record:
+def _make_record(job: Job, trace: Trace) -> Record:
     return {"key": job.key, "job": msgspec.to_builtins(job), **summarise(trace, seed=job.seed)}

@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from fedcascade.checks import require_integer
-from fedcascade.experiments.builtin_plans import shipped, with_ratings
-from fedcascade.experiments.intervals import Spread, spread
-from fedcascade.experiments.plan import Plan, changed
+from fedcascade.experiments.builtin_plans import load_builtin_plan, set_ratings_file
+from fedcascade.experiments.intervals import Interval, estimate_mean
+from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.results import Results
 
 Verdict = Literal["holds", "holds within noise", "does not hold here", "not judged"]
@@ -58,121 +58,127 @@ WITHIN = 0.05  # a count may differ by 5%, a percentage fall short by 5 points, 
 
 
 class Claim(NamedTuple):
-    """Something the paper says, and what our runs say to it."""
+    """A statement of the paper, our measurement of it, and the verdict."""
 
     place: str
     text: str
     unit: Literal["%", "exchanges", "rounds"]
     paper: float | None
-    ours: Spread
+    ours: Interval
     verdict: Verdict
 
 
-def plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None = None) -> list[Plan]:
-    """The plans of the paper's figures, as shipped or quicker."""
+def load_paper_plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None = None) -> list[Plan]:
+    """Load the plans of the paper's figures, in full length or quicker."""
     runs = (QUICK_RUNS if quick else RUNS) if runs is None else runs
     require_integer("runs", runs)
     close = runs if quick else max(runs, RUNS_OF_CLOSE_SYSTEMS)
     rounds = QUICK_ROUNDS if quick else None
     return [
-        changed(with_ratings(shipped(name), ratings), rounds=rounds, seeds=range(close if name == AUXILIARY else runs))
+        resize_plan(
+            set_ratings_file(load_builtin_plan(name), ratings),
+            rounds=rounds,
+            seeds=range(close if name == AUXILIARY else runs),
+        )
         for name in PLANS
     ]
 
 
 def is_paper(results: Results) -> bool:
-    """Whether a results folder holds the paper's evaluation."""
+    """Return whether a results folder holds the paper's evaluation."""
     return tuple(plan.name for plan in results.plans) == PLANS
 
 
 def is_full(results: Results) -> bool:
-    """Whether runs were as long as the paper's, so that sizes can be compared and not only directions."""
+    """Return whether runs were as long as the paper's, so that sizes can be compared and not only directions."""
     return all(plan.rounds == ROUNDS for plan in results.plans)
 
 
-def claims(results: Results) -> list[Claim]:
-    """Every claim with its verdict: percentages, then clustering, then the table of exchanges."""
+def judge_claims(results: Results) -> list[Claim]:
+    """Judge every claim of the paper: percentages, then clustering, then the table of exchanges."""
     full = is_full(results)
     return [
-        *(_below(results, *row, full) for row in BELOW),
-        *(_more_exchanges(results, other) for other in ("no-auxiliary", "fedlinucb")),
-        *_clustering(results),
+        *(_judge_reduction(results, *row, full) for row in BELOW),
+        *(_judge_more_exchanges(results, rival) for rival in ("no-auxiliary", "fedlinucb")),
+        *_judge_clustering(results),
         *(
-            _count(results, plan, system, paper, full)
+            _judge_exchanges(results, plan, system, paper, full)
             for plan, row in EXCHANGES.items()
             for system, paper in row.items()
         ),
     ]
 
 
-def _below(results: Results, plan: str, quantity: str, other: str, paper: float | None, full: bool) -> Claim:
-    """FedC3UCB-H is so far below another system; runs are paired, since both met the same users and items."""
-    ours, theirs = (of(results, plan, system, quantity) for system in (OURS, other))
-    gaps = spread([1 - one / two for one, two in zip(ours, theirs, strict=True)])
-    text = f"{NAMES[OURS]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[other]}"
-    return Claim(PLACES[plan], text, "%", paper, gaps, judged(gaps, paper if full else None))
+def _judge_reduction(results: Results, plan: str, quantity: str, rival: str, paper: float | None, full: bool) -> Claim:
+    """Judge how far FedC3UCB-H is below another system; runs are paired, since both met the same users and items."""
+    ours, theirs = (list_totals(results, plan, system, quantity) for system in (OURS, rival))
+    gaps = estimate_mean([1 - own / their for own, their in zip(ours, theirs, strict=True)])
+    text = f"{NAMES[OURS]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[rival]}"
+    return Claim(PLACES[plan], text, "%", paper, gaps, judge_gap(gaps, paper if full else None))
 
 
-def _more_exchanges(results: Results, other: str) -> Claim:
-    ours, theirs = (of(results, RATINGS, system, "exchanges") for system in (OURS, other))
-    gaps = spread([one / two - 1 for one, two in zip(ours, theirs, strict=True)])
-    text = f"{NAMES[OURS]}: more communication than {NAMES[other]}"
-    return Claim(PLACES[RATINGS], text, "%", None, gaps, judged(gaps, None))
+def _judge_more_exchanges(results: Results, rival: str) -> Claim:
+    ours, theirs = (list_totals(results, RATINGS, system, "exchanges") for system in (OURS, rival))
+    gaps = estimate_mean([own / their - 1 for own, their in zip(ours, theirs, strict=True)])
+    text = f"{NAMES[OURS]}: more communication than {NAMES[rival]}"
+    return Claim(PLACES[RATINGS], text, "%", None, gaps, judge_gap(gaps, None))
 
 
-def _clustering(results: Results) -> list[Claim]:
-    """Figure 1(c) in words: NoAuxiliary converges later than FedC3UCB-H, ForceComm is sooner at first."""
-    later = _rounds_between(results, OURS, "no-auxiliary", error=0.0)
-    sooner = _rounds_between(results, "force-comm", OURS, error=0.5)
+def _judge_clustering(results: Results) -> list[Claim]:
+    """Judge Figure 1(c) in words: NoAuxiliary converges later than FedC3UCB-H, ForceComm is sooner at first."""
+    later = _estimate_lead(results, OURS, "no-auxiliary", error=0.0)
+    sooner = _estimate_lead(results, "force-comm", OURS, error=0.5)
     place = PLACES[AUXILIARY]
     return [
-        Claim(place, "NoAuxiliary: all users placed later, in rounds", "rounds", None, later, judged(later, None)),
-        Claim(place, "ForceComm: half of them placed sooner, in rounds", "rounds", None, sooner, judged(sooner, None)),
+        Claim(place, "NoAuxiliary: all users placed later, in rounds", "rounds", None, later, judge_gap(later, None)),
+        Claim(
+            place, "ForceComm: half of them placed sooner, in rounds", "rounds", None, sooner, judge_gap(sooner, None)
+        ),
     ]
 
 
-def _rounds_between(results: Results, first: str, second: str, *, error: float) -> Spread:
-    """By how many rounds the first system comes down to a clustering error before the second."""
-    early, late = (placed(results, system, error) for system in (first, second))
-    return spread([two - one for one, two in zip(early, late, strict=True)])
+def _estimate_lead(results: Results, first: str, second: str, *, error: float) -> Interval:
+    """Return by how many rounds the first system comes down to a clustering error before the second."""
+    early, late = (find_placement_rounds(results, system, error) for system in (first, second))
+    return estimate_mean([later - sooner for sooner, later in zip(early, late, strict=True)])
 
 
-def _count(results: Results, plan: str, system: str, paper: float, full: bool) -> Claim:
-    ours = spread(of(results, plan, system, "exchanges"))
-    verdict = near(ours, paper) if full else "not judged"
+def _judge_exchanges(results: Results, plan: str, system: str, paper: float, full: bool) -> Claim:
+    ours = estimate_mean(list_totals(results, plan, system, "exchanges"))
+    verdict = judge_count(ours, paper) if full else "not judged"
     return Claim(PLACES[plan], f"{NAMES[system]}: exchanges", "exchanges", paper, ours, verdict)
 
 
-def judged(gaps: Spread, paper: float | None) -> Verdict:
-    """Whether a gap is there, and, where the paper gives a number, is about as wide.
+def judge_gap(gaps: Interval, paper: float | None) -> Verdict:
+    """Judge whether a gap exists and, where the paper gives a number, is about as wide.
 
     It holds if the mean is above zero beyond the noise of the runs, and no more than five points short of the
     paper's. It holds within noise if the 95% interval of the mean allows for that.
     """
     needed = 0.0 if paper is None else paper - WITHIN
-    if gaps.mean >= needed and gaps.mean - gaps.half > 0:
+    if gaps.mean >= needed and gaps.mean - gaps.half_width > 0:
         return "holds"
-    return "holds within noise" if gaps.mean > 0 and gaps.mean + gaps.half >= needed else "does not hold here"
+    return "holds within noise" if gaps.mean > 0 and gaps.mean + gaps.half_width >= needed else "does not hold here"
 
 
-def near(ours: Spread, paper: float) -> Verdict:
-    """Whether a count is within 5% of the paper's, or the 95% interval of its mean allows for that."""
-    off = abs(ours.mean - paper)
-    if off <= WITHIN * paper:
+def judge_count(ours: Interval, paper: float) -> Verdict:
+    """Judge whether a count is within 5% of the paper's, or the 95% interval of its mean allows for that."""
+    difference = abs(ours.mean - paper)
+    if difference <= WITHIN * paper:
         return "holds"
-    return "holds within noise" if off - ours.half <= WITHIN * paper else "does not hold here"
+    return "holds within noise" if difference - ours.half_width <= WITHIN * paper else "does not hold here"
 
 
-def of(results: Results, plan: str, system: str, quantity: str) -> list[float]:
-    """A quantity at the end of each run, by seed."""
+def list_totals(results: Results, plan: str, system: str, quantity: str) -> list[float]:
+    """Return a quantity at the end of each run, by seed."""
     rows = results.runs.filter((pl.col("experiment") == plan) & (pl.col("system") == system)).sort("seed")
     values: list[float] = rows[quantity].to_list()
     return values
 
 
-def placed(results: Results, system: str, error: float) -> list[int]:
-    """In each run, the first checkpoint with so small a clustering error, or the end of the run."""
-    own = results.curves.filter((pl.col("experiment") == AUXILIARY) & (pl.col("system") == system))
+def find_placement_rounds(results: Results, system: str, error: float) -> list[int]:
+    """Return each run's first checkpoint with so small a clustering error, or the end of the run, by seed."""
+    curves = results.curves.filter((pl.col("experiment") == AUXILIARY) & (pl.col("system") == system))
     first = pl.col("round").filter(pl.col("clustering_error") <= error).min().fill_null(pl.col("round").max())
-    values: list[int] = own.group_by("seed").agg(first.alias("placed")).sort("seed")["placed"].to_list()
+    values: list[int] = curves.group_by("seed").agg(first.alias("first")).sort("seed")["first"].to_list()
     return values

@@ -1,7 +1,7 @@
 """Results on disk: one small file per finished run, and tables made from them.
 
-A run's file appears whole or not at all, so whatever happens, what is there is right. The tables are a function
-of the runs alone: they come out the same to the byte, however often the work was interrupted.
+The file of a run is written whole or not at all, so that an interruption never leaves half a result. The tables are
+a function of the runs alone: they come out the same to the byte, however often the work was interrupted.
 """
 
 import hashlib
@@ -18,15 +18,15 @@ import polars as pl
 
 from fedcascade import __version__
 from fedcascade.checks import require
-from fedcascade.experiments.jobs import Job, Record, Run
+from fedcascade.experiments.jobs import Job, PlannedJob, Record
 from fedcascade.experiments.plan import Plan
 
 RUNS, CURVES, MANIFEST = "runs.parquet", "curves.parquet", "manifest.json"
 LIBRARIES = ("numpy", "numba", "polars", "matplotlib", "msgspec")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it appears whole or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     with draft.open("wb") as stream:
@@ -36,33 +36,33 @@ def write_whole(path: Path, content: bytes) -> None:
     draft.replace(path)
 
 
-def save(folder: Path, job: Job, record: Record) -> None:
-    """Keep a finished run."""
-    write_whole(_place(folder, job), json.dumps(record).encode())
+def save_record(folder: Path, job: Job, record: Record) -> None:
+    """Save the record of a finished run."""
+    write_atomically(_make_path(folder, job), json.dumps(record).encode())
 
 
-def saved(folder: Path, job: Job) -> Record | None:
-    """The record of a run, if it is finished."""
+def load_record(folder: Path, job: Job) -> Record | None:
+    """Load the record of a run; None if the run is not finished."""
     try:
-        record: Record = json.loads(_place(folder, job).read_bytes())
+        record: Record = json.loads(_make_path(folder, job).read_bytes())
     except FileNotFoundError:
         return None
     return record
 
 
-def _place(folder: Path, job: Job) -> Path:
+def _make_path(folder: Path, job: Job) -> Path:
     return folder / "runs" / f"{job.key}.json"
 
 
-def write_tables(folder: Path, plans: Sequence[Plan], runs: Sequence[Run], seconds: float) -> None:
+def write_tables(folder: Path, plans: Sequence[Plan], planned_jobs: Sequence[PlannedJob], seconds: float) -> None:
     """Write the tables and the manifest of finished runs."""
-    records = [saved(folder, run.job) for run in runs]
-    whole = [(run, record) for run, record in zip(runs, records, strict=True) if record is not None]
-    require(len(whole) == len(runs), f"only {len(whole)} of {len(runs)} runs are finished")
-    _write_parquet(folder / RUNS, [_totals(run, record) for run, record in whole])
-    _write_parquet(folder / CURVES, [point for run, record in whole for point in _points(run, record)])
-    manifest = _manifest(folder, plans, [record for _, record in whole], seconds)
-    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    records = [load_record(folder, planned.job) for planned in planned_jobs]
+    finished = [(planned, record) for planned, record in zip(planned_jobs, records, strict=True) if record is not None]
+    require(len(finished) == len(planned_jobs), f"only {len(finished)} of {len(planned_jobs)} runs are finished")
+    _write_parquet(folder / RUNS, [_make_run_row(planned, record) for planned, record in finished])
+    _write_parquet(folder / CURVES, [row for planned, record in finished for row in _make_curve_rows(planned, record)])
+    manifest = _make_manifest(folder, plans, [record for _, record in finished], seconds)
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -71,44 +71,46 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     draft.replace(path)
 
 
-def _where(run: Run) -> dict[str, Any]:
+def _make_identity(planned: PlannedJob) -> dict[str, Any]:
+    """Return the columns that say which run a row is of."""
     return {
-        "experiment": run.experiment,
-        "environment": run.environment,
-        "system": run.system,
-        "seed": run.job.seed,
+        "experiment": planned.experiment,
+        "environment": planned.environment,
+        "system": planned.system,
+        "seed": planned.job.seed,
     }
 
 
-def _totals(run: Run, record: Record) -> dict[str, Any]:
-    spoken = {f"exchanges_{cause}": count for cause, count in record["communications"].items() if cause != "total"}
+def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
+    job = planned.job
+    causes = {f"exchanges_{cause}": count for cause, count in record["communications"].items() if cause != "total"}
     return {
-        **_where(run),
-        "policy": run.job.policy,
-        **{f"constant_{name}": value for name, value in run.job.constants.items() if name in COMMON},
-        "constants": json.dumps(run.job.constants, sort_keys=True),
-        "rounds": run.job.rounds,
+        **_make_identity(planned),
+        "policy": job.policy,
+        **{f"constant_{name}": value for name, value in job.constants.items() if name in COMMON},
+        "constants": json.dumps(job.constants, sort_keys=True),
+        "rounds": job.rounds,
         "regret": record["regret"],
         "reward": record["reward"],
         "observations": record["observations"],
         "exchanges": record["communications"]["total"],
-        **spoken,
+        **causes,
         "bytes_up": record["bytes"]["up"],
         "bytes_down": record["bytes"]["down"],
         "clusters": record["clusters"],
         "clustering_error": record["clustering_error"],
         "engine": record["engine"],
-        "key": run.job.key,
+        "key": job.key,
     }
 
 
 COMMON = ("lambda", "beta")  # constants of every policy of ours; those of some alone are in the column "constants"
 
 
-def _points(run: Run, record: Record) -> Iterator[dict[str, Any]]:
+def _make_curve_rows(planned: PlannedJob, record: Record) -> Iterator[dict[str, Any]]:
     for point in record["curve"]:
         yield {
-            **_where(run),
+            **_make_identity(planned),
             "round": point["round"],
             "regret": point["regret"],
             "exchanges": point["communications"],
@@ -116,7 +118,7 @@ def _points(run: Run, record: Record) -> Iterator[dict[str, Any]]:
         }
 
 
-def _manifest(folder: Path, plans: Sequence[Plan], records: Sequence[Record], seconds: float) -> dict[str, Any]:
+def _make_manifest(folder: Path, plans: Sequence[Plan], records: Sequence[Record], seconds: float) -> dict[str, Any]:
     distinct = {record["key"]: record for record in records}
     return {
         "fedcascade": __version__,
@@ -125,23 +127,23 @@ def _manifest(folder: Path, plans: Sequence[Plan], records: Sequence[Record], se
         "rounds": sum(record["rounds"] for record in distinct.values()),
         "core_seconds": sum(record["seconds"] for record in distinct.values()),
         "seconds": seconds,
-        "machine": machine(),
+        "machine": describe_machine(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "files": {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (RUNS, CURVES)},
     }
 
 
-def machine() -> dict[str, Any]:
-    """The machine that these results were put together on."""
+def describe_machine() -> dict[str, Any]:
+    """Return the Python, system, processor and cores that results were put together on."""
     return {
         "python": platform.python_version(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": _find_processor_name(),
         "cores": os.cpu_count(),
     }
 
 
-def _processor() -> str:
+def _find_processor_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -150,7 +152,7 @@ def _processor() -> str:
 
 
 class Results(msgspec.Struct, frozen=True):
-    """A results folder, read."""
+    """The contents of a finished results folder."""
 
     folder: Path
     manifest: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Plays the runs of plans, keeps each as it ends, and goes on where an earlier attempt stopped."""
+"""Runs the jobs of plans, saves each result as it comes, and goes on where an earlier attempt stopped."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedcascade.experiments import results
-from fedcascade.experiments.jobs import Job, Run, check, runs_of
+from fedcascade.experiments.jobs import Job, PlannedJob, check_environments, list_planned_jobs
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.schedulers import Scheduler
 
 
 class Progress(NamedTuple):
-    """How far the work is."""
+    """How many runs and rounds are done, and how many there are in all."""
 
     runs: int
     all_runs: int
@@ -22,33 +22,33 @@ class Progress(NamedTuple):
 
 def execute(
     plans: Sequence[Plan], folder: Path, scheduler: Scheduler, progress: Callable[[Progress], None]
-) -> list[Run]:
-    """Play what is missing in ``folder``, then write its tables; returns all runs."""
+) -> list[PlannedJob]:
+    """Run the jobs that are missing in ``folder``, then write its tables; returns all jobs."""
     started = time.perf_counter()
-    runs = runs_of(plans)
-    check(runs)
-    _make(folder)
-    jobs = {run.job.key: run.job for run in runs}
-    missing = [job for job in jobs.values() if results.saved(folder, job) is None]
-    _play(missing, folder, scheduler, lambda done, rounds: progress(_so_far(jobs, missing, done, rounds)))
-    results.write_tables(folder, plans, runs, time.perf_counter() - started)
-    return runs
+    planned_jobs = list_planned_jobs(plans)
+    jobs = {planned.job.key: planned.job for planned in planned_jobs}
+    check_environments(list(jobs.values()))
+    _make_folder(folder)
+    missing = [job for job in jobs.values() if results.load_record(folder, job) is None]
+    _run_jobs(missing, folder, scheduler, lambda done, rounds: progress(_make_progress(jobs, missing, done, rounds)))
+    results.write_tables(folder, plans, planned_jobs, time.perf_counter() - started)
+    return planned_jobs
 
 
-def _play(jobs: Sequence[Job], folder: Path, scheduler: Scheduler, tell: Callable[[int, int], None]) -> None:
+def _run_jobs(jobs: Sequence[Job], folder: Path, scheduler: Scheduler, report: Callable[[int, int], None]) -> None:
     finished: list[Job] = []
-    tell(0, 0)
-    for job, record in scheduler(jobs, lambda rounds: tell(len(finished), rounds)) if jobs else ():
-        results.save(folder, job, record)
+    report(0, 0)
+    for job, record in scheduler(jobs, lambda rounds: report(len(finished), rounds)) if jobs else ():
+        results.save_record(folder, job, record)
         finished.append(job)
 
 
-def _so_far(jobs: dict[str, Job], missing: Sequence[Job], done: int, rounds: int) -> Progress:
-    all_rounds, to_play = sum(job.rounds for job in jobs.values()), sum(job.rounds for job in missing)
-    return Progress(len(jobs) - len(missing) + done, len(jobs), all_rounds - to_play + rounds, all_rounds)
+def _make_progress(jobs: dict[str, Job], missing: Sequence[Job], done: int, rounds: int) -> Progress:
+    all_rounds, missing_rounds = sum(job.rounds for job in jobs.values()), sum(job.rounds for job in missing)
+    return Progress(len(jobs) - len(missing) + done, len(jobs), all_rounds - missing_rounds + rounds, all_rounds)
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

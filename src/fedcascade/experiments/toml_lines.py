@@ -1,52 +1,52 @@
-"""Where in a TOML text a key stands, so that a refusal can name its line."""
+"""Finds the line of a key in a TOML text, so that an error message can name it."""
 
 import re
 
-Path = tuple[str | int, ...]
+KeyPath = tuple[str | int, ...]  # names of tables and keys, and numbers of tables in an array
 
 _HEADER = re.compile(r"^\s*(\[\[?)\s*([^\[\]#]+?)\s*\]\]?\s*(?:#.*)?$")
 _ASSIGNMENT = re.compile(r"^\s*([\w\"'.\- ]+?)\s*=")
 
 
-def line_of(text: str, path: Path) -> int:
-    r"""The line of the key at ``path``, or of the nearest thing around it; lines count from 1.
+def find_line(text: str, path: KeyPath) -> int:
+    r"""Return the line of the key at ``path``, or of the innermost table around it; lines count from 1.
 
-    >>> line_of("a = 1\n[[b]]\nc = 1\n[[b]]\nc = { d = 2 }", ("b", 1, "c", "d"))
+    >>> find_line("a = 1\n[[b]]\nc = 1\n[[b]]\nc = { d = 2 }", ("b", 1, "c", "d"))
     5
     """
     lines = text.splitlines()
-    known = _lines(lines)
-    depth = next(depth for depth in range(len(path), -1, -1) if path[:depth] in known)
-    line = known[path[:depth]]
+    line_of_path = _index_lines(lines)
+    depth = next(depth for depth in range(len(path), -1, -1) if path[:depth] in line_of_path)
+    line = line_of_path[path[:depth]]
     for part in path[depth:]:
-        line = _further(lines, line, part)
+        line = _find_inline_key(lines, line, part)
     return line
 
 
-def _further(lines: list[str], line: int, part: str | int) -> int:
-    """The first line from ``line`` on where ``part`` is a key of an inline table."""
-    inside = re.compile(rf"[{{,\s]\"?{re.escape(str(part))}\"?\s*=")
-    return next((number for number in range(line, len(lines) + 1) if inside.search(" " + lines[number - 1])), line)
+def _find_inline_key(lines: list[str], line: int, part: str | int) -> int:
+    """Return the first line from ``line`` on where ``part`` is a key of an inline table."""
+    key = re.compile(rf"[{{,\s]\"?{re.escape(str(part))}\"?\s*=")
+    return next((number for number in range(line, len(lines) + 1) if key.search(" " + lines[number - 1])), line)
 
 
-def _lines(lines: list[str]) -> dict[Path, int]:
-    """The line of every header and of every key that starts a line."""
-    found: dict[Path, int] = {(): 1}
-    counts: dict[Path, int] = {}
-    prefix: Path = ()
+def _index_lines(lines: list[str]) -> dict[KeyPath, int]:
+    """Return the line of every header and of every key that starts a line."""
+    line_of_path: dict[KeyPath, int] = {(): 1}
+    counts: dict[KeyPath, int] = {}
+    prefix: KeyPath = ()
     for number, line in enumerate(lines, start=1):
         if header := _HEADER.match(line):
-            prefix = _resolved(_split(header[2]), counts, new=header[1] == "[[")
-            found.setdefault(prefix, number)
-            found.setdefault(prefix[:-1], number)
+            prefix = _resolve_header(_split_key(header[2]), counts, new=header[1] == "[[")
+            line_of_path.setdefault(prefix, number)
+            line_of_path.setdefault(prefix[:-1], number)
         elif assignment := _ASSIGNMENT.match(line):
-            found.setdefault(prefix + _split(assignment[1]), number)
-    return found
+            line_of_path.setdefault(prefix + _split_key(assignment[1]), number)
+    return line_of_path
 
 
-def _resolved(parts: Path, counts: dict[Path, int], *, new: bool) -> Path:
-    """The path of a header with the number of each array's latest table in it."""
-    path: Path = ()
+def _resolve_header(parts: KeyPath, counts: dict[KeyPath, int], *, new: bool) -> KeyPath:
+    """Insert the number of each array's latest table into the path of a header."""
+    path: KeyPath = ()
     for depth, part in enumerate(parts, start=1):
         path += (part,)
         if new and depth == len(parts):
@@ -56,5 +56,5 @@ def _resolved(parts: Path, counts: dict[Path, int], *, new: bool) -> Path:
     return path
 
 
-def _split(dotted: str) -> Path:
+def _split_key(dotted: str) -> KeyPath:
     return tuple(part.strip().strip("\"'") for part in dotted.split("."))

@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 
 from fedcascade.experiments import paper_claims
-from fedcascade.experiments.plan import changed
+from fedcascade.experiments.plan import resize_plan
 from fedcascade.experiments.reports import figures, html, paper_report, summary
 from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import local
+from fedcascade.experiments.schedulers import make_local_scheduler
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 KINDS = ("svg", "pdf", "png")
@@ -49,7 +49,10 @@ def paper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The paper's evaluation in 300 rounds a run."""
     folder = tmp_path_factory.mktemp("paper")
     execute(
-        [changed(plan, rounds=300) for plan in paper_claims.plans(quick=True)], folder, local(workers=2), lambda _: None
+        [resize_plan(plan, rounds=300) for plan in paper_claims.load_paper_plans(quick=True)],
+        folder,
+        make_local_scheduler(workers=2),
+        lambda _: None,
     )
     paper_report.write_report(read_results(folder))
     return folder
@@ -67,11 +70,11 @@ def test_any_results_folder_has_a_report(small_results: Results) -> None:
 
 
 def test_the_numbers_of_the_table_are_those_of_the_runs(small_results: Results) -> None:
-    for line in summary.summary(small_results):
+    for line in summary.summarise_systems(small_results):
         own = small_results.runs.filter(pl.col("system") == line.system)["regret"].to_numpy()
         assert line.regret.mean == pytest.approx(own.mean())
         assert line.regret.deviation == pytest.approx(own.std(ddof=1))
-        assert summary.plus_minus(line.regret) in summary.write_report(small_results).read_text()
+        assert summary.format_mean(line.regret) in summary.write_report(small_results).read_text()
 
 
 def test_the_same_results_give_the_same_files(small_results: Results) -> None:
@@ -83,7 +86,7 @@ def test_the_same_results_give_the_same_files(small_results: Results) -> None:
 
 
 def test_a_band_is_one_standard_deviation_wide(small_results: Results) -> None:
-    figure = figures.curves(small_results.curves, "regret", "title", ["fedind"])
+    figure = figures.plot_curves(small_results.curves, "regret", "title", ["fedind"])
     own = small_results.curves.filter(pl.col("system") == "fedind").pivot("seed", index="round", values="regret")
     runs = own.sort("round").drop("round").to_numpy()
     (axes,) = figure.axes
@@ -106,14 +109,14 @@ def test_the_paper_report_is_whole_and_needs_nothing_else(paper_folder: Path) ->
 
 def test_the_paper_report_names_a_given_file(paper_folder: Path) -> None:
     results = read_results(paper_folder)
-    plans = paper_claims.plans(quick=True, ratings=Path("ratings.csv"))
+    plans = paper_claims.load_paper_plans(quick=True, ratings=Path("ratings.csv"))
     named = Results(results.folder, results.manifest, plans, results.runs, results.curves)
-    assert "ratings file ratings.csv" in paper_report.ratings_note(named)
+    assert "ratings file ratings.csv" in paper_report.describe_ratings(named)
 
 
 def test_text_is_escaped() -> None:
-    assert html.table(("<b>",), [("a & b",)]).count("&lt;b&gt;") == 1
-    assert "a &amp; b" in html.table(("x",), [("a & b",)])
+    assert html.render_table(("<b>",), [("a & b",)]).count("&lt;b&gt;") == 1
+    assert "a &amp; b" in html.render_table(("x",), [("a & b",)])
 
 
 FLAGS = (

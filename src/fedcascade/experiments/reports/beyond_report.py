@@ -6,11 +6,11 @@ from pathlib import Path
 
 from fedcascade.experiments import beyond_bars
 from fedcascade.experiments.beyond_bars import EARLY, OURS, TRADE_OFFS, Finding
-from fedcascade.experiments.environments import RatingsWorld
+from fedcascade.experiments.environments import RatingsSpec
 from fedcascade.experiments.plan import Plan, System
 from fedcascade.experiments.reports import figures, html, summary
 from fedcascade.experiments.reports.html import Html
-from fedcascade.experiments.reports.trade_off import Point, trade_off
+from fedcascade.experiments.reports.trade_off import Point, plot_trade_off
 from fedcascade.experiments.results import Results
 from fedcascade.federation.policies import get_policy
 
@@ -19,40 +19,43 @@ KINDS = {"met": "good", "met within noise": "fair", "not met": "bad", "not judge
 
 
 def write_report(results: Results) -> tuple[Path, list[Finding]]:
-    """Write figures and ``report.html`` into the folder; returns where the report is, and the findings."""
-    found = beyond_bars.findings(results)
-    counts = Counter(str(one.verdict) for one in found)
+    """Write figures and ``report.html`` into the folder; returns the path of the report, and the findings."""
+    findings = beyond_bars.judge_bars(results)
+    counts = Counter(str(finding.verdict) for finding in findings)
     parts = [
-        html.paragraph(_introduction(results), "dim"),
-        html.tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items()),
-        html.section("The bars", html.paragraph(_rule(results)), _bars(found)),
-        html.section("Regret against exchanges", html.paragraph(_trade()), _trade_offs(results)),
-        *(_of_environment(results, place.name) for place in results.plans[0].environments),
-        summary.making(results),
+        html.render_paragraph(_introduce(results), "dim"),
+        html.render_tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items()),
+        html.render_section("The bars", html.render_paragraph(_explain_verdicts(results)), _render_bars(findings)),
+        html.render_section(
+            "Regret against exchanges", html.render_paragraph(_explain_trade_off()), _draw_trade_offs(results)
+        ),
+        *(_render_environment(results, environment.name) for environment in results.plans[0].environments),
+        summary.render_provenance(results),
     ]
-    return summary.publish(results, TITLE, parts), found
+    return summary.write_page(results, TITLE, parts), findings
 
 
-def _introduction(results: Results) -> str:
+def _introduce(results: Results) -> str:
     plan = results.plans[0]
     return (
         f"In {OURS}, for deployment with a small beta, what others know counts by the probability that they are alike. "
         "It is measured against the paper's system, "
         "agents that never talk, and a server that is told the true clusters. "
         f"{len(plan.seeds)} runs of {plan.rounds:,} rounds each, seeds {', '.join(map(str, plan.seeds))}. "
-        f"{ratings_note(plan)} {summary.overview(results)}"
+        f"{describe_ratings(plan)} {summary.describe_effort(results)}"
     )
 
 
-def ratings_note(plan: Plan) -> str:
-    """Where the ratings come from."""
-    given = [place.world.file for place in plan.environments if isinstance(place.world, RatingsWorld)]
-    if given and given[0] is not None:
-        return f"The ratings are those of the file {Path(given[0]).name}."
+def describe_ratings(plan: Plan) -> str:
+    """Return a sentence about where the ratings come from."""
+    specs = [environment.spec for environment in plan.environments]
+    file = next((spec.file for spec in specs if isinstance(spec, RatingsSpec)), None)
+    if file is not None:
+        return f"The ratings are those of the file {Path(file).name}."
     return "The ratings are generated ones, because no file was given (--ratings FILE)."
 
 
-def _rule(results: Results) -> str:
+def _explain_verdicts(results: Results) -> str:
     length = (
         ""
         if beyond_bars.is_full(results)
@@ -67,111 +70,115 @@ def _rule(results: Results) -> str:
     )
 
 
-def _bars(found: Sequence[Finding]) -> Html:
-    places = [setting(one) for one in found]
+def _render_bars(findings: Sequence[Finding]) -> Html:
+    settings = [format_setting(finding) for finding in findings]
     rows = [
         (
-            "" if number and places[number - 1] == place else place,
-            what(one),
-            bar(one),
-            measured(one),
-            html.verdict(one.verdict, KINDS[one.verdict]),
+            "" if number and settings[number - 1] == setting else setting,
+            describe_measure(finding),
+            format_bar(finding),
+            format_measured(finding),
+            html.render_verdict(finding.verdict, KINDS[finding.verdict]),
         )
-        for number, (place, one) in enumerate(zip(places, found, strict=True))
+        for number, (setting, finding) in enumerate(zip(settings, findings, strict=True))
     ]
-    return html.table(("setting", "what", "bar", "measured", "verdict"), rows, numbers=(2, 3))
+    return html.render_table(("setting", "what", "bar", "measured", "verdict"), rows, numbers=(2, 3))
 
 
-def setting(found: Finding) -> str:
-    """Environment and beta."""
-    return f"{found.environment}; beta {found.beta:g}"
+def format_setting(finding: Finding) -> str:
+    """Format environment and beta."""
+    return f"{finding.environment}; beta {finding.beta:g}"
 
 
-def what(found: Finding) -> str:
-    """What is measured, and against whom."""
-    if not found.other:
+def describe_measure(finding: Finding) -> str:
+    """Return what is measured, and against whom."""
+    if not finding.rival:
         return "users in a wrong cluster at the end"
-    others = found.bar.against
-    best = f", the better of {' and '.join(others)}" if len(others) > 1 else ""
-    when = f" at every checkpoint from {EARLY:,} on" if found.bar.quantity == "early regret" else ""
-    return f"{found.bar.quantity.removeprefix('early ')}{when}, against {found.other}{best}"
+    rivals = finding.bar.against
+    best = f", the better of {' and '.join(rivals)}" if len(rivals) > 1 else ""
+    when = f" at every checkpoint from {EARLY:,} on" if finding.bar.quantity == "early regret" else ""
+    return f"{finding.bar.quantity.removeprefix('early ')}{when}, against {finding.rival}{best}"
 
 
-def bar(found: Finding) -> str:
-    """The most that is allowed."""
-    return f"≤ {found.bar.most:.2f}" if found.other else f"{found.bar.most:.0%}"
+def format_bar(finding: Finding) -> str:
+    """Format the highest value that meets the bar."""
+    return f"≤ {finding.bar.most:.2f}" if finding.rival else f"{finding.bar.most:.0%}"
 
 
-def measured(found: Finding) -> str:
-    """The ratio and half of its 95% interval, or a share of users."""
-    if not found.other:
-        return f"{found.measured.mean:.1%}"
-    interval = f" ± {found.measured.half:.2f}" if found.measured.runs > 1 else ""
-    at = "" if found.worst is None else f" at {found.worst:,}"
-    return f"{found.measured.mean:.2f}{interval}{at}"
+def format_measured(finding: Finding) -> str:
+    """Format the ratio with half of its 95% interval, or a share of users."""
+    measured = finding.measured
+    if not finding.rival:
+        return f"{measured.mean:.1%}"
+    interval = f" ± {measured.half_width:.2f}" if measured.runs > 1 else ""
+    checkpoint = "" if finding.worst is None else f" at {finding.worst:,}"
+    return f"{measured.mean:.2f}{interval}{checkpoint}"
 
 
-def _trade() -> str:
+def _explain_trade_off() -> str:
     return (
         f"Lower and further left is better. The line is {OURS} with more and with less talk (alpha_c); "
         "the hollow point is a yardstick, which is told what the others have to find out."
     )
 
 
-def _trade_offs(results: Results) -> Html:
-    return html.gallery([_trade_off(results, environment, beta) for environment, beta in TRADE_OFFS], wide=True)
+def _draw_trade_offs(results: Results) -> Html:
+    drawings = [_draw_trade_off(results, environment, beta) for environment, beta in TRADE_OFFS]
+    return html.render_gallery(drawings, wide=True)
 
 
-def _trade_off(results: Results, environment: str, beta: float) -> Html:
-    lines = {line.system: line for line in summary.summary(results) if line.environment == environment}
+def _draw_trade_off(results: Results, environment: str, beta: float) -> Html:
+    summaries = {each.system: each for each in summary.summarise_systems(results) if each.environment == environment}
     points = [
-        _point(system, lines[system.label], beta)
-        for system in beyond_bars.compared(results.plans[0], environment, beta)
+        _make_point(system, summaries[system.label], beta)
+        for system in beyond_bars.select_trade_off_systems(results.plans[0], environment, beta)
     ]
     title = f"{environment}; beta {beta:g}"
-    svg = figures.save(
-        trade_off(points, title), results.folder / "figures", summary.file_name(f"trade-off-{environment}")
+    svg = figures.save_figure(
+        plot_trade_off(points, title), results.folder / "figures", summary.make_file_name(f"trade-off-{environment}")
     )
-    return html.drawing(svg, f"{title}. Expected regret and exchanges at the end, mean of the runs; both logarithmic.")
+    return html.render_figure(
+        svg, f"{title}. Expected regret and exchanges at the end, mean of the runs; both logarithmic."
+    )
 
 
-def _point(system: System, line: summary.Line, beta: float) -> Point:
-    ours = system.policy == OURS
-    kind = "ours" if ours else "yardstick" if get_policy(system.policy).yardstick else "other"
-    tuned = ours and system.label != beyond_bars.label(OURS, beta)
-    name = f"alpha_c = {system.constants['alpha_c']:g}" if tuned else system.policy
-    return Point(name, kind, line.exchanges.mean, line.regret.mean)
+def _make_point(system: System, totals: summary.SystemSummary, beta: float) -> Point:
+    is_ours = system.policy == OURS
+    kind = "ours" if is_ours else "yardstick" if get_policy(system.policy).yardstick else "other"
+    is_tuned = is_ours and system.label != beyond_bars.make_label(OURS, beta)
+    name = f"alpha_c = {system.constants['alpha_c']:g}" if is_tuned else system.policy
+    return Point(name, kind, totals.exchanges.mean, totals.regret.mean)
 
 
-def _of_environment(results: Results, environment: str) -> Html:
+def _render_environment(results: Results, environment: str) -> Html:
     plan = results.plans[0]
-    lines = [line for line in summary.summary(results) if line.environment == environment]
-    drawn = [
-        _curves(results, environment, beta, quantity)
-        for quantity in quantities(environment)
-        for beta in beyond_bars.betas(plan, environment)
+    summaries = [each for each in summary.summarise_systems(results) if each.environment == environment]
+    drawings = [
+        _draw_curves(results, environment, beta, quantity)
+        for quantity in choose_quantities(environment)
+        for beta in beyond_bars.list_betas(plan, environment)
     ]
     runs = f"{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
-    return html.section(environment, summary.totals(lines, runs), html.gallery(drawn))
+    return html.render_section(environment, summary.render_totals(summaries, runs), html.render_gallery(drawings))
 
 
-def quantities(environment: str) -> tuple[str, ...]:
-    """How users are placed is drawn where that is judged."""
-    judged = any(environment in one.environments for one in beyond_bars.BARS if one.quantity == "clustering error")
-    return ("regret", "clustering_error") if judged else ("regret",)
+def choose_quantities(environment: str) -> tuple[str, ...]:
+    """Return what is drawn for an environment: regret, and the clustering error where a bar judges it."""
+    bars = [bar for bar in beyond_bars.BARS if bar.quantity == "clustering error"]
+    return ("regret", "clustering_error") if any(environment in bar.environments for bar in bars) else ("regret",)
 
 
-def _curves(results: Results, environment: str, beta: float, quantity: str) -> Html:
+def _draw_curves(results: Results, environment: str, beta: float, quantity: str) -> Html:
     plan = results.plans[0]
-    systems = beyond_bars.alike(plan, environment, beta)
-    return summary.draw(
+    systems = beyond_bars.select_systems_at_beta(plan, environment, beta)
+    return summary.draw_curves(
         results,
         plan.name,
         environment,
         quantity,
         f"{environment}; beta {beta:g}",
         [system.label for system in systems],
-        summary.file_name(f"{environment}-beta-{beta:g}-{quantity}"),
+        summary.make_file_name(f"{environment}-beta-{beta:g}-{quantity}"),
         {system.label: system.policy for system in systems},
         logarithmic=quantity == "regret",
     )

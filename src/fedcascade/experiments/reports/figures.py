@@ -11,7 +11,7 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from fedcascade.experiments.results import write_whole
+from fedcascade.experiments.results import write_atomically
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart; more systems get dashes.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -41,45 +41,49 @@ STYLE: Any = {
 QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
 
 
-def curves(
+def plot_curves(
     data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str], *, logarithmic: bool = False
 ) -> Figure:
-    """The mean over runs against rounds, with a band of one standard deviation on either side.
+    """Plot the mean over runs against rounds, with a band of one standard deviation on either side.
 
     Args:
         data: curves of one environment.
         quantity: a column of ``data``.
         title: of the figure.
         systems: which to draw; their order gives their colours.
-        logarithmic: whether the quantity's axis is, for systems that are far apart.
+        logarithmic: whether the axis of the quantity is logarithmic, for systems that are far apart.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         axes = figure.add_subplot()
-        drawn = [_draw(axes, data, quantity, system, number) for number, system in enumerate(systems)]
+        lines = [_plot_system(axes, data, quantity, system, number) for number, system in enumerate(systems)]
         axes.set_title(title)
         axes.set_xlabel("rounds")
         axes.set_ylabel(QUANTITIES[quantity])
-        axes.xaxis.set_major_formatter(FuncFormatter(short))
-        axes.yaxis.set_major_formatter(FuncFormatter(percent if quantity == "clustering_error" else short))
+        axes.xaxis.set_major_formatter(FuncFormatter(format_short))
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(format_percent if quantity == "clustering_error" else format_short)
+        )
         axes.set_xlim(left=0)
         if logarithmic:
-            logarithms(axes)
+            set_log_scale(axes)
         else:
             axes.set_ylim(bottom=0)
-        lines = [line for _, line in sorted(drawn, key=lambda pair: -pair[0])]
-        axes.legend(handles=lines, loc="best")
+        ordered = sorted(lines, key=lambda pair: -pair[0])  # the legend lists systems as their curves end
+        axes.legend(handles=[line for _, line in ordered], loc="best")
     return figure
 
 
-def _draw(axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, number: int) -> tuple[float, object]:
-    own = (
+def _plot_system(
+    axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, number: int
+) -> tuple[float, object]:
+    statistics = (
         data.filter(pl.col("system") == system)
         .group_by("round")
         .agg(pl.col(quantity).mean().alias("mean"), pl.col(quantity).std().fill_null(0.0).alias("deviation"))
         .sort("round")
     )
-    rounds, mean, deviation = (own[name].to_numpy() for name in ("round", "mean", "deviation"))
+    rounds, mean, deviation = (statistics[name].to_numpy() for name in ("round", "mean", "deviation"))
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
     most = 1.0 if quantity == "clustering_error" else np.inf
     low, high = np.maximum(mean - deviation, 0), np.minimum(mean + deviation, most)
@@ -88,18 +92,18 @@ def _draw(axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, n
     return float(mean[-1]), line
 
 
-def logarithms(axes: mpl.axes.Axes) -> None:
+def set_log_scale(axes: mpl.axes.Axes) -> None:
     """Make the upright axis logarithmic, with round numbers beside it."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(short))
+    axes.yaxis.set_major_formatter(FuncFormatter(format_short))
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def short(value: float, _position: int | None = None) -> str:
-    """A round number in few letters.
+def format_short(value: float, _position: int | None = None) -> str:
+    """Format a round number in few letters.
 
-    >>> short(250_000), short(1_000_000), short(1_500), short(80)
+    >>> format_short(250_000), format_short(1_000_000), format_short(1_500), format_short(80)
     ('250k', '1M', '1.5k', '80')
     """
     for size, letter in ((1e6, "M"), (1e3, "k")):
@@ -108,24 +112,24 @@ def short(value: float, _position: int | None = None) -> str:
     return f"{value:g}"
 
 
-def percent(value: float, _position: int | None = None) -> str:
-    """A share as a percentage.
+def format_percent(value: float, _position: int | None = None) -> str:
+    """Format a share as a percentage.
 
-    >>> percent(0.25)
+    >>> format_percent(0.25)
     '25%'
     """
     return f"{value:.0%}"
 
 
-def save(figure: Figure, folder: Path, name: str) -> str:
+def save_figure(figure: Figure, folder: Path, name: str) -> str:
     """Write a figure as SVG, PDF and PNG; returns the SVG."""
-    drawn = {kind: _rendered(figure, kind, name) for kind in ("svg", "pdf", "png")}
-    for kind, content in drawn.items():
-        write_whole(folder / f"{name}.{kind}", content)
-    return drawn["svg"].decode()
+    content_of_kind = {kind: _render(figure, kind, name) for kind in ("svg", "pdf", "png")}
+    for kind, content in content_of_kind.items():
+        write_atomically(folder / f"{name}.{kind}", content)
+    return content_of_kind["svg"].decode()
 
 
-def _rendered(figure: Figure, kind: str, name: str) -> bytes:
+def _render(figure: Figure, kind: str, name: str) -> bytes:
     # The salt makes an SVG's ids the same every time, and different from those of its neighbours on a page.
     dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
     stream = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Pieces of a web page that needs nothing but itself: no script, no font, no picture from elsewhere."""
+"""Renders a web page that needs nothing but itself: no script, no font, no picture from elsewhere."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -45,71 +45,73 @@ class Html(str):
     __slots__ = ()
 
 
-def text(value: object) -> Html:
-    """Markup for a value: itself if it is markup, else escaped."""
+def escape_text(value: object) -> Html:
+    """Return a value as markup: unchanged if it is markup already, else escaped."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
-def paragraph(value: object, kind: str = "") -> Html:
-    """A paragraph."""
-    return Html(f'<p class="{kind}">{text(value)}</p>')
+def render_paragraph(value: object, kind: str = "") -> Html:
+    """Render a paragraph; ``kind`` is its CSS class."""
+    return Html(f'<p class="{kind}">{escape_text(value)}</p>')
 
 
-def table(
+def render_table(
     header: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Iterable[int] = (), caption: str = ""
 ) -> Html:
-    """A table; the columns in ``numbers`` are aligned to the right."""
+    """Render a table; the columns in ``numbers`` are aligned to the right."""
     right = set(numbers)
 
-    def cells(values: Sequence[object], tag: str) -> str:
+    def render_cells(values: Sequence[object], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if column in right else ''}>{text(value)}</{tag}>"
+            f"<{tag}{' class=n' if column in right else ''}>{escape_text(value)}</{tag}>"
             for column, value in enumerate(values)
         )
 
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    above = f"<caption>{text(caption)}</caption>" if caption else ""
-    head = f"<thead><tr>{cells(header, 'th')}</tr></thead>" if any(header) else ""
+    body = "".join(f"<tr>{render_cells(row, 'td')}</tr>" for row in rows)
+    above = f"<caption>{escape_text(caption)}</caption>" if caption else ""
+    head = f"<thead><tr>{render_cells(header, 'th')}</tr></thead>" if any(header) else ""
     return Html(f"<div class=card><table>{above}{head}<tbody>{body}</tbody></table></div>")
 
 
-def drawing(svg: str, caption: str) -> Html:
-    """A figure with its SVG in place, as wide as there is room."""
+def render_figure(svg: str, caption: str) -> Html:
+    """Render a figure with its SVG in place, as wide as there is room."""
     inline = re.sub(r' (width|height)="[\d.]+pt"', "", svg[svg.index("<svg") :], count=2)
     inline = re.sub(r"<metadata>.*?</metadata>", "", inline, flags=re.DOTALL)
     labelled = inline.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
-    return Html(f"<figure>{labelled}<figcaption>{text(caption)}</figcaption></figure>")
+    return Html(f"<figure>{labelled}<figcaption>{escape_text(caption)}</figcaption></figure>")
 
 
-def gallery(figures: Iterable[Html], *, wide: bool = False) -> Html:
-    """Figures side by side, or one below the other if they are wide."""
+def render_gallery(figures: Iterable[Html], *, wide: bool = False) -> Html:
+    """Render figures side by side, or one below the other if they are wide."""
     return Html(f'<div class="figures{" wide" if wide else ""}">{"".join(figures)}</div>')
 
 
-def tally(counts: Iterable[tuple[int, str, str]]) -> Html:
-    """How many verdicts of which words and colour there are, in boxes; those that there are none of have no box."""
-    boxes = "".join(f'<div class="{kind}"><b>{count}</b>{text(words)}</div>' for count, words, kind in counts if count)
+def render_tally(counts: Iterable[tuple[int, str, str]]) -> Html:
+    """Render a box with its count for every kind of verdict that occurs; a verdict is given by its words and colour."""
+    boxes = "".join(
+        f'<div class="{kind}"><b>{count}</b>{escape_text(words)}</div>' for count, words, kind in counts if count
+    )
     return Html(f"<div class=tally>{boxes}</div>")
 
 
-def verdict(words: str, kind: str) -> Html:
-    """A verdict in its colour."""
-    return Html(f'<span class="verdict {kind}">{text(words)}</span>')
+def render_verdict(words: str, kind: str) -> Html:
+    """Render a verdict in its colour."""
+    return Html(f'<span class="verdict {kind}">{escape_text(words)}</span>')
 
 
-def section(title: str, *parts: Html) -> Html:
-    """A heading and what is under it."""
-    return Html(f"<section><h2>{text(title)}</h2>{''.join(parts)}</section>")
+def render_section(title: str, *parts: Html) -> Html:
+    """Render a heading and what is under it."""
+    return Html(f"<section><h2>{escape_text(title)}</h2>{''.join(parts)}</section>")
 
 
-def page(title: str, *parts: Html) -> str:
-    """A whole page, which may load nothing from anywhere."""
+def render_page(title: str, *parts: Html) -> str:
+    """Render a whole page, which may load nothing from anywhere."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{text(title)}</title><style>{STYLE}</style></head>"
-        f"<body><main><h1>{text(title)}</h1>{''.join(parts)}</main></body></html>\n"
+        f"<title>{escape_text(title)}</title><style>{STYLE}</style></head>"
+        f"<body><main><h1>{escape_text(title)}</h1>{''.join(parts)}</main></body></html>\n"
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedcascade.experiments import paper_claims
-from fedcascade.experiments.environments import RatingsWorld
+from fedcascade.experiments.environments import RatingsSpec
 from fedcascade.experiments.paper_claims import AUXILIARY, FIVE, NAMES, RATINGS, TEN, Claim
 from fedcascade.experiments.reports import html, summary
 from fedcascade.experiments.reports.html import Html
@@ -22,21 +22,23 @@ FIGURES = (  # letter, plan, quantity, title
 
 
 def write_report(results: Results) -> tuple[Path, list[Claim]]:
-    """Write figures and ``report.html`` into the folder; returns where the report is, and the claims."""
-    found = paper_claims.claims(results)
+    """Write figures and ``report.html`` into the folder; returns the path of the report, and the claims."""
+    claims = paper_claims.judge_claims(results)
     parts = [
-        html.paragraph(_introduction(results), "dim"),
-        _tally(found),
-        html.section("Figure 1", _figures(results)),
-        html.section("The claims of the text", html.paragraph(_rule(results)), _claims(found)),
-        html.section("Communication cost", _exchanges(results, found)),
-        html.section("Regret", *_regret(results)),
-        summary.making(results),
+        html.render_paragraph(_introduce(results), "dim"),
+        _render_tally(claims),
+        html.render_section("Figure 1", _draw_figures(results)),
+        html.render_section(
+            "The claims of the text", html.render_paragraph(_explain_verdicts(results)), _render_claims(claims)
+        ),
+        html.render_section("Communication cost", _render_exchanges(results, claims)),
+        html.render_section("Regret", *_render_regret(results)),
+        summary.render_provenance(results),
     ]
-    return summary.publish(results, TITLE, parts), found
+    return summary.write_page(results, TITLE, parts), claims
 
 
-def _introduction(results: Results) -> str:
+def _introduce(results: Results) -> str:
     rounds = results.plans[0].rounds
     length = (
         f"Every run has {rounds:,} rounds, as in the paper."
@@ -47,36 +49,38 @@ def _introduction(results: Results) -> str:
     return (
         "The systems are those of “Federated Contextual Cascading Bandits with Asynchronous Communication and "
         "Heterogeneous Users” (Yang, Liu, Wang, Xie, Lui, Lian and Chen). "
-        f"{length} {ratings_note(results)} {summary.overview(results)}"
+        f"{length} {describe_ratings(results)} {summary.describe_effort(results)}"
     )
 
 
-def ratings_note(results: Results) -> str:
-    """Where the ratings of Figure 1(d) come from."""
-    world = next(plan for plan in results.plans if plan.name == RATINGS).environments[0].world
-    if isinstance(world, RatingsWorld) and world.file is not None:
-        return f"Figure 1(d) uses the ratings file {Path(world.file).name}; the paper's are from Yelp."
+def describe_ratings(results: Results) -> str:
+    """Return a sentence about where the ratings of Figure 1(d) come from."""
+    spec = next(plan for plan in results.plans if plan.name == RATINGS).environments[0].spec
+    if isinstance(spec, RatingsSpec) and spec.file is not None:
+        return f"Figure 1(d) uses the ratings file {Path(spec.file).name}; the paper's are from Yelp."
     return (
         "Figure 1(d) uses generated ratings, a matrix of low rank with noise and a long tail, because no file was "
         "given (--ratings FILE); the paper's are from Yelp."
     )
 
 
-def _tally(found: Sequence[Claim]) -> Html:
-    counts = Counter(str(claim.verdict) for claim in found)
-    return html.tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items())
+def _render_tally(claims: Sequence[Claim]) -> Html:
+    counts = Counter(str(claim.verdict) for claim in claims)
+    return html.render_tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items())
 
 
-def _figures(results: Results) -> Html:
-    drawn = []
-    for letter, plan, quantity, title in FIGURES:
-        environment = next(known for known in results.plans if known.name == plan).environments[0].name
-        shown = [name for name in NAMES if quantity == "regret" or name not in {"fedlinucb", "fedind"}]
-        drawn.append(summary.draw(results, plan, environment, quantity, title, shown, f"figure-1{letter}", NAMES))
-    return html.gallery(drawn)
+def _draw_figures(results: Results) -> Html:
+    drawings = []
+    for letter, name, quantity, title in FIGURES:
+        plan = next(plan for plan in results.plans if plan.name == name)
+        environment = plan.environments[0].name
+        systems = [system for system in NAMES if quantity == "regret" or system not in {"fedlinucb", "fedind"}]
+        file = f"figure-1{letter}"
+        drawings.append(summary.draw_curves(results, name, environment, quantity, title, systems, file, NAMES))
+    return html.render_gallery(drawings)
 
 
-def _rule(results: Results) -> str:
+def _explain_verdicts(results: Results) -> str:
     sizes = (
         f"A percentage must be no more than {paper_claims.WITHIN * 100:.0f} points short of the paper's, a count "
         f"within {paper_claims.WITHIN:.0%} of it. "
@@ -90,36 +94,51 @@ def _rule(results: Results) -> str:
     )
 
 
-def _claims(found: Sequence[Claim]) -> Html:
+def _render_claims(claims: Sequence[Claim]) -> Html:
     rows = [
-        (claim.place, claim.text, paper_says(claim), ours(claim), _runs(claim), difference(claim), verdict(claim))
-        for claim in found
+        (
+            claim.place,
+            claim.text,
+            format_paper_value(claim),
+            format_our_value(claim),
+            str(claim.ours.runs),
+            format_difference(claim),
+            _render_verdict(claim),
+        )
+        for claim in claims
         if claim.unit != "exchanges"
     ]
     header = ("where", "claim", "paper", "ours", "runs", "difference", "verdict")
-    return html.table(header, rows, numbers=(2, 3, 4, 5))
+    return html.render_table(header, rows, numbers=(2, 3, 4, 5))
 
 
-def _exchanges(results: Results, found: Sequence[Claim]) -> Html:
+def _render_exchanges(results: Results, claims: Sequence[Claim]) -> Html:
     rows = [
-        (claim.place, claim.text.partition(":")[0], paper_says(claim), ours(claim), difference(claim), verdict(claim))
-        for claim in found
+        (
+            claim.place,
+            claim.text.partition(":")[0],
+            format_paper_value(claim),
+            format_our_value(claim),
+            format_difference(claim),
+            _render_verdict(claim),
+        )
+        for claim in claims
         if claim.unit == "exchanges"
     ]
     caption = (
         f"Exchanges with the server. Paper: after {paper_claims.ROUNDS:,} rounds. "
         f"Ours: after {results.plans[0].rounds:,}, mean ± standard deviation."
     )
-    return html.table(
+    return html.render_table(
         ("where", "system", "paper", "ours", "difference", "verdict"), rows, numbers=(2, 3, 4), caption=caption
     )
 
 
-def _regret(results: Results) -> list[Html]:
-    lines = [line._replace(system=NAMES[line.system]) for line in summary.summary(results)]
+def _render_regret(results: Results) -> list[Html]:
+    systems = [system._replace(system=NAMES[system.system]) for system in summary.summarise_systems(results)]
     return [
-        summary.totals(
-            [line for line in lines if line.experiment == plan.name],
+        summary.render_totals(
+            [system for system in systems if system.experiment == plan.name],
             f"{plan.title}: {len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation",
         )
         for plan in results.plans
@@ -127,24 +146,20 @@ def _regret(results: Results) -> list[Html]:
     ]
 
 
-def paper_says(claim: Claim) -> str:
-    """The paper's figure; 'yes' where it says so without one."""
+def format_paper_value(claim: Claim) -> str:
+    """Format the paper's number; 'yes' where it makes the claim without one."""
     if claim.paper is None:
         return "yes"
     return f"{claim.paper:.0%}" if claim.unit == "%" else f"{claim.paper:,.1f}"
 
 
-def ours(claim: Claim) -> str:
-    """Our figure with its standard deviation."""
-    return summary.plus_minus(claim.ours, "%" if claim.unit == "%" else "")
+def format_our_value(claim: Claim) -> str:
+    """Format our number with its standard deviation."""
+    return summary.format_mean(claim.ours, "%" if claim.unit == "%" else "")
 
 
-def _runs(claim: Claim) -> str:
-    return str(claim.ours.runs)
-
-
-def difference(claim: Claim) -> str:
-    """How far ours is from the paper's: points of a percentage, or percent of a count."""
+def format_difference(claim: Claim) -> str:
+    """Format how far our number is from the paper's: points of a percentage, or percent of a count."""
     if claim.paper is None:
         return "–"
     if claim.unit == "%":
@@ -152,6 +167,5 @@ def difference(claim: Claim) -> str:
     return f"{claim.ours.mean / claim.paper - 1:+.1%}"
 
 
-def verdict(claim: Claim) -> Html:
-    """The verdict in its colour."""
-    return html.verdict(claim.verdict, KINDS[claim.verdict])
+def _render_verdict(claim: Claim) -> Html:
+    return html.render_verdict(claim.verdict, KINDS[claim.verdict])

@@ -8,36 +8,36 @@ from typing import NamedTuple
 import msgspec
 import polars as pl
 
-from fedcascade.experiments.intervals import Spread, spread
-from fedcascade.experiments.plan import Plan, systems_in
+from fedcascade.experiments.intervals import Interval, estimate_mean
+from fedcascade.experiments.plan import Plan, select_systems
 from fedcascade.experiments.reports import figures, html
 from fedcascade.experiments.reports.figures import QUANTITIES
 from fedcascade.experiments.reports.html import Html
-from fedcascade.experiments.results import Results, write_whole
+from fedcascade.experiments.results import Results, write_atomically
 
 
-class Line(NamedTuple):
-    """One system in one environment, over its runs."""
+class SystemSummary(NamedTuple):
+    """The results of one system in one environment, over its runs."""
 
     experiment: str
     environment: str
     system: str
-    regret: Spread
-    exchanges: Spread
-    clustering_error: Spread
+    regret: Interval
+    exchanges: Interval
+    clustering_error: Interval
 
 
-def summary(results: Results) -> list[Line]:
-    """A line for every system in every environment, in the order of the plans."""
+def summarise_systems(results: Results) -> list[SystemSummary]:
+    """Summarise every system in every environment, in the order of the plans."""
     groups = results.runs.group_by("experiment", "environment", "system", maintain_order=True)
     return [
-        Line(
+        SystemSummary(
             experiment=str(experiment),
             environment=str(environment),
             system=str(system),
-            regret=spread(rows["regret"].to_list()),
-            exchanges=spread(rows["exchanges"].to_list()),
-            clustering_error=spread(rows["clustering_error"].to_list()),
+            regret=estimate_mean(rows["regret"].to_list()),
+            exchanges=estimate_mean(rows["exchanges"].to_list()),
+            clustering_error=estimate_mean(rows["clustering_error"].to_list()),
         )
         for (experiment, environment, system), rows in groups
     ]
@@ -46,49 +46,66 @@ def summary(results: Results) -> list[Line]:
 def write_report(results: Results) -> Path:
     """Write figures and ``report.html`` into a results folder; returns where the report is."""
     title = ", ".join(plan.title for plan in results.plans)
-    places = [(plan, place.name) for plan in results.plans for place in plan.environments]
-    parts = [_of_environment(results, plan, name) for plan, name in places]
-    return publish(results, title, [html.paragraph(overview(results), "dim"), *parts, making(results)])
+    parts = [
+        _render_environment(results, plan, environment.name)
+        for plan in results.plans
+        for environment in plan.environments
+    ]
+    introduction = html.render_paragraph(describe_effort(results), "dim")
+    return write_page(results, title, [introduction, *parts, render_provenance(results)])
 
 
-def publish(results: Results, title: str, parts: Sequence[Html]) -> Path:
-    """Write a page as the folder's report."""
+def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
+    """Write a page as ``report.html`` of the results folder; returns its path."""
     path = results.folder / "report.html"
-    write_whole(path, html.page(title, *parts).encode())
+    write_atomically(path, html.render_page(title, *parts).encode())
     return path
 
 
-def overview(results: Results) -> str:
-    """How much was played, how long it took, and where."""
-    made = results.manifest
+def describe_effort(results: Results) -> str:
+    """Return a sentence about how much was run and how long it took."""
+    runs, rounds, seconds, version = (
+        results.manifest[name] for name in ("runs", "rounds", "core_seconds", "fedcascade")
+    )
     return (
-        f"{made['runs']:,} runs, {made['rounds']:,} rounds in {made['core_seconds'] / 60:.1f} minutes of one core "
-        f"({made['rounds'] / made['core_seconds']:,.0f} rounds/s), by fedcascade {made['fedcascade']}."
+        f"{runs:,} runs, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
+        f"({rounds / seconds:,.0f} rounds/s), by fedcascade {version}."
     )
 
 
-def _of_environment(results: Results, plan: Plan, environment: str) -> Html:
-    systems = [system.label for system in systems_in(plan, environment)]
-    lines = [line for line in summary(results) if (line.experiment, line.environment) == (plan.name, environment)]
-    drawn = [
-        draw(results, plan.name, environment, quantity, f"{environment}: {words}", systems)
+def _render_environment(results: Results, plan: Plan, environment: str) -> Html:
+    systems = [system.label for system in select_systems(plan, environment)]
+    summaries = [
+        summary
+        for summary in summarise_systems(results)
+        if (summary.experiment, summary.environment) == (plan.name, environment)
+    ]
+    drawings = [
+        draw_curves(results, plan.name, environment, quantity, f"{environment}: {words}", systems)
         for quantity, words in QUANTITIES.items()
     ]
     runs = f"{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
-    return html.section(f"{plan.title}: {environment}", totals(lines, runs), html.gallery(drawn))
+    return html.render_section(
+        f"{plan.title}: {environment}", render_totals(summaries, runs), html.render_gallery(drawings)
+    )
 
 
-def totals(lines: Sequence[Line], caption: str) -> Html:
-    """Regret, exchanges and clustering error of some systems."""
+def render_totals(summaries: Sequence[SystemSummary], caption: str) -> Html:
+    """Render a table of regret, exchanges and clustering error."""
     rows = [
-        (line.system, plus_minus(line.regret), plus_minus(line.exchanges), plus_minus(line.clustering_error, "%"))
-        for line in lines
+        (
+            summary.system,
+            format_mean(summary.regret),
+            format_mean(summary.exchanges),
+            format_mean(summary.clustering_error, "%"),
+        )
+        for summary in summaries
     ]
     header = ("system", "expected regret", "exchanges", "clustering error at the end")
-    return html.table(header, rows, numbers=(1, 2, 3), caption=caption)
+    return html.render_table(header, rows, numbers=(1, 2, 3), caption=caption)
 
 
-def draw(
+def draw_curves(
     results: Results,
     experiment: str,
     environment: str,
@@ -100,69 +117,80 @@ def draw(
     *,
     logarithmic: bool = False,
 ) -> Html:
-    """Draw and save one figure; ``names`` may give systems others than their labels."""
-    there = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
-    named = results.curves.filter(there).with_columns(pl.col("system").replace(names))
-    figure = figures.curves(
-        named, quantity, title, [names.get(system, system) for system in systems], logarithmic=logarithmic
+    """Draw and save one figure; ``names`` may give systems other names than their labels."""
+    is_wanted = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
+    curves = results.curves.filter(is_wanted).with_columns(pl.col("system").replace(names))
+    figure = figures.plot_curves(
+        curves, quantity, title, [names.get(system, system) for system in systems], logarithmic=logarithmic
     )
-    svg = figures.save(figure, results.folder / "figures", file or file_name(f"{experiment}-{environment}-{quantity}"))
-    return html.drawing(
+    svg = figures.save_figure(
+        figure, results.folder / "figures", file or make_file_name(f"{experiment}-{environment}-{quantity}")
+    )
+    return html.render_figure(
         svg, f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs ± one standard deviation."
     )
 
 
-def file_name(words: str) -> str:
-    """Words as the name of a file.
+def make_file_name(words: str) -> str:
+    """Turn words into the name of a file.
 
-    >>> file_name("lifted, J = 5")
+    >>> make_file_name("lifted, J = 5")
     'lifted--j---5'
     """
     return "".join(letter if letter.isalnum() else "-" for letter in words.lower())
 
 
-def making(results: Results) -> Html:
-    """Constants, seeds, versions, machine and time."""
-    made = results.manifest
-    machine = made["machine"]
+def render_provenance(results: Results) -> Html:
+    """Render constants, seeds, versions, machine and time."""
+    manifest = results.manifest
+    machine = manifest["machine"]
     facts = [
-        ("fedcascade", made["fedcascade"]),
-        ("libraries", ", ".join(f"{name} {version}" for name, version in made["libraries"].items())),
+        ("fedcascade", manifest["fedcascade"]),
+        ("libraries", ", ".join(f"{name} {version}" for name, version in manifest["libraries"].items())),
         ("Python", machine["python"]),
         ("machine", f"{machine['processor']}, {machine['cores']} cores, {machine['system']}"),
-        ("time", f"{made['seconds']:.0f} s for the last command, {made['core_seconds']:.0f} s of one core in all"),
+        (
+            "time",
+            f"{manifest['seconds']:.0f} s for the last command, {manifest['core_seconds']:.0f} s of one core in all",
+        ),
         (
             "data",
-            Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in made["files"].items())),
+            Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in manifest["files"].items())),
         ),
     ]
-    return html.section("How this was made", html.table(("", ""), facts), *(_plan(plan) for plan in results.plans))
+    return html.render_section(
+        "How this was made", html.render_table(("", ""), facts), *(_render_plan(plan) for plan in results.plans)
+    )
 
 
-def _plan(plan: Plan) -> Html:
-    worlds = [f"{place.name}: {_settings(place.world)}" for place in plan.environments]
+def _render_plan(plan: Plan) -> Html:
+    environments = [f"{environment.name}: {_format_settings(environment.spec)}" for environment in plan.environments]
     head = (
         f"{plan.name}: T = {plan.rounds:,}, K = {plan.list_length}, "
-        f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(worlds)}"
+        f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(environments)}"
     )
     rows = [
-        (system.label, ", ".join(system.on), Html(f"<code>{html.text(_settings(system.constants))}</code>"))
+        (
+            system.label,
+            ", ".join(system.on),
+            Html(f"<code>{html.escape_text(_format_settings(system.constants))}</code>"),
+        )
         for system in plan.systems
     ]
-    return html.table(("system", "environments", "constants"), rows, caption=head)
+    return html.render_table(("system", "environments", "constants"), rows, caption=head)
 
 
-def _settings(values: object) -> str:
+def _format_settings(values: object) -> str:
     plain = msgspec.to_builtins(values)
     return ", ".join(f"{name} = {json.dumps(value)}" for name, value in plain.items() if value is not None)
 
 
-def plus_minus(value: Spread, unit: str = "") -> str:
-    """Mean and standard deviation in words.
+def format_mean(value: Interval, unit: str = "") -> str:
+    """Format a mean with its standard deviation.
 
-    >>> plus_minus(spread([1000.0, 1200.0]))
+    >>> format_mean(estimate_mean([1000.0, 1200.0]))
     '1,100 ± 141'
-    >>> plus_minus(spread([0.25]), "%")
+    >>> format_mean(estimate_mean([0.25]), "%")
     '25.0%'
     """
     scale, digits = (100, 1) if unit == "%" else (1, 0 if abs(value.mean) >= 1000 else 1)

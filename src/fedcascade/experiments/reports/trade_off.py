@@ -1,4 +1,4 @@
-"""Regret against exchanges: every system is a point, and a system with more and less talk is a line."""
+"""Plots regret against exchanges: a system is a point, or a line if it runs with several communication constants."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.transforms import Bbox
 
-from fedcascade.experiments.reports.figures import COLOURS, STYLE, logarithms, short
+from fedcascade.experiments.reports.figures import COLOURS, STYLE, format_short, set_log_scale
 
 Kind = str  # of a point: "ours", "yardstick" or "other"
 FACES = {"ours": COLOURS[0], "yardstick": "white", "other": COLOURS[1]}
@@ -28,8 +28,8 @@ class Point(NamedTuple):
     regret: float
 
 
-def trade_off(points: Sequence[Point], title: str) -> Figure:
-    """Points with labels; those of kind 'ours' are joined by a line, from the least talk to the most."""
+def plot_trade_off(points: Sequence[Point], title: str) -> Figure:
+    """Plot points with labels; those of kind 'ours' are joined by a line, from the fewest exchanges to the most."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = figure.add_subplot()
@@ -48,13 +48,13 @@ def trade_off(points: Sequence[Point], title: str) -> Figure:
         axes.set_title(title)
         axes.set_xlabel("exchanges")
         axes.set_ylabel("expected regret")
-        _scales(axes, points)
-        _name(figure, axes, points)
+        _set_scales(axes, points)
+        _label_points(figure, axes, points)
     return figure
 
 
-def _scales(axes: mpl.axes.Axes, points: Sequence[Point]) -> None:
-    """Logarithms of both; systems that never speak stand at the left end, at 0."""
+def _set_scales(axes: mpl.axes.Axes, points: Sequence[Point]) -> None:
+    """Make both axes logarithmic; systems that never speak stand at the left end, at 0."""
     least = min((point.exchanges for point in points if point.exchanges > 0), default=1.0)
     most = max(point.exchanges for point in points)
     start = 10.0 ** len(str(int(least))) / 10
@@ -63,34 +63,34 @@ def _scales(axes: mpl.axes.Axes, points: Sequence[Point]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([0, *(tick for tick in ticks if tick < 2.5 * most)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlim(-start / 4, 2.5 * most)
-    axes.xaxis.set_major_formatter(FuncFormatter(short))
-    logarithms(axes)
+    axes.xaxis.set_major_formatter(FuncFormatter(format_short))
+    set_log_scale(axes)
     axes.margins(y=0.08)
 
 
-def _name(figure: Figure, axes: mpl.axes.Axes, points: Sequence[Point]) -> None:
+def _label_points(figure: Figure, axes: mpl.axes.Axes, points: Sequence[Point]) -> None:
     """Put a label beside each point, where it covers no other label and no point."""
     figure.draw_without_rendering()
-    where = axes.transData.transform([(point.exchanges, point.regret) for point in points])
+    centres = axes.transData.transform([(point.exchanges, point.regret) for point in points])
     size = figure.dpi / 72 * 4
-    taken = [Bbox.from_bounds(x - size, y - size, 2 * size, 2 * size) for x, y in where]
-    for own, point in enumerate(points):
-        blocked = [box for number, box in enumerate(taken) if number != own]
-        taken.append(_placed(figure, axes, point, blocked))
+    taken = [Bbox.from_bounds(x - size, y - size, 2 * size, 2 * size) for x, y in centres]
+    for index, point in enumerate(points):
+        blocked = [box for number, box in enumerate(taken) if number != index]
+        taken.append(_place_label(figure, axes, point, blocked))
 
 
-def _placed(figure: Figure, axes: mpl.axes.Axes, point: Point, blocked: Sequence[Bbox]) -> Bbox:
+def _place_label(figure: Figure, axes: mpl.axes.Axes, point: Point, blocked: Sequence[Bbox]) -> Bbox:
     for place in PLACES:
-        label = _label(axes, point, place)
+        label = _draw_label(axes, point, place)
         box = label.get_window_extent()
-        inside = axes.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
-        if place == PLACES[-1] or (inside and not any(box.overlaps(other) for other in blocked)):
+        is_inside = axes.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
+        if place == PLACES[-1] or (is_inside and not any(box.overlaps(obstacle) for obstacle in blocked)):
             break
         label.remove()
     return box
 
 
-def _label(axes: mpl.axes.Axes, point: Point, place: tuple[int, int, str]) -> Annotation:
+def _draw_label(axes: mpl.axes.Axes, point: Point, place: tuple[int, int, str]) -> Annotation:
     across, up, side = place
     colour = EDGES[point.kind] if point.kind == "ours" else "#333333"
     return axes.annotate(

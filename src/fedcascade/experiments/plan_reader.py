@@ -1,0 +1,265 @@
+"""Reads plans from TOML and checks them before anything runs; an error names the line."""
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fedcascade.checks import require_known
+from fedcascade.experiments.environments import Count, EnvironmentSpec, RatingsSpec, SyntheticSpec
+from fedcascade.experiments.plan import (
+    NamedEnvironment,
+    Plan,
+    System,
+    Value,
+    filter_systems,
+    matches_pattern,
+    to_field_names,
+    to_plain_names,
+)
+from fedcascade.experiments.toml_lines import KeyPath, find_line
+from fedcascade.federation.policies import Formula, Policy, get_policy
+
+Shape = TypeVar("Shape")
+
+
+class _PlanTable(Struct, kw_only=True):
+    name: str
+    title: str = ""
+    rounds: Count
+    checkpoints: Count = 100
+    list_length: Count = 4
+    seeds: Count | tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)], ...] = 3
+
+
+class _EnvironmentTable(Struct, kw_only=True):
+    name: str
+    kind: str
+    grid: dict[str, list[Any]] = {}
+
+
+class _PolicyTable(Struct, kw_only=True):
+    name: str | tuple[str, ...]
+    label: str = ""
+    constants: dict[str, Value] = {}
+    grid: dict[str, list[Value]] = {}
+    on: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
+
+
+_SPECS: Mapping[str, type[SyntheticSpec] | type[RatingsSpec]] = {
+    "synthetic": SyntheticSpec,
+    "ratings": RatingsSpec,
+}
+
+
+def load_plan(path: Path) -> Plan:
+    """Read and check a plan file; files that it names are looked up beside it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"plan '{path}' not found: give the path of a TOML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"plan '{path}' cannot be read as UTF-8 text: {error}") from None
+    return read_plan(text, source=str(path), folder=path.parent)
+
+
+def read_plan(text: str, *, source: str = "plan", folder: Path | None = None) -> Plan:
+    """Read and check the text of a plan.
+
+    >>> plan = read_plan('''
+    ... name = "small"
+    ... rounds = 100
+    ... seeds = 2
+    ... [[environments]]
+    ... name = "J=2"
+    ... kind = "synthetic"
+    ... clusters = 2
+    ... [[policies]]
+    ... name = "fedind"
+    ... grid = { beta = [1, 5] }
+    ... ''')
+    >>> plan.seeds, [system.label for system in plan.systems]
+    ((0, 1), ['fedind beta=1', 'fedind beta=5'])
+    """
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{source}: not valid TOML: {error}") from None
+    return _PlanReader(text, source, folder or Path()).read_plan(tables)
+
+
+class _PlanReader:
+    """Turns TOML tables into values, and knows the line of whatever it refuses."""
+
+    def __init__(self, text: str, source: str, folder: Path) -> None:
+        self.text = text
+        self.source = source
+        self.folder = folder
+
+    def read_plan(self, tables: dict[str, Any]) -> Plan:
+        self.check_keys(tables, [*_PlanTable.__struct_fields__, "environments", "policies"], ())
+        head = self.convert({k: v for k, v in tables.items() if k in _PlanTable.__struct_fields__}, _PlanTable, ())
+        located = [
+            (path, environment)
+            for path, table in self.list_tables(tables, "environments")
+            for environment in self.read_environments(table, path)
+        ]
+        environments = [environment for _, environment in located]
+        names = [environment.name for environment in environments]
+        systems = [
+            system
+            for path, table in self.list_tables(tables, "policies")
+            for system in self.read_systems(table, path, names)
+        ]
+        self.check_distinct("environments", names)
+        for path, environment in located:
+            labels = [system.label for system in filter_systems(systems, environment.name)]
+            self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
+            self.check_distinct("policies", labels)
+        self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))
+        seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
+        self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", ("seeds",))
+        return Plan(
+            name=head.name,
+            title=head.title or head.name,
+            rounds=head.rounds,
+            checkpoints=head.checkpoints,
+            list_length=head.list_length,
+            seeds=seeds,
+            environments=tuple(environments),
+            systems=tuple(systems),
+        )
+
+    def list_tables(self, tables: dict[str, Any], name: str) -> list[tuple[KeyPath, dict[str, Any]]]:
+        """Return the tables of an array, each with its path."""
+        array = tables.get(name)
+        is_good = isinstance(array, list) and array and all(isinstance(table, dict) for table in array)
+        self.check(bool(is_good), f"expected at least one [[{name}]] table", (name,))
+        return [((name, index), table) for index, table in enumerate(array or [])]
+
+    def read_environments(self, table: dict[str, Any], path: KeyPath) -> list[NamedEnvironment]:
+        """Read the environments of one table: one for each point of its grid."""
+        kind = table.get("kind")
+        self.check(kind in _SPECS, f"kind must be one of {', '.join(_SPECS)}, got {kind!r}", (*path, "kind"))
+        shape = _SPECS[str(kind)]
+        self.check_keys(table, [*_EnvironmentTable.__struct_fields__, *shape.__struct_fields__], path)
+        head = {k: v for k, v in table.items() if k in _EnvironmentTable.__struct_fields__}
+        entry = self.convert(head, _EnvironmentTable, path)
+        self.check_keys(entry.grid, shape.__struct_fields__, (*path, "grid"))
+        fixed = {k: v for k, v in table.items() if k not in head}
+        return [
+            NamedEnvironment(_add_suffix(entry.name, point), self.read_spec(fixed | point, shape, path))
+            for point in self.list_points(entry.grid, path)
+        ]
+
+    def read_spec(self, values: dict[str, Any], shape: type[EnvironmentSpec], path: KeyPath) -> EnvironmentSpec:
+        """Read one environment, and make the path of its file absolute."""
+        if isinstance(values.get("file"), str):
+            values["file"] = str((self.folder / values["file"]).resolve())
+        return self.convert(values | {"kind": shape.__struct_config__.tag}, shape, path)
+
+    def read_systems(self, table: dict[str, Any], path: KeyPath, environments: Sequence[str]) -> list[System]:
+        """Read the systems of one table: one for each of its policies and each point of its grid."""
+        self.check_keys(table, _PolicyTable.__struct_fields__, path)
+        entry = self.convert(table, _PolicyTable, path)
+        for pattern in entry.on:
+            is_used = any(matches_pattern(name, pattern) for name in environments)
+            words = f"on: '{pattern}' is none of the environments: {'; '.join(environments)}"
+            self.check(is_used, words, (*path, "on"))
+        names = [entry.name] if isinstance(entry.name, str) else list(entry.name)
+        policies = [self.locate_errors((*path, "name"), partial(get_policy, name)) for name in names]
+        constants = {name for policy in policies for name in to_plain_names(policy.constants())}
+        self.check_keys(entry.constants, constants, (*path, "constants"))
+        self.check_keys(entry.grid, constants, (*path, "grid"))
+        return [
+            self.read_system(policy, entry, point, path)
+            for policy in policies
+            for point in self.list_points(_select_known(entry.grid, policy), path)
+        ]
+
+    def read_system(self, policy: Policy, entry: _PolicyTable, point: dict[str, Value], path: KeyPath) -> System:
+        """Read one system; the policy itself refuses a constant that is out of bounds."""
+        tuned: Policy = self.locate_errors(
+            (*path, "constants"), lambda: policy.with_known_constants(to_field_names(entry.constants))
+        )
+        tuned = self.locate_errors((*path, "grid"), lambda: tuned.with_known_constants(to_field_names(point)))
+        return System(
+            _add_suffix(entry.label or policy.name, point), policy.name, _to_values(tuned.constants()), entry.on
+        )
+
+    def list_points(self, grid: Mapping[str, Sequence[Any]], path: KeyPath) -> list[dict[str, Any]]:
+        """Return every combination of a grid's values; an empty grid has one."""
+        for name, values in grid.items():
+            self.check(len(values) > 0, f"grid.{name} must list at least one value", (*path, "grid", name))
+        return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+    def check_keys(self, table: Mapping[str, Any], valid: Iterable[str], path: KeyPath) -> None:
+        """Refuse a key that is not among the valid ones."""
+        names = list(valid)
+        for key in table:
+            try:
+                require_known("key", key, names)
+            except ValueError as error:
+                expected = "" if "expected" in str(error) else f" (expected one of {', '.join(sorted(names))})"
+                raise self.make_error(f"{error}{expected}", (*path, key)) from None
+
+    def convert(self, value: Any, shape: type[Shape], path: KeyPath) -> Shape:
+        """Return the value in that shape, checked by msgspec."""
+        try:
+            return msgspec.convert(value, shape, strict=True)
+        except msgspec.ValidationError as error:
+            message, _, location = str(error).partition(" - at ")
+            full_path = (*path, *_parse_key_path(location))
+            name = ".".join(str(part) for part in full_path if isinstance(part, str))
+            raise self.make_error(f"{name}: {message}".lstrip(": ").replace("`", "'"), full_path) from None
+
+    def locate_errors(self, path: KeyPath, call: Callable[[], Shape]) -> Shape:
+        """Return what ``call`` returns, and add the line to the error that it raises."""
+        try:
+            return call()
+        except (ValueError, TypeError) as error:
+            raise self.make_error(str(error), path) from None
+
+    def check_distinct(self, name: str, labels: Sequence[str]) -> None:
+        """Refuse two things of one name, which tables could not tell apart."""
+        repeated = sorted({label for label in labels if labels.count(label) > 1})
+        self.check(not repeated, f"{name} must have distinct names, got {', '.join(repeated)} twice", (name,))
+
+    def check(self, condition: bool, message: str, path: KeyPath) -> None:
+        """Refuse unless the condition holds."""
+        if not condition:
+            raise self.make_error(message, path)
+
+    def make_error(self, message: str, path: KeyPath) -> ValueError:
+        """Return an error that names the line of a key."""
+        return ValueError(f"{self.source} line {find_line(self.text, path)}: {message}")
+
+
+def _parse_key_path(location: str) -> KeyPath:
+    """Read msgspec's '`$.seeds[0]`' as ("seeds", 0)."""
+    parts = location.strip("`").removeprefix("$").replace("[", ".").replace("]", "").split(".")
+    return tuple(int(part) if part.isdecimal() else part for part in parts if part and part != "...")
+
+
+def _add_suffix(name: str, point: Mapping[str, Any]) -> str:
+    return " ".join([name, *(f"{key}={value}" for key, value in point.items())])
+
+
+def _select_known(grid: Mapping[str, list[Value]], policy: Policy) -> dict[str, list[Value]]:
+    """Return those constants of a grid that a policy has."""
+    names = to_plain_names(policy.constants())
+    return {name: values for name, values in grid.items() if name in names}
+
+
+def _to_values(constants: Mapping[str, Any]) -> dict[str, Value]:
+    """Return constants as plain values, without those that the policy derives from the problem."""
+    return {
+        name: str(value) if isinstance(value, str) else value
+        for name, value in to_plain_names(constants).items()
+        if not isinstance(value, Formula)
+    }

@@ -1,6 +1,7 @@
 """What the server holds of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
+STATE_FORMAT = 1
 ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds")
 
 
@@ -57,6 +59,20 @@ class Holdings:
         self.count = np.zeros(agents, np.int64)
         self.clicks = np.zeros(agents, np.int64)
         self.rounds = np.zeros(agents, np.int64)
+
+    def to_state(self) -> dict[str, Any]:
+        """What outlives a process, as arrays that these holdings go on changing."""
+        return {"format": STATE_FORMAT} | {name: getattr(self, name) for name in ARRAYS}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], lambda_: float) -> "Holdings":
+        """The holdings whose ``to_state`` gave ``state``; they may change its arrays."""
+        written = state["format"]
+        require(written == STATE_FORMAT, f"the state of holdings must have format {STATE_FORMAT}, got {written}")
+        holdings = cls(0, state["moment"].shape[1], lambda_)
+        for name in ARRAYS:
+            setattr(holdings, name, state[name])
+        return holdings
 
     def __len__(self) -> int:
         return self.count.size

@@ -5,9 +5,9 @@ An ``ReplyRule`` is a frozen part of a policy; ``begin`` starts its state at one
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,13 @@ class ReplyState:
 
     def __init__(self, groups: Partition) -> None:
         self.groups = groups
+
+    def to_state(self) -> dict[str, Any]:
+        """What outlives a process, as arrays that this state goes on changing; nothing where nothing is remembered."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``to_state`` gave."""
 
     def agents_due_on_arrival(self, agent: int) -> Sequence[int]:  # noqa: ARG002
         """Who is told before the user of ``agent`` is served."""
@@ -159,6 +166,12 @@ class _Behind(ReplyState):
         self.known = np.zeros_like(held.gram)
         self.log_det = np.full(len(held), log_det(self.known[0], held.lambda_))
         self._looked_at = self.known[0], float(self.log_det[0])
+
+    def to_state(self) -> dict[str, Any]:
+        return {"known": self.known, "log_det": self.log_det}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self.known, self.log_det = state["known"], state["log_det"]
 
     def record_upload(self, upload: Upload) -> None:
         self._knows(upload.agent, self.known[upload.agent] + upload.statistics.gram)

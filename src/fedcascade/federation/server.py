@@ -1,13 +1,18 @@
 """The server: takes an upload, answers with the pooled statistics of the agent's group (Algorithm 3)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from fedcascade.checks import require, require_integer
-from fedcascade.federation.grouping.partition import Labels
+from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Order, Policy
 from fedcascade.learning.ridge import Ridge
+
+STATE_FORMAT = 1
 
 
 class Server:
@@ -21,6 +26,34 @@ class Server:
         self.groups = policy.grouping.begin(self.holdings, truth)
         self.reply_state = policy.reply_rule.begin(self.groups)
         self.rounds = 0
+
+    def to_state(self) -> dict[str, Any]:
+        """What outlives a process, as values and arrays that this server goes on changing: encode or copy them.
+
+        The policy and the dimension are not part of it.
+        """
+        return {
+            "format": STATE_FORMAT,
+            "rounds": self.rounds,
+            "holdings": self.holdings.to_state(),
+            "groups": self.groups.to_state(),
+            "replies": self.reply_state.to_state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], *, policy: Policy, dimension: int) -> "Server":
+        """The server of that policy and dimension whose ``to_state`` gave ``state``; it may change its arrays."""
+        written = state["format"]
+        require(written == STATE_FORMAT, f"the state of a server must have format {STATE_FORMAT}, got {written}")
+        server = cls(policy=policy, agents=1, dimension=dimension, truth=np.zeros(1, np.int64))
+        server.holdings = Holdings.from_state(state["holdings"], policy.lambda_)
+        held = server.holdings.dimension
+        require(held == dimension, f"the state of a server must have dimension {dimension}, got {held}")
+        server.groups = Partition.from_state(policy.grouping, server.holdings, state["groups"])
+        server.reply_state = policy.reply_rule.begin(server.groups)
+        server.reply_state.load_state(state["replies"])
+        server.rounds = state["rounds"]
+        return server
 
     def answer_arrival(self, agent: int) -> tuple[Download, ...]:
         """What an agent is told before it serves its user: nothing, unless the policy keeps it up to date."""

@@ -13,7 +13,9 @@ guess: it walks through the partitions that the data allow (Gibbs sampling), and
 the average, over the walk, of what its group would know.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +80,22 @@ class EvidencePartition(Partition):
         self._walks = 0
         self._asker = NOBODY
         self._answer = Statistics.zero(holdings.dimension)
+
+    def to_state(self) -> dict[str, Any]:
+        """The partition, what the sampler goes on from, and the last answer."""
+        return super().to_state() | {
+            "alone": self._alone,
+            "spoken": self._spoken,
+            "walks": self._walks,
+            "asker": self._asker,
+            "answer": self._answer,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``to_state`` gave."""
+        super().load_state(state)
+        self._alone, self._spoken, self._walks = state["alone"], state["spoken"], state["walks"]
+        self._asker, self._answer = state["asker"], state["answer"]
 
     def answer(self, agent: int) -> Statistics:
         """The average over the walk for the agent that has just spoken; for others, what their group knows."""

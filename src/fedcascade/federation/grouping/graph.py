@@ -1,5 +1,6 @@
 """The heterogeneity graph (Algorithm 3): agents share with those to whom no data have refuted an edge."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,15 @@ class GraphPartition(Partition):
         super().__init__(holdings, np.zeros(len(holdings), np.int64))
         self.alpha_d = alpha_d
         self.edges = edges
+
+    def to_state(self) -> dict[str, Any]:
+        """The partition and its edges."""
+        return super().to_state() | {"edges": self.edges}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``to_state`` gave."""
+        super().load_state(state)
+        self.edges = state["edges"]
 
     def revise(self, agent: int) -> None:
         """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search only where one went."""

@@ -5,9 +5,9 @@ partition of the agents with the pooled statistics of each group, kept up to dat
 exchange never sums over all agents.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from fedcascade.learning.statistics import Statistics
 Labels = NDArray[np.int64]
 
 
+STATE_FORMAT = 1
+
+
 class Partition:
     """A partition of the agents: a label for each, and the pooled statistics of each label."""
 
@@ -27,6 +30,31 @@ class Partition:
         self.labels = labels
         self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have not been told of their new group
         self._pooled = {int(label): Statistics.zero(holdings.dimension) for label in np.unique(labels)}
+
+    def to_state(self) -> dict[str, Any]:
+        """What outlives a process, as values and arrays that this partition goes on changing.
+
+        The agents' statistics are not part of it: they are the state of the holdings.
+        """
+        return {
+            "format": STATE_FORMAT,
+            "labels": self.labels,
+            "regrouped": self.regrouped,
+            "pooled": dict(self._pooled),
+        }
+
+    @staticmethod
+    def from_state(grouping: "Grouping", holdings: Holdings, state: Mapping[str, Any]) -> "Partition":
+        """The partition by ``grouping`` whose ``to_state`` gave ``state``; it may change the arrays of the state."""
+        written = state["format"]
+        require(written == STATE_FORMAT, f"the state of a partition must have format {STATE_FORMAT}, got {written}")
+        partition = grouping.begin(holdings, state["labels"])
+        partition.load_state(state)
+        return partition
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``to_state`` gave; a subclass that adds to the state overrides both."""
+        self.labels, self.regrouped, self._pooled = state["labels"], state["regrouped"], dict(state["pooled"])
 
     def __len__(self) -> int:
         return len(self._pooled)

@@ -1,6 +1,8 @@
 """Phase-based FCLUB: clusters that local servers split, and a global one merges at the end of each phase."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +51,15 @@ class PhasePartition(GraphPartition):
         together = self.servers[:, None] == self.servers[None, :]
         super().__init__(holdings, parts.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
         self.phase = 0
+
+    def to_state(self) -> dict[str, Any]:
+        """The partition, its edges, the local server of each agent, and the phase."""
+        return super().to_state() | {"servers": self.servers, "phase": self.phase}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``to_state`` gave."""
+        super().load_state(state)
+        self.servers, self.phase = state["servers"], state["phase"]
 
     @property
     def phase_ends(self) -> int:

@@ -13,7 +13,7 @@ import pytest
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.remote import connect
-from fedcascade.testing.faults import Faulty
+from fedcascade.testing.faults import FaultyTransport
 
 from .helpers import in_process
 
@@ -38,7 +38,7 @@ def test_a_bad_network_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> N
 
         def live(number: int) -> int:
             [token] = running.operator.enrolment_tokens()
-            faulty = Faulty(Borrowed(running.transport), seed=100 * seed + number)
+            faulty = FaultyTransport(Borrowed(running.transport), seed=100 * seed + number)
             while True:
                 try:
                     agent = connect(

@@ -8,15 +8,17 @@ from collections.abc import Mapping
 from fedcascade.service.agent.transport import Reply, Transport
 
 
-class Faulty:
-    """Wraps a transport. What it drops on the way back has reached the server all the same.
+class FaultyTransport:
+    """Passes requests to another transport, and loses, delays and repeats some of them and of their replies.
+
+    A request whose reply is lost has reached the server all the same.
 
     Args:
         transport: the way to the server.
         seed: makes a run of faults repeatable.
-        drop: how likely a request, and likewise a reply, is to be lost.
-        repeat: how likely a request is to arrive a second time, later and perhaps after others.
-        delay: the longest delay in seconds.
+        drop: the probability that a request is lost, and likewise that its reply is.
+        repeat: the probability that a request arrives a second time, later and perhaps after others.
+        delay: the longest delay of a request or a reply, in seconds.
     """
 
     def __init__(
@@ -25,33 +27,33 @@ class Faulty:
         self._transport = transport
         self._random = random.Random(seed)
         self._drop, self._repeat, self._delay = drop, repeat, delay
-        self._late: list[threading.Thread] = []
+        self._repeats: list[threading.Thread] = []
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """Perhaps deliver a request, perhaps twice; perhaps bring its reply back."""
+        """Deliver a request, perhaps twice, and return its reply; raise ConnectionError where either is lost."""
         draw = self._random.random
         time.sleep(draw() * self._delay)
         if draw() < self._drop:
             raise ConnectionError("the request was lost")
         if draw() < self._repeat:
-            self._later(method, path, body, headers, draw() * 5 * self._delay)
+            self._send_later(draw() * 5 * self._delay, method, path, body, headers)
         reply = self._transport.send(method, path, body, headers)
         time.sleep(draw() * self._delay)
         if draw() < self._drop:
             raise ConnectionError("the reply was lost")
         return reply
 
-    def _later(self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float) -> None:
+    def _send_later(self, seconds: float, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> None:
         def deliver() -> None:
             time.sleep(seconds)
             self._transport.send(method, path, body, headers)
 
         thread = threading.Thread(target=deliver, daemon=True)
         thread.start()
-        self._late.append(thread)
+        self._repeats.append(thread)
 
     def close(self) -> None:
-        """Wait for what is still under way."""
-        for thread in self._late:
+        """Wait for the repeated requests that are under way, and close the transport."""
+        for thread in self._repeats:
             thread.join()
         self._transport.close()

@@ -26,7 +26,5 @@ def check_migrations(open_with: Callable[[Sequence[str]], Store]) -> None:
         assert are_same_entries(list(store.read_entries(after=0)), expected)
         assert store.read_answer(1) == b"first"
         store.close()
-    with pytest.raises(
-        ValueError, match=r"^the store is at migration 2, this version knows 1: use a newer fedcascade$"
-    ):
+    with pytest.raises(ValueError, match=f"^the store is at migration {len(NEXT)}, .*: use a newer fedcascade$"):
         open_with(MIGRATIONS)

@@ -1,25 +1,26 @@
 """A URL opens the store of its scheme, also one that another package offers; any other is refused in one line."""
 
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
 import pytest
 
-from fedcascade.service.store import open as opening
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.sqlite import open_sqlite
 
 
 def open_shelf(url: str) -> Store:
-    """The store that another package offers for ``shelf://FILE``."""
+    """The function that another package offers for URLs such as ``shelf://FILE``."""
     return open_sqlite(url.removeprefix("shelf://"))
 
 
 @pytest.fixture
-def _shelf(monkeypatch: pytest.MonkeyPatch) -> None:
-    offered = EntryPoints([EntryPoint("shelf", f"{__name__}:open_shelf", opening.GROUP)])
-    monkeypatch.setattr(opening, "entry_points", lambda *, group: offered.select(group=group))
+def _shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = tmp_path / "shelf-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: shelf\nVersion: 1.0\n", encoding="utf-8")
+    (package / "entry_points.txt").write_text(f"[fedcascade.stores]\nshelf = {__name__}:open_shelf\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
 
 
 @pytest.mark.usefixtures("_shelf")
@@ -32,7 +33,7 @@ def test_a_store_of_another_package_is_found_by_its_scheme(tmp_path: Path) -> No
 @pytest.mark.parametrize("url", ["mysql://x", "sqlite:store.db", "store.db", ""])
 @pytest.mark.usefixtures("_shelf")
 def test_an_unknown_scheme_is_refused_with_those_that_are_known(url: str) -> None:
-    with pytest.raises(ValueError, match=r"^a store must be .* postgres, postgresql, shelf, sqlite; got '.*'$"):
+    with pytest.raises(ValueError, match=r"^a store must be .* sqlite, postgresql, postgres, shelf; got '.*'$"):
         open_store(url)
 
 

@@ -103,8 +103,7 @@ def compare(shape: Shape, seed: int) -> list[tuple[str, ...]]:
         ours = dict(cuda.simulate_all(cases))
     rows = []
     for number, name in enumerate(FIVE):
-        theirs = exact.simulate(world, POLICIES[name], rounds=shape.rounds, oracle=oracle, checkpoints=7,
-                                keep_lists=True, threads=1)  # fmt: skip
+        theirs = exact.simulate(cases[number], threads=1)
         verdict = "equal" if same(ours[number], theirs) else "DIFFERENT"
         sizes = (str(shape.dimension), str(shape.items), str(shape.length), f"{shape.rounds:,}")
         rows.append((name, shape.features, *sizes, str(len(theirs.ledger)), verdict))
@@ -195,7 +194,7 @@ def clock() -> Iterator[dict[str, float]]:
 
 TIMED = {
     (cuda._Squad, "wait"): "waiting",
-    (ExchangeDriver, "exchange"): "exchanges",
+    (ExchangeDriver, "run_exchange"): "exchanges",
     (cuda._Squad, "launch"): "launches",
     (Run, "listen"): "decisions",
     (cuda._Squad, "_end"): "ends of segments",

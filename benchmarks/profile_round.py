@@ -17,132 +17,138 @@ from rich.table import Table
 from fedcascade import Synthetic, TopK, get_policy
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit_inline
-from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact import kernels, ranking, screening
-from fedcascade.simulation.scenario import prepare_simulation
+from fedcascade.simulation.exact.driver import ExchangeDriver
+from fedcascade.simulation.exact.event_driven import EventDrivenEngine
+from fedcascade.simulation.exact.windows import make_batch, make_window
+from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 ROUNDS, TURNS = 4_096, 25
 WARM_UP = 75 * ROUNDS  # when groups have settled, and most scores are below 1
 
 
 @jit_inline
-def philox(world, first, scratch):
+def draw_words(environment, first, scratch):
     """The random words of every item."""
     count = scratch.columns.shape[1]
     for t in range(first, first + ROUNDS):
-        streams._share(world.seed, streams.ITEMS, t, 0, count, scratch.draft)
-        for group in range((world.thetas.shape[1] - world.lifted + 3) // 4):
-            streams._words_into(world.seed, t, group, count, scratch.draft)
+        streams._share(environment.seed, streams.ITEMS, t, 0, count, scratch.draft)
+        for group in range((environment.thetas.shape[1] - environment.lifted + 3) // 4):
+            streams._words_into(environment.seed, t, group, count, scratch.draft)
 
 
 @jit_inline
-def normals(world, first, scratch):
+def draw_normals(environment, first, scratch):
     """The same and Box-Muller."""
-    rows = scratch.columns[: world.thetas.shape[1] - world.lifted]
+    rows = scratch.columns[: environment.thetas.shape[1] - environment.lifted]
     for t in range(first, first + ROUNDS):
-        streams._block_into(world.seed, streams.ITEMS, t, 0, rows, scratch.draft)
+        streams._block_into(environment.seed, streams.ITEMS, t, 0, rows, scratch.draft)
 
 
 @jit_inline
-def items(world, first, scratch):
+def draw_items(environment, first, scratch):
     """The same, of length 1."""
-    columns = scratch.columns[: world.thetas.shape[1]]
+    columns = scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
+        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
 
 
 @jit_inline
-def filtered(world, rules, first, scratch, beta, margin):
+def screen(environment, policy, first, scratch, beta, margin):
     """The same, scored in single precision."""
-    columns = scratch.columns[: world.thetas.shape[1]]
+    columns = scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        screening.filter_items(world.most_items, rules.length, beta, margin, scratch)
+        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
+        screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
 
 
 @jit_inline
-def chosen(world, rules, one, first, scratch, margin):
+def select(environment, policy, state, first, scratch, margin):
     """The same, and the list."""
-    beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
+    beta, columns = state.numbers[kernels.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        screening.filter_items(world.most_items, rules.length, beta, margin, scratch)
-        ranking.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
+        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
+        screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
+        ranking.select_list(
+            environment.seed, t, environment.most_items, policy.length, state.theta, state.root, beta, margin, scratch
+        )
 
 
 @jit_inline
-def judged(world, rules, one, theta, first, scratch, margin):
+def count_regret(environment, policy, state, theta, first, scratch, margin):
     """The same, and the best list."""
-    beta, columns = one.numbers[kernels.BETA], scratch.columns[: world.thetas.shape[1]]
+    beta, columns = state.numbers[kernels.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(world.seed, t, columns, world.lifted, scratch.draft)
-        screening.filter_items(world.most_items, rules.length, beta, margin, scratch)
-        ranking.choose(world.seed, t, world.most_items, rules.length, one.theta, one.root, beta, margin, scratch)
-        ranking.best_reward(theta, world.most_items, rules.length, scratch)
+        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
+        screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
+        ranking.select_list(
+            environment.seed, t, environment.most_items, policy.length, state.theta, state.root, beta, margin, scratch
+        )
+        ranking.compute_best_reward(theta, environment.most_items, policy.length, scratch)
 
 
 @jit_inline
-def played(world, rules, one, theta, window, scratch, margin):
+def play(environment, policy, state, theta, window, scratch, margin):
     """The same, clicked and learned."""
     for t in range(window.first, window.first + ROUNDS):
-        kernels._play(world, rules, theta, one, window, scratch, t, margin)
+        kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
 
 
 @jit_inline
-def triggered(world, rules, one, theta, window, scratch, margin, anew):
+def play_and_trigger(environment, policy, state, theta, window, scratch, margin, anew):
     """The same, whether the agent speaks (which empties its buffer here), and perhaps what it decides with next."""
     for t in range(window.first, window.first + ROUNDS):
-        kernels._play(world, rules, theta, one, window, scratch, t, margin)
-        if kernels._fires(world.seed, rules, one, scratch, t) >= 0:
-            one.buffer_gram[:] = 0.0
-            one.numbers[kernels.TAUGHT] = 0.0
+        kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
+        if kernels.find_trigger(environment.seed, policy, state, scratch, t) >= 0:
+            state.buffer_gram[:] = 0.0
+            state.numbers[kernels.SQUARED_WIDTHS] = 0.0
         if anew:
-            margin = kernels._prepare(rules, one, scratch)
+            margin = kernels.prepare_decision(policy, state, scratch)
 
 
-def warm_engine(system: str, pool: ThreadPoolExecutor) -> exact.Engine:
+def warm_engine(system: str, pool: ThreadPoolExecutor) -> EventDrivenEngine:
     """An engine after a warm-up, with one thread."""
-    world, row, oracle = Synthetic(), get_policy(system), TopK()
-    stage = prepare_simulation(world, row, oracle, rounds=2**40, checkpoints=1, keep_lists=False)
-    engine = exact.Engine(world, oracle, stage, pool, 1)
+    scenario = Scenario(Synthetic(), get_policy(system), rounds=2**40, oracle=TopK(), checkpoints=1)
+    engine = EventDrivenEngine(ExchangeDriver(scenario, prepare_simulation(scenario)), pool, 1)
     for first in range(1, WARM_UP + 1, ROUNDS):
-        whole(engine, first, min(ROUNDS, WARM_UP + 1 - first))
+        play_engine(engine, first, min(ROUNDS, WARM_UP + 1 - first))
     return engine
 
 
-def whole(engine: exact.Engine, first: int, count: int) -> None:
+def play_engine(engine: EventDrivenEngine, first: int, count: int) -> None:
     """The engine itself, for one window."""
-    batch = engine.batch(first, count)
-    engine.play_ahead(batch, engine.batch(1, 0))
+    batch = make_batch(engine.driver, first, count)
+    engine.play_window(batch, make_batch(engine.driver, 1, 0))
     engine.settle(batch)
 
 
-def loops(engine: exact.Engine, first: int) -> dict[str, Callable[[], object]]:
+def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], object]]:
     """Every loop, for ``ROUNDS`` rounds from ``first`` on; the engine comes last because it learns from them."""
-    world, rules = engine.world, engine.rules
-    agent = first // ROUNDS % engine.environment.users  # another one in every turn: they do not all decide as easily
-    one, theta = kernels.one_of(engine.fleet, agent), world.thetas[agent]
-    one = kernels.Fleet(*(array.copy() for array in one))
-    scratch = screening.make_scratch(theta.size, world.most_items, rules.length)
+    driver = engine.driver
+    environment, policy = driver.compiled_environment, driver.compiled_policy
+    agent = first // ROUNDS % driver.environment.users  # another one in every turn: they do not all decide as easily
+    state = kernels.AgentState(*(array.copy() for array in kernels.select_agent(driver.states, agent)))
+    theta = environment.thetas[agent]
+    scratch = screening.make_scratch(theta.size, environment.most_items, policy.length)
     scratch.true_theta[: theta.size] = theta
-    margin = kernels._prepare(rules, one, scratch)
-    window = engine._window(first, np.zeros(ROUNDS, np.int64))
-    state = (world, rules, one, theta, window, scratch, margin)
+    margin = kernels.prepare_decision(policy, state, scratch)
+    window = make_window(driver, first, np.zeros(ROUNDS, np.int64))
+    arguments = (environment, policy, state, theta, window, scratch, margin)
     return {
-        "drawing items: Philox": lambda: philox(world, first, scratch),
-        "drawing items: Box-Muller": lambda: normals(world, first, scratch),
-        "drawing items: to length 1": lambda: items(world, first, scratch),
-        "filter: all scores and true weights in single precision": lambda: filtered(
-            world, rules, first, scratch, one.numbers[kernels.BETA], margin
+        "drawing items: Philox": lambda: draw_words(environment, first, scratch),
+        "drawing items: Box-Muller": lambda: draw_normals(environment, first, scratch),
+        "drawing items: to length 1": lambda: draw_items(environment, first, scratch),
+        "filter: all scores and true weights in single precision": lambda: screen(
+            environment, policy, first, scratch, state.numbers[kernels.BETA], margin
         ),
-        "list: candidates, exact scores of close ones, top K": lambda: chosen(
-            world, rules, one, first, scratch, margin
+        "list: candidates, exact scores of close ones, top K": lambda: select(
+            environment, policy, state, first, scratch, margin
         ),
-        "best list, for the regret": lambda: judged(world, rules, one, theta, first, scratch, margin),
-        "clicks and learning": lambda: played(*state),
-        "triggers": lambda: triggered(*state, False),
-        "new decision in every round": lambda: triggered(*state, rules.every_round),
-        "windows, events, server, Python": lambda: whole(engine, first, ROUNDS),
+        "best list, for the regret": lambda: count_regret(environment, policy, state, theta, first, scratch, margin),
+        "clicks and learning": lambda: play(*arguments),
+        "triggers": lambda: play_and_trigger(*arguments, False),
+        "new decision in every round": lambda: play_and_trigger(*arguments, policy.every_round),
+        "windows, events, server, Python": lambda: play_engine(engine, first, ROUNDS),
     }
 
 
@@ -152,7 +158,7 @@ def measure(system: str) -> dict[str, float]:
     with ThreadPoolExecutor(1) as pool:
         engine = warm_engine(system, pool)
         for turn in range(TURNS + 1):
-            for name, loop in loops(engine, WARM_UP + 1 + turn * ROUNDS).items():
+            for name, loop in list_loops(engine, WARM_UP + 1 + turn * ROUNDS).items():
                 started = time.process_time()
                 loop()
                 spent.setdefault(name, []).append((time.process_time() - started) / ROUNDS * 1e6)

@@ -44,11 +44,11 @@ def test_the_profile_sets_up_its_loops(system: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(profile, "WARM_UP", 64)
     with ThreadPoolExecutor(1) as pool:
         engine = profile.warm_engine(system, pool)
-        loops = profile.loops(engine, 65)
+        loops = profile.list_loops(engine, 65)
         assert len(loops) == 10
         *_, whole_window = loops.values()
         whole_window()
-    assert engine.fleet.counts[:, 3].sum() == 64 + profile.ROUNDS
+    assert engine.driver.states.counts[:, 3].sum() == 64 + profile.ROUNDS
 
 
 def test_every_contestant_plays_a_slice() -> None:

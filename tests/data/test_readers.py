@@ -15,6 +15,7 @@ from fedcascade.environments.ratings import Ratings, Triplets
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.scenario import Scenario
 from fedcascade.testing import check_environment
 
 Rated = list[tuple[str, str, float]]
@@ -227,7 +228,7 @@ def test_movielens_is_a_world_in_which_both_engines_agree(movielens: Path, prese
     world = build_ratings_environment(movielens, preset=preset)
     check_environment(world, rounds=10)
     runs = [
-        engine.simulate(world, POLICIES[name], rounds=600, oracle=TopK(length=4), keep_lists=True)
+        engine.simulate(Scenario(world, POLICIES[name], rounds=600, oracle=TopK(length=4), keep_lists=True))
         for engine in (exact, reference)
     ]
     assert runs[0].curve == runs[1].curve

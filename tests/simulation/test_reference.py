@@ -11,6 +11,7 @@ from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.simulation.reference import simulate
+from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
 
@@ -63,9 +64,9 @@ def replay(environment: Synthetic, trace: Trace, oracle: Oracle) -> Totals:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_same_run_twice_is_equal_and_the_seed_changes_it(name: str) -> None:
-    one = simulate(world(), POLICIES[name], rounds=200, keep_lists=True)
-    same = simulate(world(), POLICIES[name], rounds=200, keep_lists=True)
-    other = simulate(world(seed=1), POLICIES[name], rounds=200, keep_lists=True)
+    one = simulate(Scenario(world(), POLICIES[name], rounds=200, keep_lists=True))
+    same = simulate(Scenario(world(), POLICIES[name], rounds=200, keep_lists=True))
+    other = simulate(Scenario(world(seed=1), POLICIES[name], rounds=200, keep_lists=True))
     assert one == same
     assert lists_of(one) == lists_of(same)
     assert one != other
@@ -75,15 +76,15 @@ def test_the_same_run_twice_is_equal_and_the_seed_changes_it(name: str) -> None:
 
 def test_a_world_is_not_used_up_by_a_run() -> None:
     environment = world()
-    alone = simulate(environment, POLICIES["no-auxiliary"], rounds=150)
-    simulate(environment, POLICIES["fedc3ucb-h"], rounds=70)
-    assert simulate(environment, POLICIES["no-auxiliary"], rounds=150) == alone
+    alone = simulate(Scenario(environment, POLICIES["no-auxiliary"], rounds=150))
+    simulate(Scenario(environment, POLICIES["fedc3ucb-h"], rounds=70))
+    assert simulate(Scenario(environment, POLICIES["no-auxiliary"], rounds=150)) == alone
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_totals_are_those_of_a_replay(name: str) -> None:
     environment, oracle = world(), TopK(length=3)
-    trace = simulate(environment, POLICIES[name], rounds=300, oracle=oracle, keep_lists=True)
+    trace = simulate(Scenario(environment, POLICIES[name], rounds=300, oracle=oracle, keep_lists=True))
     totals = replay(environment, trace, oracle)
     assert trace.regret == pytest.approx(totals.best - totals.chosen, rel=1e-9)
     assert trace.reward == totals.reward
@@ -95,8 +96,8 @@ def test_totals_are_those_of_a_replay(name: str) -> None:
 
 def test_regret_is_counted_against_alpha_times_the_best() -> None:
     environment = world()
-    fair = simulate(environment, POLICIES["fedind"], rounds=200, oracle=Worst(1.0), keep_lists=True)
-    half = simulate(environment, POLICIES["fedind"], rounds=200, oracle=Worst(0.5), keep_lists=True)
+    fair = simulate(Scenario(environment, POLICIES["fedind"], rounds=200, oracle=Worst(1.0), keep_lists=True))
+    half = simulate(Scenario(environment, POLICIES["fedind"], rounds=200, oracle=Worst(0.5), keep_lists=True))
     assert lists_of(fair) == lists_of(half)
     totals = replay(environment, half, Worst(0.5))
     assert fair.regret == pytest.approx(totals.best - totals.chosen, rel=1e-9)
@@ -106,8 +107,8 @@ def test_regret_is_counted_against_alpha_times_the_best() -> None:
 
 def test_learning_beats_the_worst_lists() -> None:
     policy = POLICIES["fedind"].with_constants(beta=0.5)
-    good = simulate(world(), policy, rounds=400, oracle=TopK(length=2))
-    bad = simulate(world(), policy, rounds=400, oracle=Worst(1.0))
+    good = simulate(Scenario(world(), policy, rounds=400, oracle=TopK(length=2)))
+    bad = simulate(Scenario(world(), policy, rounds=400, oracle=Worst(1.0)))
     assert good.regret < bad.regret / 3
     first, second = good.curve[4].regret, good.regret - good.curve[4].regret
     assert second < first
@@ -116,7 +117,7 @@ def test_learning_beats_the_worst_lists() -> None:
 def test_per_category_runs_with_lists_shorter_than_k() -> None:
     oracle = PerCategory(length=4, categories=[0] * 6 + [1] * 6)
     environment = world()
-    trace = simulate(environment, POLICIES["fedc3ucb-h"], rounds=200, oracle=oracle, keep_lists=True)
+    trace = simulate(Scenario(environment, POLICIES["fedc3ucb-h"], rounds=200, oracle=oracle, keep_lists=True))
     for listed in lists_of(trace):
         assert len(listed) == 2
         assert {item // 6 for item in listed} == {0, 1}
@@ -128,7 +129,7 @@ def test_per_category_runs_with_lists_shorter_than_k() -> None:
 @pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind"])
 def test_shelves_may_hold_fewer_items_than_a_list(name: str) -> None:
     environment, oracle = world(items=(2, 6)), TopK(length=4)
-    trace = simulate(environment, POLICIES[name], rounds=300, oracle=oracle, keep_lists=True)
+    trace = simulate(Scenario(environment, POLICIES[name], rounds=300, oracle=oracle, keep_lists=True))
     sizes = [len(listed) for listed in lists_of(trace)]
     assert sizes == [min(4, environment.shelf(t)) for t in range(1, 301)]
     assert set(sizes) == {2, 3, 4}
@@ -141,15 +142,15 @@ def test_shelves_may_hold_fewer_items_than_a_list(name: str) -> None:
 
 
 def test_a_curve_is_the_prefix_of_a_longer_one() -> None:
-    short = simulate(world(), POLICIES["fedc3ucb-h"], rounds=100, checkpoints=2)
-    long = simulate(world(), POLICIES["fedc3ucb-h"], rounds=200, checkpoints=4)
+    short = simulate(Scenario(world(), POLICIES["fedc3ucb-h"], rounds=100, checkpoints=2))
+    long = simulate(Scenario(world(), POLICIES["fedc3ucb-h"], rounds=200, checkpoints=4))
     assert long.curve[:2] == short.curve
     assert [exchange for exchange in long.ledger if exchange.round <= 100] == list(short.ledger)
 
 
 def test_causes_are_those_of_the_policys_triggers() -> None:
     def causes(name: str) -> set[Cause]:
-        return {exchange.cause for exchange in simulate(world(), POLICIES[name], rounds=300).ledger}
+        return {exchange.cause for exchange in simulate(Scenario(world(), POLICIES[name], rounds=300)).ledger}
 
     assert causes("fedc3ucb-h") == {Cause.DETERMINANT, Cause.AUXILIARY}
     assert causes("force-comm") == {Cause.DETERMINANT, Cause.FORCED}
@@ -159,19 +160,19 @@ def test_causes_are_those_of_the_policys_triggers() -> None:
 
 def test_partitions_are_those_of_the_groupings() -> None:
     environment = world()
-    assert simulate(environment, POLICIES["fedlinucb"], rounds=50).partition == (0,) * 6
-    assert simulate(environment, POLICIES["fedind"], rounds=50).partition == tuple(range(6))
-    known = simulate(environment, POLICIES["known-clusters"], rounds=50)
+    assert simulate(Scenario(environment, POLICIES["fedlinucb"], rounds=50)).partition == (0,) * 6
+    assert simulate(Scenario(environment, POLICIES["fedind"], rounds=50)).partition == tuple(range(6))
+    known = simulate(Scenario(environment, POLICIES["known-clusters"], rounds=50))
     assert (known.clusters, known.clustering_error) == (2, 0.0)
 
 
 def test_progress_ends_with_the_last_round() -> None:
     heard: list[int] = []
-    simulate(world(), POLICIES["fedind"], rounds=1100, progress=heard.append)
+    simulate(Scenario(world(), POLICIES["fedind"], rounds=1100), progress=heard.append)
     assert heard == [500, 1000, 1100]
 
 
 @pytest.mark.parametrize(("rounds", "length", "complaint"), [(0, 2, "rounds"), (-1, 2, "rounds"), (5, 13, "items")])
 def test_runs_that_cannot_be_are_refused(rounds: int, length: int, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        simulate(world(), POLICIES["fedind"], rounds=rounds, oracle=TopK(length=length), checkpoints=1)
+        simulate(Scenario(world(), POLICIES["fedind"], rounds=rounds, oracle=TopK(length=length), checkpoints=1))

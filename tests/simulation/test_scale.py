@@ -18,7 +18,7 @@ from fedcascade import POLICIES, Synthetic, simulate
 from fedcascade.simulation.exact import kernels
 
 simulate(Synthetic(users=4, clusters=2, dimension=4, items=8), POLICIES["fedc3ucb-h"], rounds=50)
-print(sum(kernels.advance.stats.cache_hits.values()), sum(kernels.advance.stats.cache_misses.values()))
+print(sum(kernels.advance_agents.stats.cache_hits.values()), sum(kernels.advance_agents.stats.cache_misses.values()))
 """
 
 

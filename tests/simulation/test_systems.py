@@ -9,10 +9,10 @@ import pytest
 from fedcascade import POLICIES, Policy, Synthetic, Trace, simulate
 from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.messages import Cause
-from fedcascade.learning.cascade import find_first_click
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import make_agents
-from fedcascade.simulation.scenario import prepare_simulation
+from fedcascade.simulation.rounds import play_round
+from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 from .other_systems import async_linucb, club_cascade, dislinucb
 
@@ -68,20 +68,15 @@ def test_club_cascade_decides_with_what_everybody_just_told() -> None:
 
 def test_with_no_budget_all_agents_of_dislinucb_know_the_same() -> None:
     world, oracle = Synthetic(**SMALL), TopK(length=4)
-    stage = prepare_simulation(
-        world, make_policy("dislinucb", budget=0.0), oracle, rounds=300, checkpoints=1, keep_lists=False
-    )
-    agents = make_agents(stage, oracle)
+    simulation = prepare_simulation(Scenario(world, make_policy("dislinucb", budget=0.0), 300, oracle, checkpoints=1))
+    agents = make_agents(simulation, oracle)
     for t in range(1, 301):
         known = {(agent.decision.root.tobytes(), agent.decision.theta.tobytes()) for agent in agents}
         assert len(known) == 1, f"before round {t}"
-        user, features = world.arrival(t), world.items(t)
-        shown = agents[user].recommend(features, world.ties(t, len(features)))
-        weights = world.weights(t, user, features)[shown.items]
-        click = find_first_click(world.attracted(t, shown.items, weights))
-        upload = agents[user].observe(shown, click, round_=t, draw=world.draw(t))
-        assert upload is not None
-        uploads, downloads = run_exchange(stage.server, agents, upload)
+        user = world.arrival(t)
+        played = play_round(world, oracle, t, user, agents[user].recommend, agents[user].observe)
+        assert played.upload is not None
+        uploads, downloads = run_exchange(simulation.server, agents, played.upload)
         assert len(uploads) == len(downloads) == world.users
 
 

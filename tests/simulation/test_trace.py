@@ -14,9 +14,9 @@ from fedcascade.simulation.trace import (
     Exchange,
     Recorder,
     Trace,
-    checkpoint_rounds,
-    clustering_error,
+    compute_clustering_error,
     relabel_canonically,
+    space_checkpoints,
 )
 
 LABELS = st.integers(1, 12).flatmap(
@@ -35,15 +35,15 @@ def test_clustering_error_is_the_share_of_users_whose_cluster_is_not_exactly_the
 ) -> None:
     ours, truth = labels
     wrong = sum(group(ours, user) != group(truth, user) for user in range(len(ours)))
-    assert clustering_error(ours, truth) == pytest.approx(wrong / len(ours), abs=1e-12)
-    assert clustering_error(truth, truth) == 0.0
-    assert clustering_error(truth, ours) == clustering_error(ours, truth)
+    assert compute_clustering_error(ours, truth) == pytest.approx(wrong / len(ours), abs=1e-12)
+    assert compute_clustering_error(truth, truth) == 0.0
+    assert compute_clustering_error(truth, ours) == compute_clustering_error(ours, truth)
 
 
 def test_clustering_error_by_hand() -> None:
-    assert clustering_error([0, 0, 0, 0], [0, 0, 1, 1]) == 1.0
-    assert clustering_error([0, 1, 2, 3], [0, 0, 1, 2]) == 0.5
-    assert clustering_error([9, 9, 4, 4], [0, 0, 1, 1]) == 0.0
+    assert compute_clustering_error([0, 0, 0, 0], [0, 0, 1, 1]) == 1.0
+    assert compute_clustering_error([0, 1, 2, 3], [0, 0, 1, 2]) == 0.5
+    assert compute_clustering_error([9, 9, 4, 4], [0, 0, 1, 1]) == 0.0
 
 
 @settings(deadline=None, max_examples=100)
@@ -52,7 +52,7 @@ def test_canonical_labels_are_equal_iff_the_partitions_are(labels: tuple[list[in
     one, other = labels
     same = all(group(one, user) == group(other, user) for user in range(len(one)))
     assert (relabel_canonically(one) == relabel_canonically(other)) == same
-    assert clustering_error(relabel_canonically(one), one) == 0.0
+    assert compute_clustering_error(relabel_canonically(one), one) == 0.0
     assert relabel_canonically(relabel_canonically(one)) == relabel_canonically(one)
     assert sorted(set(relabel_canonically(one))) == list(range(len(set(one))))
 
@@ -62,9 +62,9 @@ def test_canonical_labels_are_equal_iff_the_partitions_are(labels: tuple[list[in
 def test_checkpoints_are_evenly_spaced_and_include_the_last_round(rounds: int, checkpoints: int) -> None:
     if checkpoints > rounds:
         with pytest.raises(ValueError, match="checkpoints"):
-            checkpoint_rounds(rounds, checkpoints)
+            space_checkpoints(rounds, checkpoints)
         return
-    stops = checkpoint_rounds(rounds, checkpoints)
+    stops = space_checkpoints(rounds, checkpoints)
     assert len(stops) == checkpoints
     assert stops[-1] == rounds
     gaps = np.diff([0, *stops])
@@ -75,7 +75,7 @@ def test_checkpoints_are_evenly_spaced_and_include_the_last_round(rounds: int, c
 @pytest.mark.parametrize(("rounds", "checkpoints"), [(0, 1), (-5, 1), (10, 0), (10, -1), (2.5, 1)])
 def test_checkpoints_that_cannot_be_are_refused(rounds: int, checkpoints: int) -> None:
     with pytest.raises(ValueError, match=r"rounds|checkpoints"):
-        checkpoint_rounds(rounds, checkpoints)
+        space_checkpoints(rounds, checkpoints)
 
 
 def trace() -> Trace:
@@ -110,7 +110,7 @@ def test_traces_are_equal_but_for_seconds() -> None:
 
 
 def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
-    recorder = Recorder(rounds=4, checkpoints=2, truth=np.array([0, 0, 1]), lists_of=3)
+    recorder = Recorder(rounds=4, checkpoints=2, truth=np.array([0, 0, 1]), list_length=3)
     upload = Upload(agent=2, sequence=1, cause=Cause.FORCED, statistics=Statistics.zero(4))
     download = Download(agent=2, statistics=Statistics.zero(4), rounds=1, agents=3)
     for t, click in enumerate([None, 1, 0, None], 1):
@@ -119,7 +119,7 @@ def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
         if t == 3:
             recorder.record_exchange(t, [upload], (download, download))
         recorder.record_checkpoint(t, np.array([0, 0, 0]) if t < 4 else np.array([5, 5, 1]))
-    run = recorder.trace("p", "e", np.array([5, 5, 1]))
+    run = recorder.build_trace("p", "e", np.array([5, 5, 1]))
     assert run.curve == (Checkpoint(2, 0.75, 1, 0, 1.0), Checkpoint(4, 2.5, 2, 1, 0.0))
     assert run.ledger == (Exchange(3, 2, Cause.FORCED, upload.bytes, 2 * download.bytes),)
     assert (run.observations, run.partition, run.policy, run.engine) == (10, (0, 0, 1), "p", "e")

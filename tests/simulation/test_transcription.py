@@ -13,6 +13,7 @@ from fedcascade.federation.policies import POLICIES, Order, Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import simulate
+from fedcascade.simulation.scenario import Scenario
 
 from .transcription import GRAPH_SYSTEMS, SYSTEMS, Constants, Reading, State, System, Transcript, play
 
@@ -68,7 +69,7 @@ def test_reference_agrees_with_the_transcription(name: str, system: System, orde
     world = Synthetic(**setting.world)
     told = play(world, system, rounds=setting.rounds, K=K, constants=setting.constants, order=order)
     policy = _policy(system, setting, order)
-    trace = simulate(world, policy, rounds=setting.rounds, oracle=TopK(length=K), keep_lists=True)
+    trace = simulate(Scenario(world, policy, rounds=setting.rounds, oracle=TopK(length=K), keep_lists=True))
 
     assert trace.lists is not None
     assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == told.exchanges
@@ -101,7 +102,7 @@ def test_server_holds_what_the_transcription_holds(order: Reading, monkeypatch: 
 
     play(world, "fedc3ucb-h", rounds=2_000, K=K, constants=setting.constants, order=order, after_exchange=note)
     monkeypatch.setattr(Server, "receive", spy)
-    simulate(world, _policy("fedc3ucb-h", setting, order), rounds=2_000, oracle=TopK(length=K))
+    simulate(Scenario(world, _policy("fedc3ucb-h", setting, order), rounds=2_000, oracle=TopK(length=K)))
 
     assert len(held) == len(told) > 50
     for (T_ser, Sigma_ser, b_ser, edges), (count, gram, moment, ours) in zip(told, held, strict=True):

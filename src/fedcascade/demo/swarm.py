@@ -14,12 +14,12 @@ from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import Operator
 from fedcascade.service.agent.remote import RemoteAgent, connect
 from fedcascade.service.agent.transport import Transport
+from fedcascade.simulation.rounds import play_round
 from fedcascade.simulation.trace import Exchange, Recorder, Trace
 
 REPORT_EVERY = 50
@@ -66,19 +66,12 @@ def swarm(
     try:
         for t in range(1, rounds + 1):
             user = environment.arrival(t)
-            features = environment.items(t)
-            shown = agents[user].recommend(features, ties=environment.ties(t, len(features)))
-            weights = environment.weights(t, user, features)
-            click = find_first_click(environment.attracted(t, shown.items, weights[shown.items]))
-            upload = agents[user].feedback(shown, click, round_=t, draw=environment.draw(t))
-            if upload is not None:
+            played = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
+            if played.upload is not None:
                 if lockstep:
                     _wait(agents[user])
-                recorder.ledger.append(_line(t, user, upload))
-            best = compute_expected_reward(weights[oracle.best(weights)])
-            recorder.record_round(
-                best - compute_expected_reward(weights[shown.items]), click, count_examined(shown.items.size, click)
-            )
+                recorder.ledger.append(_line(t, user, played.upload))
+            recorder.record_round(played.regret, played.click, played.examined)
             if t == recorder.stops[len(recorder.curve)]:
                 recorder.record_checkpoint(t, _labels(agents, operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
@@ -87,7 +80,7 @@ def swarm(
                 watch(t, recorder)
         for agent in agents:
             _wait(agent)
-        return recorder.trace(policy.name, "swarm", _labels(agents, operator))
+        return recorder.build_trace(policy.name, "swarm", _labels(agents, operator))
     finally:
         for agent in agents:
             agent.close()

@@ -3,19 +3,19 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from fedcascade.checks import require, require_known
-from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.exact.lowering import find_unsupported
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
-Engine = Literal["exact", "reference", "cuda"]
+EngineName = Literal["exact", "reference", "cuda"]
 
 
 def simulate(
@@ -24,7 +24,7 @@ def simulate(
     *,
     rounds: int,
     oracle: Oracle | None = None,
-    engine: Engine = "exact",
+    engine: EngineName = "exact",
     threads: int | None = None,
     checkpoints: int = 10,
     keep_lists: bool = False,
@@ -41,95 +41,74 @@ def simulate(
             Trace. A part that an engine does not know makes it fall back, from the GPU to the exact engine, from
             there to the reference, with a warning.
         threads: how many cores the exact engine uses; all if None.
-        checkpoints: at how many evenly spaced rounds totals are kept.
-        keep_lists: also keep every list, which takes memory in proportion to the rounds.
+        checkpoints: at how many evenly spaced rounds totals are recorded.
+        keep_lists: also record every list, which takes memory in proportion to the rounds.
         progress: called now and then with the number of rounds that are done; the exact engine begins with 0, when
             its code is compiled or loaded.
 
     >>> from fedcascade import POLICIES, Synthetic, simulate
-    >>> world = Synthetic(users=4, clusters=2, dimension=5, items=10)
-    >>> fast = simulate(world, POLICIES["fedc3ucb-h"], rounds=500)
-    >>> slow = simulate(world, POLICIES["fedc3ucb-h"], rounds=500, engine="reference")
+    >>> environment = Synthetic(users=4, clusters=2, dimension=5, items=10)
+    >>> fast = simulate(environment, POLICIES["fedc3ucb-h"], rounds=500)
+    >>> slow = simulate(environment, POLICIES["fedc3ucb-h"], rounds=500, engine="reference")
     >>> fast.ledger == slow.ledger, fast.curve == slow.curve
     (True, True)
     """
-    require_known("engine", engine, get_args(Engine))
-    given = type(policy).__name__
-    require(isinstance(policy, Policy), f"policy must be a Policy, such as POLICIES['fedc3ucb-h'], got a {given}")
-    oracle = oracle or TopK()
+    require_known("engine", engine, get_args(EngineName))
+    got = type(policy).__name__
+    require(isinstance(policy, Policy), f"policy must be a Policy, such as POLICIES['fedc3ucb-h'], got a {got}")
+    scenario = Scenario(environment, policy, rounds, oracle or TopK(), checkpoints, keep_lists)
     if engine == "cuda":
-        case = Scenario(cast(Clustered, environment), policy, rounds, cast(TopK, oracle), checkpoints, keep_lists)
-        return next(simulate_together([case], progress))[1]
-    unknown = exact.unknown_part(environment, policy, oracle) if engine == "exact" else None
-    if unknown is not None:
-        warnings.warn(
-            f"the exact engine does not know the {unknown} of {policy.name}: using the reference", stacklevel=2
-        )
-    if engine == "reference" or unknown is not None:
-        return reference.simulate(
-            environment,
-            policy,
-            rounds=rounds,
-            oracle=oracle,
-            checkpoints=checkpoints,
-            keep_lists=keep_lists,
-            progress=progress,
-        )
-    return exact.simulate(
-        cast(Clustered, environment),
-        policy,
-        rounds=rounds,
-        oracle=cast(TopK, oracle),
-        checkpoints=checkpoints,
-        keep_lists=keep_lists,
-        progress=progress,
-        threads=threads,
+        return next(simulate_together([scenario], progress))[1]
+    if engine == "reference":
+        return reference.simulate(scenario, progress)
+    return _simulate_on_processor(scenario, progress, threads)
+
+
+def _simulate_on_processor(
+    scenario: Scenario, progress: Callable[[int], None] | None, threads: int | None = None
+) -> Trace:
+    """Run a scenario with the exact engine; with the reference, and a warning, where a part has no compiled form."""
+    unsupported = find_unsupported(scenario)
+    if unsupported is None:
+        return exact.simulate(scenario, progress=progress, threads=threads)
+    warnings.warn(
+        f"the exact engine does not know the {unsupported} of {scenario.policy.name}: using the reference",
+        stacklevel=3,
     )
+    return reference.simulate(scenario, progress)
 
 
 def simulate_together(
-    cases: Sequence[Scenario], tell: Callable[[int], None] | None = None
+    scenarios: Sequence[Scenario], progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, Trace]]:
-    """Run many cases at once on a GPU; those with a part that the CUDA engine does not know follow on the processor.
+    """Run many scenarios at once on a GPU; those with a part that it does not know follow on the processor.
 
     Args:
-        cases: what to run.
-        tell: called now and then with the number of rounds that are done, of all cases together.
+        scenarios: what to run.
+        progress: called now and then with the number of rounds that are done, of all scenarios together.
 
     Yields:
-        The number of a case and its Trace, as each ends.
+        The number of a scenario and its Trace, as each ends.
     """
     # Nobody else needs numba's CUDA target.
     from fedcascade.simulation.cuda import engine as cuda
     from fedcascade.simulation.cuda.device import check_device
 
     check_device()
-    unknown = {number: cuda.unknown_part(case) for number, case in enumerate(cases)}
-    known_ones = [number for number, part in unknown.items() if part is None]
-    for which, trace in cuda.simulate_all([cases[number] for number in known_ones], tell):
-        yield known_ones[which], trace
-    done = sum(cases[number].rounds for number in known_ones)
-    for number in sorted(set(unknown) - set(known_ones)):
-        case = cases[number]
+    unsupported = {number: cuda.find_unsupported(scenario) for number, scenario in enumerate(scenarios)}
+    supported = [number for number, part in unsupported.items() if part is None]
+    for place, trace in cuda.simulate_all([scenarios[number] for number in supported], progress):
+        yield supported[place], trace
+    done = sum(scenarios[number].rounds for number in supported)
+    for number in sorted(set(unsupported) - set(supported)):
+        scenario = scenarios[number]
         warnings.warn(
-            f"the cuda engine does not know the {unknown[number]} of {case.policy.name}: using the processor",
+            f"the cuda engine does not know the {unsupported[number]} of {scenario.policy.name}: using the processor",
             stacklevel=2,
         )
-        yield number, _on_the_processor(case, None if tell is None else partial(_add, tell, done))
-        done += case.rounds
+        yield number, _simulate_on_processor(scenario, progress and partial(_add_done, progress, done))
+        done += scenario.rounds
 
 
-def _add(tell: Callable[[int], None], done: int, rounds: int) -> None:
-    tell(done + rounds)
-
-
-def _on_the_processor(case: Scenario, progress: Callable[[int], None] | None) -> Trace:
-    return simulate(
-        case.environment,
-        case.policy,
-        rounds=case.rounds,
-        oracle=case.oracle,
-        checkpoints=case.checkpoints,
-        keep_lists=case.keep_lists,
-        progress=progress,
-    )
+def _add_done(progress: Callable[[int], None], done: int, rounds: int) -> None:
+    progress(done + rounds)

@@ -1,7 +1,6 @@
-"""What every engine sets up before the first round."""
+"""Scenario: what is to be run, as one value; and what every engine sets up from it before the first round."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from fedcascade.checks import require, require_integer
 from fedcascade.environments.clustered import Clustered
@@ -13,15 +12,33 @@ from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Recorder
 
 
-class Scenario(NamedTuple):
-    """What is to be run, where many runs are played together: the arguments of ``simulate``."""
+@dataclass(frozen=True)
+class Scenario:
+    """What one run consists of.
 
-    environment: Clustered
+    Args:
+        environment: who arrives, what is on offer, what gets clicked.
+        policy: the system, for instance ``POLICIES["fedc3ucb-h"]``.
+        rounds: T.
+        oracle: chooses the list from the scores.
+        checkpoints: at how many evenly spaced rounds totals are recorded.
+        keep_lists: also record every list, which takes memory in proportion to the rounds.
+    """
+
+    environment: Environment
     policy: Policy
     rounds: int
-    oracle: TopK
+    oracle: Oracle = field(default_factory=TopK)
     checkpoints: int = 10
     keep_lists: bool = False
+
+    @property
+    def clustered(self) -> Clustered:
+        """The environment, for engines that compile environments of clustered users."""
+        environment = self.environment
+        require(isinstance(environment, Clustered), f"{type(environment).__name__} has no clustered users to compile")
+        assert isinstance(environment, Clustered)
+        return environment
 
 
 @dataclass(frozen=True)
@@ -34,23 +51,22 @@ class Simulation:
     recorder: Recorder
 
 
-def prepare_simulation(
-    environment: Environment, policy: Policy, oracle: Oracle, *, rounds: int, checkpoints: int, keep_lists: bool
-) -> Simulation:
-    """Check that the parts fit together, and build them."""
-    require_integer("rounds", rounds)
+def prepare_simulation(scenario: Scenario) -> Simulation:
+    """Check that the parts of a scenario fit together, and build its server and recorder."""
+    environment, oracle = scenario.environment, scenario.oracle
+    require_integer("rounds", scenario.rounds)
     users, d, most = environment.users, environment.dimension, environment.most_items
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
-    problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=rounds)
-    fitted = policy.fit_to(problem)
+    problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=scenario.rounds)
+    fitted = scenario.policy.fit_to(problem)
     return Simulation(
         problem=problem,
         policy=fitted,
         server=Server(policy=fitted, agents=users, dimension=d, truth=environment.clusters),
         recorder=Recorder(
-            rounds=rounds,
-            checkpoints=checkpoints,
+            rounds=scenario.rounds,
+            checkpoints=scenario.checkpoints,
             truth=environment.clusters,
-            lists_of=oracle.length if keep_lists else 0,
+            list_length=oracle.length if scenario.keep_lists else 0,
         ),
     )

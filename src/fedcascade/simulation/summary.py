@@ -18,7 +18,7 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "observations": trace.observations,
         "communications": {
             "total": trace.communications(),
-            **_by_cause(trace),
+            **_count_by_cause(trace),
         },
         "bytes": {
             "up": sum(exchange.bytes_up for exchange in trace.ledger),
@@ -39,8 +39,8 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
     }
 
 
-def _by_cause(trace: Trace) -> dict[str, int]:
+def _count_by_cause(trace: Trace) -> dict[str, int]:
     """How many exchanges had which cause: always those of the paper, others where there are any."""
-    counted = {cause: trace.communications(cause) for cause in Cause}
+    counts = {cause: trace.communications(cause) for cause in Cause}
     paper = (Cause.DETERMINANT, Cause.AUXILIARY, Cause.FORCED)
-    return {cause.value: count for cause, count in counted.items() if count or cause in paper}
+    return {cause.value: count for cause, count in counts.items() if count or cause in paper}

@@ -26,7 +26,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One line of the ledger: who spoke when and why, and how much travelled."""
+    """One line of the ledger: which agent uploaded when and why, and how many bytes travelled."""
 
     round: int
     agent: int
@@ -37,7 +37,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Trace:
-    """A whole run. Two runs of the same world and policy are equal; seconds and lists do not take part in ``==``.
+    """A whole run. Two runs of the same environment and policy are equal; seconds and lists do not take part in ``==``.
 
     ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count.
     """
@@ -77,16 +77,17 @@ class Trace:
         return sum(cause is None or exchange.cause == cause for exchange in self.ledger)
 
 
-def clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
+def compute_clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
     """The share of users whose estimated cluster is not exactly their true one.
 
-    >>> clustering_error([0, 0, 1, 1], [7, 7, 8, 9])
+    >>> compute_clustering_error([0, 0, 1, 1], [7, 7, 8, 9])
     0.5
     """
-    _, ours, our_sizes = np.unique(np.asarray(partition), return_inverse=True, return_counts=True)
+    _, estimated, estimated_sizes = np.unique(np.asarray(partition), return_inverse=True, return_counts=True)
     _, true, true_sizes = np.unique(np.asarray(truth), return_inverse=True, return_counts=True)
-    _, both, both_sizes = np.unique(ours * true_sizes.size + true, return_inverse=True, return_counts=True)
-    right = (our_sizes[ours] == both_sizes[both]) & (true_sizes[true] == both_sizes[both])
+    _, common, common_sizes = np.unique(estimated * true_sizes.size + true, return_inverse=True, return_counts=True)
+    shared = common_sizes[common]
+    right = (estimated_sizes[estimated] == shared) & (true_sizes[true] == shared)
     return float(1.0 - np.mean(right))
 
 
@@ -99,10 +100,10 @@ def relabel_canonically(labels: ArrayLike) -> tuple[int, ...]:
     return tuple(relabel_by_appearance(np.asarray(labels))[1].tolist())
 
 
-def checkpoint_rounds(rounds: int, checkpoints: int) -> list[int]:
-    """The rounds at which totals are kept: evenly spaced, the last one included.
+def space_checkpoints(rounds: int, checkpoints: int) -> list[int]:
+    """The rounds at which totals are recorded: evenly spaced, the last one included.
 
-    >>> checkpoint_rounds(10, 4)
+    >>> space_checkpoints(10, 4)
     [2, 5, 7, 10]
     """
     require_integer("rounds", rounds)
@@ -114,7 +115,7 @@ def checkpoint_rounds(rounds: int, checkpoints: int) -> list[int]:
 class Recorder:
     """Collects a Trace while a simulation runs."""
 
-    def __init__(self, *, rounds: int, checkpoints: int, truth: NDArray[np.int64], lists_of: int = 0) -> None:
+    def __init__(self, *, rounds: int, checkpoints: int, truth: NDArray[np.int64], list_length: int = 0) -> None:
         self.rounds = rounds
         self.truth = truth
         self.regret = 0.0
@@ -122,8 +123,8 @@ class Recorder:
         self.observations = 0
         self.curve: list[Checkpoint] = []
         self.ledger: list[Exchange] = []
-        self.lists = np.full((rounds, lists_of), -1, np.int32) if lists_of else None
-        self.stops = checkpoint_rounds(rounds, checkpoints)
+        self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
+        self.stops = space_checkpoints(rounds, checkpoints)
         self.start_clock()
 
     def start_clock(self) -> None:
@@ -131,7 +132,7 @@ class Recorder:
         self._started = time.perf_counter()
 
     def record_round(self, regret: float, click: int | None, examined: int) -> None:
-        """Take one round into the totals."""
+        """Add one round to the totals."""
         self.regret += regret
         self.reward += click is not None
         self.observations += examined
@@ -144,7 +145,7 @@ class Recorder:
         examined: NDArray[np.int64],
         lists: NDArray[np.int32],
     ) -> None:
-        """Take many rounds from ``first`` on into the totals."""
+        """Add the rounds from ``first`` on to the totals, in their order."""
         self.regret = sum_in_order(self.regret, regret)
         self.reward += int(clicked.sum())
         self.observations += int(examined.sum())
@@ -152,36 +153,36 @@ class Recorder:
             self.lists[first - 1 : first - 1 + len(lists)] = lists
 
     def record_list(self, round_: int, items: NDArray[np.intp]) -> None:
-        """Keep a list, if lists are kept."""
+        """Store the list of a round, if lists are recorded."""
         if self.lists is not None:
             self.lists[round_ - 1, : items.size] = items
 
     def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None
     ) -> None:
-        """Write what crossed into the ledger.
+        """Write the messages of one exchange into the ledger.
 
         Args:
             round_: t.
-            uploads: what agents sent; the first of them by itself.
+            uploads: what agents sent; the first of them unasked.
             downloads: what the server sent.
             alone: the cause under which a download counts by itself; None if it belongs to its upload.
         """
         if alone is None:
             down = sum(download.bytes for download in downloads)
-            self.ledger += [Exchange(round_, one.agent, one.cause, one.bytes, down) for one in uploads]
+            self.ledger += [Exchange(round_, upload.agent, upload.cause, upload.bytes, down) for upload in uploads]
         else:
-            self.ledger += [Exchange(round_, one.agent, one.cause, one.bytes, 0) for one in uploads]
-            self.ledger += [Exchange(round_, one.agent, alone, 0, one.bytes) for one in downloads]
+            self.ledger += [Exchange(round_, upload.agent, upload.cause, upload.bytes, 0) for upload in uploads]
+            self.ledger += [Exchange(round_, download.agent, alone, 0, download.bytes) for download in downloads]
 
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
-        """Keep the totals, if this round is a checkpoint."""
+        """Store the totals, if this round is a checkpoint."""
         if round_ == self.stops[len(self.curve)]:
-            error = clustering_error(labels, self.truth)
+            error = compute_clustering_error(labels, self.truth)
             self.curve.append(Checkpoint(round_, self.regret, self.reward, len(self.ledger), error))
 
-    def trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
-        """The finished Trace."""
+    def build_trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
+        """The Trace of the rounds recorded so far."""
         return Trace(
             policy=policy,
             engine=engine,

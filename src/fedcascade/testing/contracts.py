@@ -9,11 +9,12 @@ from fedcascade.environments.environment import Environment
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.cascade import compute_expected_reward, find_first_click
+from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import Oracle, TopK, check_list
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.reference import make_agents, simulate
-from fedcascade.simulation.scenario import prepare_simulation
+from fedcascade.simulation.rounds import play_round
+from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 
 def check_environment(environment: Environment, *, rounds: int = 50) -> None:
@@ -84,28 +85,25 @@ def check_policy(policy: Policy, *, rounds: int = 400) -> None:
         policy.with_constants(**policy.constants()) == policy, "with_constants(**constants()) must give the policy back"
     )
     world = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
-    first, second = (simulate(world, policy, rounds=rounds) for _ in range(2))
+    first, second = (simulate(Scenario(world, policy, rounds)) for _ in range(2))
     require(first == second, "the same world and rounds must give the same Trace")
     _conserves(policy, world, rounds)
 
 
 def _conserves(policy: Policy, world: Synthetic, rounds: int) -> None:
     oracle = TopK(length=3)
-    stage = prepare_simulation(world, policy, oracle, rounds=rounds, checkpoints=1, keep_lists=False)
-    server, agents = stage.server, make_agents(stage, oracle)
+    simulation = prepare_simulation(Scenario(world, policy, rounds, oracle, checkpoints=1))
+    server, agents = simulation.server, make_agents(simulation, oracle)
     observed = [Statistics.zero(world.dimension)] * world.users
     for t in range(1, rounds + 1):
-        user, features = world.arrival(t), world.items(t)
+        user = world.arrival(t)
         deliver_arrival(server, agents, user)
-        shown = agents[user].recommend(features, world.ties(t, len(features)))
-        weights = world.weights(t, user, features)[shown.items]
-        click = find_first_click(world.attracted(t, shown.items, weights))
-        served = agents[user].id
-        observed[served] = observed[served].observe(shown.features, click)
-        upload = agents[user].observe(shown, click, round_=t, draw=world.draw(t))
-        if upload:
-            run_exchange(server, agents, upload)
-        if upload or t == rounds:
+        played = play_round(world, oracle, t, user, agents[user].recommend, agents[user].observe)
+        learner = agents[user].id
+        observed[learner] = observed[learner].observe(played.shown.features, played.click)
+        if played.upload:
+            run_exchange(server, agents, played.upload)
+        if played.upload or t == rounds:
             for agent in set(agents):
                 held = server.holdings[agent.id]
                 _same(observed[agent.id], held + agent.buffer, agent.id, t)

@@ -39,8 +39,7 @@ world = Synthetic(users=3, clusters=2, dimension=d, items=items, features=featur
 names = {names}
 cases = [Scenario(world, POLICIES[name], rounds, TopK(length=length), 3, True) for name in names]
 for number, trace in cuda.simulate_all(cases):
-    other = exact.simulate(world, POLICIES[names[number]], rounds=rounds, oracle=TopK(length=length), checkpoints=3,
-                           keep_lists=True, threads=1)
+    other = exact.simulate(cases[number], threads=1)
     assert replace(trace, engine="", seconds=0.0) == replace(other, engine="", seconds=0.0), names[number]
     assert (trace.lists == other.lists).all(), names[number]
 print("equal")
@@ -90,11 +89,13 @@ def test_lucky_rounds_are_those_in_which_the_trigger_fires():
     world = Synthetic(users=2, clusters=1, dimension=3, items=5, seed=3)
     case = Scenario(world, POLICIES["fedc3ucb-h"], 400, TopK(length=2))
     run = Run(case, _Now())
-    fleet, rules = run.desk.fleet, run.desk.rules
-    fleet.numbers[:, kernels.TAUGHT] = -np.inf  # the determinant is not looked at
+    fleet, rules = run.desk.states, run.desk.compiled_policy
+    fleet.numbers[:, kernels.SQUARED_WIDTHS] = -np.inf  # the determinant is not looked at
     rounds = np.arange(1, 401)
     fired = [
-        t for t in rounds.tolist() if kernels.fires(world.seed, rules, fleet, 0, run.scratch, t) == kernels.AUXILIARY
+        t
+        for t in rounds.tolist()
+        if kernels.find_trigger_of(world.seed, rules, fleet, 0, run.scratch, t) == kernels.AUXILIARY
     ]
     assert rounds[lucky(world.seed, 3.0, rounds)].tolist() == fired
     assert 10 < len(fired) < 200
@@ -107,7 +108,7 @@ def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough():
     run.queue.append((1, 1, kernels.DETERMINANT))
     data = rng.standard_normal((400, 6)) * [5, 3, 1, 1, 1, 0.2]
     ridge = Ridge(Statistics(data.T @ data, np.zeros(6), 400, 0, 400), 4.0)
-    run.desk._load(0, ridge)
+    run.desk.load_ridge(0, ridge)
     silent = run._silent(0)
     worst = np.linalg.eigh(data.T @ data)[1][:, 0]  # the direction of which least is known
     buffer = Statistics(3 * silent * np.outer(worst, worst), np.zeros(6), 0, 0, 0)
@@ -118,13 +119,14 @@ def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough():
 def test_parts_that_the_device_does_not_know_are_named():
     world, oracle = Synthetic(users=2, clusters=1, dimension=3, items=5), TopK(length=2)
     narrow = replace(POLICIES["fedind"], confidence=Oful())
-    assert cuda.unknown_part(Scenario(world, POLICIES["fedc3ucb-h"], 10, oracle)) is None
-    assert cuda.unknown_part(Scenario(world, POLICIES["dislinucb"], 10, oracle)) == "answers Everybody"
+    assert cuda.find_unsupported(Scenario(world, POLICIES["fedc3ucb-h"], 10, oracle)) is None
+    assert cuda.find_unsupported(Scenario(world, POLICIES["dislinucb"], 10, oracle)) == "reply rule Everybody"
     drifting = Synthetic(users=4, clusters=2, dimension=6, items=9, drift=5)
     assert (
-        cuda.unknown_part(Scenario(drifting, POLICIES["fedind"], 10, oracle)) == "environment whose users drift apart"
+        cuda.find_unsupported(Scenario(drifting, POLICIES["fedind"], 10, oracle))
+        == "environment whose users drift apart"
     )
-    assert cuda.unknown_part(Scenario(world, narrow, 10, oracle)) == "confidence Oful in every round"
+    assert cuda.find_unsupported(Scenario(world, narrow, 10, oracle)) == "confidence Oful in every round"
 
 
 def test_runs_that_decide_anew_come_last_and_together():

@@ -32,6 +32,9 @@ from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.exact import lowering
+from fedcascade.simulation.exact.lowering import find_unsupported
+from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
 QUICK = {"lambda_": 1.0, "alpha_c": 0.7, "alpha_d": 1.5, "beta": 0.7}
@@ -50,21 +53,20 @@ def assert_equal(ours: Trace, theirs: Trace) -> None:
     assert ours.observations == theirs.observations
 
 
-def both(world: Clustered, policy: Policy, rounds: int, length: int, **options: int) -> tuple[Trace, Trace]:
-    oracle = TopK(length=length)
-    fast = exact.simulate(world, policy, rounds=rounds, oracle=oracle, keep_lists=True, **options)
-    slow = reference.simulate(world, policy, rounds=rounds, oracle=oracle, keep_lists=True)
-    return fast, slow
+def run_both(world: Clustered, policy: Policy, rounds: int, length: int, **options: int) -> tuple[Trace, Trace]:
+    """The Traces of the exact engine and of the reference."""
+    scenario = Scenario(world, policy, rounds, TopK(length=length), keep_lists=True)
+    return exact.simulate(scenario, **options), reference.simulate(scenario)
 
 
-def rounds_of(name: str) -> int:
+def choose_rounds(name: str) -> int:
     """Systems in which an exchange reaches many agents have many more of them, and few rounds show it all."""
     return 20_000 if isinstance(POLICIES[name].reply_rule, Asker) else 2_000
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_paper_s_shape_gives_the_same_trace(name: str) -> None:
-    fast, slow = both(Synthetic(seed=3), POLICIES[name], rounds_of(name), 4)
+    fast, slow = run_both(Synthetic(seed=3), POLICIES[name], choose_rounds(name), 4)
     assert_equal(fast, slow)
 
 
@@ -79,25 +81,27 @@ def test_the_paper_s_shape_gives_the_same_trace(name: str) -> None:
     ids=["7x13x5", "41x201x21", "short-lists"],
 )
 def test_odd_shapes_give_the_same_trace(name: str, world: Synthetic, length: int) -> None:
-    fast, slow = both(world, make_policy(name, QUICK), rounds_of(name), length)
+    fast, slow = run_both(world, make_policy(name, QUICK), choose_rounds(name), length)
     assert_equal(fast, slow)
     if name == "fedc3ucb-h":
         assert fast.clusters > 1, "the graph must have split, or this test shows little"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in POLICIES if rounds_of(name) < 20_000])
+@pytest.mark.parametrize("name", [name for name in POLICIES if choose_rounds(name) < 20_000])
 def test_twenty_thousand_rounds_of_systems_that_speak_often_give_the_same_trace(name: str) -> None:
-    fast, slow = both(Synthetic(seed=3), POLICIES[name], 20_000, 4)
+    fast, slow = run_both(Synthetic(seed=3), POLICIES[name], 20_000, 4)
     assert_equal(fast, slow)
 
 
 @pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind", "fedc3ucb-e", "c3-ucb", "dislinucb", "club-cascade"])
 def test_users_that_drift_apart_give_the_same_trace(name: str) -> None:
     world = Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8, drift=777)
-    fast, slow = both(world, make_policy(name, QUICK), 1_500, 4)
+    fast, slow = run_both(world, make_policy(name, QUICK), 1_500, 4)
     assert_equal(fast, slow)
-    steady, _ = both(Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8), make_policy(name, QUICK), 1_500, 4)
+    steady, _ = run_both(
+        Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8), make_policy(name, QUICK), 1_500, 4
+    )
     assert not np.array_equal(fast.lists, steady.lists)
 
 
@@ -107,7 +111,7 @@ def test_users_that_drift_apart_give_the_same_trace(name: str) -> None:
 def test_ratings_give_the_same_trace(name: str, items: int | tuple[int, int], preset: str) -> None:
     matrix = generated_ratings(120, 201, seed=5)
     world = Ratings.from_matrix(matrix, users=13, clusters=4, dimension=7, items=items, preset=preset, seed=6)
-    fast, slow = both(world, make_policy(name, QUICK), 2_000, 4)
+    fast, slow = run_both(world, make_policy(name, QUICK), 2_000, 4)
     assert_equal(fast, slow)
     assert fast.regret > 0
 
@@ -140,7 +144,7 @@ def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
     )
     length = min(length, world.most_items)
     policy = make_policy(name, QUICK | {"beta": beta})
-    fast, slow = both(world, policy, 600, length, threads=threads, window=window)
+    fast, slow = run_both(world, policy, 600, length, threads=threads, window=window)
     assert_equal(fast, slow)
 
 
@@ -157,26 +161,39 @@ def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
 @pytest.mark.parametrize("confidence", [Theory(), Oful()])
 def test_other_parts_give_the_same_trace(trigger, decision, confidence) -> None:
     policy = replace(POLICIES["fedc3ucb-h"], trigger=trigger, decision=decision, confidence=confidence)
-    fast, slow = both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 1_000, 3)
+    fast, slow = run_both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 1_000, 3)
     assert_equal(fast, slow)
 
 
-@pytest.mark.parametrize(
-    ("reply_rule", "trigger"),
-    [
-        (OneLearner(), Never()),
-        (OnArrival(), Always()),
-        (Everybody(), Doubling() | SyncBudget(budget=3.0)),
-        (Everybody(), Determinant() | Auxiliary()),
-        (Lagging(gamma_d=1.2), Doubling() | SyncBudget(budget=3.0)),
-        (Lagging(gamma_d=1.2), Determinant() | Auxiliary()),
-    ],
-)
-@pytest.mark.parametrize("personal", [None, AlternatingMinimisation()])
-@pytest.mark.parametrize("decision", [LastDownload(), DownloadAndBuffer()])
-@pytest.mark.parametrize("grouping", [HeterogeneityGraph(alpha_d=1.0), SplitAndMerge(local_servers=2), Everyone()])
-def test_other_answers_give_the_same_trace(reply_rule, trigger, personal, decision, grouping) -> None:
-    policy = replace(
+REPLIES = [
+    (OneLearner(), Never()),
+    (OnArrival(), Always()),
+    (OnArrival(), Doubling() | Auxiliary(p_scale=20.0)),
+    (Everybody(), Doubling() | SyncBudget(budget=3.0)),
+    (Everybody(), Determinant() | Auxiliary()),
+    (Lagging(gamma_d=1.2), Doubling() | SyncBudget(budget=3.0)),
+    (Lagging(gamma_d=1.2), Determinant() | Auxiliary()),
+]
+DECISIONS = [LastDownload(), DownloadAndBuffer()]
+GROUPINGS = [HeterogeneityGraph(alpha_d=1.0), SplitAndMerge(local_servers=2), Everyone()]
+WITHOUT_PERSONAL = [(*replies, None, decision) for replies in REPLIES for decision in DECISIONS]
+# The engine fits a personal part where each agent holds what it uploaded, and decides anew in every round.
+WITH_PERSONAL = [
+    (*replies, AlternatingMinimisation(), DownloadAndBuffer())
+    for replies in REPLIES
+    if isinstance(replies[0], Lagging | OneLearner)
+]
+REFUSED = [
+    combination
+    for combination in (
+        (*replies, AlternatingMinimisation(), decision) for replies in REPLIES for decision in DECISIONS
+    )
+    if combination not in WITH_PERSONAL
+]
+
+
+def combine(grouping: Any, reply_rule: Any, trigger: Any, personal: Any, decision: Any) -> Policy:
+    return replace(
         POLICIES["async-linucb"],
         grouping=grouping,
         trigger=trigger,
@@ -185,14 +202,23 @@ def test_other_answers_give_the_same_trace(reply_rule, trigger, personal, decisi
         personal=personal,
         lambda_=1.0,
     )
+
+
+@pytest.mark.parametrize(("reply_rule", "trigger", "personal", "decision"), WITHOUT_PERSONAL + WITH_PERSONAL)
+@pytest.mark.parametrize("grouping", GROUPINGS)
+def test_other_replies_give_the_same_trace(reply_rule, trigger, personal, decision, grouping) -> None:
+    policy = combine(grouping, reply_rule, trigger, personal, decision)
     world = Synthetic(users=6, clusters=2, dimension=6, items=20)
-    unknown = exact.unknown_part(world, policy, TopK(length=3))
-    beside = isinstance(reply_rule, Everybody | OnArrival) or isinstance(decision, LastDownload)
-    assert (unknown is not None) == (personal is not None and beside)
-    if unknown is not None:
-        return
-    fast, slow = both(world, policy, 400, 3)
+    assert find_unsupported(Scenario(world, policy, 400, TopK(length=3))) is None
+    fast, slow = run_both(world, policy, 400, 3)
     assert_equal(fast, slow)
+
+
+@pytest.mark.parametrize(("reply_rule", "trigger", "personal", "decision"), REFUSED)
+def test_a_personal_part_beside_other_replies_is_refused_with_a_reason(reply_rule, trigger, personal, decision) -> None:
+    policy = combine(Everyone(), reply_rule, trigger, personal, decision)
+    unsupported = find_unsupported(Scenario(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 400))
+    assert unsupported == "personal part beside such a reply rule or decision"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +252,37 @@ def test_an_unknown_part_falls_back_to_the_reference_and_says_which() -> None:
     assert trace.engine == "reference"
     with pytest.warns(UserWarning, match="oracle PerCategory"):
         simulate(world, POLICIES["fedind"], rounds=50, oracle=PerCategory(categories=[0, 1] * 4))
+
+
+class Shop(Synthetic):
+    """An environment that overrides nothing."""
+
+
+@dataclass(frozen=True)
+class Hourly(Doubling):
+    """A trigger whose parent has a row."""
+
+
+def test_a_subclass_of_a_known_part_is_reported_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Shop(users=4, clusters=2, dimension=4, items=8)
+    advice = r"environment Shop \(a subclass of Synthetic .* lowering.ENVIRONMENTS\[Shop\] = ENVIRONMENTS\[Synthetic\]"
+    with pytest.warns(UserWarning, match=advice):
+        assert simulate(shop, POLICIES["fedind"], rounds=50).engine == "reference"
+    with pytest.warns(UserWarning, match="trigger Hourly .a subclass of Doubling"):
+        simulate(Synthetic(), replace(POLICIES["fedlinucb"], trigger=Hourly()), rounds=10)
+    monkeypatch.setitem(lowering.ENVIRONMENTS, Shop, lowering.ENVIRONMENTS[Synthetic])
+    assert simulate(shop, POLICIES["fedind"], rounds=50).engine == "exact"
+
+
+def test_a_part_without_a_row_is_never_lowered() -> None:
+    """A forgotten row must not become a policy that never uploads."""
+    with pytest.raises(NotImplementedError, match="EveryThird"):
+        lowering.lower_triggers(Determinant() | EveryThird())
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_of_the_table_has_a_compiled_form(name: str) -> None:
+    assert find_unsupported(Scenario(Synthetic(), POLICIES[name], 10)) is None
 
 
 def test_known_parts_run_in_the_exact_engine_without_a_warning() -> None:

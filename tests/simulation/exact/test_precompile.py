@@ -9,11 +9,11 @@ from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.exact.precompile import STAGES
 
 
-@pytest.mark.parametrize("name", ["_play", "_prepare", "_fires", "advance", "sort_rounds"])
+@pytest.mark.parametrize("name", ["play_round", "prepare_decision", "find_trigger", "advance_agents", "sort_rounds"])
 def test_runs_find_what_was_compiled_ahead(name: str) -> None:
     for stage in STAGES:
-        for part in stage:
-            part()
+        for compile_step in stage:
+            compile_step()
     for policy in ("fedc3ucb-h", "fedind"):
         simulate(Synthetic(users=4, clusters=2, dimension=5, items=10), POLICIES[policy], rounds=50)
     # A second signature would mean that one of the two was compiled in vain.

@@ -31,13 +31,13 @@ def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different,
     scratch.true_theta[:d] = rng.standard_normal(d)
     theta, root = rng.standard_normal(d), np.tril(rng.standard_normal((d, d)))
     bound_width = linear.bound_width(root, np.empty((d, d)), np.empty((d, d))) if bounded else np.inf
-    margin = screening.load(theta, root, beta, bound_width, scratch)
-    screening.filter_items(items + most, length, beta, margin, scratch)
-    screening.filter_items(items, length, beta, margin, scratch)
-    for row, place in ((scratch.score, screening.SCORE), (scratch.truth, screening.TRUTH)):
+    margin = screening.load_decision(theta, root, beta, bound_width, scratch)
+    screening.screen_items(items + most, length, beta, margin, scratch)
+    screening.screen_items(items, length, beta, margin, scratch)
+    for row, place in ((scratch.score, screening.SCORE), (scratch.true_mean, screening.TRUTH)):
         reached = scratch.reached[place]
         assert (row[:items] >= reached).sum() >= length
-        found = screening.reaching(row, items, reached, scratch.candidates)
+        found = screening.collect_reaching(row, items, reached, scratch.candidates)
         assert set(np.flatnonzero(row[:items] >= reached)) <= set(scratch.candidates[:found]) <= set(range(items))
 
     columns = scratch.columns[:d, :items].astype(np.float64)
@@ -47,7 +47,7 @@ def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different,
     assert not (candidates ^ (scores >= floor))[np.abs(scores - floor) > margin].any()
     np.testing.assert_allclose(scratch.score[:items][candidates], scores[candidates], atol=margin)
     widths = np.linalg.norm(root @ columns, axis=0)[candidates]
-    np.testing.assert_allclose(np.sqrt(scratch.square[:items][candidates]), widths, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(np.sqrt(scratch.squared_width[:items][candidates]), widths, rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=60)
@@ -66,11 +66,11 @@ def test_after_a_while_few_items_need_a_width() -> None:
     scratch = screening.make_scratch(20, 200, 4)
     theta = Synthetic(seed=1).thetas[0]
     bound_width = linear.bound_width(root, np.empty((20, 20)), np.empty((20, 20)))
-    margin = screening.load(theta, root, 1.0, bound_width, scratch)
+    margin = screening.load_decision(theta, root, 1.0, bound_width, scratch)
     for t in range(2, 50):
         scratch.columns[:20, :200] = Synthetic(seed=1).items(t).T
-        screening.filter_items(200, 4, 1.0, margin, scratch)
-        assert 4 <= (scratch.square[:200] >= 0).sum() <= 50
+        screening.screen_items(200, 4, 1.0, margin, scratch)
+        assert 4 <= (scratch.squared_width[:200] >= 0).sum() <= 50
 
 
 @pytest.mark.parametrize("length", [17, 40, 64])

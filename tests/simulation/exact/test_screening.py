@@ -25,11 +25,11 @@ def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float,
     scratch = screening.make_scratch(d, items, 1)
     columns = scratch.columns[:d]
     streams.unit_items_into(seed, 1, columns, True, scratch.draft)
-    margin = screening.load(ridge.theta, ridge.root, beta, np.inf, scratch)
-    screening.filter_items(items, 1, beta, margin, scratch)
+    margin = screening.load_decision(ridge.theta, ridge.root, beta, np.inf, scratch)
+    screening.screen_items(items, 1, beta, margin, scratch)
     widths = np.sqrt(linear.compute_squared_widths(ridge.root, columns))[:items]
     scores = linear.compute_means(ridge.theta, columns)[:items] + beta * widths
-    off_widths = np.abs(np.sqrt(scratch.square[:items].astype(np.float64)) - widths)
+    off_widths = np.abs(np.sqrt(scratch.squared_width[:items].astype(np.float64)) - widths)
     return float(np.abs(scratch.score[:items] - scores).max()), float(off_widths.max()), margin
 
 
@@ -46,7 +46,7 @@ def test_scores_and_widths_are_within_the_margin(d, items, seen, lambda_, beta, 
     """Within half of it: the other half is for the rounding of the reference itself."""
     off_score, off_width, margin = off(ridge_of(d, seen, lambda_, seed), beta, items, seed)
     assert off_score <= margin / 2
-    assert off_width <= screening.may_be_off(d, (d / lambda_) ** 0.5) / 2
+    assert off_width <= screening.bound_error(d, (d / lambda_) ** 0.5) / 2
 
 
 def test_a_margin_that_is_a_thousand_times_smaller_would_not_do() -> None:

@@ -23,7 +23,7 @@ from fedcascade.simulation.cuda import layout as device
 from fedcascade.simulation.cuda.device import check_arithmetic, check_device, uncontracted
 from fedcascade.simulation.cuda.kernels import make_kernel
 from fedcascade.simulation.cuda.runs import LONGEST_SEGMENT, NOBODY, Places, Run
-from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.exact import lowering
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
@@ -38,16 +38,16 @@ TOGETHER = 64  # runs at a time
 Tell = Callable[[int], None]
 
 
-def unknown_part(case: Scenario) -> str | None:
+def find_unsupported(case: Scenario) -> str | None:
     """The first part that this engine does not know, in words; None if it knows them all."""
-    environment, policy = case.environment, case.policy
-    unknown = exact.unknown_part(environment, policy, case.oracle)
-    if unknown is not None:
-        return unknown
+    unsupported = lowering.find_unsupported(case)
+    if unsupported is not None:
+        return unsupported
+    environment, policy = case.clustered, case.policy
     if environment.drifts:
         return "environment whose users drift apart"
     if type(policy.reply_rule) is not Asker:
-        return f"answers {type(policy.reply_rule).__name__}"
+        return f"reply rule {type(policy.reply_rule).__name__}"
     if environment.catalogue.shape[1] > 0:
         return f"catalogue of {type(environment).__name__}"
     if isinstance(policy.decision, DownloadAndBuffer) and isinstance(policy.confidence, Oful):
@@ -61,7 +61,7 @@ def simulate_all(cases: Sequence[Scenario], tell: Tell | None = None) -> Iterato
     """Run many cases together.
 
     Args:
-        cases: what to run, of parts that this engine knows (see ``unknown_part``).
+        cases: what to run, of parts that this engine knows (see ``find_unsupported``).
         tell: called now and then with the number of rounds that are done, of all cases together; with 0 when all is
             compiled.
 
@@ -120,7 +120,7 @@ def _squads(runs: dict[int, Run]) -> "list[_Squad]":
 
 
 def _shape(case: Scenario) -> device.Shape:
-    environment, every_round = case.environment, isinstance(case.policy.decision, DownloadAndBuffer)
+    environment, every_round = case.clustered, isinstance(case.policy.decision, DownloadAndBuffer)
     d, most = environment.dimension, environment.most_items
     teams = 1 if every_round else min(THREADS // device.LANES, _teams(most, case.oracle.length, d))
     return device.Shape(
@@ -166,7 +166,7 @@ class _Squad:
         kept = longest if any(run.case.keep_lists for run in runs) else 0
         rows = np.zeros((slots, layout.size))
         for place, run in enumerate(runs):
-            rows[place * users :][: run.case.environment.users, layout.truth :] = run.case.environment.thetas
+            rows[place * users :][: run.case.environment.users, layout.truth :] = run.case.clustered.thetas
         self.places = Places(
             cursor=np.zeros(slots, np.int64),
             until=np.zeros(slots, np.int64),
@@ -183,7 +183,7 @@ class _Squad:
             inbox=device_inbox,
             rows=cuda.to_device(rows),
             factors=cuda.device_array((slots, 2, d, d) if d > device.NEAR else (1, 2, 1, 1), np.float64),
-            seeds=cuda.to_device(np.array([run.case.environment.seed for run in runs], np.uint64)),
+            seeds=cuda.to_device(np.array([run.case.clustered.seed for run in runs], np.uint64)),
             params=cuda.to_device(np.array([run.params for run in runs])),
             order=cuda.to_device(self.order),
             firsts=cuda.to_device(self.firsts),

@@ -53,8 +53,8 @@ from fedcascade.simulation.cuda.layout import (
 )  # fmt: skip
 from fedcascade.simulation.cuda.selection import select
 from fedcascade.simulation.cuda.updates import bound_score_error, learn
-from fedcascade.simulation.exact.ranking import weight
-from fedcascade.simulation.exact.screening import may_be_off
+from fedcascade.simulation.exact.ranking import compute_attraction
+from fedcascade.simulation.exact.screening import bound_error
 
 
 @cache
@@ -184,7 +184,7 @@ def read_rules(shape: Shape, arrays: DeviceArrays, run: int, row: Any) -> Rules:
 def make_play(shape: Shape) -> Any:
     """Build the device function in which each team plays a round."""
     d, length, lifted, width = shape.dimension, shape.length, shape.lifted, shape.width
-    score_item, true_margin = make_score_item(d, lifted), may_be_off(d, 1.0)  # users' thetas are no longer than 1
+    score_item, true_margin = make_score_item(d, lifted), bound_error(d, 1.0)  # users' thetas are no longer than 1
 
     @cuda.jit(device=True)
     def play(
@@ -210,7 +210,7 @@ def make_play(shape: Shape) -> Any:
             draw_item(seed, t, item, lifted, x)
             for k in range(d):
                 played.listed[team, position, k] = x[k, 0]
-            attraction = weight(agent.truth, x, 0)
+            attraction = compute_attraction(agent.truth, x, 0)
             played.attraction[team, position] = attraction
             played.attracted[team, position] = streams.uniform(seed, streams.CLICK, t, item) < attraction
             _, _, played.widths[team, position] = score_item(round_, item, agent, beta, x)

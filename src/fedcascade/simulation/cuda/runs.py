@@ -19,7 +19,7 @@ from fedcascade.numerics.jit import jit
 from fedcascade.simulation.cuda import layout as device
 from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.exact.driver import ExchangeDriver
-from fedcascade.simulation.exact.engine import CAUSES
+from fedcascade.simulation.exact.lowering import CAUSES
 from fedcascade.simulation.exact.screening import make_scratch
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 from fedcascade.simulation.trace import Trace
@@ -57,17 +57,10 @@ class Run:
     def __init__(self, case: Scenario, pool: Executor) -> None:
         self.case = case
         self.pool = pool
-        self.stage = prepare_simulation(
-            case.environment,
-            case.policy,
-            case.oracle,
-            rounds=case.rounds,
-            checkpoints=case.checkpoints,
-            keep_lists=case.keep_lists,
-        )
-        self.desk = ExchangeDriver(case.environment, case.oracle, self.stage)
+        self.stage = prepare_simulation(case)
+        self.desk = ExchangeDriver(case, self.stage)
         self.scratch = make_scratch(case.environment.dimension, case.environment.most_items, case.oracle.length)
-        rules = self.desk.rules
+        rules = self.desk.compiled_policy
         kinds = rules.triggers.tolist()
         levels = dict(zip(kinds, rules.levels.tolist(), strict=True))
         bounds = dict(zip(kinds, rules.bounds.tolist(), strict=True))
@@ -86,7 +79,7 @@ class Run:
     @property
     def params(self) -> list[float]:
         """The policy's constants, as the device reads them."""
-        rules = self.desk.rules
+        rules = self.desk.compiled_policy
         params = [0.0] * 4
         params[device.LEVEL], params[device.BOUND] = self.level, self.bound
         params[device.SLACK], params[device.LAMBDA] = rules.slack, rules.lambda_
@@ -106,7 +99,7 @@ class Run:
         self._next = self.pool.submit(self._segment, *part) if part else None
 
     def _segment(self, first: int, count: int) -> Segment:
-        environment = self.case.environment
+        environment = self.case.clustered
         rounds, begin, end = kernels.sort_rounds(environment.arrivals(first, count), first, environment.users)
         drawn = np.empty(0, np.int64) if self.p_scale is None else lucky(environment.seed, self.p_scale, rounds)
         return Segment(first, (rounds - first).astype(np.int32), begin.tolist(), end.tolist(), drawn.tolist())
@@ -163,21 +156,25 @@ class Run:
 
     def _fires(self, agent: int, t: int, came: int, own: NDArray[np.float64]) -> int:
         """Take what the device has learned over, and decide as the exact engine does."""
-        fleet = self.desk.fleet
+        fleet = self.desk.states
         d = fleet.moment.shape[1]
         fleet.buffer_moment[agent] = own[device.BUFFER : device.BUFFER + d]
         fleet.buffer_gram[agent] = own[device.BUFFER + d :].reshape(d, d)
-        fleet.numbers[agent, kernels.TAUGHT] = own[device.TAUGHT]
+        fleet.numbers[agent, kernels.SQUARED_WIDTHS] = own[device.TAUGHT]
         fleet.counts[agent, : kernels.ARRIVALS] = own[device.EXAMINED : device.BUFFER]
         fleet.counts[agent, kernels.ARRIVALS] = came
-        return int(kernels.fires(self.desk.world.seed, self.desk.rules, fleet, agent, self.scratch, t))
+        return int(
+            kernels.find_trigger_of(
+                self.desk.compiled_environment.seed, self.desk.compiled_policy, fleet, agent, self.scratch, t
+            )
+        )
 
     def settle(self) -> bool:
         """Let those speak whose turn it is; returns whether the segment has been played."""
         places = self.places
         while self.queue and self.queue[0][0] < places.may_speak.min():
             round_, agent, kind = heappop(self.queue)
-            self.desk.exchange(round_, agent, CAUSES[kind])
+            self.desk.run_exchange(round_, agent, CAUSES[kind])
             places.fresh[agent] = True
             self._play_on(agent, self._silent(agent))
         return not self.queue and bool(places.may_speak.min() == NOBODY)
@@ -190,18 +187,18 @@ class Run:
         """
         if self.level == math.inf:
             return NOBODY
-        if not self.queue or self.desk.rules.every_round:
+        if not self.queue or self.desk.compiled_policy.every_round:
             return 0
-        root = self.desk.fleet.root[agent]
+        root = self.desk.states.root[agent]
         power = root @ root.T
         power = power @ power
         power = power @ power
         largest = math.sqrt(math.sqrt(math.sqrt(float(np.vdot(power, power)))))
-        return int(self.bound / (self.desk.rules.length * largest * (1.0 + 1e-5)))
+        return int(self.bound / (self.desk.compiled_policy.length * largest * (1.0 + 1e-5)))
 
     def download(self, agent: int, row: NDArray[np.float64]) -> None:
         """Write what an agent decides with into ``row``, in the order of ``cuda_layout.Layout``."""
-        fleet = self.desk.fleet
+        fleet = self.desk.states
         d = fleet.moment.shape[1]
         layout = device.Layout.of(d)
         row[:d] = fleet.theta[agent]
@@ -221,7 +218,7 @@ class Run:
 
     def trace(self) -> Trace:
         """The finished Trace."""
-        return self.stage.recorder.trace(self.case.policy.name, "cuda", self.stage.server.groups.labels)
+        return self.stage.recorder.build_trace(self.case.policy.name, "cuda", self.stage.server.groups.labels)
 
 
 @jit
@@ -230,7 +227,7 @@ def lucky(seed: np.uint64, p_scale: float, rounds: NDArray[np.int64]) -> NDArray
     found = np.empty(rounds.size, np.int64)
     count = 0
     for i in range(rounds.size):
-        if kernels.drawn(seed, p_scale, rounds[i]):
+        if kernels.is_drawn(seed, p_scale, rounds[i]):
             found[count] = i
             count += 1
     return found[:count].copy()

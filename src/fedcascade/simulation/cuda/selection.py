@@ -13,7 +13,7 @@ from numba import cuda, float32, float64, int32, uint64
 from fedcascade.numerics import streams
 from fedcascade.simulation.cuda.items import draw_item, make_tie_key
 from fedcascade.simulation.cuda.layout import LANES, Ranking, Round, SelectionMemory, Shape, Thread
-from fedcascade.simulation.exact.ranking import weight
+from fedcascade.simulation.exact.ranking import compute_attraction
 
 _INFINITE32, _LAST = np.float32(np.inf), np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -145,7 +145,7 @@ def evaluate(
     """Return the value of a candidate and its tie-break, exact wherever another candidate is close."""
     if ranking.by_weight:
         draw_item(round_.seed, round_.t, item, shape.lifted, x)
-        return float64(weight(ranking.theta, x, 0)), make_tie_key(np.uint32(0), item)
+        return float64(compute_attraction(ranking.theta, x, 0)), make_tie_key(np.uint32(0), item)
     margin = ranking.margin
     value = float64(ranking.score[team, item])
     clipped = value > 1.0 + margin

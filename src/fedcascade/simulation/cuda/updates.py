@@ -8,7 +8,7 @@ import math
 from numba import cuda, float32, float64
 
 from fedcascade.simulation.cuda.layout import DOUBT, AgentMemory, Progress, Rules, Shape, TeamMemory, Thread
-from fedcascade.simulation.exact.screening import may_be_off
+from fedcascade.simulation.exact.screening import bound_error
 
 
 @cuda.jit(device=True)
@@ -149,4 +149,4 @@ def bound_score_error(shape: Shape, thread: Thread, agent: AgentMemory, beta: fl
         square += float64(theta32[k]) * float64(theta32[k])
         frobenius += agent.sums[k]
     cuda.syncthreads()
-    return float64(may_be_off(d, math.sqrt(square) + beta * math.sqrt(frobenius)))
+    return float64(bound_error(d, math.sqrt(square) + beta * math.sqrt(frobenius)))

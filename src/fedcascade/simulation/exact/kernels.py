@@ -1,4 +1,4 @@
-"""What the exact engine compiles: the rounds of one agent after another, until each wants to speak.
+"""What the exact engine compiles: the rounds of one agent after another, until each wants to upload.
 
 Every number that decides something comes from the same compiled functions that the reference uses, in the
 same order, so lists, triggers and statistics are equal to the bit.
@@ -9,18 +9,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.federation.triggers import compute_auxiliary_probability
+from fedcascade.learning.confidence import BetaTerms, compute_beta
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import fetch_and_increment, jit, jit_inline, jit_no_refcount
-from fedcascade.simulation.exact.ranking import best_reward, choose, weight
-from fedcascade.simulation.exact.screening import Scratch, filter_items, load
+from fedcascade.simulation.exact.ranking import compute_attraction, compute_best_reward, select_list
+from fedcascade.simulation.exact.screening import Scratch, load_decision, screen_items
 
-DETERMINANT, AUXILIARY, DOUBLING, ALWAYS = 0, 1, 2, 3  # kinds of triggers
-LOG_DET, BETA, TAUGHT, WIDEST = 0, 1, 2, 3  # places in Fleet.numbers
-EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in Fleet.counts
+DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION = 0, 1, 2, 3, 4  # kinds of triggers
+LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # places in AgentState.numbers
+EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in AgentState.counts
 
 
-class World(NamedTuple):
-    """An environment of clustered users, as compiled code sees it."""
+class CompiledEnvironment(NamedTuple):
+    """An environment of clustered users as arrays and numbers."""
 
     seed: np.uint64
     lifted: bool
@@ -30,23 +32,22 @@ class World(NamedTuple):
     catalogue: NDArray[np.float32]  # one column per item; without columns, rounds draw fresh items
 
 
-class Rules(NamedTuple):
-    """A policy, as compiled code sees it. ``triggers`` are tried in order; ``levels`` are their constants."""
+class CompiledPolicy(NamedTuple):
+    """A policy as arrays and numbers. ``triggers`` are tried in order; ``levels`` are their constants."""
 
     length: int
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
-    bounds: NDArray[np.float64]  # while TAUGHT is below, a determinant cannot have passed its level
+    bounds: NDArray[np.float64]  # while SQUARED_WIDTHS is below it, a determinant cannot have passed its level
     slack: float  # how far a width in single precision may be off
     lambda_: float
     every_round: bool  # agents decide with download and buffer
-    beta_base: float  # beta = base + slope sqrt(log_det + shift), for agents that decide anew in every round
-    beta_slope: float
-    beta_shift: float
+    beta: BetaTerms  # for agents that decide anew in every round
+    sync_budget: float  # D of DisLinUCB; inf where no agent calls for a synchronisation
 
 
-class Fleet(NamedTuple):
-    """The state of all agents, as arrays over agents; ``one_of`` gives the same of a single agent."""
+class AgentState(NamedTuple):
+    """The state of one agent; of all agents, where every array has one more axis in front."""
 
     gram: NDArray[np.float64]  # the download
     moment: NDArray[np.float64]
@@ -54,20 +55,18 @@ class Fleet(NamedTuple):
     root: NDArray[np.float64]
     buffer_gram: NDArray[np.float64]
     buffer_moment: NDArray[np.float64]
-    numbers: NDArray[
-        np.float64
-    ]  # ln det of the download, beta, sum of squared widths since, ``linear.bound_width`` or 0
+    numbers: NDArray[np.float64]  # LOG_DET of the download, BETA, SQUARED_WIDTHS since, BOUND_WIDTH or 0 if not found
     counts: NDArray[np.int64]  # of the buffer: items examined, clicks, rounds; and arrivals in all
 
 
 class Window(NamedTuple):
-    """A stretch of rounds: who plays which of them, how far each agent is, and what came out."""
+    """Consecutive rounds: which agent plays which of them, how far each agent is, and what came out."""
 
     first: int
     rounds: NDArray[np.int64]  # sorted by agent, then by time
     cursor: NDArray[np.int64]  # per agent, the next of its rounds
     stop: NDArray[np.int64]  # per agent, the end of its rounds
-    spoke: NDArray[np.int64]  # per agent, the round in which it wants to speak, or 0
+    upload_round: NDArray[np.int64]  # per agent, the round in which it wants to upload, or 0
     trigger: NDArray[np.int64]  # per agent, which kind of trigger fired
     regret: NDArray[np.float64]
     clicked: NDArray[np.bool_]
@@ -79,185 +78,189 @@ class Window(NamedTuple):
 def sort_rounds(
     arrivals: NDArray[np.int64], first: int, users: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The rounds of a window by agent and time, and where each agent's begin and end."""
+    """Sort the rounds of a window by agent, then by time; also returns where each agent's rounds begin and end."""
     begin = np.zeros(users + 1, np.int64)
     for user in arrivals:
         begin[user + 1] += 1
     for user in range(users):
         begin[user + 1] += begin[user]
-    free = begin[:-1].copy()
+    following = begin[:-1].copy()
     rounds = np.empty(arrivals.size, np.int64)
     for i in range(arrivals.size):
-        rounds[free[arrivals[i]]] = first + i
-        free[arrivals[i]] += 1
+        rounds[following[arrivals[i]]] = first + i
+        following[arrivals[i]] += 1
     return rounds, begin[:-1].copy(), begin[1:].copy()
 
 
-def one_of(fleet: Fleet, agent: int) -> Fleet:
-    """The state of one agent, in the same memory."""
-    return Fleet(*(array[agent] for array in fleet))
+def select_agent(states: AgentState, agent: int) -> AgentState:
+    """The state of one agent, in the memory of ``states``; for Python code."""
+    return AgentState(*(array[agent] for array in states))
 
 
 @jit_inline
-def lent(fleet: Fleet, agent: int) -> Fleet:
-    """The same for bare code, which must not keep it longer than the fleet."""
-    return Fleet(
-        fleet.gram[agent],
-        fleet.moment[agent],
-        fleet.theta[agent],
-        fleet.root[agent],
-        fleet.buffer_gram[agent],
-        fleet.buffer_moment[agent],
-        fleet.numbers[agent],
-        fleet.counts[agent],
+def view_agent(states: AgentState, agent: int) -> AgentState:
+    """The state of one agent, in the memory of ``states``; for compiled code, which must not outlive ``states``."""
+    return AgentState(
+        states.gram[agent],
+        states.moment[agent],
+        states.theta[agent],
+        states.root[agent],
+        states.buffer_gram[agent],
+        states.buffer_moment[agent],
+        states.numbers[agent],
+        states.counts[agent],
     )
 
 
 @jit_no_refcount
-def advance(
-    world: World,
-    rules: Rules,
-    fleet: Fleet,
+def advance_agents(
+    environment: CompiledEnvironment,
+    policy: CompiledPolicy,
+    states: AgentState,
     window: Window,
     agents: NDArray[np.int64],
     taken: NDArray[np.int64],
     scratch: Scratch,
 ) -> None:
-    """Play the rounds of each of ``agents`` until it wants to speak or the window ends.
+    """Play the rounds of each of ``agents`` until it wants to upload or the window ends.
 
-    ``taken`` holds how many of them some thread has taken up; threads that share it share the agents. Each thread has
-    a ``scratch`` of its own.
+    ``taken`` counts the agents that some thread has begun with; threads that share it share the agents. Each thread
+    has a ``scratch`` of its own.
     """
-    number = fetch_and_increment(taken)
-    while number < agents.size:
-        agent = agents[number]
-        one, theta = lent(fleet, agent), world.thetas[agent]
+    place = fetch_and_increment(taken)
+    while place < agents.size:
+        agent = agents[place]
+        state, theta = view_agent(states, agent), environment.thetas[agent]
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
-        margin = _prepare(rules, one, scratch)
+        margin = prepare_decision(policy, state, scratch)
         while cursor < stop and fired < 0:
             t = window.rounds[cursor]
             cursor += 1
-            _play(world, rules, theta, one, window, scratch, t, margin)
-            fired = _fires(world.seed, rules, one, scratch, t)
-            if rules.every_round:
-                margin = _prepare(rules, one, scratch)
+            play_round(environment, policy, theta, state, window, scratch, t, margin)
+            fired = find_trigger(environment.seed, policy, state, scratch, t)
+            if policy.every_round:
+                margin = prepare_decision(policy, state, scratch)
         window.cursor[agent] = cursor
-        window.spoke[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
+        window.upload_round[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
-        number = fetch_and_increment(taken)
+        place = fetch_and_increment(taken)
 
 
 @jit_inline
-def _prepare(rules: Rules, one: Fleet, scratch: Scratch) -> float:
-    """Bring an agent's decision up to date; returns the margin of its single-precision scores."""
+def prepare_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> float:
+    """Load what an agent decides with; returns the margin of its single-precision scores."""
     bound_width = np.inf  # to find it would take longer than it saves in a single round
-    if rules.every_round:
-        _decide(rules, one, scratch)
+    if policy.every_round:
+        _solve_decision(policy, state, scratch)
     else:
-        if one.numbers[WIDEST] == 0.0:
-            one.numbers[WIDEST] = _widest(one, scratch)
-        bound_width = one.numbers[WIDEST]
-    return load(one.theta, one.root, one.numbers[BETA], bound_width, scratch)
+        if state.numbers[BOUND_WIDTH] == 0.0:
+            state.numbers[BOUND_WIDTH] = _bound_width(state, scratch)
+        bound_width = state.numbers[BOUND_WIDTH]
+    return load_decision(state.theta, state.root, state.numbers[BETA], bound_width, scratch)
 
 
 @jit_inline
-def _widest(one: Fleet, scratch: Scratch) -> float:
-    """``linear.bound_width``; infinite where usual items have scores of 1, so that no bound would spare a width."""
+def _bound_width(state: AgentState, scratch: Scratch) -> float:
+    """``linear.bound_width``; infinite where most scores are clipped at 1, so that a bound would spare no width."""
     squares = 0.0
-    for j in range(one.theta.size):
+    for j in range(state.theta.size):
         for k in range(j + 1):
-            squares += one.root[j, k] * one.root[j, k]
-    clipped = one.numbers[BETA] * one.numbers[BETA] * squares > 0.5 * one.theta.size
-    return np.inf if clipped else linear.bound_width(one.root, scratch.upper, scratch.root_room)
+            squares += state.root[j, k] * state.root[j, k]
+    clipped = state.numbers[BETA] * state.numbers[BETA] * squares > 0.5 * state.theta.size
+    return np.inf if clipped else linear.bound_width(state.root, scratch.upper, scratch.root_workspace)
 
 
 @jit_inline
-def _decide(rules: Rules, one: Fleet, scratch: Scratch) -> None:
-    """DownloadAndBuffer: the ridge of both together, by the same steps as ``Ridge``."""
-    _factor(rules.lambda_, one, scratch.upper)
-    linear.invert_root_into(scratch.upper, one.root)
-    for k in range(one.moment.size):
-        scratch.moments[k] = one.moment[k] + one.buffer_moment[k]
-    linear.solve_into(one.root, scratch.moments, one.theta)
-    inside = max(0.0, linear.compute_log_det(scratch.upper) + rules.beta_shift)
-    one.numbers[BETA] = rules.beta_base + rules.beta_slope * np.sqrt(inside)
+def _solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> None:
+    """DownloadAndBuffer: solve the ridge of both together, by the same steps as ``Ridge``."""
+    gram, moment = scratch.upper, scratch.moment
+    for k in range(moment.size):
+        moment[k] = state.moment[k] + state.buffer_moment[k]
+        for j in range(moment.size):
+            gram[k, j] = state.gram[k, j] + state.buffer_gram[k, j]
+    log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
+    state.numbers[BETA] = compute_beta(policy.beta, log_det)
 
 
 @jit_inline
-def _factor(lambda_: float, one: Fleet, upper: NDArray[np.float64]) -> None:
-    """The upper factor of download and buffer together."""
+def factorise_with_buffer(lambda_: float, state: AgentState, upper: NDArray[np.float64]) -> None:
+    """Write the upper Cholesky factor of lambda I plus the gram of download and buffer into ``upper``."""
     for k in range(upper.shape[0]):
         for j in range(upper.shape[0]):
-            upper[k, j] = one.gram[k, j] + one.buffer_gram[k, j]
+            upper[k, j] = state.gram[k, j] + state.buffer_gram[k, j]
         upper[k, k] += lambda_
     linear.factorise(upper)
 
 
 @jit_no_refcount
-def _play(
-    world: World,
-    rules: Rules,
+def play_round(
+    environment: CompiledEnvironment,
+    policy: CompiledPolicy,
     theta: NDArray[np.float64],
-    one: Fleet,
+    state: AgentState,
     window: Window,
     scratch: Scratch,
     t: int,
     margin: float,
 ) -> None:
-    """One round: draw the items, choose the list, click, learn, count the regret."""
-    items = streams.shelf(world.seed, t, world.fewest_items, world.most_items)
-    streams.items_into(world.seed, t, scratch.columns[: theta.size], world.lifted, world.catalogue, scratch.draft)
-    beta = one.numbers[BETA]
-    filter_items(items, min(rules.length, items), beta, margin, scratch)
-    choose(world.seed, t, items, rules.length, one.theta, one.root, beta, margin, scratch)
-    chosen = scratch.chosen[: min(rules.length, items)]
+    """Play one round: draw the items, select the list, click, learn, count the regret."""
+    items = streams.shelf(environment.seed, t, environment.fewest_items, environment.most_items)
+    streams.items_into(
+        environment.seed, t, scratch.columns[: theta.size], environment.lifted, environment.catalogue, scratch.draft
+    )
+    beta = state.numbers[BETA]
+    screen_items(items, min(policy.length, items), beta, margin, scratch)
+    select_list(environment.seed, t, items, policy.length, state.theta, state.root, beta, margin, scratch)
+    selected = scratch.selected[: min(policy.length, items)]
     click, missed = -1, 1.0
-    for position in range(chosen.size):
-        item = chosen[position]
-        attraction = weight(theta, scratch.columns, item)
+    for position in range(selected.size):
+        item = selected[position]
+        attraction = compute_attraction(theta, scratch.columns, item)
         missed *= 1.0 - attraction
-        if click < 0 and streams.uniform(world.seed, streams.CLICK, t, item) < attraction:
+        if click < 0 and streams.uniform(environment.seed, streams.CLICK, t, item) < attraction:
             click = position
-    examined = chosen.size if click < 0 else click + 1
-    _learn(one, scratch, chosen, examined, click, rules.slack)
+    examined = selected.size if click < 0 else click + 1
+    _learn(state, scratch, selected, examined, click, policy.slack)
 
     row = t - window.first
-    window.regret[row] = best_reward(theta, items, rules.length, scratch) - (1.0 - missed)
+    window.regret[row] = compute_best_reward(theta, items, policy.length, scratch) - (1.0 - missed)
     window.clicked[row] = click >= 0
     window.examined[row] = examined
     if window.lists.shape[0] > 0:
-        for position in range(chosen.size):
-            window.lists[row, position] = chosen[position]
+        for position in range(selected.size):
+            window.lists[row, position] = selected[position]
 
 
 @jit_inline
-def _learn(one: Fleet, scratch: Scratch, chosen: NDArray[np.intp], examined: int, click: int, slack: float) -> None:
-    """What was examined goes into the buffer; TAUGHT stays at or above the sum of its squared widths."""
+def _learn(
+    state: AgentState, scratch: Scratch, selected: NDArray[np.intp], examined: int, click: int, slack: float
+) -> None:
+    """Add what was examined to the buffer; SQUARED_WIDTHS stays at or above the sum of its squared widths."""
     for position in range(examined):
-        item = chosen[position]
-        for k in range(scratch.listed.shape[1]):
-            scratch.listed[position, k] = scratch.columns[k, item]
-        width = np.sqrt(np.float64(scratch.square[item])) + slack
-        one.numbers[TAUGHT] += width * width
-    linear.add_examined(one.buffer_gram, one.buffer_moment, scratch.listed, examined, click)
-    one.counts[EXAMINED] += examined
-    one.counts[CLICKS] += click >= 0
-    one.counts[ROUNDS] += 1
-    one.counts[ARRIVALS] += 1
+        item = selected[position]
+        for k in range(scratch.listed_features.shape[1]):
+            scratch.listed_features[position, k] = scratch.columns[k, item]
+        width = np.sqrt(np.float64(scratch.squared_width[item])) + slack
+        state.numbers[SQUARED_WIDTHS] += width * width
+    linear.add_examined(state.buffer_gram, state.buffer_moment, scratch.listed_features, examined, click)
+    state.counts[EXAMINED] += examined
+    state.counts[CLICKS] += click >= 0
+    state.counts[ROUNDS] += 1
+    state.counts[ARRIVALS] += 1
 
 
 @jit_inline
-def _fires(seed: np.uint64, rules: Rules, one: Fleet, scratch: Scratch, t: int) -> int:
+def find_trigger(seed: np.uint64, policy: CompiledPolicy, state: AgentState, scratch: Scratch, t: int) -> int:
     """The kind of the first trigger that fires, or -1."""
-    for which in range(rules.triggers.size):
-        kind, level = int(rules.triggers[which]), rules.levels[which]
-        if kind == DETERMINANT and _grown(rules, one, scratch, which):
+    for place in range(policy.triggers.size):
+        kind, level = int(policy.triggers[place]), policy.levels[place]
+        if kind == DETERMINANT and _has_grown(policy, state, scratch, place):
             return kind
-        if kind == AUXILIARY and drawn(seed, level, t):
+        if kind == AUXILIARY and is_drawn(seed, level, t):
             return kind
-        if kind == DOUBLING and one.counts[ARRIVALS] & (one.counts[ARRIVALS] - 1) == 0:
+        if kind == DOUBLING and state.counts[ARRIVALS] & (state.counts[ARRIVALS] - 1) == 0:
             return kind
         if kind == ALWAYS:
             return kind
@@ -265,30 +268,32 @@ def _fires(seed: np.uint64, rules: Rules, one: Fleet, scratch: Scratch, t: int) 
 
 
 @jit_inline
-def fires(seed: np.uint64, rules: Rules, fleet: Fleet, agent: int, scratch: Scratch, t: int) -> int:
-    """The kind of the first trigger of one agent that fires, or -1."""
-    return _fires(seed, rules, lent(fleet, agent), scratch, t)
+def find_trigger_of(
+    seed: np.uint64, policy: CompiledPolicy, states: AgentState, agent: int, scratch: Scratch, t: int
+) -> int:
+    """The kind of the first trigger of ``agent`` that fires, or -1; for callers in Python."""
+    return find_trigger(seed, policy, view_agent(states, agent), scratch, t)
 
 
 @jit_inline
-def drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
-    """Whether round t is one of random exchanges: p < p_t = p_scale ln(t) / t."""
-    return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < min(1.0, p_scale * np.log(t) / t))
+def is_drawn(seed: np.uint64, p_scale: float, t: int) -> bool:
+    """Whether round t is one of random exchanges: p < p_t."""
+    return bool(streams.uniform(seed, streams.AUXILIARY, t, 0) < compute_auxiliary_probability(p_scale, t))
 
 
 @jit_inline
-def _grown(rules: Rules, one: Fleet, scratch: Scratch, which: int) -> bool:
+def _has_grown(policy: CompiledPolicy, state: AgentState, scratch: Scratch, place: int) -> bool:
     """ln det(Sigma + Sigma_loc) - ln det(Sigma) > level.
 
-    With M = Sigma^-1/2 Sigma_loc Sigma^-1/2, ln det(I + M) <= d ln(1 + tr M / d), and tr M is at most TAUGHT
+    With M = Sigma^-1/2 Sigma_loc Sigma^-1/2, ln det(I + M) <= d ln(1 + tr M / d), and tr M is at most SQUARED_WIDTHS
     while decisions are made with the download. So the determinant is looked at only when that may pass the
-    level; if it has not, every further item adds at most its squared width to it, and TAUGHT is set so that
+    level; if it has not, every further item adds at most its squared width to it, and SQUARED_WIDTHS is set so that
     the next look comes when those could make up for what is missing.
     """
-    if not rules.every_round and one.numbers[TAUGHT] < rules.bounds[which]:
+    if not policy.every_round and state.numbers[SQUARED_WIDTHS] < policy.bounds[place]:
         return False
-    _factor(rules.lambda_, one, scratch.upper)
-    growth = linear.compute_log_det(scratch.upper) - one.numbers[LOG_DET]
-    missing = rules.levels[which] - growth
-    one.numbers[TAUGHT] = rules.bounds[which] - (1.0 - 1e-9) * missing
+    factorise_with_buffer(policy.lambda_, state, scratch.upper)
+    growth = linear.compute_log_det(scratch.upper) - state.numbers[LOG_DET]
+    missing = policy.levels[place] - growth
+    state.numbers[SQUARED_WIDTHS] = policy.bounds[place] - (1.0 - 1e-9) * missing
     return bool(missing < 0.0)

@@ -1,29 +1,63 @@
-"""A world, a policy and its agents as compiled code sees them: numbers and arrays."""
+"""Lowering: the compiled form of every part that the exact engine knows, one table per kind of part.
+
+A part without a row is not known: ``find_unsupported`` names it, and ``lower`` raises. Tables go by the exact type,
+because a subclass may override what its row leaves out. A subclass that does not can be given its parent's row:
+``ENVIRONMENTS[Shop] = ENVIRONMENTS[Synthetic]``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from fedcascade.environments.clustered import Clustered
-from fedcascade.federation.decisions import DownloadAndBuffer
+from fedcascade.environments.ratings import Ratings
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
+from fedcascade.federation.messages import Cause
+from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.triggers import Always, AnyOf, Auxiliary, Determinant, Doubling, Ratio, SyncBudget, Trigger
-from fedcascade.learning.confidence import Oful, ProblemSize
-from fedcascade.learning.oracles import TopK
+from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
+from fedcascade.federation.triggers import (
+    Always,
+    AnyOf,
+    Auxiliary,
+    Determinant,
+    Doubling,
+    Never,
+    Ratio,
+    SyncBudget,
+    Trigger,
+)
+from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
+from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.exact import kernels, sequential
-from fedcascade.simulation.exact.screening import may_be_off
+from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact.screening import bound_error
+from fedcascade.simulation.scenario import Scenario
+
+Compiled = TypeVar("Compiled")
 
 
-def leaves(trigger: Trigger) -> list[Trigger]:
-    """The triggers that are joined by ``|``, in order."""
-    if isinstance(trigger, AnyOf):
-        return leaves(trigger.either) + leaves(trigger.other)
-    return [trigger]
+class Order(Enum):
+    """In which order rounds are played, which depends on whom an exchange reaches."""
+
+    BY_AGENT = "an exchange reaches the agent that uploads alone: each plays ahead until it wants to upload"
+    BY_TIME = "an exchange may reach other agents: rounds are played one after another"
+    ON_ARRIVAL = "an agent asks the server before every round: rounds are played one after another"
 
 
-def compile_world(environment: Clustered) -> kernels.World:
-    """The environment as compiled code sees it."""
-    return kernels.World(
+class LoweredTrigger(NamedTuple):
+    """The kind of a trigger, as ``kernels`` numbers them, and its constant."""
+
+    kind: int
+    level: float
+
+
+def _lower_clustered(environment: Clustered) -> kernels.CompiledEnvironment:
+    return kernels.CompiledEnvironment(
         seed=environment.seed,
         lifted=environment.lifted,
         fewest_items=environment.fewest_items,
@@ -33,86 +67,157 @@ def compile_world(environment: Clustered) -> kernels.World:
     )
 
 
-def compile_rules(policy: Policy, oracle: TopK, problem: ProblemSize) -> kernels.Rules:
-    """The policy as compiled code sees it."""
-    triggers = without_slower([rule for leaf in leaves(policy.trigger) for rule in compile_trigger(leaf)])
-    levels = np.array([level for _, level in triggers], np.float64)
-    base, slope, shift = compile_confidence(policy, problem)
-    d = problem.dimension
-    return kernels.Rules(
-        length=oracle.length,
-        triggers=np.array([kind for kind, _ in triggers], np.int64),
-        levels=levels,
-        bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),
-        slack=may_be_off(d, (d / policy.lambda_) ** 0.5),  # ||root||^2 is the trace of Sigma^-1
-        lambda_=policy.lambda_,
-        every_round=isinstance(policy.decision, DownloadAndBuffer),
-        beta_base=base,
-        beta_slope=slope,
-        beta_shift=shift,
+def _lower_growth(trigger: Determinant | Ratio) -> list[LoweredTrigger]:
+    return [LoweredTrigger(kernels.DETERMINANT, trigger.level)]
+
+
+def _lower_fixed_beta(confidence: Confidence, lambda_: float, problem: ProblemSize) -> BetaTerms:
+    """A beta that does not depend on the data."""
+    return BetaTerms(confidence.radius(Ridge(Statistics.zero(problem.dimension), lambda_), problem), 0.0, 0.0)
+
+
+ENVIRONMENTS: dict[type, Callable[[Any], kernels.CompiledEnvironment]] = {
+    Synthetic: _lower_clustered,
+    Ratings: _lower_clustered,
+}
+ORACLES: dict[type, Callable[[Any], int]] = {TopK: lambda oracle: oracle.length}
+# Whether an agent decides anew in every round.
+DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}
+TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
+    Determinant: _lower_growth,
+    Ratio: _lower_growth,
+    Auxiliary: lambda trigger: [LoweredTrigger(kernels.AUXILIARY, trigger.p_scale)],
+    Doubling: lambda _: [LoweredTrigger(kernels.DOUBLING, 0.0)],
+    Always: lambda _: [LoweredTrigger(kernels.ALWAYS, 0.0)],
+    SyncBudget: lambda trigger: [LoweredTrigger(kernels.SYNCHRONISATION, trigger.budget)],
+    Never: lambda _: [],
+}
+CAUSES = {
+    kernels.DETERMINANT: Cause.DETERMINANT,
+    kernels.AUXILIARY: Cause.AUXILIARY,
+    kernels.DOUBLING: Cause.FORCED,
+    kernels.ALWAYS: Cause.FORCED,
+    kernels.SYNCHRONISATION: Cause.SYNCHRONISATION,
+}
+REPLY_RULES: dict[type, Order] = {
+    Asker: Order.BY_AGENT,
+    OneLearner: Order.BY_TIME,
+    Everybody: Order.BY_TIME,
+    Lagging: Order.BY_TIME,
+    OnArrival: Order.ON_ARRIVAL,
+}
+# Whether agents have a personal part beside the one that all share.
+PERSONAL_PARTS: dict[type, bool] = {type(None): False, AlternatingMinimisation: True}
+CONFIDENCES: dict[type, Callable[[Any, float, ProblemSize], BetaTerms]] = {
+    Constant: _lower_fixed_beta,
+    Theory: _lower_fixed_beta,
+    Oful: Oful.beta_terms,
+}
+
+
+def find_unsupported(scenario: Scenario) -> str | None:
+    """The first part, or combination of parts, that the exact engine does not know, in words; None if there is none."""
+    return next(_list_unsupported(scenario), None)
+
+
+def _list_unsupported(scenario: Scenario) -> Iterator[str]:
+    policy = scenario.policy
+    parts: list[tuple[str, str, Mapping[type, object], object]] = [
+        ("environment", "ENVIRONMENTS", ENVIRONMENTS, scenario.environment),
+        ("oracle", "ORACLES", ORACLES, scenario.oracle),
+        ("decision", "DECISIONS", DECISIONS, policy.decision),
+        *(("trigger", "TRIGGERS", TRIGGERS, trigger) for trigger in list_triggers(policy.trigger)),
+        ("reply rule", "REPLY_RULES", REPLY_RULES, policy.reply_rule),
+        ("personal part", "PERSONAL_PARTS", PERSONAL_PARTS, policy.personal),
+    ]
+    if _needs_beta_terms(policy):
+        parts.append(("confidence", "CONFIDENCES", CONFIDENCES, policy.confidence))
+    for kind, name, table, part in parts:
+        if type(part) not in table:
+            yield f"{kind} {type(part).__name__}{_explain_subclass(part, name, table)}"
+    yield from _list_unsupported_combinations(policy)
+
+
+def _explain_subclass(part: object, name: str, table: Mapping[type, object]) -> str:
+    """What to do about a part whose parent has a row."""
+    parent = next((parent for parent in type(part).__mro__ if parent in table), None)
+    if parent is None:
+        return ""
+    own, row = type(part).__name__, parent.__name__
+    return (
+        f" (a subclass of {row} that may override what is compiled; if it does not, say so with "
+        f"fedcascade.simulation.exact.lowering.{name}[{own}] = {name}[{row}])"
     )
 
 
-def compile_trigger(trigger: Trigger) -> list[tuple[int, float]]:
-    """A trigger as its kind and its constant; Never is no trigger at all."""
-    match trigger:
-        case Determinant() | Ratio():
-            return [(kernels.DETERMINANT, trigger.level)]
-        case Auxiliary():
-            return [(kernels.AUXILIARY, trigger.p_scale)]
-        case Doubling():
-            return [(kernels.DOUBLING, 0.0)]
-        case Always():
-            return [(kernels.ALWAYS, 0.0)]
-        case _:
-            return []
+def _list_unsupported_combinations(policy: Policy) -> Iterator[str]:
+    triggers, order = list_triggers(policy.trigger), REPLY_RULES.get(type(policy.reply_rule))
+    fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
+    if policy.personal and not fits:
+        yield "personal part beside such a reply rule or decision"
+    # A synchronisation is looked for after all other triggers, and where rounds are played in the order of time alone.
+    if any(isinstance(trigger, SyncBudget) for trigger in (triggers[:-1] if order is Order.BY_TIME else triggers)):
+        yield "trigger SyncBudget in such a place"
 
 
-def sync_budget(trigger: Trigger) -> float:
-    """D, or infinity where nobody synchronises."""
-    return min((leaf.budget for leaf in leaves(trigger) if isinstance(leaf, SyncBudget)), default=np.inf)
+def _needs_beta_terms(policy: Policy) -> bool:
+    """Whether compiled code computes beta; elsewhere it comes with the download, and any Confidence will do."""
+    return isinstance(policy.decision, DownloadAndBuffer) or isinstance(policy.reply_rule, OnArrival)
 
 
-def without_slower(triggers: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def lower(table: Mapping[type, Compiled], part: object) -> Compiled:
+    """The row of a part; raises where there is none."""
+    if type(part) not in table:
+        raise NotImplementedError(f"the exact engine has no compiled form of {type(part).__name__}")
+    return table[type(part)]
+
+
+def list_triggers(trigger: Trigger) -> list[Trigger]:
+    """The triggers that are joined by ``|``, in order."""
+    if type(trigger) is AnyOf:
+        return list_triggers(trigger.either) + list_triggers(trigger.other)
+    return [trigger]
+
+
+def compile_environment(environment: Clustered) -> kernels.CompiledEnvironment:
+    """An environment as arrays and numbers."""
+    return lower(ENVIRONMENTS, environment)(environment)
+
+
+def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kernels.CompiledPolicy:
+    """A policy as arrays and numbers."""
+    triggers = merge_determinants(lower_triggers(policy.trigger))
+    budgets = [trigger.level for trigger in triggers if trigger.kind == kernels.SYNCHRONISATION]
+    checked = [trigger for trigger in triggers if trigger.kind != kernels.SYNCHRONISATION]
+    levels = np.array([trigger.level for trigger in checked], np.float64)
+    d = problem.dimension
+    return kernels.CompiledPolicy(
+        length=lower(ORACLES, oracle)(oracle),
+        triggers=np.array([trigger.kind for trigger in checked], np.int64),
+        levels=levels,
+        bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),
+        slack=bound_error(d, (d / policy.lambda_) ** 0.5),  # ||root||^2 is the trace of Sigma^-1
+        lambda_=policy.lambda_,
+        every_round=lower(DECISIONS, policy.decision),
+        beta=compile_beta(policy, problem),
+        sync_budget=min(budgets, default=np.inf),
+    )
+
+
+def lower_triggers(trigger: Trigger) -> list[LoweredTrigger]:
+    """All triggers that are joined in ``trigger``, lowered, in order."""
+    return [lowered for part in list_triggers(trigger) for lowered in lower(TRIGGERS, part)(part)]
+
+
+def merge_determinants(triggers: list[LoweredTrigger]) -> list[LoweredTrigger]:
     """Of several determinant triggers only the one with the lowest level, which fires first, in the first's place."""
     lowest = min((level for kind, level in triggers if kind == kernels.DETERMINANT), default=0.0)
-    lowered = [(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in triggers]
+    lowered = [LoweredTrigger(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in triggers]
     return list(dict.fromkeys(lowered))
 
 
-def compile_confidence(policy: Policy, problem: ProblemSize) -> tuple[float, float, float]:
-    """The beta of agents that decide anew in every round, as base, slope and shift of sqrt(log_det + shift)."""
-    if isinstance(policy.confidence, Oful):
-        return policy.confidence.beta_terms(policy.lambda_, problem)
-    blank = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
-    return policy.confidence.radius(blank, problem), 0.0, 0.0
-
-
-def empty_fleet(users: int, d: int) -> kernels.Fleet:
-    """Agents that know nothing."""
-    return kernels.Fleet(
-        gram=np.zeros((users, d, d)),
-        moment=np.zeros((users, d)),
-        theta=np.zeros((users, d)),
-        root=np.zeros((users, d, d)),
-        buffer_gram=np.zeros((users, d, d)),
-        buffer_moment=np.zeros((users, d)),
-        numbers=np.zeros((users, 4)),
-        counts=np.zeros((users, 4), np.int64),
-    )
-
-
-def empty_own(users: int, d: int) -> sequential.Own:
-    """Personal parts that know nothing."""
-    return sequential.Own(gram=np.zeros((users, d, d)), moment=np.zeros((users, d)), theta=np.zeros((users, d)))
-
-
-def take_buffer(fleet: kernels.Fleet, agent: int) -> Statistics:
-    """An agent's buffer, which is empty afterwards."""
-    gram, moment, counts = fleet.buffer_gram[agent], fleet.buffer_moment[agent], fleet.counts[agent]
-    examined, clicks, rounds, _ = counts.tolist()
-    taken = Statistics(gram.copy(), moment.copy(), examined, clicks, rounds)
-    gram[:] = 0.0
-    moment[:] = 0.0
-    counts[: kernels.ARRIVALS] = 0
-    return taken
+def compile_beta(policy: Policy, problem: ProblemSize) -> BetaTerms:
+    """The beta of agents that decide anew in every round; not a number where beta comes with the download."""
+    if not _needs_beta_terms(policy):
+        return BetaTerms(np.nan, np.nan, np.nan)
+    return lower(CONFIDENCES, policy.confidence)(policy.confidence, policy.lambda_, problem)

@@ -1,0 +1,157 @@
+"""The event-driven engine, for systems in which an exchange reaches the agent that uploads alone.
+
+Between two exchanges an agent's rounds depend on no other agent, so a window of rounds is played agent by agent, on
+all cores, each agent until it wants to upload. Those moments are events: a queue hands them, in the order of rounds,
+to the same ``federation.Server`` that the reference uses, and the agent that was answered plays on. Nothing is guessed
+and nothing is thrown away.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.simulation.exact.driver import ExchangeDriver
+from fedcascade.simulation.exact.kernels import advance_agents
+from fedcascade.simulation.exact.lowering import CAUSES
+from fedcascade.simulation.exact.screening import Scratch, make_scratch
+from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, record_batch
+
+SHORTEST_WINDOW = 64
+
+
+class Task(NamedTuple):
+    """Agents whose rounds of a window are to be played, and how many of them some thread has begun with."""
+
+    batch: Batch
+    agents: NDArray[np.int64]
+    taken: NDArray[np.int64]
+
+
+def make_task(batch: Batch, agents: NDArray[np.int64]) -> Task:
+    """A task that no thread has begun with."""
+    return Task(batch, agents, np.zeros(1, np.int64))
+
+
+class EventDrivenEngine:
+    """Plays agents ahead, window by window, and answers their uploads in the order of rounds.
+
+    Args:
+        driver: the agents and their server.
+        pool: threads that help to play; one less than ``threads``.
+        threads: how many cores to use. The result does not depend on it.
+        window: how many rounds to play at a time; adapts if None. The result does not depend on it.
+    """
+
+    def __init__(
+        self, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None = None
+    ) -> None:
+        self.driver = driver
+        self.pool = pool
+        self.threads = threads
+        self.window = window
+        self.length = SHORTEST_WINDOW
+        self._workspace = threading.local()
+
+    def play(self, progress: Callable[[int], None] | None) -> None:
+        """Play all rounds, window by window; ``progress`` is called while nothing is being played."""
+        recorder = self.driver.recorder
+        before = make_batch(self.driver, 1, 0)
+        # Plays nothing, but compiles everything, and compilation is not timed.
+        now = self.play_window(before, before)
+        recorder.start_clock()
+        while before.last < recorder.rounds:
+            if progress is not None:
+                progress(before.last)
+            before, now = now, self.play_window(now, before)
+        self.settle(before)
+        if progress is not None:
+            progress(before.last)
+
+    def play_window(self, now: Batch, before: Batch) -> Batch:
+        """Play a window agent by agent, settle the one before, and prepare the next, which is returned.
+
+        Agents without an upload in the window before need not wait: other threads play on with them while this one
+        settles, and it joins them afterwards.
+        """
+        present = list_present(now)
+        waiting = before.window.upload_round[present] > 0
+        free, late = make_task(now, present[~waiting]), make_task(now, present[waiting])
+        helpers = self._start_helpers(free)
+        self.settle(before)
+        helpers += self._start_helpers(late)
+        following = make_batch(self.driver, now.last + 1, self.window or self.length)
+        self._advance(free)
+        self._advance(late)
+        for helper in helpers:
+            helper.result()
+        return following
+
+    def _start_helpers(self, task: Task) -> list[Future[None]]:
+        """Let other threads take part in a task."""
+        helpers = min(self.threads, task.agents.size) - 1
+        return [self.pool.submit(self._advance, task) for _ in range(helpers)]
+
+    def settle(self, batch: Batch) -> None:
+        """Answer every upload of a window in the order of rounds; then record its totals."""
+        events = self._answer_uploads(batch)
+        alone = events * batch.arrivals.size / (2 * self.driver.environment.users)
+        self.length = adapt_length(self.length, alone, self.threads)
+        record_batch(self.driver, batch)
+
+    def _answer_uploads(self, batch: Batch) -> int:
+        """Answer the agents that upload in a window; each plays on until it uploads again or the window ends."""
+        window = batch.window
+        queue = [(int(window.upload_round[agent]), int(agent)) for agent in np.flatnonzero(window.upload_round)]
+        heapify(queue)
+        events = 0
+        while queue:
+            round_, agent = heappop(queue)
+            events += 1
+            self.driver.run_exchange(round_, agent, CAUSES[int(window.trigger[agent])])
+            self._advance(make_task(batch, np.array([agent])))
+            if window.upload_round[agent]:
+                heappush(queue, (int(window.upload_round[agent]), agent))
+        return events
+
+    def _advance(self, task: Task) -> None:
+        driver, batch = self.driver, task.batch
+        advance_agents(
+            batch.environment,
+            driver.compiled_policy,
+            driver.states,
+            batch.window,
+            task.agents,
+            task.taken,
+            self._get_scratch(),
+        )
+
+    def _get_scratch(self) -> Scratch:
+        """The workspace of this thread."""
+        if not hasattr(self._workspace, "scratch"):
+            driver = self.driver
+            self._workspace.scratch = make_scratch(
+                driver.problem.dimension, driver.environment.most_items, driver.compiled_policy.length
+            )
+        return cast(Scratch, self._workspace.scratch)
+
+
+def list_present(batch: Batch) -> NDArray[np.int64]:
+    """The agents with rounds in a window, those with the most first, so that no thread begins a long task last."""
+    rounds = batch.window.stop - batch.window.cursor
+    return np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
+
+
+def adapt_length(length: int, alone: float, threads: int) -> int:
+    """The length of the next window.
+
+    It doubles while few rounds of a window are played ``alone``, by one thread after an exchange, and halves while
+    many are.
+    """
+    if threads == 1 or 4 * alone * threads < length:
+        return min(2 * length, LONGEST_WINDOW)
+    return max(length // 2, SHORTEST_WINDOW) if alone * threads > length else length

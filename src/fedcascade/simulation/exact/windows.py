@@ -1,0 +1,61 @@
+"""Windows: the consecutive rounds that an exact engine plays at a time."""
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.simulation.exact.driver import ExchangeDriver
+from fedcascade.simulation.exact.kernels import CompiledEnvironment, Window, sort_rounds
+
+LONGEST_WINDOW = 4_096
+
+
+class Batch(NamedTuple):
+    """A window of rounds, the user who arrives in each of them, and the environment as it is then."""
+
+    environment: CompiledEnvironment
+    window: Window
+    arrivals: NDArray[np.int64]
+
+    @property
+    def last(self) -> int:
+        """The round with which it ends."""
+        return self.window.first + self.arrivals.size - 1
+
+
+def make_batch(driver: ExchangeDriver, first: int, most: int) -> Batch:
+    """At most ``most`` rounds from ``first`` on, up to a checkpoint or a change of what users want."""
+    stops, environment = driver.recorder.stops, driver.environment
+    stop = stops[bisect_left(stops, first)] if first <= stops[-1] else first - 1
+    count = environment.steady(first, min(most, stop - first + 1))
+    arrivals = environment.arrivals(first, count)
+    compiled = driver.compiled_environment._replace(thetas=environment.thetas_in(first))
+    return Batch(compiled, make_window(driver, first, arrivals), arrivals)
+
+
+def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64]) -> Window:
+    """A window in which nothing has been played."""
+    users, count = driver.environment.users, arrivals.size
+    rounds, cursor, stop = sort_rounds(arrivals, first, users)
+    lists = count if driver.recorder.lists is not None else 0
+    return Window(
+        first=first,
+        rounds=rounds,
+        cursor=cursor,
+        stop=stop,
+        upload_round=np.zeros(users, np.int64),
+        trigger=np.zeros(users, np.int64),
+        regret=np.empty(count),
+        clicked=np.empty(count, np.bool_),
+        examined=np.empty(count, np.int64),
+        lists=np.full((lists, driver.compiled_policy.length), -1, np.int32),
+    )
+
+
+def record_batch(driver: ExchangeDriver, batch: Batch) -> None:
+    """Record what came out of a window that has been played."""
+    window, recorder = batch.window, driver.recorder
+    recorder.record_rounds(window.first, window.regret, window.clicked, window.examined, window.lists)
+    recorder.record_checkpoint(batch.last, driver.server.groups.labels)

@@ -57,7 +57,7 @@ class Paced(Load):
             sequence = number // len(self.agents) + 1
             offer = wire.msgspec.structs.replace(self.offers[number % len(self.offers)], sequence=sequence)
             body = wire.encoded(offer, wire.MSGPACK)
-            if await connection.post(agent.headers("POST", "/v1/exchanges", body, sequence), body) != 200:
+            if await connection.post(agent.sign_headers("POST", "/v1/exchanges", body, sequence), body) != 200:
                 raise SystemExit("upload refused")
             self.latencies.append(time.perf_counter() - began)
         connection.transport.close()
@@ -168,10 +168,10 @@ def loader(port: int, seconds: float, rate: float, sent: int) -> None:
     """The load of ``responsive``, in a process of its own, since Playwright needs this one."""
     from nacl.signing import SigningKey
 
-    from fedcascade.service.agent.client import Client
+    from fedcascade.service.agent.client import AgentClient
 
     keys = json.load(sys.stdin)
-    agents = [Client(None, SigningKey(bytes.fromhex(key)), agent) for agent, key in keys]
+    agents = [AgentClient(None, SigningKey(bytes.fromhex(key)), agent) for agent, key in keys]
     load = Load(agents, offers())
     load.sent = sent
     paced = Paced(load, rate)

@@ -29,7 +29,7 @@ from nacl.signing import SigningKey
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.client import Client
+from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
 from fedcascade.service.server import operations
 from fedcascade.service.server.exchanges import PATH
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 class Load:
     """Agents that upload as fast as a number of connections lets them."""
 
-    def __init__(self, agents: list[Client], offers: list[wire.Offer]) -> None:
+    def __init__(self, agents: list[AgentClient], offers: list[wire.Offer]) -> None:
         self.agents = agents
         self.offers = offers
         self.sent = 0
@@ -105,21 +105,21 @@ class Load:
             offer = self.offers[self.sent % len(self.offers)]
             self.sent += 1
             body = wire.encoded(wire.msgspec.structs.replace(offer, sequence=sequence), wire.MSGPACK)
-            status = await connection.post(agent.headers("POST", PATH, body, sequence), body)
+            status = await connection.post(agent.sign_headers("POST", PATH, body, sequence), body)
             if status != 200:
                 raise SystemExit(f"upload refused with {status}")
             self.latencies.append(time.perf_counter() - began)
         connection.transport.close()
 
 
-def enrolled(store_url: str, count: int) -> list[Client]:
+def enrolled(store_url: str, count: int) -> list[AgentClient]:
     """Agents whose keys are written into the store before the server starts."""
     store = open_store(store_url)
     keys = [SigningKey.generate() for _ in range(count)]
     with store.transaction():
         numbers = [store.add_agent(bytes(key.verify_key), time.time()) for key in keys]
     store.close()
-    return [Client(None, key, number) for key, number in zip(keys, numbers, strict=True)]
+    return [AgentClient(None, key, number) for key, number in zip(keys, numbers, strict=True)]
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def sync_milliseconds(folder: Path) -> float:
     return round(float(np.median(times)) * 1e3, 2)
 
 
-def logged(store_url: str, agents: list[Client], offers: list[wire.Offer], count: int) -> bool:
+def logged(store_url: str, agents: list[AgentClient], offers: list[wire.Offer], count: int) -> bool:
     """Lengthen the log to ``count`` uploads, as a server does that dies just before its next snapshot.
 
     Returns whether a replay from the last snapshot equals the state that has seen every upload, to the last bit.

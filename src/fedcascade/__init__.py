@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import POLICIES, Policy, get_policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
-    from fedcascade.service.agent.remote import connect, connect_async  # noqa: F401
+    from fedcascade.service.agent.async_remote import connect_async  # noqa: F401
+    from fedcascade.service.agent.connection import connect  # noqa: F401
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
@@ -29,8 +30,8 @@ _HOME = {
     "Synthetic": "environments.synthetic",
     "TopK": "learning.oracles",
     "Trace": "simulation.trace",
-    "connect": "service.agent.remote",
-    "connect_async": "service.agent.remote",
+    "connect": "service.agent.connection",
+    "connect_async": "service.agent.async_remote",
     "get_policy": "federation.policies",
     "simulate": "simulation.engines",
 }

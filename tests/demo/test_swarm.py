@@ -10,13 +10,13 @@ from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import Theory
 from fedcascade.learning.oracles import TopK
-from fedcascade.service.agent.client import terms
-from fedcascade.service.agent.remote import policy_of
-from fedcascade.service.agent.transport import Http, InProcess, Transport
+from fedcascade.service.agent.client import fetch_terms
+from fedcascade.service.agent.connection import build_policy
+from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Trace
 
-from ..service.helpers import Process, in_process
+from ..service.helpers import ServerProcess, serve_in_process
 
 WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
 ROUNDS = 3_000
@@ -49,8 +49,8 @@ THEORY = replace(make_policy("fedc3ucb-h"), confidence=Theory(noise=0.02, delta=
 @pytest.mark.parametrize("policy", [*map(make_policy, ("fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e")), THEORY])
 def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp_path: Path) -> None:
     simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")
-    with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
-        assert policy_of(terms(running.transport)) == policy  # an agent is told what it needs to decide alike
+    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        assert build_policy(fetch_terms(running.transport)) == policy  # an agent is told what it needs to decide alike
         trace = swarm(
             WORLD,
             policy,
@@ -72,15 +72,15 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
 def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> None:
     policy = make_policy("fedc3ucb-h")
     simulated = simulate(WORLD, policy, rounds=1_000, oracle=TopK(length=3), checkpoints=5, engine="reference")
-    process = Process(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
+    process = ServerProcess(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
     try:
-        running = process.running()
+        running = process.connect()
         trace = swarm(
             WORLD,
             policy,
             rounds=1_000,
             operator=running.operator,
-            new_transport=lambda: Http(process.url),
+            new_transport=lambda: HttpTransport(process.url),
             folder=None,
             list_length=3,
             checkpoints=5,
@@ -93,8 +93,8 @@ def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> N
 
 def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
     policy = make_policy("fedc3ucb-h")
-    with in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
-        assert isinstance(running.transport, InProcess)
+    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        assert isinstance(running.transport, InProcessTransport)
         trace = swarm(
             WORLD,
             policy,
@@ -106,4 +106,4 @@ def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
             min_observations=12,
             checkpoints=2,
         )
-        assert running.operator.overview().position == len(trace.ledger)
+        assert running.operator.fetch_overview().position == len(trace.ledger)

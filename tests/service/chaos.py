@@ -23,9 +23,10 @@ import numpy as np
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
-from fedcascade.service.agent.client import Operator
-from fedcascade.service.agent.remote import RemoteAgent, connect
-from fedcascade.service.agent.transport import Http
+from fedcascade.service.agent.client import OperatorClient
+from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.serve import serve
 from fedcascade.service.server.serve import ServerSettings
@@ -71,8 +72,8 @@ def enrolled(url: str, path: Path) -> RemoteAgent:
     """An agent on its file; a new one gets a token first."""
     token = None
     if not path.exists() or path.stat().st_size == 0 or not path.with_suffix(".token").exists():
-        transport = Http(url)
-        [token] = Operator(transport, TOKEN).enrolment_tokens()
+        transport = HttpTransport(url)
+        [token] = OperatorClient(transport, TOKEN).create_tokens()
         transport.close()
         path.with_suffix(".token").write_text(token, encoding="utf-8")
     token = path.with_suffix(".token").read_text(encoding="utf-8")

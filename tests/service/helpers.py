@@ -17,7 +17,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import Http, InProcess, Transport
+from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.wire import Offer, offer_of
 from fedcascade.service.server.app import build_application
@@ -31,42 +31,42 @@ FREE = Limits(rate=1e6, burst=1e6)
 
 
 @dataclass
-class Running:
+class RunningService:
     """A service and ways to speak to it."""
 
     url: str
     transport: Transport
     writer: Writer | None
-    operator: client.Operator
+    operator: client.OperatorClient
 
-    def enrol(self, transport: Transport | None = None) -> client.Client:
+    def enrol(self, transport: Transport | None = None) -> client.AgentClient:
         """A new agent, as its client."""
         key = SigningKey.generate()
-        [token] = self.operator.enrolment_tokens()
-        welcome = client.enrol(self.transport, token, key)
-        return client.Client(transport or self.transport, key, welcome.agent)
+        [token] = self.operator.create_tokens()
+        welcome = client.enrol_agent(self.transport, token, key)
+        return client.AgentClient(transport or self.transport, key, welcome.agent)
 
 
 @contextmanager
-def in_process(
+def serve_in_process(
     path: Path, *, policy: Policy = POLICIES["fedc3ucb-h"], dimension: int = 3, limits: Limits = FREE, **options: int
-) -> Iterator[Running]:
+) -> Iterator[RunningService]:
     """A service without sockets, on a SQLite file."""
     url = f"sqlite:///{path}"
     writer = Writer(lambda: open_store(url), policy, dimension, **options)
     writer.submit(set_operator(TOKEN)).result()
     service = Service(writer, policy, dimension, limits)
     app = build_application(service, [build_dashboard(service)])
-    transport = InProcess(app)
+    transport = InProcessTransport(app)
     try:
-        yield Running(url, transport, writer, client.Operator(transport, TOKEN))
+        yield RunningService(url, transport, writer, client.OperatorClient(transport, TOKEN))
     finally:
         transport.close()
         app.state.dashboard.feed.close_store()
         writer.close()
 
 
-def unit_offer(sequence: int, axis: int, dimension: int, protocol: int = 2) -> Offer:
+def build_unit_upload(sequence: int, axis: int, dimension: int, protocol: int = 2) -> Offer:
     """An upload that carries a unit vector of its own."""
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
@@ -74,7 +74,7 @@ def unit_offer(sequence: int, axis: int, dimension: int, protocol: int = 2) -> O
     return offer_of(upload, protocol)
 
 
-class Process:
+class ServerProcess:
     """``fedcascade serve`` in a process of its own, which can be killed and started again on the same port."""
 
     def __init__(self, folder: Path, store: str, *options: str, dimension: int = 3, token: str = TOKEN) -> None:
@@ -93,7 +93,7 @@ class Process:
             *("--dimension", str(self.dimension), "--rate", "1000000", "--burst", "1000000", *self.options),
         ]
 
-    def start(self) -> "Process":
+    def start(self) -> "ServerProcess":
         self.process = subprocess.Popen(
             self.command(),
             cwd=self.folder,
@@ -114,10 +114,10 @@ class Process:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def running(self) -> Running:
-        transport = Http(self.url)
+    def connect(self) -> RunningService:
+        transport = HttpTransport(self.url)
         wait_until_ready(transport)
-        return Running(self.url, transport, None, client.Operator(transport, TOKEN))
+        return RunningService(self.url, transport, None, client.OperatorClient(transport, TOKEN))
 
     def kill(self) -> None:
         self.stop(signal.SIGKILL)

@@ -12,10 +12,10 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
-from fedcascade.service.agent.remote import connect
+from fedcascade.service.agent.connection import connect
 from fedcascade.testing.faults import FaultyTransport
 
-from .helpers import in_process
+from .helpers import serve_in_process
 
 CHAOS = Path(__file__).parent / "chaos.py"
 DIMENSION = 16
@@ -34,10 +34,10 @@ class Borrowed:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_bad_network_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> None:
     policy = replace(POLICIES["fedc3ucb-h"], trigger=Always())
-    with in_process(tmp_path / "store.db", policy=POLICIES["fedc3ucb-h"], dimension=DIMENSION) as running:
+    with serve_in_process(tmp_path / "store.db", policy=POLICIES["fedc3ucb-h"], dimension=DIMENSION) as running:
 
         def live(number: int) -> int:
-            [token] = running.operator.enrolment_tokens()
+            [token] = running.operator.create_tokens()
             faulty = FaultyTransport(Borrowed(running.transport), seed=100 * seed + number)
             while True:
                 try:
@@ -67,7 +67,7 @@ def test_a_bad_network_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> N
         for statistics in held:
             assert np.array_equal(statistics.gram, np.eye(DIMENSION))
             assert np.array_equal(statistics.moment, np.ones(DIMENSION))
-        assert running.operator.overview().position == 4 * DIMENSION
+        assert running.operator.fetch_overview().position == 4 * DIMENSION
 
 
 def run_chaos(*options: str, timeout: float) -> dict[str, int]:

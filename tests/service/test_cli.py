@@ -10,25 +10,25 @@ import pytest
 from fedcascade.cli import main
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.agent.remote import connect
+from fedcascade.service.agent.connection import connect
 from fedcascade.simulation.engines import simulate
 
-from .helpers import Process
+from .helpers import ServerProcess
 
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    server = Process(tmp_path_factory.mktemp("cli"), "sqlite:///store.db", dimension=5).start()
-    server.running().transport.close()
+    server = ServerProcess(tmp_path_factory.mktemp("cli"), "sqlite:///store.db", dimension=5).start()
+    server.connect().transport.close()
     yield server
     server.stop()
 
 
-def told(process: Process) -> list[str]:
+def told(process: ServerProcess) -> list[str]:
     return ["--url", process.url, "--operator-token", str(process.folder / "operator.token")]
 
 
-def test_enroll_revoke_and_forget(process: Process, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_enroll_revoke_and_forget(process: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["enroll", *told(process), "--count", "2"])
     first, second = capsys.readouterr().out.split()
     agents = [
@@ -47,7 +47,7 @@ def test_enroll_revoke_and_forget(process: Process, tmp_path: Path, capsys: pyte
     assert "there is no agent 4711" in capsys.readouterr().err
 
 
-def test_a_swarm_in_lockstep_prints_what_run_prints(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_swarm_in_lockstep_prints_what_run_prints(process: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     main(["swarm", *told(process), "--agents", "4", "--rounds", "300", "--clusters", "2", "--items", "12",
           "--lockstep", "--json"])  # fmt: skip
     swarm = json.loads(capsys.readouterr().out)
@@ -89,7 +89,7 @@ def test_bad_input_gets_one_line(
     assert said.count("\n") == 1
 
 
-def test_a_store_of_another_dimension_is_refused(process: Process) -> None:
+def test_a_store_of_another_dimension_is_refused(process: ServerProcess) -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -117,7 +117,7 @@ def test_tls(tmp_path: Path) -> None:
     """A server with a certificate of its own speaks https, and a client that knows the certificate trusts it."""
     import ssl
 
-    from fedcascade.service.agent.transport import Http
+    from fedcascade.service.agent.transport import HttpTransport
 
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem",
@@ -126,13 +126,13 @@ def test_tls(tmp_path: Path) -> None:
     )  # fmt: skip
     if made.returncode:
         pytest.skip("openssl is not installed")
-    server = Process(tmp_path, "sqlite:///store.db", "--tls-cert", "cert.pem", "--tls-key", "key.pem").start()
+    server = ServerProcess(tmp_path, "sqlite:///store.db", "--tls-cert", "cert.pem", "--tls-key", "key.pem").start()
     try:
         url = f"https://127.0.0.1:{server.port}"
-        trusting = Http(url, verify=ssl.create_default_context(cafile=str(tmp_path / "cert.pem")))
+        trusting = HttpTransport(url, verify=ssl.create_default_context(cafile=str(tmp_path / "cert.pem")))
         assert trusting.send("GET", "/healthz", b"", {}).status == 200
         trusting.close()
-        careful = Http(url)
+        careful = HttpTransport(url)
         with pytest.raises(ConnectionError, match="certificate"):
             careful.send("GET", "/healthz", b"", {})
         careful.close()

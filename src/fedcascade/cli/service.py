@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from fedcascade.cli.options import ConstantOptions, EnvironmentOptions, Json, Whole, option, select_policies
 
 if TYPE_CHECKING:
-    from fedcascade.service.agent.client import Operator
+    from fedcascade.service.agent.client import OperatorClient
 
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
@@ -24,23 +24,23 @@ def print_notice(line: str) -> None:
 
 
 @contextmanager
-def connect_operator(url: str, token_file: Path) -> Iterator["Operator"]:
+def connect_operator(url: str, token_file: Path) -> Iterator["OperatorClient"]:
     """Connect to a server as its operator."""
-    from fedcascade.service.agent.client import Operator
-    from fedcascade.service.agent.transport import Http
+    from fedcascade.service.agent.client import OperatorClient
+    from fedcascade.service.agent.transport import HttpTransport
 
     try:
         token = token_file.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise ValueError(f"cannot read the operator's token from '{token_file}': {error.strerror}") from None
-    transport = Http(url)
+    transport = HttpTransport(url)
     try:
-        yield Operator(transport, token)
+        yield OperatorClient(transport, token)
     finally:
         transport.close()
 
 
-def run_operation(url: str, token_file: Path, operation: Callable[["Operator"], None], notice: str) -> None:
+def run_operation(url: str, token_file: Path, operation: Callable[["OperatorClient"], None], notice: str) -> None:
     """Have a server do something, and print a notice afterwards."""
     with connect_operator(url, token_file) as operator:
         operation(operator)
@@ -106,7 +106,7 @@ def enroll(
     Example: fedcascade enroll --url http://127.0.0.1:8777 --count 3
     """
     with connect_operator(url, operator_token) as operator:
-        for token in operator.enrolment_tokens(count, valid_days * 86_400):
+        for token in operator.create_tokens(count, valid_days * 86_400):
             print(token)
 
 
@@ -153,16 +153,16 @@ def swarm(
     from fedcascade.cli import terminal
     from fedcascade.demo.reporter import Reporter
     from fedcascade.demo.swarm import swarm as play
-    from fedcascade.service.agent.client import terms
-    from fedcascade.service.agent.remote import policy_of
-    from fedcascade.service.agent.transport import Http
+    from fedcascade.service.agent.client import fetch_terms
+    from fedcascade.service.agent.connection import build_policy
+    from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.summary import summarise
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     with connect_operator(url, operator_token) as operator, terminal.show_progress_bars() as bars:
-        offered = terms(operator.transport)
-        policy = policy_of(offered)
+        offered = fetch_terms(operator.transport)
+        policy = build_policy(offered)
         floor = 0 if lockstep else 2 * offered.dimension
         trace = play(
             replace(
@@ -171,7 +171,7 @@ def swarm(
             policy,
             rounds=rounds,
             operator=operator,
-            new_transport=lambda: Http(url),
+            new_transport=lambda: HttpTransport(url),
             folder=folder,
             list_length=list_length,
             checkpoints=min(checkpoints, rounds),

@@ -18,9 +18,10 @@ from fedcascade.demo.swarm import swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import Always
-from fedcascade.service.agent.client import Operator
-from fedcascade.service.agent.remote import RemoteAgent, connect
-from fedcascade.service.agent.transport import Http
+from fedcascade.service.agent.client import OperatorClient
+from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.simulation.trace import Recorder
 
 POLICY = "fedc3ucb-e"
@@ -134,8 +135,8 @@ class Demo:
             thread.join(WAIT_SECONDS)
         self.shop.close()
 
-    def _operator(self) -> Operator:
-        return Operator(Http(self._url), self._token.read_text(encoding="utf-8").strip())
+    def _operator(self) -> OperatorClient:
+        return OperatorClient(HttpTransport(self._url), self._token.read_text(encoding="utf-8").strip())
 
     def _swarm(self) -> None:
         operator = self._operator()
@@ -146,7 +147,7 @@ class Demo:
                 self.play.policy(),
                 rounds=self.play.rounds,
                 operator=operator,
-                new_transport=lambda: Http(self._url),
+                new_transport=lambda: HttpTransport(self._url),
                 folder=None,
                 list_length=LIST_LENGTH,
                 watch=lambda t, recorder: self._after_round(t, recorder, reporter),
@@ -182,7 +183,7 @@ class Demo:
             for line in process.stdout:
                 told = json.loads(line)
                 series = YARDSTICKS[told["policy"]]
-                operator.report([(series, point["round"], point["regret"], 0) for point in told["curve"]])
+                operator.report_measures([(series, point["round"], point["regret"], 0) for point in told["curve"]])
         operator.transport.close()
 
     def _visitor(self) -> RemoteAgent:
@@ -190,7 +191,7 @@ class Demo:
         self._began.wait(WAIT_SECONDS)
         operator = self._operator()
         try:
-            [token] = operator.enrolment_tokens()
+            [token] = operator.create_tokens()
         finally:
             operator.transport.close()
         eager = replace(self.play.policy(), trigger=Always())  # a visitor wants to see soon what the server decides

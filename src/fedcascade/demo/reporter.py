@@ -2,7 +2,7 @@
 
 import time
 
-from fedcascade.service.agent.client import Operator
+from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.trace import Recorder
 
@@ -13,7 +13,7 @@ EVERY_SECONDS = 0.5
 class Reporter:
     """Called after every round of a swarm; the first report forgets those of earlier runs."""
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: OperatorClient) -> None:
         self._operator = operator
         self._due = 0.0
         self._refused = not self._sent(fresh=True)
@@ -28,7 +28,7 @@ class Reporter:
     def _sent(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:
         """A server that knows no reports, or has no time for one, is no reason to stop."""
         try:
-            self._operator.report(measures, fresh=fresh)
+            self._operator.report_measures(measures, fresh=fresh)
         except (Refused, OSError):
             return False
         return True

@@ -16,8 +16,9 @@ from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
-from fedcascade.service.agent.client import Operator
-from fedcascade.service.agent.remote import RemoteAgent, connect
+from fedcascade.service.agent.client import OperatorClient
+from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import Transport
 from fedcascade.simulation.rounds import play_round
 from fedcascade.simulation.trace import Exchange, Recorder, Trace
@@ -31,7 +32,7 @@ def swarm(
     policy: Policy,
     *,
     rounds: int,
-    operator: Operator,
+    operator: OperatorClient,
     new_transport: Callable[[], Transport],
     folder: Path | None,
     list_length: int = 4,
@@ -91,12 +92,12 @@ def _connect(
     policy: Policy,
     problem: ProblemSize,
     oracle: TopK,
-    operator: Operator,
+    operator: OperatorClient,
     new_transport: Callable[[], Transport],
     folder: Path | None,
     min_observations: int,
 ) -> list[RemoteAgent]:
-    tokens = operator.enrolment_tokens(environment.users)
+    tokens = operator.create_tokens(environment.users)
     return [
         connect(
             "",
@@ -122,9 +123,9 @@ def _line(round_: int, user: int, upload: Upload) -> Exchange:
     return Exchange(round_, user, upload.cause, upload.bytes, upload.bytes)
 
 
-def _labels(agents: list[RemoteAgent], operator: Operator) -> NDArray[np.int64]:
+def _labels(agents: list[RemoteAgent], operator: OperatorClient) -> NDArray[np.int64]:
     """The group of every user."""
-    return labels_of([agent.id for agent in agents], operator.overview().labels)
+    return labels_of([agent.id for agent in agents], operator.fetch_overview().labels)
 
 
 def labels_of(agents: list[int], labels: Mapping[str, int]) -> NDArray[np.int64]:

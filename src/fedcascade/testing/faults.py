@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from fedcascade.service.agent.transport import Reply, Transport
+from fedcascade.service.agent.transport import HttpReply, Transport
 
 
 class FaultyTransport:
@@ -29,7 +29,7 @@ class FaultyTransport:
         self._drop, self._repeat, self._delay = drop, repeat, delay
         self._repeats: list[threading.Thread] = []
 
-    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
         """Deliver a request, perhaps twice, and return its reply; raise ConnectionError where either is lost."""
         draw = self._random.random
         time.sleep(draw() * self._delay)

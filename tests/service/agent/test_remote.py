@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,28 +17,30 @@ import fedcascade
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import ProblemSize, Theory
-from fedcascade.service.agent import remote
-from fedcascade.service.agent.client import Operator
-from fedcascade.service.agent.local_store import Clock
-from fedcascade.service.agent.remote import RemoteAgent, connect, pause
-from fedcascade.service.agent.transport import Reply
+from fedcascade.service.agent.async_remote import AsyncRemoteAgent
+from fedcascade.service.agent.backoff import PAUSES, compute_pause
+from fedcascade.service.agent.client import OperatorClient
+from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.local_store import RoundEstimate
+from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol.errors import Refused
 
-from ..helpers import Process, Running, in_process
+from ..helpers import RunningService, ServerProcess, serve_in_process
 
 D = 3
 TALKATIVE = replace(POLICIES["fedc3ucb-h"], trigger=Always())
 
 
-class Switch:
+class CuttableTransport:
     """A way to the server that can be cut; it counts what it carries."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningService) -> None:
         self.running = running
         self.up = True
         self.sent = 0
 
-    def send(self, method, path, body, headers) -> Reply:  # type: ignore[no-untyped-def]
+    def send(self, method, path, body, headers) -> HttpReply:  # type: ignore[no-untyped-def]
         if not self.up:
             raise ConnectionError("the network is down")
         self.sent += 1
@@ -49,89 +52,95 @@ class Switch:
 
 @pytest.fixture
 def running(tmp_path: Path):  # type: ignore[no-untyped-def]
-    with in_process(tmp_path / "store.db") as service:
+    with serve_in_process(tmp_path / "store.db") as service:
         yield service
 
 
-def made(running: Running, path: Path, switch: Switch | None = None, **options) -> RemoteAgent:  # type: ignore[no-untyped-def]
-    [token] = running.operator.enrolment_tokens()
+def connect_agent(
+    running: RunningService, path: Path, transport: CuttableTransport | None = None, **options
+) -> RemoteAgent:  # type: ignore[no-untyped-def]
+    [token] = running.operator.create_tokens()
     options = {"policy": TALKATIVE, "min_observations": 0, "pauses": (0.005, 1.0)} | options
-    return connect("", store=str(path), token=token, transport=switch or Switch(running), **options)
+    return connect("", store=str(path), token=token, transport=transport or CuttableTransport(running), **options)
 
 
-def items(random: np.random.Generator, count: int = 6) -> np.ndarray:
+def draw_items(random: np.random.Generator, count: int = 6) -> np.ndarray:
     drawn = random.normal(size=(count, D))
     return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
 
 
-def play(agent: RemoteAgent, rounds: int, seed: int = 0) -> None:
+def play_rounds(agent: RemoteAgent, rounds: int, seed: int = 0) -> None:
     random = np.random.default_rng(seed)
     for _ in range(rounds):
-        shown = agent.recommend(items(random), 2)
+        shown = agent.recommend(draw_items(random), 2)
         agent.feedback(shown, int(random.integers(0, 2)))
 
 
-def held(running: Running, agent: int):  # type: ignore[no-untyped-def]
+def read_statistics(running: RunningService, agent: int):  # type: ignore[no-untyped-def]
     return running.writer.submit(lambda _, fold: fold.statistics(agent)).result()  # type: ignore[union-attr]
 
 
-def test_what_an_agent_learns_reaches_the_server_and_the_answer_comes_back(running: Running, tmp_path: Path) -> None:
-    agent = made(running, tmp_path / "agent.db")
-    play(agent, 5)
+def test_what_an_agent_learns_reaches_the_server_and_the_answer_comes_back(
+    running: RunningService, tmp_path: Path
+) -> None:
+    agent = connect_agent(running, tmp_path / "agent.db")
+    play_rounds(agent, 5)
     assert agent.flush(10)
-    assert held(running, agent.id).rounds == 5
-    assert np.array_equal(agent._agent.download.statistics.gram, held(running, agent.id).gram)
+    assert read_statistics(running, agent.id).rounds == 5
+    assert np.array_equal(agent._agent.download.statistics.gram, read_statistics(running, agent.id).gram)
     agent.close()
 
 
-def test_decisions_do_not_wait_for_a_network_that_is_down_and_nothing_is_lost(running: Running, tmp_path: Path) -> None:
-    switch = Switch(running)
-    agent = made(running, tmp_path / "agent.db", switch)
-    switch.up = False
+def test_decisions_do_not_wait_for_a_network_that_is_down_and_nothing_is_lost(
+    running: RunningService, tmp_path: Path
+) -> None:
+    transport = CuttableTransport(running)
+    agent = connect_agent(running, tmp_path / "agent.db", transport)
+    transport.up = False
     began = time.monotonic()
-    play(agent, 30)
+    play_rounds(agent, 30)
     assert time.monotonic() - began < 5
     assert agent.unsent == 30
     assert not agent.flush(0.05)
     assert "down" in (agent.trouble or "")
     agent.close()
-    offline = connect("", store=str(tmp_path / "agent.db"), transport=switch, policy=TALKATIVE, pauses=(0.005, 1.0))
+    offline = connect("", store=str(tmp_path / "agent.db"), transport=transport, policy=TALKATIVE, pauses=(0.005, 1.0))
     assert offline.unsent == 30
-    play(offline, 1)
-    switch.up = True
+    play_rounds(offline, 1)
+    transport.up = True
     assert offline.flush(10)
     assert offline.trouble is None
-    assert held(running, offline.id).rounds >= 30
+    assert read_statistics(running, offline.id).rounds >= 30
     offline.close()
 
 
 def test_the_network_is_not_hammered_while_it_is_down() -> None:
-    longest = [pause(failures, remote.PAUSES, None, lambda: 1.0) for failures in range(1, 20)]
+    longest = [compute_pause(failures, PAUSES, None, lambda: 1.0) for failures in range(1, 20)]
     assert longest[:4] == [0.25, 0.5, 1.0, 2.0]
-    assert longest[-1] == remote.PAUSES[1]
-    assert pause(3, remote.PAUSES, None, lambda: 0.0) == 0.5  # jitter: half to all of it
-    assert pause(1, remote.PAUSES, 7.0) == 7.0  # the server asked for more
-    assert pause(10_000, remote.PAUSES, None) <= remote.PAUSES[1]
+    assert longest[-1] == PAUSES[1]
+    assert compute_pause(3, PAUSES, None, lambda: 0.0) == 0.5  # jitter: half to all of it
+    assert compute_pause(1, PAUSES, 7.0) == 7.0  # the server asked for more
+    assert compute_pause(10_000, PAUSES, None) <= PAUSES[1]
 
 
-def test_an_open_list_survives_a_restart_and_is_answered_once(running: Running, tmp_path: Path) -> None:
-    agent = made(running, tmp_path / "agent.db")
-    shown = agent.recommend(items(np.random.default_rng(1)), 2)
+def test_an_open_list_survives_a_restart_and_is_answered_once(running: RunningService, tmp_path: Path) -> None:
+    agent = connect_agent(running, tmp_path / "agent.db")
+    shown = agent.recommend(draw_items(np.random.default_rng(1)), 2)
     agent.close()
     again = connect(
-        "", store=str(tmp_path / "agent.db"), transport=Switch(running), policy=TALKATIVE, min_observations=0
+        "", store=str(tmp_path / "agent.db"), transport=CuttableTransport(running), policy=TALKATIVE, min_observations=0
     )
     again.feedback(shown.impression, 1)
     with pytest.raises(ValueError, match="no open list"):
         again.feedback(shown.impression, 1)
     assert again.flush(10)
-    assert held(running, again.id).rounds == 1
-    assert np.allclose(held(running, again.id).gram, shown.features.T.astype(float) @ shown.features)
+    assert read_statistics(running, again.id).rounds == 1
+    assert np.allclose(read_statistics(running, again.id).gram, shown.features.T.astype(float) @ shown.features)
     again.close()
 
 
-def test_bad_calls_change_nothing(running: Running, tmp_path: Path) -> None:
-    agent = made(running, tmp_path / "agent.db")
+def test_bad_calls_change_nothing(running: RunningService, tmp_path: Path) -> None:
+    agent = connect_agent(running, tmp_path / "agent.db")
     shown = agent.recommend(np.eye(D, dtype=np.float32), 2)
     for attempt in (
         lambda: agent.feedback(shown, 2),
@@ -147,10 +156,10 @@ def test_bad_calls_change_nothing(running: Running, tmp_path: Path) -> None:
         agent.recommend(np.eye(D), 1)
 
 
-def test_no_upload_holds_fewer_observations_than_the_floor(running: Running, tmp_path: Path) -> None:
-    agent = made(running, tmp_path / "agent.db", min_observations=None)
+def test_no_upload_holds_fewer_observations_than_the_floor(running: RunningService, tmp_path: Path) -> None:
+    agent = connect_agent(running, tmp_path / "agent.db", min_observations=None)
     random = np.random.default_rng(2)
-    uploads = [agent.feedback(agent.recommend(items(random), 2), None) for _ in range(60)]
+    uploads = [agent.feedback(agent.recommend(draw_items(random), 2), None) for _ in range(60)]
     sent = [upload for upload in uploads if upload is not None]
     assert len(sent) > 5
     assert {upload.statistics.count for upload in sent} == {2 * D}
@@ -158,28 +167,28 @@ def test_no_upload_holds_fewer_observations_than_the_floor(running: Running, tmp
 
 
 def test_the_round_is_extrapolated_from_the_servers_count() -> None:
-    assert Clock().round(arrivals=0) == 1
-    assert Clock(rounds=1000, agents=40, since=0).round(30) == 1000
-    assert Clock(rounds=1000, agents=40, since=5).round(35) == 1200
-    assert Clock(rounds=3, agents=1, since=1).round(50) == 50
+    assert RoundEstimate().estimate_round(arrivals=0) == 1
+    assert RoundEstimate(rounds=1000, agents=40, arrivals_since=0).estimate_round(30) == 1000
+    assert RoundEstimate(rounds=1000, agents=40, arrivals_since=5).estimate_round(35) == 1200
+    assert RoundEstimate(rounds=3, agents=1, arrivals_since=1).estimate_round(50) == 50
 
 
-def test_leaving_is_one_call_and_leaves_nothing(running: Running, tmp_path: Path) -> None:
-    agent = made(running, tmp_path / "agent.db")
-    play(agent, 3)
+def test_leaving_is_one_call_and_leaves_nothing(running: RunningService, tmp_path: Path) -> None:
+    agent = connect_agent(running, tmp_path / "agent.db")
+    play_rounds(agent, 3)
     agent.flush(10)
     number = agent.id
     agent.leave()
-    assert running.operator.overview().labels == {}
-    assert held(running, number).rounds == 0
+    assert running.operator.fetch_overview().labels == {}
+    assert read_statistics(running, number).rounds == 0
     with pytest.raises(ValueError, match="enrolment token"):
-        connect("", store=str(tmp_path / "agent.db"), transport=Switch(running))
+        connect("", store=str(tmp_path / "agent.db"), transport=CuttableTransport(running))
 
 
-def test_a_revoked_agent_keeps_what_it_has_and_says_why_it_waits(running: Running, tmp_path: Path) -> None:
-    agent = made(running, tmp_path / "agent.db")
+def test_a_revoked_agent_keeps_what_it_has_and_says_why_it_waits(running: RunningService, tmp_path: Path) -> None:
+    agent = connect_agent(running, tmp_path / "agent.db")
     running.operator.revoke(agent.id)
-    play(agent, 2)
+    play_rounds(agent, 2)
     assert not agent.flush(0.3)
     assert "revoked" in (agent.trouble or "")
     assert agent.unsent == 2
@@ -191,40 +200,40 @@ def test_an_agent_that_comes_back_after_months_finds_everything_in_its_place(
 ) -> None:
     """It left with uploads unsent; meanwhile others spoke, snapshots were taken, and the server was started anew."""
     away = tmp_path / "away.db"
-    with in_process(tmp_path / "store.db", snapshot_every=5) as running:
-        agent = made(running, away, switch := Switch(running))
-        play(agent, 3)
+    with serve_in_process(tmp_path / "store.db", snapshot_every=5) as running:
+        agent = connect_agent(running, away, transport := CuttableTransport(running))
+        play_rounds(agent, 3)
         assert agent.flush(10)
-        switch.up = False
-        play(agent, 4, seed=1)
-        get_open_list = agent.recommend(np.eye(D), 2)
+        transport.up = False
+        play_rounds(agent, 4, seed=1)
+        open_list = agent.recommend(np.eye(D), 2)
         assert not agent.flush(0.05)
         agent.close()
-        other = made(running, tmp_path / "other.db")
-        play(other, 30, seed=2)
+        other = connect_agent(running, tmp_path / "other.db")
+        play_rounds(other, 30, seed=2)
         assert other.flush(20)
         other.close()
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 200 * 86_400)
-    with in_process(tmp_path / "store.db", snapshot_every=5) as running:
-        agent = connect("", store=str(away), policy=TALKATIVE, min_observations=0, transport=Switch(running))
-        assert agent.feedback(get_open_list, 0) is not None
+    with serve_in_process(tmp_path / "store.db", snapshot_every=5) as running:
+        agent = connect("", store=str(away), policy=TALKATIVE, min_observations=0, transport=CuttableTransport(running))
+        assert agent.feedback(open_list, 0) is not None
         assert agent.flush(10)
-        assert held(running, agent.id).rounds == 3 + 4 + 1
+        assert read_statistics(running, agent.id).rounds == 3 + 4 + 1
         assert running.writer is not None
         assert running.writer.submit(lambda _, fold: fold.total()).result().rounds == 8 + 30
-        assert (agent._clock.rounds, agent._clock.agents) == (8 + 30, 2)
+        assert (agent._round_estimate.rounds, agent._round_estimate.agents) == (8 + 30, 2)
         agent.close()
 
 
 def test_a_wrong_clock_is_corrected(tmp_path: Path) -> None:
-    process = Process(tmp_path, "sqlite:///store.db").start()
+    process = ServerProcess(tmp_path, "sqlite:///store.db").start()
     try:
-        running = process.running()
+        running = process.connect()
         client = running.enrol()
-        client._offset = -5_000.0
-        assert client.standing().uploads == 0
-        assert abs(client._offset) < 5
+        client.clock_offset = -5_000.0
+        assert client.fetch_standing().uploads == 0
+        assert abs(client.clock_offset) < 5
         running.transport.close()
     finally:
         process.stop()
@@ -233,11 +242,11 @@ def test_a_wrong_clock_is_corrected(tmp_path: Path) -> None:
 def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: Path) -> None:
     theory = replace(POLICIES["fedc3ucb-h"], confidence=Theory(alpha_c=0.5, noise=0.1, delta=0.2))
     policy = replace(theory, trigger=Always()).with_constants(alpha_c=0.5)
-    with in_process(tmp_path / "store.db", policy=theory.with_constants(alpha_c=0.5)) as running:
-        other = made(running, tmp_path / "other.db", policy=policy)
-        play(other, 7)
+    with serve_in_process(tmp_path / "store.db", policy=theory.with_constants(alpha_c=0.5)) as running:
+        other = connect_agent(running, tmp_path / "other.db", policy=policy)
+        play_rounds(other, 7)
         assert other.flush(10)
-        agent = made(running, tmp_path / "agent.db", policy=None)
+        agent = connect_agent(running, tmp_path / "agent.db", policy=None)
         inner = agent._agent
         assert inner.policy.confidence == theory.confidence
         before = agent.recommend(np.eye(D), 2)
@@ -254,26 +263,26 @@ def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: P
         other.close()
 
 
-def test_the_asyncio_face_works_offline_and_goes_on_after_a_restart(running: Running, tmp_path: Path) -> None:
-    switch = Switch(running)
-    options = {"store": str(tmp_path / "agent.db"), "policy": TALKATIVE, "min_observations": 0, "transport": switch,
+def test_the_asyncio_agent_works_offline_and_goes_on_after_a_restart(running: RunningService, tmp_path: Path) -> None:
+    transport = CuttableTransport(running)
+    options = {"store": str(tmp_path / "agent.db"), "policy": TALKATIVE, "min_observations": 0, "transport": transport,
                "pauses": (0.005, 0.02)}  # fmt: skip
 
     async def first() -> tuple[int, int]:
-        [token] = running.operator.enrolment_tokens()
+        [token] = running.operator.create_tokens()
         async with await fedcascade.connect_async("", token=token, **options) as agent:
             shown = await agent.recommend(np.eye(D), 2)
             assert len(shown.items) == 2
             assert await agent.feedback(shown, 0) is not None
             assert await agent.flush(10)
-            switch.up = False
-            many = await asyncio.gather(*(agent.recommend(np.eye(D), 2) for _ in range(4)))  # at once, and offline
-            assert len({one.impression for one in many}) == 4
-            for one in many[:3]:
-                await agent.feedback(one.impression, None)
+            transport.up = False
+            lists = await asyncio.gather(*(agent.recommend(np.eye(D), 2) for _ in range(4)))  # at once, and offline
+            assert len({shown.impression for shown in lists}) == 4
+            for shown in lists[:3]:
+                await agent.feedback(shown.impression, None)
             assert not await agent.flush(0.05)
             assert agent.agent.unsent == 3
-            return agent.agent.id, many[3].impression
+            return agent.agent.id, lists[3].impression
 
     async def second(impression: int) -> None:
         async with await fedcascade.connect_async("", **options) as agent:  # offline still: no token, no server
@@ -281,7 +290,7 @@ def test_the_asyncio_face_works_offline_and_goes_on_after_a_restart(running: Run
             await agent.feedback(impression, 1)
             with pytest.raises(ValueError, match="no open list"):
                 await agent.feedback(impression, 1)
-            switch.up = True
+            transport.up = True
             assert await agent.flush(10)
         with pytest.raises(ValueError, match="closed"):
             await agent.recommend(np.eye(D), 2)
@@ -291,21 +300,21 @@ def test_the_asyncio_face_works_offline_and_goes_on_after_a_restart(running: Run
         await agent.leave()
 
     number, impression = asyncio.run(first())
-    assert held(running, number).rounds == 1
+    assert read_statistics(running, number).rounds == 1
     asyncio.run(second(impression))
-    assert (held(running, number).rounds, held(running, number).clicks) == (5, 2)
+    assert (read_statistics(running, number).rounds, read_statistics(running, number).clicks) == (5, 2)
     asyncio.run(last())
-    assert held(running, number).rounds == 0
+    assert read_statistics(running, number).rounds == 0
 
 
-def test_the_event_loop_runs_on_while_the_asyncio_face_waits(running: Running, tmp_path: Path) -> None:
-    switch = Switch(running)
+def test_the_event_loop_runs_on_while_the_asyncio_agent_waits(running: RunningService, tmp_path: Path) -> None:
+    transport = CuttableTransport(running)
 
     async def use() -> int:
-        agent = remote.AsyncRemoteAgent(made(running, tmp_path / "agent.db", switch))
+        agent = AsyncRemoteAgent(connect_agent(running, tmp_path / "agent.db", transport))
         await agent.feedback(await agent.recommend(np.eye(D), 2), 0)
         assert await agent.flush(10)
-        switch.up = False
+        transport.up = False
         await agent.feedback(await agent.recommend(np.eye(D), 2), 0)
         waiting, turns = asyncio.create_task(agent.flush(0.3)), 0
         while not waiting.done():
@@ -317,18 +326,18 @@ def test_the_event_loop_runs_on_while_the_asyncio_face_waits(running: Running, t
     assert asyncio.run(use()) > 10
 
 
-def test_a_store_that_is_no_store_is_refused(running: Running, tmp_path: Path) -> None:
+def test_a_store_that_is_no_store_is_refused(running: RunningService, tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database" * 100, encoding="utf-8")
     with pytest.raises(ValueError, match="cannot use"):
-        made(running, tmp_path / "text.db")
+        connect_agent(running, tmp_path / "text.db")
     with pytest.raises(ValueError, match="cannot open"):
-        made(running, tmp_path / "missing" / "agent.db")
+        connect_agent(running, tmp_path / "missing" / "agent.db")
     with pytest.raises(ValueError, match="https://host"):
         fedcascade.connect("nowhere", store=str(tmp_path / "agent.db"))
 
 
-def test_the_private_key_stays_in_a_file_that_nobody_else_reads(running: Running, tmp_path: Path) -> None:
-    agent = made(running, tmp_path / "agent.db")
+def test_the_private_key_stays_in_a_file_that_nobody_else_reads(running: RunningService, tmp_path: Path) -> None:
+    agent = connect_agent(running, tmp_path / "agent.db")
     assert (tmp_path / "agent.db").stat().st_mode & 0o077 == 0
     agent.close()
 
@@ -352,32 +361,40 @@ while True:
 """
 
 
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for a condition, with a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.01)
+
+
 def test_kill_minus_nine_loses_no_round(tmp_path: Path) -> None:
     """What the killed process has printed was learned before it was printed."""
-    process = Process(tmp_path, "sqlite:///store.db").start()
+    process = ServerProcess(tmp_path, "sqlite:///store.db").start()
     try:
-        running = process.running()
-        [token] = Operator(running.transport, "the-operators-token-in-tests").enrolment_tokens()
+        running = process.connect()
+        [token] = OperatorClient(running.transport, "the-operators-token-in-tests").create_tokens()
         command = [sys.executable, "-c", AGENT, process.url, str(tmp_path / "agent.db"), token]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
-        time.sleep(0.5)
+        wait_until(lambda: running.operator.fetch_overview().rounds >= 5)  # killed amid exchanges, not before the first
         os.kill(child.pid, signal.SIGKILL)
         learned = int(child.stdout.read().split()[-1])
         child.wait()
         child.stdout.close()
         agent = connect(process.url, store=str(tmp_path / "agent.db"), policy=TALKATIVE, min_observations=0)
         assert agent.flush(30), agent.trouble
-        assert learned <= running.operator.overview().rounds <= learned + 1
+        assert learned <= running.operator.fetch_overview().rounds <= learned + 1
         agent.close()
         running.transport.close()
     finally:
         process.stop()
 
 
-def test_the_first_connect_needs_a_token(running: Running, tmp_path: Path) -> None:
+def test_the_first_connect_needs_a_token(running: RunningService, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs an enrolment token"):
-        connect("", store=str(tmp_path / "agent.db"), transport=Switch(running))
+        connect("", store=str(tmp_path / "agent.db"), transport=CuttableTransport(running))
     with pytest.raises(Refused, match="token"):
-        connect("", store=str(tmp_path / "agent.db"), token="x" * 43, transport=Switch(running))
+        connect("", store=str(tmp_path / "agent.db"), token="x" * 43, transport=CuttableTransport(running))

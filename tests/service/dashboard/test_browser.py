@@ -21,13 +21,13 @@ from fedcascade.demo.swarm import swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
-from fedcascade.service.agent.client import Operator
-from fedcascade.service.agent.transport import Http
+from fedcascade.service.agent.client import OperatorClient
+from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder, Trace
 
-from ..helpers import TOKEN, Process
+from ..helpers import TOKEN, ServerProcess
 from .browser import Seen
 
 WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
@@ -39,22 +39,22 @@ REFUSED_CONNECTION = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING
 class Run:
     """A swarm in a thread of its own, which stops at some rounds until it may go on."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ServerProcess) -> None:
         self.trace: Trace | None = None
         self.reached = {t: threading.Event() for t in PAUSES}
         self.may_pass = {t: threading.Event() for t in PAUSES}
         self.thread = threading.Thread(target=self._play, args=[process], daemon=True)
         self.thread.start()
 
-    def _play(self, process: Process) -> None:
-        operator = Operator(Http(process.url), TOKEN)
+    def _play(self, process: ServerProcess) -> None:
+        operator = OperatorClient(HttpTransport(process.url), TOKEN)
         self.reporter = Reporter(operator)
         self.trace = swarm(
             WORLD,
             POLICY,
             rounds=ROUNDS,
             operator=operator,
-            new_transport=lambda: Http(process.url),
+            new_transport=lambda: HttpTransport(process.url),
             folder=None,
             list_length=3,
             checkpoints=1,
@@ -70,9 +70,9 @@ class Run:
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    started = Process(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
-    started.running().transport.close()
+def process(tmp_path: Path) -> Iterator[ServerProcess]:
+    started = ServerProcess(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
+    started.connect().transport.close()
     yield started
     started.stop()
 
@@ -84,15 +84,15 @@ def log_in(seen: Seen, url: str) -> None:
     seen.page.wait_for_selector("#main[data-position]")
 
 
-def held(process: Process) -> int:
+def held(process: ServerProcess) -> int:
     """How many exchanges the server has."""
-    running = process.running()
-    position = running.operator.overview().position
+    running = process.connect()
+    position = running.operator.fetch_overview().position
     running.transport.close()
     return position
 
 
-def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, process: Process) -> None:
+def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, process: ServerProcess) -> None:
     log_in(seen, process.url)
     assert seen.data("uploads") == "0"
     run = Run(process)
@@ -186,9 +186,9 @@ def crowd(path: Path, agents: int, clusters: int) -> None:
 
 def test_ten_thousand_agents_are_summarised(seen: Seen, tmp_path: Path) -> None:
     crowd(tmp_path / "store.db", 10_000, 25)
-    process = Process(tmp_path, "sqlite:///store.db", dimension=6).start()
+    process = ServerProcess(tmp_path, "sqlite:///store.db", dimension=6).start()
     try:
-        process.running().transport.close()
+        process.connect().transport.close()
         log_in(seen, process.url)
         seen.wait_for("uploads", 10_500)
         assert seen.page.locator("#number-agents").inner_text().startswith("10,000")
@@ -280,7 +280,7 @@ def table(seen: Seen, name: str) -> list[list[str]]:
     return [row.locator("th, td").all_inner_texts() for row in rows.all()]
 
 
-def test_one_can_look_back_and_return(seen: Seen, process: Process) -> None:
+def test_one_can_look_back_and_return(seen: Seen, process: ServerProcess) -> None:
     run = Run(process)
     for event in run.may_pass.values():
         event.set()
@@ -301,7 +301,7 @@ def test_one_can_look_back_and_return(seen: Seen, process: Process) -> None:
     seen.assert_quiet(process.url)
 
 
-def test_a_wrong_token_opens_nothing_and_leaving_closes(seen: Seen, process: Process) -> None:
+def test_a_wrong_token_opens_nothing_and_leaving_closes(seen: Seen, process: ServerProcess) -> None:
     seen.page.goto(process.url)
     seen.page.fill("#token", "not the token, but as long as one")
     seen.page.click("#login button")

@@ -12,20 +12,22 @@ from typing import Any
 import pytest
 
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.agent.client import Client
+from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.dashboard.feed import PAUSE, Feed, mark_of
 from fedcascade.service.dashboard.session import COOKIE, open_session
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON
 from fedcascade.service.store.open import open_store
 
-from ..helpers import TOKEN, Process, Running, in_process, unit_offer
+from ..helpers import TOKEN, RunningService, ServerProcess, build_unit_upload, serve_in_process
 
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 METRIC = re.compile(r"fedcascade_[a-z_]+")
 
 
-def ask(running: Running, path: str, method: str = "GET", body: object = None, **headers: str) -> tuple[int, Any, Any]:
+def ask(
+    running: RunningService, path: str, method: str = "GET", body: object = None, **headers: str
+) -> tuple[int, Any, Any]:
     """Status, content and headers of an answer."""
     sent = b"" if body is None else json.dumps(body).encode()
     kind = {} if body is None else {"content-type": JSON}
@@ -34,29 +36,29 @@ def ask(running: Running, path: str, method: str = "GET", body: object = None, *
     return reply.status, told, reply.headers
 
 
-def picture(running: Running, query: str = "") -> dict[str, Any]:
+def picture(running: RunningService, query: str = "") -> dict[str, Any]:
     status, told, _ = ask(running, f"/live/picture{query}", **BEARER)
     assert status == 200
     assert isinstance(told, dict)
     return told
 
 
-def speak(agent: Client, *axes: int, first: int = 1) -> None:
+def speak(agent: AgentClient, *axes: int, first: int = 1) -> None:
     for sequence, axis in enumerate(axes, first):
-        agent.exchange(unit_offer(sequence, axis, 3))
+        agent.exchange(build_unit_upload(sequence, axis, 3))
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
+def running(tmp_path: Path) -> Iterator[RunningService]:
     policy = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
-    with in_process(tmp_path / "store.db", policy=policy) as found:
+    with serve_in_process(tmp_path / "store.db", policy=policy) as found:
         yield found
 
 
 class Listener:
     """A page's stream of events over a real connection."""
 
-    def __init__(self, process: Process, mark: str = "") -> None:
+    def __init__(self, process: ServerProcess, mark: str = "") -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
         self.connection.request("GET", "/live/events", headers=BEARER | ({"Last-Event-ID": mark} if mark else {}))
         self.reply = self.connection.getresponse()
@@ -94,13 +96,13 @@ class Listener:
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    started = Process(tmp_path, "sqlite:///store.db").start()
+def process(tmp_path: Path) -> Iterator[ServerProcess]:
+    started = ServerProcess(tmp_path, "sqlite:///store.db").start()
     yield started
     started.stop()
 
 
-def test_a_picture_says_what_the_log_says(running: Running) -> None:
+def test_a_picture_says_what_the_log_says(running: RunningService) -> None:
     one, two, three = (running.enrol() for _ in range(3))
     speak(one, 0, 0, 0)
     speak(two, 0, 0, 0)
@@ -110,12 +112,12 @@ def test_a_picture_says_what_the_log_says(running: Running) -> None:
     assert (told["rounds"], told["clicks"], told["causes"]) == (9, 9, {"forced": 9})
     labels = {agent: cluster for agent, *_, cluster in told["agents"]}
     assert labels[one.agent] == labels[two.agent] != labels[three.agent]
-    assert told["clusters"] == 2 == len(set(running.operator.overview().labels.values()))
+    assert told["clusters"] == 2 == len(set(running.operator.fetch_overview().labels.values()))
     assert [row[0] for row in told["latest"]] == list(range(1, 10))
     assert sum(row[2] for row in told["bins"]["rows"]) == 9
 
 
-def test_the_past_is_as_it_was(running: Running) -> None:
+def test_the_past_is_as_it_was(running: RunningService) -> None:
     one, two = running.enrol(), running.enrol()
     speak(one, 0, 0, 0)
     before = picture(running)
@@ -131,7 +133,7 @@ def test_the_past_is_as_it_was(running: Running) -> None:
     assert picture(running, "?at=1")["position"] == 0
 
 
-def test_a_forgotten_agent_is_in_no_picture(running: Running) -> None:
+def test_a_forgotten_agent_is_in_no_picture(running: RunningService) -> None:
     one, two = running.enrol(), running.enrol()
     speak(one, 0, 0)
     speak(two, 0, 0)
@@ -143,7 +145,7 @@ def test_a_forgotten_agent_is_in_no_picture(running: Running) -> None:
     assert picture(running, "?position=2")["uploads"] == 0
 
 
-def test_nobody_looks_without_a_token(running: Running) -> None:
+def test_nobody_looks_without_a_token(running: RunningService) -> None:
     for path in ("/live/picture", "/live/events"):
         status, told, _ = ask(running, path)
         assert (status, told["reason"]) == (401, "operator")
@@ -154,7 +156,7 @@ def test_nobody_looks_without_a_token(running: Running) -> None:
     assert ask(running, "/live/demo", "PUT", {"pace": 1}, **BEARER)[0] == 404
 
 
-def test_a_session_lasts_until_it_ends_or_the_token_changes(running: Running) -> None:
+def test_a_session_lasts_until_it_ends_or_the_token_changes(running: RunningService) -> None:
     assert ask(running, "/live/session", "POST", {"token": "wrong"})[0] == 401
     status, _, headers = ask(running, "/live/session", "POST", {"token": TOKEN})
     cookie = headers["set-cookie"]
@@ -177,20 +179,20 @@ def test_a_session_lasts_until_it_ends_or_the_token_changes(running: Running) ->
     assert ask(running, "/live/picture", cookie=session)[0] == 401
 
 
-def test_who_logs_out_has_to_log_in_again(running: Running) -> None:
+def test_who_logs_out_has_to_log_in_again(running: RunningService) -> None:
     cookie = ask(running, "/live/session", "POST", {"token": TOKEN})[2]["set-cookie"].partition(";")[0]
     assert ask(running, "/live/picture", cookie=cookie)[0] == 200
     assert ask(running, "/live/session", "DELETE", cookie=cookie)[0] == 200
     assert ask(running, "/live/picture", cookie=cookie)[0] == 401
 
 
-def test_a_form_of_another_site_cannot_log_in(running: Running) -> None:
+def test_a_form_of_another_site_cannot_log_in(running: RunningService) -> None:
     body = json.dumps({"token": TOKEN}).encode()
     reply = running.transport.send("POST", "/live/session", body, {"content-type": "text/plain"})
     assert reply.status == 415
 
 
-def test_the_page_and_its_files_come_with_a_strict_policy(running: Running) -> None:
+def test_the_page_and_its_files_come_with_a_strict_policy(running: RunningService) -> None:
     for path in ("/", "/live/assets/main.js", "/live/assets/style.css", "/live/assets/icon.svg"):
         status, body, headers = ask(running, path)
         assert status == 200
@@ -203,17 +205,17 @@ def test_the_page_and_its_files_come_with_a_strict_policy(running: Running) -> N
 
 
 @pytest.mark.parametrize("query", ["?at=-1", "?position=x", "?at=1e9", f"?at={'9' * 30}"])
-def test_a_bad_question_gets_one_line(running: Running, query: str) -> None:
+def test_a_bad_question_gets_one_line(running: RunningService, query: str) -> None:
     status, told, _ = ask(running, f"/live/picture{query}", **BEARER)
     assert (status, told["reason"]) == (400, "request")
 
 
-def test_refused_uploads_reach_the_store_by_reason(process: Process) -> None:
-    running = process.running()
+def test_refused_uploads_reach_the_store_by_reason(process: ServerProcess) -> None:
+    running = process.connect()
     agent = running.enrol()
     listener = Listener(process)
     next(listener)
-    impossible = unit_offer(1, 0, 2)
+    impossible = build_unit_upload(1, 0, 2)
     for _ in range(3):
         with pytest.raises(Refused, match="must hold"):
             agent.exchange(impossible)
@@ -230,8 +232,8 @@ def test_refused_uploads_reach_the_store_by_reason(process: Process) -> None:
     store.close()
 
 
-def test_a_stream_goes_on_where_it_broke_also_after_a_crash(process: Process) -> None:
-    running = process.running()
+def test_a_stream_goes_on_where_it_broke_also_after_a_crash(process: ServerProcess) -> None:
+    running = process.connect()
     agent = running.enrol()
     listener = Listener(process)
     kind, whole = next(listener)
@@ -242,7 +244,7 @@ def test_a_stream_goes_on_where_it_broke_also_after_a_crash(process: Process) ->
     speak(agent, 0, 0, first=4)  # while nobody listens
     process.kill()
     process.start()
-    process.running().transport.close()
+    process.connect().transport.close()
     again = Listener(process, listener.mark)
     frames += again.until(5)
     speak(agent, 1, first=6)
@@ -255,8 +257,8 @@ def test_a_stream_goes_on_where_it_broke_also_after_a_crash(process: Process) ->
     assert sum(frame["uploads"] for frame in frames) == 6
 
 
-def test_who_left_disappears_from_open_pages(process: Process) -> None:
-    running = process.running()
+def test_who_left_disappears_from_open_pages(process: ServerProcess) -> None:
+    running = process.connect()
     one, two = running.enrol(), running.enrol()
     speak(one, 0)
     speak(two, 0)
@@ -295,8 +297,8 @@ def test_pages_hear_of_health_when_nothing_else_happens(tmp_path: Path) -> None:
     assert news == b'event: health\nid: 0.0\ndata: {"healthy":false,"clock":2.0}\n\n'
 
 
-def test_a_server_with_open_pages_stops_at_once(process: Process) -> None:
-    process.running().transport.close()
+def test_a_server_with_open_pages_stops_at_once(process: ServerProcess) -> None:
+    process.connect().transport.close()
     listener = Listener(process)
     next(listener)
     began = time.monotonic()
@@ -307,10 +309,10 @@ def test_a_server_with_open_pages_stops_at_once(process: Process) -> None:
     process.start()
 
 
-def test_regret_of_a_simulation_is_kept_until_the_next_one(running: Running) -> None:
-    running.operator.report([("this run", 10, 1.5, 8), ("alone", 10, 2.5, 7)], fresh=True)
+def test_regret_of_a_simulation_is_kept_until_the_next_one(running: RunningService) -> None:
+    running.operator.report_measures([("this run", 10, 1.5, 8), ("alone", 10, 2.5, 7)], fresh=True)
     assert picture(running)["measures"] == [["this run", 10, 1.5, 8], ["alone", 10, 2.5, 7]]
-    running.operator.report([("this run", 5, 0.5, 4)], fresh=True)
+    running.operator.report_measures([("this run", 5, 0.5, 4)], fresh=True)
     assert picture(running)["measures"] == [["this run", 5, 0.5, 4]]
 
 
@@ -319,7 +321,7 @@ def test_a_mark_is_two_numbers(text: str, mark: tuple[int, int] | None) -> None:
     assert mark_of(text) == mark
 
 
-def test_the_example_dashboard_and_its_page_name_metrics_that_exist(running: Running) -> None:
+def test_the_example_dashboard_and_its_page_name_metrics_that_exist(running: RunningService) -> None:
     root = Path(__file__).parents[3]
     speak(running.enrol(), 0)
     served = set(

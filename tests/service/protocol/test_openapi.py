@@ -16,15 +16,15 @@ import msgspec
 from fedcascade.service.protocol.openapi import ROUTES, description
 from fedcascade.service.server.app import ENDPOINTS
 
-from ..helpers import TOKEN, Process
+from ..helpers import TOKEN, ServerProcess
 
 schema = schemathesis.openapi.from_dict(description())
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    process = Process(tmp_path_factory.mktemp("schema"), "sqlite:///store.db").start()
-    process.running().transport.close()
+    process = ServerProcess(tmp_path_factory.mktemp("schema"), "sqlite:///store.db").start()
+    process.connect().transport.close()
     yield process.url
     process.stop()
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from fedcascade.service.agent.client import Client
+from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.exchanges import PATH
 
-from ..helpers import Process, unit_offer
+from ..helpers import ServerProcess, build_unit_upload
 
 FORGED = "agent=:" + "A" * 86 + "==:"
 
@@ -20,8 +20,8 @@ FORGED = "agent=:" + "A" * 86 + "==:"
 class Served:
     """A server process and an agent of it."""
 
-    process: Process
-    agent: Client
+    process: ServerProcess
+    agent: AgentClient
     sequence: int = 0
 
     def request(self, body: bytes | None = None, sequence: int | None = None, **changed: str) -> bytes:
@@ -29,9 +29,9 @@ class Served:
         self.sequence += 1
         number = sequence or self.sequence
         if body is None:
-            body = wire.encoded(unit_offer(number, 0, 3), wire.MSGPACK)
+            body = wire.encoded(build_unit_upload(number, 0, 3), wire.MSGPACK)
         headers = {"host": "server", "content-length": str(len(body))}
-        headers |= self.agent.headers("POST", PATH, body, number)
+        headers |= self.agent.sign_headers("POST", PATH, body, number)
         headers |= {name.replace("_", "-"): value for name, value in changed.items()}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         return f"POST {PATH} HTTP/1.1\r\n{lines}\r\n".encode() + body
@@ -48,8 +48,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("protocol")
-    process = Process(folder, "sqlite:///store.db").start()
-    running = process.running()
+    process = ServerProcess(folder, "sqlite:///store.db").start()
+    running = process.connect()
     yield Served(process, running.enrol())
     running.transport.close()
     process.stop()
@@ -97,8 +97,8 @@ def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, un
 
 @pytest.mark.parametrize("way", [{}, {"connection": "close"}], ids=["short", "long"])
 def test_both_ways_refuse_in_the_same_words(served: Served, way: dict[str, str]) -> None:
-    impossible = wire.encoded(wire.msgspec.structs.replace(unit_offer(90, 0, 3), clicks=7), wire.MSGPACK)
-    wrong = wire.encoded(unit_offer(91, 0, 4), wire.MSGPACK)
+    impossible = wire.encoded(wire.msgspec.structs.replace(build_unit_upload(90, 0, 3), clicks=7), wire.MSGPACK)
+    wrong = wire.encoded(build_unit_upload(91, 0, 4), wire.MSGPACK)
     assert reason(served.ask(served.request(signature=FORGED, **way))) == (401, "altered")
     assert reason(served.ask(served.request(signature="", **way))) == (401, "unsigned")
     assert reason(served.ask(served.request(content_digest="sha-256=:AAAA:", **way))) == (401, "altered")
@@ -131,5 +131,8 @@ def test_a_body_may_come_in_pieces_and_a_caller_may_go_away(served: Served) -> N
 
 
 def test_numbers_may_travel_in_any_form_that_messagepack_has(served: Served) -> None:
-    whole = wire.msgspec.to_builtins(unit_offer(92, 0, 3)) | {"gram": [1, 0, 0, 0.0, 0, 0], "moment": [1, 0.0, 0]}
+    whole = wire.msgspec.to_builtins(build_unit_upload(92, 0, 3)) | {
+        "gram": [1, 0, 0, 0.0, 0, 0],
+        "moment": [1, 0.0, 0],
+    }
     assert served.ask(served.request(wire.msgspec.msgpack.encode(whole), 92))[0] == 200

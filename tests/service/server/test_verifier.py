@@ -15,7 +15,7 @@ from fedcascade.service.protocol import auth, wire
 from fedcascade.service.server import verifier
 from fedcascade.service.server.verifier import Beside, Content, Notary, Papers, Refusal, Verdict, read, read_together
 
-from ..helpers import unit_offer
+from ..helpers import build_unit_upload
 
 KEYS = [SigningKey(bytes([number] * 32)) for number in range(1, 4)]
 PATH = "/v1/exchanges"
@@ -23,7 +23,7 @@ PATH = "/v1/exchanges"
 
 def papers(number: int, *, by: int | None = None, claimed: int | None = None, **other: Any) -> Papers:
     """An upload of one agent, signed by it or by another, and perhaps changed since."""
-    body = wire.encoded(unit_offer(number + 1, number % 3, 3), wire.MSGPACK)
+    body = wire.encoded(build_unit_upload(number + 1, number % 3, 3), wire.MSGPACK)
     signer, sequence = KEYS[(number if by is None else by) % 3], number + 1 if claimed is None else claimed
     signed: dict[str, Any] = {"agent": 7, "method": "POST", "path": PATH, "sequence": sequence}
     headers = auth.sign(signer, body=body, created=5, nonce=6, **signed)
@@ -32,7 +32,7 @@ def papers(number: int, *, by: int | None = None, claimed: int | None = None, **
     return Papers(key, "POST", shown["path"], auth.claim(headers), shown["body"], shown["upload"], 3)
 
 
-IMPOSSIBLE = wire.encoded(unit_offer(1, 0, 2), wire.MSGPACK)
+IMPOSSIBLE = wire.encoded(build_unit_upload(1, 0, 2), wire.MSGPACK)
 BATCH = [
     papers(0),
     papers(1, by=2),
@@ -85,8 +85,8 @@ def test_an_upload_is_read_as_the_log_keeps_it() -> None:
 def test_plain_uploads_are_read_together_as_each_alone() -> None:
     good = [papers(0), papers(4), papers(8)]
     assert read_together(good) == [read(one) for one in good]
-    as_json = wire.encoded(unit_offer(4, 0, 3), wire.JSON)
-    lie = papers(2, body=wire.encoded(unit_offer(3, 0, 2), wire.MSGPACK))
+    as_json = wire.encoded(build_unit_upload(4, 0, 3), wire.JSON)
+    lie = papers(2, body=wire.encoded(build_unit_upload(3, 0, 2), wire.MSGPACK))
     others = [papers(3, body=as_json, upload=wire.JSON), lie, papers(5, claimed=7)]
     assert read_together([others[0], good[0], *others[1:]]) == [None, read(good[0]), None, None]
     assert read_together(others) == [None, None, None]
@@ -97,7 +97,7 @@ def test_a_request_that_breaks_the_reader_does_not_break_its_neighbours(monkeypa
         raise MemoryError(f"{statistics.count} in {dimension}")
 
     monkeypatch.setattr(verifier, "check_upload", broken)
-    body = wire.encoded(unit_offer(4, 0, 3), wire.JSON)
+    body = wire.encoded(build_unit_upload(4, 0, 3), wire.JSON)
     headers = auth.sign(KEYS[0], agent=7, method="POST", path=PATH, body=body, sequence=4, created=5, nonce=6)
     whole = Papers(papers(0).key, "POST", PATH, auth.claim(headers), body, wire.JSON, 3)
     assert summary(verifier.verdicts([papers(0), whole, papers(2)])) == [

@@ -11,7 +11,7 @@ from nacl.signing import SigningKey
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import InProcess
+from fedcascade.service.agent.transport import InProcessTransport
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
@@ -25,7 +25,7 @@ from fedcascade.service.store.postgres import open_postgres
 from fedcascade.testing.stores import StoreContract
 
 from ..dashboard.test_dashboard import Listener, ask
-from ..helpers import FREE, TOKEN, Process, unit_offer
+from ..helpers import FREE, TOKEN, ServerProcess, build_unit_upload
 from ..test_chaos import run_chaos
 from .migrations import check_migrations
 
@@ -72,13 +72,13 @@ def test_migrations_keep_the_data_and_do_not_go_back(database: str) -> None:
 
 
 @pytest.fixture
-def pair(database: str) -> Iterator[list[tuple[Writer, InProcess]]]:
+def pair(database: str) -> Iterator[list[tuple[Writer, InProcessTransport]]]:
     """Two servers on one database."""
     policy, made = POLICIES["fedc3ucb-h"], []
     for _ in range(2):
         writer = Writer(lambda: open_store(database), policy, 3, snapshot_every=5)
         service = Service(writer, policy, 3, FREE)
-        made.append((writer, InProcess(build_application(service, [build_dashboard(service)]))))
+        made.append((writer, InProcessTransport(build_application(service, [build_dashboard(service)]))))
     made[0][0].submit(set_operator(TOKEN)).result()
     yield made
     for writer, transport in made:
@@ -86,21 +86,21 @@ def pair(database: str) -> Iterator[list[tuple[Writer, InProcess]]]:
         writer.close()
 
 
-def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InProcess]]) -> None:
-    operator = client.Operator(pair[0][1], TOKEN)
+def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InProcessTransport]]) -> None:
+    operator = client.OperatorClient(pair[0][1], TOKEN)
     keys = [SigningKey.generate() for _ in range(4)]
     numbers = [
-        client.enrol(pair[0][1], token, key).agent
-        for token, key in zip(operator.enrolment_tokens(4), keys, strict=True)
+        client.enrol_agent(pair[0][1], token, key).agent
+        for token, key in zip(operator.create_tokens(4), keys, strict=True)
     ]
     agents = [
-        [client.Client(transport, key, number) for key, number in zip(keys, numbers, strict=True)]
+        [client.AgentClient(transport, key, number) for key, number in zip(keys, numbers, strict=True)]
         for _, transport in pair
     ]
     for sequence in range(1, 7):
         for number in range(4):
-            agents[(sequence + number) % 2][number].exchange(unit_offer(sequence, number % 3, 3))
-    again = [one[0].exchange(unit_offer(3, 0, 3)) for one in agents]
+            agents[(sequence + number) % 2][number].exchange(build_unit_upload(sequence, number % 3, 3))
+    again = [one[0].exchange(build_unit_upload(3, 0, 3)) for one in agents]
     assert again[0] == again[1]
     states = [writer.submit(lambda _, fold: fold.dump()).result() for writer, _ in pair]
     assert states[0] == states[1]
@@ -110,50 +110,54 @@ def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InP
     operator.revoke(numbers[0])
     for one in agents:
         with pytest.raises(Refused, match="revoked"):
-            one[0].exchange(unit_offer(9, 0, 3))
+            one[0].exchange(build_unit_upload(9, 0, 3))
 
     agents[0][1].leave()
     with pytest.raises(Refused):
-        agents[1][1].exchange(unit_offer(9, 1, 3))
-    assert agents[1][2].exchange(unit_offer(7, 2, 3)).agents == 3
+        agents[1][1].exchange(build_unit_upload(9, 1, 3))
+    assert agents[1][2].exchange(build_unit_upload(7, 2, 3)).agents == 3
     states = [writer.submit(lambda _, fold: fold.dump()).result() for writer, _ in pair]
     assert states[0] == states[1]
 
 
-def test_a_signature_that_one_server_has_seen_is_refused_by_the_other(pair: list[tuple[Writer, InProcess]]) -> None:
-    operator, key = client.Operator(pair[0][1], TOKEN), SigningKey.generate()
-    agent = client.Client(pair[0][1], key, client.enrol(pair[0][1], operator.enrolment_tokens()[0], key).agent)
-    body = wire.encoded(unit_offer(1, 0, 3), wire.MSGPACK)
-    headers = agent.headers("POST", "/v1/exchanges", body, 1)
+def test_a_signature_that_one_server_has_seen_is_refused_by_the_other(
+    pair: list[tuple[Writer, InProcessTransport]],
+) -> None:
+    operator, key = client.OperatorClient(pair[0][1], TOKEN), SigningKey.generate()
+    agent = client.AgentClient(pair[0][1], key, client.enrol_agent(pair[0][1], operator.create_tokens()[0], key).agent)
+    body = wire.encoded(build_unit_upload(1, 0, 3), wire.MSGPACK)
+    headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
     assert [transport.send("POST", "/v1/exchanges", body, headers).status for _, transport in pair] == [200, 401]
 
 
-def test_a_server_recovers_when_its_connection_is_cut(pair: list[tuple[Writer, InProcess]], database: str) -> None:
-    operator = client.Operator(pair[0][1], TOKEN)
-    operator.overview()
+def test_a_server_recovers_when_its_connection_is_cut(
+    pair: list[tuple[Writer, InProcessTransport]], database: str
+) -> None:
+    operator = client.OperatorClient(pair[0][1], TOKEN)
+    operator.fetch_overview()
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid != pg_backend_pid()"
         )
     with pytest.raises(Refused) as refused:
-        operator.overview()
+        operator.fetch_overview()
     assert refused.value.status == 503
-    assert operator.overview().position == 0
+    assert operator.fetch_overview().position == 0
 
 
 def test_pages_of_two_servers_show_the_same_and_may_change_places(database: str, tmp_path: Path) -> None:
-    servers = [Process(tmp_path / name, database, "--alpha-d", "0.3").start() for name in "ab"]
-    runnings = [server.running() for server in servers]
+    servers = [ServerProcess(tmp_path / name, database, "--alpha-d", "0.3").start() for name in "ab"]
+    runnings = [server.connect() for server in servers]
     try:
         agents = [runnings[0].enrol() for _ in range(4)]
-        both = [[client.Client(one.transport, agent.key, agent.agent) for agent in agents] for one in runnings]
+        both = [[client.AgentClient(one.transport, agent.key, agent.agent) for agent in agents] for one in runnings]
         listener = Listener(servers[0])
         next(listener)
         frames, changes = [], 0
         for sequence in range(1, 13):
             for number in range(4):
-                both[(sequence + number) % 2][number].exchange(unit_offer(sequence, number % 2, 3))
+                both[(sequence + number) % 2][number].exchange(build_unit_upload(sequence, number % 2, 3))
             if sequence % 4 == 0:  # the page goes on at the other server
                 changes += 1
                 frames += listener.until(4 * sequence)

@@ -19,33 +19,33 @@ from fedcascade.service.protocol.wire import packed, unpacked
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS held (
+CREATE TABLE IF NOT EXISTS statistics (
     name TEXT PRIMARY KEY, numbers BLOB NOT NULL, count INTEGER NOT NULL, clicks INTEGER NOT NULL,
     rounds INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS outbox (
     sequence INTEGER PRIMARY KEY, cause TEXT NOT NULL, numbers BLOB NOT NULL, count INTEGER NOT NULL,
     clicks INTEGER NOT NULL, rounds INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS shown (
+CREATE TABLE IF NOT EXISTS open_list (
     impression INTEGER PRIMARY KEY, items BLOB NOT NULL, features BLOB NOT NULL);
 """
 VERSION = 1
 
 
 @dataclass(frozen=True)
-class Clock:
-    """How far the system was at the last download, and how often this agent's user came since."""
+class RoundEstimate:
+    """What an agent knows of t: the system's rounds and agents at the last download, its own arrivals since then."""
 
     rounds: int = 0
     agents: int = 1
-    since: int = 0
+    arrivals_since: int = 0
 
-    def round(self, arrivals: int) -> int:
-        """t, extrapolated: while this agent's user came once, each of the others did, on average."""
-        return max(1, arrivals, self.rounds + self.agents * self.since)
+    def estimate_round(self, arrivals: int) -> int:
+        """Extrapolate t: while this agent's user came once, each of the others did, on average."""
+        return max(1, arrivals, self.rounds + self.agents * self.arrivals_since)
 
 
 class LocalStore:
-    """One SQLite file, or ``:memory:``."""
+    """What an agent keeps, in one SQLite file or in ``:memory:``."""
 
     def __init__(self, path: str) -> None:
         if path != ":memory:":
@@ -76,7 +76,7 @@ class LocalStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing."""
+        """Commit everything that happens inside, or nothing of it."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -85,70 +85,71 @@ class LocalStore:
             raise
         self._connection.execute("COMMIT")
 
-    def force(self) -> None:
-        """Let everything reach the disk."""
+    def sync_to_disk(self) -> None:
+        """Wait until everything that was committed has reached the disk."""
         self._connection.execute("PRAGMA wal_checkpoint(FULL)")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._connection.close()
 
-    def setting(self, name: str) -> bytes | None:
-        """A named value."""
-        found = self._connection.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
-        return None if found is None else bytes(found[0])
+    def get_setting(self, name: str) -> bytes | None:
+        """Load a named value; None if there is none."""
+        row = self._connection.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
+        return None if row is None else bytes(row[0])
 
     def set_setting(self, name: str, value: bytes) -> None:
-        """Keep a named value."""
+        """Save a named value."""
         self._connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (name, value))
 
-    def held(self, name: str, dimension: int) -> Statistics:
-        """Named statistics; zero if there are none."""
-        found = self._connection.execute(
-            "SELECT numbers, count, clicks, rounds FROM held WHERE name = ?", (name,)
+    def load_statistics(self, name: str, dimension: int) -> Statistics:
+        """Load named statistics; zero if there are none."""
+        row = self._connection.execute(
+            "SELECT numbers, count, clicks, rounds FROM statistics WHERE name = ?", (name,)
         ).fetchone()
-        return Statistics.zero(dimension) if found is None else unpacked(found[0], tuple(found[1:]), dimension)
+        return Statistics.zero(dimension) if row is None else unpacked(row[0], tuple(row[1:]), dimension)
 
-    def hold(self, name: str, held: Statistics) -> None:
-        """Keep named statistics."""
-        row = (name, packed(held), held.count, held.clicks, held.rounds)
-        self._connection.execute("INSERT OR REPLACE INTO held VALUES (?, ?, ?, ?, ?)", row)
+    def save_statistics(self, name: str, statistics: Statistics) -> None:
+        """Save named statistics."""
+        row = (name, packed(statistics), statistics.count, statistics.clicks, statistics.rounds)
+        self._connection.execute("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?, ?, ?)", row)
 
-    def counters(self) -> tuple[int, int, Clock]:
-        """Arrivals, uploads, and the clock."""
-        kept = self.setting("counters")
-        arrivals, uploads, rounds, agents, since = (0, 0, 0, 1, 0) if kept is None else np.frombuffer(kept, "<i8")
-        return int(arrivals), int(uploads), Clock(int(rounds), int(agents), int(since))
+    def load_counters(self) -> tuple[int, int, RoundEstimate]:
+        """Load how often the user came, how many uploads there were, and what is known of t."""
+        body = self.get_setting("counters")
+        arrivals, uploads, rounds, agents, since = (0, 0, 0, 1, 0) if body is None else np.frombuffer(body, "<i8")
+        return int(arrivals), int(uploads), RoundEstimate(int(rounds), int(agents), int(since))
 
-    def count(self, arrivals: int, uploads: int, clock: Clock) -> None:
-        """Keep the counters."""
-        row = np.array([arrivals, uploads, clock.rounds, clock.agents, clock.since], "<i8")
+    def save_counters(self, arrivals: int, uploads: int, estimate: RoundEstimate) -> None:
+        """Save what ``load_counters`` loads."""
+        row = np.array([arrivals, uploads, estimate.rounds, estimate.agents, estimate.arrivals_since], "<i8")
         self.set_setting("counters", row.tobytes())
 
-    def show(self, shown: Shown, forget_before: int) -> None:
-        """Keep a list until its feedback comes; very old ones go."""
+    def add_open_list(self, shown: Shown, forget_before: int) -> None:
+        """Save a list until its feedback comes; very old ones are deleted."""
         row = (shown.impression, shown.items.astype("<i8").tobytes(), shown.features.astype("<f4").tobytes())
-        self._connection.execute("INSERT INTO shown VALUES (?, ?, ?)", row)
-        self._connection.execute("DELETE FROM shown WHERE impression <= ?", (forget_before,))
+        self._connection.execute("INSERT INTO open_list VALUES (?, ?, ?)", row)
+        self._connection.execute("DELETE FROM open_list WHERE impression <= ?", (forget_before,))
 
-    def shown(self, agent: int, dimension: int) -> Iterator[Shown]:
-        """The lists that have no feedback yet."""
-        for impression, items, features in self._connection.execute("SELECT * FROM shown ORDER BY impression"):
+    def load_open_lists(self, agent: int, dimension: int) -> Iterator[Shown]:
+        """Load the lists that have no feedback yet."""
+        for impression, items, features in self._connection.execute("SELECT * FROM open_list ORDER BY impression"):
             rows = np.frombuffer(features, "<f4").reshape(-1, dimension)
             yield Shown(agent, impression, np.frombuffer(items, "<i8").astype(np.intp), rows.astype(np.float32))
 
-    def answered(self, impression: int) -> None:
-        """A list has its feedback."""
-        self._connection.execute("DELETE FROM shown WHERE impression = ?", (impression,))
+    def delete_open_list(self, impression: int) -> None:
+        """Delete a list that has got its feedback."""
+        self._connection.execute("DELETE FROM open_list WHERE impression = ?", (impression,))
 
-    def post(self, upload: Upload) -> None:
-        """Keep an upload until the server has answered it."""
-        held = upload.statistics
-        row = (upload.sequence, upload.cause.value, packed(held), held.count, held.clicks, held.rounds)
+    def add_to_outbox(self, upload: Upload) -> None:
+        """Save an upload until the server has answered it."""
+        statistics = upload.statistics
+        counts = (statistics.count, statistics.clicks, statistics.rounds)
+        row = (upload.sequence, upload.cause.value, packed(statistics), *counts)
         self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def outbox(self, agent: int, dimension: int) -> list[Upload]:
-        """The uploads that were not answered, oldest first."""
+    def load_outbox(self, agent: int, dimension: int) -> list[Upload]:
+        """Load the uploads that have not been answered, oldest first."""
         rows = self._connection.execute("SELECT * FROM outbox ORDER BY sequence").fetchall()
         return [
             Upload(
@@ -160,15 +161,15 @@ class LocalStore:
             for sequence, cause, numbers, count, clicks, rounds in rows
         ]
 
-    def receive(self, download: Download, sequence: int) -> None:
-        """An upload was answered."""
+    def record_download(self, download: Download, sequence: int) -> None:
+        """Save a download, and delete the upload that it answers."""
         self._connection.execute("DELETE FROM outbox WHERE sequence = ?", (sequence,))
-        self.hold("download", download.statistics)
+        self.save_statistics("download", download.statistics)
 
     def erase(self) -> None:
-        """Forget everything."""
+        """Delete everything, and overwrite it on disk."""
         self._connection.execute("PRAGMA secure_delete = ON")
         with self.transaction():
-            for table in ("setting", "held", "outbox", "shown"):
+            for table in ("setting", "statistics", "outbox", "open_list"):
                 self._connection.execute(f"DELETE FROM {table}")
-        self.force()
+        self.sync_to_disk()

@@ -126,12 +126,12 @@ def make_gpu_scheduler(*, workers: int | None = None) -> Scheduler:
 
 
 def _run_on_gpu(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
-    from fedcascade.simulation.cuda.engine import shares
+    from fedcascade.simulation.cuda.engine import split_scenarios
 
     context = multiprocessing.get_context("spawn")
     counter = context.Value("q", 0)
     with _set_variables(SINGLE_THREADED), _open_pool(workers, context, counter) as pool:
-        for batch in shares([build_scenario(job) for job in jobs], workers):
+        for batch in split_scenarios([build_scenario(job) for job in jobs], workers):
             job_lists = [[jobs[number] for number in share] for share in batch]
             pending = {pool.submit(_run_share, share): share for share in job_lists}
             while pending:

@@ -92,10 +92,11 @@ def simulate_together(
     """
     # Nobody else needs numba's CUDA target.
     from fedcascade.simulation.cuda import engine as cuda
+    from fedcascade.simulation.cuda import lowering
     from fedcascade.simulation.cuda.device import check_device
 
     check_device()
-    unsupported = {number: cuda.find_unsupported(scenario) for number, scenario in enumerate(scenarios)}
+    unsupported = {number: lowering.find_unsupported(scenario) for number, scenario in enumerate(scenarios)}
     supported = [number for number, part in unsupported.items() if part is None]
     for place, trace in cuda.simulate_all([scenarios[number] for number in supported], progress):
         yield supported[place], trace

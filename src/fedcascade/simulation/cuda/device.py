@@ -13,10 +13,7 @@ from numba.cuda import config, extending
 
 from fedcascade.numerics.jit import fma
 
-if "row_stack" not in vars(np):  # numpy 2.5 has dropped a name that numba-cuda 0.30 still asks for
-    np.row_stack = np.vstack
-
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a single run has few agents, and a launch fewer that may play on
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a single run has few agents, and a launch fewer of them
 
 WHAT_TO_INSTALL = (
     "the cuda engine needs an NVIDIA GPU, its driver, and CUDA's compiler library: pip install 'fedcascade[gpu]'; "
@@ -40,23 +37,23 @@ def _sqrt(value: Any) -> Callable[[Any], Any]:  # noqa: ARG001
 
 
 @overload(max, strict=False)
-def _max(one: Any, other: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
-    return lambda one, other: other if other > one else one
+def _max(a: Any, b: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
+    return lambda a, b: b if b > a else a
 
 
 @overload(min, strict=False)
-def _min(one: Any, other: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
-    return lambda one, other: other if other < one else one
+def _min(a: Any, b: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
+    return lambda a, b: b if b < a else a
 
 
 def check_device() -> None:
-    """Refuse where there is no GPU."""
+    """Raise a ValueError where there is no GPU."""
     if not cuda.is_available():
         raise ValueError(WHAT_TO_INSTALL)
 
 
-def jit(*, registers: int | None = None) -> Any:
-    """``cuda.jit`` with at most so many registers for a thread.
+def jit_kernel(*, registers: int | None = None) -> Any:
+    """Return a decorator for kernels that use at most ``registers`` registers per thread.
 
     The simulator has no registers. NVIDIA's package would optimise once more when it links, and fuse products with
     sums there, whatever was asked for when it compiled.
@@ -68,10 +65,10 @@ def jit(*, registers: int | None = None) -> Any:
 
 
 @contextmanager
-def uncontracted() -> Iterator[None]:
-    """What is compiled inside fuses no product with a sum, unless the source says fma.
+def forbid_contraction() -> Iterator[None]:
+    """Compile kernels inside the block so that they fuse no product with a sum, unless the source says fma.
 
-    Numba has no option for that, so the one for NVVM is added on its way there.
+    Numba has no option for that, so NVVM's option is added on its way there.
     """
     if config.ENABLE_CUDASIM:
         yield
@@ -81,23 +78,37 @@ def uncontracted() -> Iterator[None]:
     compile_ir = nvvm.compile_ir
     nvvm.compile_ir = lambda modules, **options: compile_ir(modules, **{**options, "fma": 0})
     try:
-        yield
+        with _lend_row_stack():
+            yield
     finally:
         nvvm.compile_ir = compile_ir
 
 
+@contextmanager
+def _lend_row_stack() -> Iterator[None]:
+    """Lend numpy an alias that 2.5 dropped: numba-cuda 0.30 asks for it when it compiles its first kernel."""
+    missing = "row_stack" not in vars(np)
+    if missing:
+        setattr(np, "row_stack", np.vstack)  # noqa: B010 (mypy knows no such name)
+    try:
+        yield
+    finally:
+        if missing:
+            delattr(np, "row_stack")
+
+
 @cache
 def check_arithmetic() -> None:
-    """Refuse a device whose code fuses products with sums: it would not give the processor's bits."""
+    """Raise a ValueError if the device fuses products with sums: it would not give the processor's bits."""
     a, b, c = np.random.default_rng(0).random((3, 1_024))
     out = cuda.device_array(a.size, np.float64)
-    with uncontracted():
+    with forbid_contraction():
         _multiply_and_add[1, a.size](cuda.to_device(a), cuda.to_device(b), cuda.to_device(c), out)
     if not np.array_equal(out.copy_to_host(), a * b + c):
         raise ValueError("numba fuses products with sums on this GPU, so results would differ: use --engine exact")
 
 
-@jit()
+@jit_kernel()
 def _multiply_and_add(a: Any, b: Any, c: Any, out: Any) -> None:
     i = cuda.threadIdx.x
     out[i] = a[i] * b[i] + c[i]

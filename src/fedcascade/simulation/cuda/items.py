@@ -1,7 +1,7 @@
 """One item at a time, as a thread of a GPU meets it: the same arithmetic as on the processor, to the bit.
 
 Numba compiles these functions for both, from this one source. An item's features come as a column of one:
-shape (dimension, 1), as ``lists.weight`` reads them.
+shape (dimension, 1), as ``ranking.compute_attraction`` reads them.
 """
 
 import math
@@ -19,35 +19,36 @@ from fedcascade.simulation.cuda.layout import AgentMemory, Round
 Column = NDArray[np.float32]
 _BELOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
-_ZERO = np.float32(0.0)
-_TINY = streams._TINY
+_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)  # as in ``streams``
+_ROOT_HALF = np.float32(0.5**0.5)
 UNROLLED = 32  # dimensions; more take minutes to compile
 
 
 @jit
 def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Column) -> None:
-    """Fill ``column`` with the features of one item, as ``streams.unit_items_into`` does for all of them."""
+    """Fill ``column`` with the features of one item, to the bit as ``streams.unit_items_into`` draws it."""
     d = column.shape[0]
     free = d - 1 if lifted else d
-    square = streams._ZERO
+    square = _ZERO
     for first in range(0, free, 4):
         a, b, c, e = streams.philox(seed, streams.ITEMS, round_, item, first // 4)
         x, y = streams.normal_pair(a, b)
-        square = _put(column, first, free, x, square)
-        square = _put(column, first + 1, free, y, square)
+        square = _store_normal(column, first, free, x, square)
+        square = _store_normal(column, first + 1, free, y, square)
         x, y = streams.normal_pair(c, e)
-        square = _put(column, first + 2, free, x, square)
-        square = _put(column, first + 3, free, y, square)
-    length = streams._ROOT_HALF if lifted else streams._ONE
-    scale = np.float32(length / np.sqrt(max(square, streams._TINY)))
+        square = _store_normal(column, first + 2, free, x, square)
+        square = _store_normal(column, first + 3, free, y, square)
+    length = _ROOT_HALF if lifted else _ONE
+    scale = np.float32(length / np.sqrt(max(square, _TINY)))
     for k in range(free):
         column[k, 0] *= scale
     if lifted:
-        column[free, 0] = streams._ROOT_HALF
+        column[free, 0] = _ROOT_HALF
 
 
 @jit
-def _put(column: Column, k: int, free: int, value: np.float32, square: np.float32) -> np.float32:
+def _store_normal(column: Column, k: int, free: int, value: np.float32, square: np.float32) -> np.float32:
+    """Store a coordinate unless it is beyond the free ones; returns the sum of squares with it."""
     if k >= free:
         return square
     column[k, 0] = value
@@ -92,8 +93,8 @@ def _make_unrolled_score(d: int, lifted: bool) -> Any:
     free = d - lifted
     draw_normals, add_squares = _make_draw_normals((free + 3) // 4), _make_add_squares(free)
     scale, dot, add_widths = _make_scale(free), _make_dot(d), _make_add_widths(d)
-    length = streams._ROOT_HALF if lifted else streams._ONE
-    lifting = (streams._ROOT_HALF,) * (d - free)
+    length = _ROOT_HALF if lifted else _ONE
+    lifting = (_ROOT_HALF,) * (d - free)
 
     @cuda.jit(device=True)
     def score(round_: Round, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""What the CUDA engine compiles: a block of threads plays the rounds of one agent until it may want to speak.
+"""What the CUDA engine compiles: a block of threads plays the rounds of one agent until it may want to upload.
 
 The threads of a block form teams. Where agents are frozen between exchanges, a team of one warp plays a round
 and several teams play the agent's next rounds side by side; where every round changes the decision, all threads
@@ -16,7 +16,7 @@ from typing import Any
 from numba import cuda, float32, float64, int32, uint64
 
 from fedcascade.numerics import streams
-from fedcascade.simulation.cuda.device import jit
+from fedcascade.simulation.cuda.device import jit_kernel
 from fedcascade.simulation.cuda.items import draw_item, make_score_item
 from fedcascade.simulation.cuda.layout import (
     BEGIN,
@@ -64,7 +64,7 @@ def make_kernel(shape: Shape) -> Any:
     allocate_agent, allocate_teams = make_allocate_agent(shape), make_allocate_teams(shape)
     allocate_selection, play = make_allocate_selection(shape.teams), make_play(shape)
 
-    @jit(registers=REGISTERS // shape.threads)
+    @jit_kernel(registers=REGISTERS // shape.threads)
     def advance(arrays: DeviceArrays) -> None:
         x = cuda.local.array((d, 1), float32)
         block, number = cuda.blockIdx.x, cuda.threadIdx.x

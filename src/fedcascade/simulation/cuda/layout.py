@@ -59,7 +59,7 @@ class Shape(NamedTuple):
 
 
 class DeviceArrays(NamedTuple):
-    """The argument of a kernel: a squad's arrays in the memory of the device."""
+    """The argument of a kernel: the arrays of a batch in the memory of the device."""
 
     inbox: Any  # (blocks, DOWNLOAD + size of a download): who plays which rounds, and new downloads
     rows: Any  # (agents, Layout.size): the state of every agent

@@ -1,8 +1,8 @@
-"""One run as the CUDA engine's host sees it: who may play on, who wants to speak, and what the server answers.
+"""One run as the CUDA engine's host sees it: which agents may play on, which want to upload, what the server answers.
 
-An agent plays on the device, ahead of all others, until it may want to speak. Whether it does is decided here,
-by the same compiled function as in the exact engine, and its exchange takes place when nobody else can speak
-before it: every agent that still plays has a round before which its trigger cannot fire.
+An agent plays on the device, ahead of all others, until a trigger may fire. Whether one does is decided here, by
+the same compiled function as in the exact engine. Its exchange takes place when no other agent can upload before it:
+for every agent that still plays, a round is known before which none of its triggers can fire.
 """
 
 import math
@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics.jit import jit
-from fedcascade.simulation.cuda import layout as device
+from fedcascade.simulation.cuda import layout
+from fedcascade.simulation.cuda.lowering import StopRule, lower_triggers
 from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import CAUSES
@@ -24,210 +25,220 @@ from fedcascade.simulation.exact.screening import make_scratch
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
-LONGEST_SEGMENT = 1 << 17
-NOBODY = 1 << 62  # a round that never comes
+LONGEST_SEGMENT = 1 << 17  # rounds
+NEVER = 1 << 62  # a round that does not come
 
 
 class Segment(NamedTuple):
-    """A stretch of rounds up to the next checkpoint."""
+    """Consecutive rounds up to the next checkpoint, or fewer."""
 
     first: int
     order: NDArray[np.int32]  # the rounds, counted from first, sorted by agent, then by time
-    begin: list[int]  # where in order each agent's begin and end
+    begin: list[int]  # where in order each agent's rounds begin
     end: list[int]
-    drawn: list[int]  # where in order the rounds of random exchanges are
+    auxiliary: list[int]  # where in order the rounds of random exchanges are
 
 
-class Places(NamedTuple):
-    """How far the agents of a run are, as arrays over agents that its squad reads and writes too."""
+class Positions(NamedTuple):
+    """How far agents are, as arrays over agents; a run's are views of those of its batch."""
 
     cursor: NDArray[np.int64]  # where in the order an agent plays on
-    until: NDArray[np.int64]  # where it stops at the latest: the segment's end, or after a round in which it may speak
-    may_speak: NDArray[np.int64]  # the first round in which it may speak; NOBODY if it has nothing to play
-    fresh: NDArray[np.bool_]  # whether the device has not seen its download
+    stop: NDArray[np.int64]  # where it stops at the latest: the segment's end, or after a round in which it may upload
+    next_upload: NDArray[np.int64]  # the first round in which it may upload; NEVER if it has nothing to play
+    needs_download: NDArray[np.bool_]  # whether the device lacks its last download
 
-    def of(self, own: slice) -> "Places":
-        """Those of some agents."""
-        return Places(self.cursor[own], self.until[own], self.may_speak[own], self.fresh[own])
+    @classmethod
+    def of(cls, agents: int) -> "Positions":
+        """Return the positions of agents that have no rounds to play and whose downloads nobody has seen."""
+        return cls(
+            cursor=np.zeros(agents, np.int64),
+            stop=np.zeros(agents, np.int64),
+            next_upload=np.full(agents, NEVER),
+            needs_download=np.ones(agents, np.bool_),
+        )
+
+    def view(self, agents: slice) -> "Positions":
+        """Return the positions of some agents, in the same memory."""
+        return Positions(self.cursor[agents], self.stop[agents], self.next_upload[agents], self.needs_download[agents])
 
 
-class Run:
-    """A run that is being played."""
+class DeviceRun:
+    """A run whose rounds are played on the device."""
 
-    def __init__(self, case: Scenario, pool: Executor) -> None:
-        self.case = case
-        self.pool = pool
-        self.stage = prepare_simulation(case)
-        self.desk = ExchangeDriver(case, self.stage)
-        self.scratch = make_scratch(case.environment.dimension, case.environment.most_items, case.oracle.length)
-        rules = self.desk.compiled_policy
-        kinds = rules.triggers.tolist()
-        levels = dict(zip(kinds, rules.levels.tolist(), strict=True))
-        bounds = dict(zip(kinds, rules.bounds.tolist(), strict=True))
-        self.level = levels.get(kernels.DETERMINANT, math.inf)
-        self.bound = bounds.get(kernels.DETERMINANT, math.inf)
-        self.p_scale = levels.get(kernels.AUXILIARY)
-        self.doubling, self.always = kernels.DOUBLING in kinds, kernels.ALWAYS in kinds
-        self.speaks = bool(kinds)
-        self.arrivals = [0] * case.environment.users  # before the segment
-        self.queue: list[tuple[int, int, int]] = []
+    def __init__(self, scenario: Scenario, pool: Executor) -> None:
+        self.scenario = scenario
+        self.environment = environment = scenario.clustered
+        self.simulation = prepare_simulation(scenario)
+        self.driver = ExchangeDriver(scenario, self.simulation)
+        self.scratch = make_scratch(environment.dimension, environment.most_items, scenario.oracle.length)
+        self.stop_rule = lower_triggers(self.driver.compiled_policy)
+        self.arrivals = [0] * environment.users  # of each user, before the segment
+        self.uploads: list[tuple[int, int, int]] = []  # a heap: round, agent, and the kind of trigger that fired
         self.ended = False
-        self._parts = self._split()
+        self._pool = pool
+        self._stretches = self._split_rounds()
         self._next: Future[Segment] | None = None
-        self._fetch()
+        self._prefetch_segment()
 
     @property
-    def params(self) -> list[float]:
-        """The policy's constants, as the device reads them."""
-        rules = self.desk.compiled_policy
-        params = [0.0] * 4
-        params[device.LEVEL], params[device.BOUND] = self.level, self.bound
-        params[device.SLACK], params[device.LAMBDA] = rules.slack, rules.lambda_
-        return params
+    def has_triggers(self) -> bool:
+        """Whether anybody ever uploads."""
+        return self.stop_rule != StopRule()
 
-    def _split(self) -> Iterator[tuple[int, int]]:
+    @property
+    def parameters(self) -> list[float]:
+        """The policy's constants LEVEL, BOUND, SLACK and LAMBDA, in this order."""
+        policy = self.driver.compiled_policy
+        return [self.stop_rule.level, self.stop_rule.bound, policy.slack, policy.lambda_]
+
+    def _split_rounds(self) -> Iterator[tuple[int, int]]:
+        """Yield the first round and the length of each segment."""
         first = 1
-        for stop in self.stage.recorder.stops:
+        for stop in self.simulation.recorder.stops:
             while first <= stop:
                 count = min(LONGEST_SEGMENT, stop - first + 1)
                 yield first, count
                 first += count
 
-    def _fetch(self) -> None:
-        """Let somebody else look up who arrives in the next segment."""
-        part = next(self._parts, None)
-        self._next = self.pool.submit(self._segment, *part) if part else None
+    def _prefetch_segment(self) -> None:
+        """Let another thread draw the arrivals of the next segment."""
+        stretch = next(self._stretches, None)
+        self._next = self._pool.submit(self._make_segment, *stretch) if stretch else None
 
-    def _segment(self, first: int, count: int) -> Segment:
-        environment = self.case.clustered
+    def _make_segment(self, first: int, count: int) -> Segment:
+        environment = self.environment
         rounds, begin, end = kernels.sort_rounds(environment.arrivals(first, count), first, environment.users)
-        drawn = np.empty(0, np.int64) if self.p_scale is None else lucky(environment.seed, self.p_scale, rounds)
-        return Segment(first, (rounds - first).astype(np.int32), begin.tolist(), end.tolist(), drawn.tolist())
+        p_scale = self.stop_rule.p_scale
+        auxiliary = find_auxiliary_rounds(environment.seed, p_scale, rounds if p_scale > 0.0 else rounds[:0])
+        return Segment(first, (rounds - first).astype(np.int32), begin.tolist(), end.tolist(), auxiliary.tolist())
 
-    def begin(self, places: Places) -> Segment | None:
-        """Begin with the next segment; None when all is played."""
+    def begin_segment(self, positions: Positions) -> Segment | None:
+        """Begin the next segment, with the agents' ``positions`` in it; returns None after the last one."""
         if self._next is None:
             self.ended = True
             return None
-        self.segment, self.places = self._next.result(), places
-        self._fetch()
-        places.cursor[:] = self.segment.begin
-        for agent in range(places.cursor.size):
-            self._play_on(agent, 0)
+        self.segment, self.positions = self._next.result(), positions
+        self._prefetch_segment()
+        positions.cursor[:] = self.segment.begin
+        for agent in range(positions.cursor.size):
+            self._resume(agent, 0)
         return self.segment
 
-    def _until(self, agent: int, cursor: int) -> int:
-        segment = self.segment
-        end = segment.end[agent]
-        if self.p_scale is not None:
-            found = bisect_left(segment.drawn, cursor)
-            if found < len(segment.drawn):
-                end = min(end, segment.drawn[found] + 1)
-        if self.doubling:
-            came = self._came(agent, cursor)
-            end = min(end, cursor + (1 << came.bit_length()) - came)
-        return min(end, cursor + 1) if self.always else end
+    def _find_stop(self, agent: int, cursor: int) -> int:
+        """Return where in the order an agent has to stop for the host to decide."""
+        segment, rule = self.segment, self.stop_rule
+        stop = segment.end[agent]
+        draw = bisect_left(segment.auxiliary, cursor)
+        if draw < len(segment.auxiliary):
+            stop = min(stop, segment.auxiliary[draw] + 1)
+        if rule.at_doublings:
+            arrivals = self._count_arrivals(agent, cursor)
+            stop = min(stop, cursor + (1 << arrivals.bit_length()) - arrivals)
+        return min(stop, cursor + 1) if rule.always else stop
 
-    def _came(self, agent: int, cursor: int) -> int:
-        """How often the agent's user has come."""
+    def _count_arrivals(self, agent: int, cursor: int) -> int:
+        """Return how often the agent's user has come."""
         return self.arrivals[agent] + cursor - self.segment.begin[agent]
 
-    def _play_on(self, agent: int, silent: int) -> None:
-        """An agent has nothing to say now; nor will it before it has played ``silent`` more rounds."""
-        places, segment = self.places, self.segment
-        cursor = int(places.cursor[agent])
+    def _resume(self, agent: int, silent: int) -> None:
+        """Let an agent play on; no determinant can make it upload before it has played ``silent`` more rounds."""
+        positions, segment = self.positions, self.segment
+        cursor = int(positions.cursor[agent])
         if cursor == segment.end[agent]:
-            places.may_speak[agent] = NOBODY
+            positions.next_upload[agent] = NEVER
         else:
-            until = self._until(agent, cursor)
-            places.until[agent] = until
-            places.may_speak[agent] = segment.first + int(segment.order[min(cursor + silent, until - 1)])
+            stop = self._find_stop(agent, cursor)
+            positions.stop[agent] = stop
+            positions.next_upload[agent] = segment.first + int(segment.order[min(cursor + silent, stop - 1)])
 
-    def listen(self, agent: int, own: NDArray[np.float64]) -> None:
-        """An agent may want to speak in the round it has played last; if so, it waits for its turn."""
-        segment, cursor = self.segment, int(self.places.cursor[agent])
+    def check_triggers(self, agent: int, own: NDArray[np.float64]) -> None:
+        """Decide whether an agent uploads after the round that it played last; if so, it waits for its turn.
+
+        Args:
+            agent: the agent.
+            own: its own part, as the device hands it back.
+        """
+        segment, cursor = self.segment, int(self.positions.cursor[agent])
         t = segment.first + int(segment.order[cursor - 1])
-        kind = self._fires(agent, t, self._came(agent, cursor), own)
+        self._load_buffer(agent, own, self._count_arrivals(agent, cursor))
+        driver = self.driver
+        seed, states = driver.compiled_environment.seed, driver.states
+        kind = int(kernels.find_trigger_of(seed, driver.compiled_policy, states, agent, self.scratch, t))
         if kind >= 0:
-            self.places.may_speak[agent] = NOBODY
-            heappush(self.queue, (t, agent, kind))
+            self.positions.next_upload[agent] = NEVER
+            heappush(self.uploads, (t, agent, kind))
         else:
-            self._play_on(agent, 0)
+            self._resume(agent, 0)
 
-    def _fires(self, agent: int, t: int, came: int, own: NDArray[np.float64]) -> int:
-        """Take what the device has learned over, and decide as the exact engine does."""
-        fleet = self.desk.states
-        d = fleet.moment.shape[1]
-        fleet.buffer_moment[agent] = own[device.BUFFER : device.BUFFER + d]
-        fleet.buffer_gram[agent] = own[device.BUFFER + d :].reshape(d, d)
-        fleet.numbers[agent, kernels.SQUARED_WIDTHS] = own[device.TAUGHT]
-        fleet.counts[agent, : kernels.ARRIVALS] = own[device.EXAMINED : device.BUFFER]
-        fleet.counts[agent, kernels.ARRIVALS] = came
-        return int(
-            kernels.find_trigger_of(
-                self.desk.compiled_environment.seed, self.desk.compiled_policy, fleet, agent, self.scratch, t
-            )
-        )
+    def _load_buffer(self, agent: int, own: NDArray[np.float64], arrivals: int) -> None:
+        """Take what an agent learned on the device over into the exact engine's state."""
+        states, d = self.driver.states, self.environment.dimension
+        states.buffer_moment[agent] = own[layout.BUFFER : layout.BUFFER + d]
+        states.buffer_gram[agent] = own[layout.BUFFER + d :].reshape(d, d)
+        states.numbers[agent, kernels.SQUARED_WIDTHS] = own[layout.TAUGHT]
+        states.counts[agent, : kernels.ARRIVALS] = own[layout.EXAMINED : layout.BUFFER]
+        states.counts[agent, kernels.ARRIVALS] = arrivals
 
-    def settle(self) -> bool:
-        """Let those speak whose turn it is; returns whether the segment has been played."""
-        places = self.places
-        while self.queue and self.queue[0][0] < places.may_speak.min():
-            round_, agent, kind = heappop(self.queue)
-            self.desk.run_exchange(round_, agent, CAUSES[kind])
-            places.fresh[agent] = True
-            self._play_on(agent, self._silent(agent))
-        return not self.queue and bool(places.may_speak.min() == NOBODY)
+    def run_exchanges(self) -> bool:
+        """Run the exchanges before which no agent can upload any more; returns whether the segment has been played."""
+        positions = self.positions
+        while self.uploads and self.uploads[0][0] < positions.next_upload.min():
+            round_, agent, kind = heappop(self.uploads)
+            self.driver.run_exchange(round_, agent, CAUSES[kind])
+            positions.needs_download[agent] = True
+            self._resume(agent, self.count_silent_rounds(agent))
+        return not self.uploads and bool(positions.next_upload.min() == NEVER)
 
-    def _silent(self, agent: int) -> int:
-        """For how many rounds after a download the determinant cannot have grown enough.
+    def count_silent_rounds(self, agent: int) -> int:
+        """Return for how many rounds after a download the determinant cannot have grown enough.
 
         An item of length 1 adds at most the largest eigenvalue of Sigma^-1 to the trace, and that is at most the
         fourth root of the Frobenius norm of its fourth power (root root^T has the same eigenvalues).
         """
-        if self.level == math.inf:
-            return NOBODY
-        if not self.queue or self.desk.compiled_policy.every_round:
+        if self.stop_rule.level == math.inf:
+            return NEVER
+        policy = self.driver.compiled_policy
+        if not self.uploads or policy.every_round:
             return 0
-        root = self.desk.states.root[agent]
+        root = self.driver.states.root[agent]
         power = root @ root.T
         power = power @ power
         power = power @ power
         largest = math.sqrt(math.sqrt(math.sqrt(float(np.vdot(power, power)))))
-        return int(self.bound / (self.desk.compiled_policy.length * largest * (1.0 + 1e-5)))
+        return int(self.stop_rule.bound / (policy.length * largest * (1.0 + 1e-5)))
 
-    def download(self, agent: int, row: NDArray[np.float64]) -> None:
-        """Write what an agent decides with into ``row``, in the order of ``cuda_layout.Layout``."""
-        fleet = self.desk.states
-        d = fleet.moment.shape[1]
-        layout = device.Layout.of(d)
-        row[:d] = fleet.theta[agent]
-        row[layout.root : layout.gram] = fleet.root[agent].reshape(-1)
-        row[layout.gram : layout.moment] = fleet.gram[agent].reshape(-1)
-        row[layout.moment : layout.numbers] = fleet.moment[agent]
-        row[layout.numbers : layout.own] = fleet.numbers[agent, :2]
+    def write_download(self, agent: int, row: NDArray[np.float64]) -> None:
+        """Write what an agent decides with into ``row``, in the order of ``Layout``."""
+        states, d = self.driver.states, self.environment.dimension
+        offsets = layout.Layout.of(d)
+        row[:d] = states.theta[agent]
+        row[offsets.root : offsets.gram] = states.root[agent].reshape(-1)
+        row[offsets.gram : offsets.moment] = states.gram[agent].reshape(-1)
+        row[offsets.moment : offsets.numbers] = states.moment[agent]
+        row[offsets.numbers : offsets.own] = states.numbers[agent, :2]
 
-    def end(self, regret: NDArray[np.float64], outcome: NDArray[np.uint8], lists: NDArray[np.int32]) -> None:
-        """Take the rounds of a segment into the record."""
-        recorder, segment = self.stage.recorder, self.segment
+    def record_segment(self, regret: NDArray[np.float64], outcome: NDArray[np.uint8], lists: NDArray[np.int32]) -> None:
+        """Record the rounds of a segment that has been played."""
+        recorder, segment = self.simulation.recorder, self.segment
         clicked, examined = (outcome & 1).astype(np.bool_), (outcome >> 1).astype(np.int64)
         recorder.record_rounds(segment.first, regret, clicked, examined, lists)
-        recorder.record_checkpoint(segment.first + regret.size - 1, self.stage.server.groups.labels)
+        recorder.record_checkpoint(segment.first + regret.size - 1, self.simulation.server.groups.labels)
         for agent in range(len(self.arrivals)):
             self.arrivals[agent] += segment.end[agent] - segment.begin[agent]
 
-    def trace(self) -> Trace:
-        """The finished Trace."""
-        return self.stage.recorder.build_trace(self.case.policy.name, "cuda", self.stage.server.groups.labels)
+    def build_trace(self) -> Trace:
+        """Return the Trace of a run that has ended."""
+        labels = self.simulation.server.groups.labels
+        return self.simulation.recorder.build_trace(self.scenario.policy.name, "cuda", labels)
 
 
 @jit
-def lucky(seed: np.uint64, p_scale: float, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which of some rounds are those of random exchanges, as ``kernels`` decides it."""
-    found = np.empty(rounds.size, np.int64)
+def find_auxiliary_rounds(seed: np.uint64, p_scale: float, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the indices of the rounds of random exchanges among ``rounds``, as ``kernels.is_drawn`` decides."""
+    indices = np.empty(rounds.size, np.int64)
     count = 0
     for i in range(rounds.size):
         if kernels.is_drawn(seed, p_scale, rounds[i]):
-            found[count] = i
+            indices[count] = i
             count += 1
-    return found[:count].copy()
+    return indices[:count].copy()

@@ -1,0 +1,166 @@
+"""Runs of one shape that are played together: their arrays on the device, and a stream of launches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda import config
+from numpy.typing import NDArray
+
+from fedcascade.simulation.cuda import layout
+from fedcascade.simulation.cuda.device import forbid_contraction
+from fedcascade.simulation.cuda.kernels import make_kernel
+from fedcascade.simulation.cuda.layout import DeviceArrays, Shape
+from fedcascade.simulation.cuda.runs import LONGEST_SEGMENT, NEVER, DeviceRun, Positions
+from fedcascade.simulation.trace import Trace
+
+ROUNDS_PER_LAUNCH = 128  # of an agent, so that one without a trigger in sight does not hold up the others
+ROUNDS_WITHOUT_TRIGGERS = 2_048  # of an agent, where nobody ever uploads
+NO_LISTS = np.empty((0, 1), np.int32)
+
+
+class DeviceBatch:
+    """Some runs of one shape; agent ``a`` of run ``r`` has slot ``r * users + a`` in arrays over agents."""
+
+    def __init__(self, shape: Shape, runs: dict[int, DeviceRun]) -> None:
+        self.shape = shape
+        self.numbers, self.runs = list(runs), list(runs.values())
+        self.stream, self.finished = cuda.stream(), cuda.event()
+        has_triggers = any(run.has_triggers for run in self.runs)
+        self.rounds_per_launch = ROUNDS_PER_LAUNCH if has_triggers else ROUNDS_WITHOUT_TRIGGERS
+        self.users = max(run.environment.users for run in self.runs)
+        self.positions = Positions.of(self.users * len(self.runs))
+        self.playing = np.empty(0, np.int64)  # the slots of the last launch, one for each block
+        self.allocate()
+        with forbid_contraction():
+            self.kernel = make_kernel(shape).specialize(self.arrays)  # so that no launch has to look at types
+            self.launch_kernel(1)  # plays nothing, but compiles everything before the clocks of the runs start
+        self.stream.synchronize()
+
+    def allocate(self) -> None:
+        """Make the arrays of the host and of the device."""
+        runs, shape, d = self.runs, self.shape, self.shape.dimension
+        offsets, slots = shape.layout, self.users * len(runs)
+        longest = max(_find_longest_segment(run.simulation.recorder.stops) for run in runs)
+        lists = longest if any(run.scenario.keep_lists for run in runs) else 0
+        rows = np.zeros((slots, offsets.size))
+        for place, run in enumerate(runs):
+            rows[place * self.users :][: run.environment.users, offsets.truth :] = run.environment.thetas
+        self.firsts = np.zeros(len(runs), np.int64)
+        self.order = np.zeros((len(runs), longest), np.int32)
+        self.inbox, inbox = _allocate_twins((slots, layout.DOWNLOAD + offsets.own))
+        self.outbox, outbox = _allocate_twins((slots, layout.OWN + offsets.own_size))
+        self.inbox[:] = 0.0
+        self.arrays = DeviceArrays(
+            inbox=inbox,
+            rows=cuda.to_device(rows),
+            factors=cuda.device_array((slots, 2, d, d) if d > layout.NEAR else (1, 2, 1, 1), np.float64),
+            seeds=cuda.to_device(np.array([run.environment.seed for run in runs], np.uint64)),
+            params=cuda.to_device(np.array([run.parameters for run in runs])),
+            order=cuda.to_device(self.order),
+            firsts=cuda.to_device(self.firsts),
+            regret=cuda.device_array((len(runs), longest), np.float64),
+            outcome=cuda.device_array((len(runs), longest), np.uint8),
+            lists=cuda.device_array((len(runs), lists, shape.length), np.int32),
+            outbox=outbox,
+        )
+
+    def start(self) -> None:
+        """Start the runs' clocks and begin their first segments."""
+        for run in self.runs:
+            run.simulation.recorder.start_clock()
+        for place in range(len(self.runs)):
+            self._begin_segment(place)
+
+    def _begin_segment(self, place: int) -> bool:
+        """Begin a run's next segment; returns whether there is one."""
+        run = self.runs[place]
+        agents = slice(place * self.users, place * self.users + run.environment.users)
+        segment = run.begin_segment(self.positions.view(agents))
+        if segment is None:
+            return False
+        self.order[place, : segment.order.size] = segment.order
+        self.arrays.order[place].copy_to_device(self.order[place], self.stream)
+        self.firsts[place] = segment.first
+        self.arrays.firsts.copy_to_device(self.firsts, self.stream)
+        return True
+
+    def launch(self) -> bool:
+        """Let every agent play on that may; returns whether there is any."""
+        positions = self.positions
+        self.playing = playing = np.flatnonzero(positions.next_upload < NEVER)
+        inbox, cursor = self.inbox[: playing.size], positions.cursor[playing]
+        needs_download = positions.needs_download[playing]
+        inbox[:, layout.SLOT] = playing
+        inbox[:, layout.RUN] = playing // self.users
+        inbox[:, layout.BEGIN] = cursor
+        inbox[:, layout.END] = np.minimum(positions.stop[playing], cursor + self.rounds_per_launch)
+        inbox[:, layout.FRESH] = needs_download
+        for block in np.flatnonzero(needs_download).tolist():
+            place, agent = divmod(int(playing[block]), self.users)
+            self.runs[place].write_download(agent, inbox[block, layout.DOWNLOAD :])
+        positions.needs_download[playing] = False
+        if playing.size:
+            self.launch_kernel(playing.size)
+        return playing.size > 0
+
+    def launch_kernel(self, blocks: int) -> None:
+        """Copy the inbox to the device, launch the kernel, and copy the outbox back, all without waiting."""
+        self.arrays.inbox.copy_to_device(self.inbox, self.stream)
+        self.kernel[blocks, self.shape.threads, self.stream](self.arrays)
+        self.arrays.outbox.copy_to_host(self.outbox, self.stream)
+        self.finished.record(self.stream)
+
+    def has_finished(self) -> bool:
+        """Return whether the last launch is over; in the simulator it always is."""
+        return config.ENABLE_CUDASIM or bool(self.finished.query())
+
+    def wait(self) -> None:
+        """Wait until the last launch is over."""
+        self.finished.synchronize()
+
+    def process_launch(self, add_done: Callable[[int], None]) -> Iterator[tuple[int, Trace]]:
+        """Wait for a launch, run the exchanges that are due, and begin new segments.
+
+        Args:
+            add_done: called with the number of rounds of each segment that has been played.
+
+        Yields:
+            The number of each run that has ended, and its Trace.
+        """
+        self.wait()
+        positions, playing = self.positions, self.playing
+        outbox = self.outbox[: playing.size]
+        cursor = outbox[:, layout.CURSOR].astype(np.int64)
+        positions.cursor[playing] = cursor
+        stopped = (outbox[:, layout.FIRED] != 0.0) | (cursor == positions.stop[playing])
+        going, places = playing[~stopped], playing[~stopped] // self.users
+        positions.next_upload[going] = self.firsts[places] + self.order[places, cursor[~stopped]]
+        for block in np.flatnonzero(stopped).tolist():
+            place, agent = divmod(int(playing[block]), self.users)
+            self.runs[place].check_triggers(agent, outbox[block, layout.OWN :])
+        for place, run in enumerate(self.runs):
+            while not run.ended and run.run_exchanges():
+                add_done(self.end_segment(place))
+                if not self._begin_segment(place):
+                    yield self.numbers[place], run.build_trace()
+
+    def end_segment(self, place: int) -> int:
+        """Fetch and record what came out of a run's segment; returns its number of rounds."""
+        run, arrays = self.runs[place], self.arrays
+        size = run.segment.order.size
+        regret, outcome = arrays.regret[place].copy_to_host(), arrays.outcome[place].copy_to_host()
+        lists = arrays.lists[place].copy_to_host()[:size] if run.scenario.keep_lists else NO_LISTS
+        run.record_segment(regret[:size], outcome[:size], lists)
+        return size
+
+
+def _find_longest_segment(stops: Sequence[int]) -> int:
+    """Return the number of rounds of the longest segment between checkpoints."""
+    return min(LONGEST_SEGMENT, int(np.diff([0, *stops]).max()))
+
+
+def _allocate_twins(shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Any]:
+    """Return an array of the host in pinned memory, which copies fastest, and one of the device."""
+    return cuda.pinned_array(shape, np.float64), cuda.device_array(shape, np.float64)

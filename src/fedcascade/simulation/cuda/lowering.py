@@ -1,0 +1,98 @@
+"""Lowering to the device: which scenarios it can play, the shape of their kernels, and where their agents stop.
+
+The host takes everything else from the exact engine's compiled forms, so a part needs a row in its tables as well.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from fedcascade.learning.confidence import Constant, Theory
+from fedcascade.simulation.cuda.layout import LANES, NEAR, Layout, Shape
+from fedcascade.simulation.exact import kernels, lowering
+from fedcascade.simulation.exact.lowering import DECISIONS, PERSONAL_PARTS, REPLY_RULES, Order, lower
+from fedcascade.simulation.scenario import Scenario
+
+THREADS = 512  # of a block whose teams play different rounds
+THREADS_OF_ONE_TEAM = 256  # of a block whose threads play one round together
+SHARED_BYTES = 46_000  # what the large arrays of a block may use
+
+
+class StopRule(NamedTuple):
+    """Where an agent stops on the device because one of its triggers may fire; the host decides whether it does."""
+
+    level: float = math.inf  # growth of ln det
+    bound: float = math.inf  # while the squared widths sum up to less, ln det cannot have grown by the level
+    p_scale: float = 0.0  # the random exchanges
+    at_doublings: bool = False  # of the agent's arrivals
+    always: bool = False
+
+
+# How a trigger of the exact engine's kinds, with its level and its bound, changes where an agent stops.
+TRIGGERS: dict[int, Callable[[StopRule, float, float], StopRule]] = {
+    kernels.DETERMINANT: lambda rule, level, bound: rule._replace(level=level, bound=bound),
+    kernels.AUXILIARY: lambda rule, level, _: rule._replace(p_scale=max(rule.p_scale, level)),
+    kernels.DOUBLING: lambda rule, *_: rule._replace(at_doublings=True),
+    kernels.ALWAYS: lambda rule, *_: rule._replace(always=True),
+}
+FIXED_BETAS = {Constant, Theory}  # beta stays what it was in the download; the device computes none
+
+
+def find_unsupported(scenario: Scenario) -> str | None:
+    """Return the first part, or property of one, that the device cannot play, in words; None if there is none."""
+    return lowering.find_unsupported(scenario) or next(_list_unsupported(scenario), None)
+
+
+def _list_unsupported(scenario: Scenario) -> Iterator[str]:
+    environment, policy = scenario.clustered, scenario.policy
+    if environment.drifts:
+        yield "environment whose users drift apart"
+    if environment.catalogue.shape[1] > 0:
+        yield f"catalogue of {type(environment).__name__}"
+    if lower(REPLY_RULES, policy.reply_rule) is not Order.BY_AGENT:
+        yield f"reply rule {type(policy.reply_rule).__name__}"
+    if lower(PERSONAL_PARTS, policy.personal):
+        yield f"personal part {type(policy.personal).__name__}"
+    for trigger in lowering.list_triggers(policy.trigger):
+        if any(lowered.kind not in TRIGGERS for lowered in lowering.lower_triggers(trigger)):
+            yield f"trigger {type(trigger).__name__}"
+    if lower(DECISIONS, policy.decision) and type(policy.confidence) not in FIXED_BETAS:
+        yield f"confidence {type(policy.confidence).__name__} in every round"
+    if count_teams(environment.most_items, scenario.oracle.length, environment.dimension) == 0:
+        yield "number of items: too many for a multiprocessor"
+
+
+def lower_triggers(policy: kernels.CompiledPolicy) -> StopRule:
+    """Return where agents of a policy stop; raises for a kind of trigger without a row in ``TRIGGERS``."""
+    rule = StopRule()
+    for kind, level, bound in zip(
+        policy.triggers.tolist(), policy.levels.tolist(), policy.bounds.tolist(), strict=True
+    ):
+        if kind not in TRIGGERS:
+            raise NotImplementedError(f"the cuda engine has no stop rule for triggers of kind {kind}")
+        rule = TRIGGERS[kind](rule, level, bound)
+    return rule
+
+
+def make_shape(scenario: Scenario) -> Shape:
+    """Return what the kernel of a scenario is compiled for."""
+    environment, every_round = scenario.clustered, lower(DECISIONS, scenario.policy.decision)
+    d, most, length = environment.dimension, environment.most_items, scenario.oracle.length
+    return Shape(
+        dimension=d,
+        fewest_items=environment.fewest_items,
+        most_items=most,
+        length=length,
+        lifted=environment.lifted,
+        every_round=every_round,
+        teams=1 if every_round else min(THREADS // LANES, count_teams(most, length, d)),
+        width=THREADS_OF_ONE_TEAM if every_round else LANES,
+        layout=Layout.of(d),
+    )
+
+
+def count_teams(items: int, length: int, d: int) -> int:
+    """Return how many teams have room in the shared memory of a block."""
+    factors = 16 * d * d if d <= NEAR else 16
+    bytes_of_team = 8 * items + 20 * LANES + length * (4 * d + 32) + 36
+    return max(0, (SHARED_BYTES - factors - 4 * d * d - 32 * d) // bytes_of_team)

@@ -1,0 +1,90 @@
+"""The CUDA engine without a GPU: its kernels in numba's simulator, and what users without a device are told."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedcascade.cli import main
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES
+from fedcascade.learning.oracles import TopK
+from fedcascade.simulation.cuda import device
+from fedcascade.simulation.cuda.engine import split_scenarios
+from fedcascade.simulation.scenario import Scenario
+
+SIMULATED = """
+from dataclasses import replace
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES
+from fedcascade.learning.oracles import TopK
+from fedcascade.simulation.cuda import batches, engine, items, lowering
+from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.scenario import Scenario
+
+lowering.THREADS = lowering.THREADS_OF_ONE_TEAM = 64
+batches.ROUNDS_PER_LAUNCH = 4
+d, shelf, features, length, rounds, items.UNROLLED = {shape}
+world = Synthetic(users=3, clusters=2, dimension=d, items=shelf, features=features, directions="random", seed=5)
+names = {names}
+scenarios = [Scenario(world, POLICIES[name], rounds, TopK(length=length), 3, True) for name in names]
+for number, trace in engine.simulate_all(scenarios):
+    expected = exact.simulate(scenarios[number], threads=1)
+    assert replace(trace, engine="", seconds=0.0) == replace(expected, engine="", seconds=0.0), names[number]
+    assert (trace.lists == expected.lists).all(), names[number]
+print("equal")
+"""
+
+
+def run_simulator(names: list[str], shape: tuple[object, ...]) -> str:
+    """Compare runs in a process of their own, because the simulator must be chosen before numba is imported."""
+    process = subprocess.run(
+        [sys.executable, "-c", SIMULATED.format(names=names, shape=shape)],
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return process.stdout + process.stderr
+
+
+@pytest.mark.parametrize(
+    ("names", "shape"),
+    [
+        (["fedc3ucb-h", "force-comm", "fedlinucb"], (5, (6, 13), "lifted", 3, 12, 32)),
+        # More candidates than lanes, and features that stay in an array.
+        (["no-auxiliary", "fedind", "fedc3ucb-e"], (4, 40, "gaussian", 2, 6, 0)),
+    ],
+)
+def test_the_kernels_leave_the_same_trace_in_the_simulator(names, shape):
+    assert run_simulator(names, shape).endswith("equal\n")
+
+
+def test_runs_that_decide_anew_come_last_and_together():
+    world, oracle = Synthetic(users=2, clusters=1, dimension=3, items=5), TopK(length=2)
+    names = ["fedind", "fedlinucb", "fedc3ucb-h", "fedind"]
+    scenarios = [Scenario(world, POLICIES[name], 10, oracle) for name in names]
+    assert split_scenarios(scenarios, 2) == [[[1], [2]], [[0, 3]]]
+    assert split_scenarios(scenarios[1:3], 8) == [[[0], [1]]]
+    assert split_scenarios(scenarios[:1], 1) == [[[0]]]
+
+
+@pytest.mark.skipif(device.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("command", [["run", "--rounds", "10"], ["reproduce", "--quick"]])
+def test_without_a_gpu_one_line_says_what_to_install(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--engine", "cuda"])
+    assert end.value.code == 2
+    assert "pip install 'fedcascade[gpu]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numpy_has_its_dropped_alias_back_only_while_kernels_are_compiled(monkeypatch):
+    monkeypatch.delattr(np, "row_stack", raising=False)
+    with device.forbid_contraction():
+        assert vars(np)["row_stack"] is np.vstack
+    assert "row_stack" not in vars(np)

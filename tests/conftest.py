@@ -9,6 +9,10 @@ import hashlib
 import os
 from pathlib import Path
 
+import pytest
+
+LONG_TIMEOUT = 3600  # seconds that a test marked long may take, unless it says otherwise
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -21,3 +25,9 @@ def _state_of_sources() -> str:
 
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba" / _state_of_sources()))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT))

@@ -1,10 +1,11 @@
 """The package imports fast, keeps its promises by name, and its core needs numpy and numba alone."""
 
 import re
+import resource
 import subprocess
 import sys
-import time
 from importlib import metadata
+from statistics import median
 
 import pytest
 
@@ -12,7 +13,7 @@ import fedcascade
 
 BLOCKED = (
     *("rich", "cyclopts", "scipy", "networkx", "msgspec", "polars", "matplotlib"),
-    *("litestar", "uvicorn", "httpx2", "cryptography", "psycopg", "prometheus_client"),
+    *("litestar", "uvicorn", "httpx2", "nacl", "psycopg", "prometheus_client"),
 )
 BLOCK = f"""
 import sys
@@ -28,7 +29,7 @@ sys.meta_path.insert(0, Blocker())
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -74,11 +75,11 @@ import importlib, pkgutil
 import fedcascade
 
 names = []
-for room in ("learning", "federation", "environments", "simulation"):
+for room in ("numerics", "learning", "federation", "environments", "simulation"):
     package = importlib.import_module(f"fedcascade.{room}")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"fedcascade.{room}.{module.name}")
-        names.append(f"{room}.{module.name}")
+    for module in pkgutil.walk_packages(package.__path__, f"{room}."):
+        importlib.import_module(f"fedcascade.{module.name}")
+        names.append(module.name)
 world = fedcascade.Synthetic(users=4, clusters=2, dimension=4, items=6)
 for name in fedcascade.POLICIES:
     fedcascade.simulate(world, fedcascade.get_policy(name), rounds=20)
@@ -86,8 +87,9 @@ print(*names)
 """
     )
     imported = python(code).split()
-    for name in ("learning.ridge", "federation.agent", "environments.synthetic", "simulation.reference"):
+    for name in ("numerics.jit", "learning.ridge", "federation.grouping.graph", "environments.synthetic"):
         assert name in imported
+    assert {"simulation.reference", "simulation.exact.engine", "simulation.cuda.engine"} <= set(imported)
 
 
 def test_help_does_not_import_the_engine() -> None:
@@ -98,15 +100,24 @@ def test_help_does_not_import_the_engine() -> None:
     assert python(code).splitlines()[-1] == "[]"
 
 
-def seconds(*arguments: str) -> float:
-    started = time.perf_counter()
+def measure_processor_seconds(*arguments: str) -> float:
+    """Of a process, not counting the time in which others had the processor."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], capture_output=True, timeout=60, check=True)
-    return time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.mark.parametrize(
-    ("arguments", "limit"), [(("-c", "import fedcascade"), 0.3), (("-m", "fedcascade", "--help"), 0.5)]
+    ("arguments", "limit"), [(("-c", "import fedcascade"), 4), (("-m", "fedcascade", "--help"), 30)]
 )
-def test_starting_is_fast(arguments: tuple[str, ...], limit: float) -> None:
-    """The machine may be busy, so one good time among several will do."""
-    assert any(seconds(*arguments) < limit for _ in range(20))
+def test_starting_takes_little_more_than_the_interpreter_itself(arguments: tuple[str, ...], limit: float) -> None:
+    """In turns, so that a machine that slows down does so for both; 2 and 14 times when this was written."""
+    pairs = [(measure_processor_seconds("-c", "pass"), measure_processor_seconds(*arguments)) for _ in range(7)]
+    bare, started = (median(column) for column in zip(*pairs, strict=True))
+    assert started < limit * bare
+
+
+def test_importing_the_package_imports_few_modules() -> None:
+    count = "import sys; before = set(sys.modules); import fedcascade; print(len(set(sys.modules) - before))"
+    assert int(python(count)) < 60

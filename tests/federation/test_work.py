@@ -1,53 +1,43 @@
 """What an exchange costs, counted in work and not in seconds: no sum over users unless a group fell apart."""
 
-from collections.abc import Iterator
-from unittest.mock import patch
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Self
 
 import numpy as np
-import pytest
 
-from fedcascade.federation.grouping import graph
+from fedcascade.federation.grouping.graph import find_components
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
+from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.linear import solve_ridge
 
 AGENTS, D = 300, 6
 
 
 class Work:
-    """How often the server did what costs more than O(d^2 + degree d)."""
+    """Counts calls of Python functions inside a ``with`` block, by watching the interpreter."""
 
     def __init__(self) -> None:
-        self.sums = 0
-        self.searches = 0
-        self.factorisations = 0
+        self.calls: Counter[CodeType] = Counter()
 
+    def __enter__(self) -> Self:
+        sys.setprofile(self._watch)
+        return self
 
-@pytest.fixture
-def work() -> Iterator[Work]:
-    counted = Work()
+    def __exit__(self, *error: object) -> None:
+        sys.setprofile(None)
 
-    def total(held: Holdings, members: np.ndarray, real=Holdings.total) -> Statistics:
-        counted.sums += 1
-        return real(held, members)
+    def _watch(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            self.calls[frame.f_code] += 1
 
-    def find_components(edges: np.ndarray, members: np.ndarray, real=graph.find_components) -> list[np.ndarray]:
-        counted.searches += 1
-        return real(edges, members)
-
-    def factorise(*given: object, real=solve_ridge) -> tuple[np.ndarray, np.ndarray, float]:
-        counted.factorisations += 1
-        return real(*given)
-
-    with (
-        patch.object(Holdings, "total", total),
-        patch.object(graph, "find_components", find_components),
-        patch("fedcascade.numerics.linear.solve_ridge", factorise),
-    ):
-        yield counted
+    def count(self, function: Callable[..., object]) -> int:
+        return self.calls[function.__code__]
 
 
 def seen(rng: np.random.Generator, preference: np.ndarray, rounds: int) -> Statistics:
@@ -63,39 +53,51 @@ def speak(server: Server, agent: int, statistics: Statistics) -> None:
     server.receive(Upload(agent=agent, sequence=1, cause=Cause.DETERMINANT, statistics=statistics))
 
 
-def test_exchanges_that_refute_nothing_sum_and_search_nothing(work: Work) -> None:
+def test_calls_are_counted() -> None:
+    with Work() as work:
+        seen(np.random.default_rng(0), np.ones(D), 3)
+    seen(np.random.default_rng(0), np.ones(D), 3)
+    assert work.count(Statistics.observe) == 3
+
+
+def test_exchanges_that_refute_nothing_sum_and_search_nothing() -> None:
     rng = np.random.default_rng(0)
     server = Server(policy=POLICIES["fedc3ucb-h"], agents=AGENTS, dimension=D)
-    for agent in rng.integers(AGENTS, size=200):
-        speak(server, int(agent), seen(rng, np.ones(D), 2))
+    with Work() as work:
+        for agent in rng.integers(AGENTS, size=200):
+            speak(server, int(agent), seen(rng, np.ones(D), 2))
     assert server.groups.edges.sum() == AGENTS * (AGENTS - 1), "no edge went, or this test shows little"
-    assert (work.sums, work.searches) == (0, 0)
+    assert work.count(Server.receive) == 200
+    assert (work.count(Holdings.total), work.count(find_components)) == (0, 0)
 
 
-def test_an_exchange_factorises_as_often_with_few_users_as_with_many(work: Work) -> None:
-    rng = np.random.default_rng(0)
-    counts = []
-    for agents in (3, AGENTS):
+def test_an_exchange_makes_as_many_calls_with_few_users_as_with_many() -> None:
+    calls = []
+    for agents in (3, 3, AGENTS):  # the first time, functions are compiled or loaded
+        rng = np.random.default_rng(0)
         server = Server(policy=POLICIES["fedc3ucb-h"], agents=agents, dimension=D)
-        before = work.factorisations
-        for agent in range(3):
-            speak(server, agent, seen(rng, np.ones(D), 2))
-        counts.append(work.factorisations - before)
-    assert counts[0] == counts[1] > 0
+        with Work() as work:
+            for agent in range(3):
+                speak(server, agent, seen(rng, np.ones(D), 2))
+        calls.append(work.calls)
+    assert calls[1] == calls[2]
+    assert work.count(Ridge.__init__) == work.count(Holdings.add) == 3, (
+        "theta is solved for once to check, once to keep"
+    )
 
 
-def test_a_component_is_searched_once_when_an_edge_of_it_went_and_summed_only_if_it_fell_apart(work: Work) -> None:
+def test_a_component_is_searched_once_when_an_edge_of_it_went_and_summed_only_if_it_fell_apart() -> None:
     rng = np.random.default_rng(0)
     server = Server(policy=POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.8), agents=6, dimension=D)
     likes = [np.ones(D), -np.ones(D)]
     exchanges = split = searched = 0
-    for _ in range(8):
-        for agent in range(6):
+    with Work() as work:
+        for agent in list(range(6)) * 8:
             edges, groups = int(server.groups.edges.sum()), len(server.groups)
             speak(server, agent, seen(rng, likes[agent % 2], 25))
             exchanges += 1
             searched += int(server.groups.edges.sum()) < edges
             split += len(server.groups) - groups + (len(server.groups) > groups)  # every part of a split is summed
     assert len(server.groups) > 1, "the graph must have split, or this test shows little"
-    assert work.searches == searched < exchanges
-    assert work.sums == split
+    assert work.count(find_components) == searched < exchanges
+    assert work.count(Holdings.total) == split

@@ -77,9 +77,9 @@ import fedcascade
 names = []
 for room in ("numerics", "learning", "federation", "environments", "simulation"):
     package = importlib.import_module(f"fedcascade.{room}")
-    for module in pkgutil.walk_packages(package.__path__, f"{room}."):
-        importlib.import_module(f"fedcascade.{module.name}")
-        names.append(module.name)
+    for module in pkgutil.walk_packages(package.__path__, f"fedcascade.{room}."):
+        importlib.import_module(module.name)
+        names.append(module.name.removeprefix("fedcascade."))
 world = fedcascade.Synthetic(users=4, clusters=2, dimension=4, items=6)
 for name in fedcascade.POLICIES:
     fedcascade.simulate(world, fedcascade.get_policy(name), rounds=20)

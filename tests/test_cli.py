@@ -1,13 +1,18 @@
 """The command line: JSON alone on stdout, one line on stderr for bad input, the same run every time."""
 
+import io
 import json
 import subprocess
 import sys
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fedcascade.cli import main
+from fedcascade.cli.constants import ConstantOptions
+from fedcascade.cli.terminal import make_constants_table
 from fedcascade.federation.policies import POLICIES
 
 SMALL = {"--users": "6", "--clusters": "2", "--dimension": "5", "--items": "10", "--rounds": "300"}
@@ -191,6 +196,38 @@ def test_noise_and_delta_change_theorys_beta(capsys: pytest.CaptureFixture[str])
     assert timid["regret"] < bold["regret"]
 
 
+def test_set_reaches_every_constant_as_a_flag_does(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = results(capsys, small("--alpha-c", "0.2", "--lambda", "2", "--beta", "1", "--order", "aggregate-first"))
+    assignments = ("alpha_c=0.2", "lambda=2", "beta=1", "order=aggregate-first")
+    sets = results(capsys, small(*(word for text in assignments for word in ("--set", text))))
+    assert without_seconds(flags[0]) == without_seconds(sets[0])
+
+
+def test_set_is_for_all_policies_that_have_the_constant_or_for_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def find_regrets(*options: str) -> list[float]:
+        both = small("--policy", "fedlinucb", "--policy", "fedind", *options)
+        return [run["regret"] for run in results(capsys, both)]
+
+    plain = find_regrets()
+    shared = find_regrets("--set", "beta=1")
+    assert shared[0] != plain[0]
+    assert shared[1] != plain[1]
+    assert find_regrets("--set", "fedind.beta=1") == [plain[0], shared[1]]
+    assert find_regrets("--set", "fedind.beta=1", "--set", "beta=7") == [find_regrets("--beta", "7")[0], shared[1]]
+    assert find_regrets("--set", "alpha_c=0.2")[1] == plain[1]  # fedind has none
+    assert find_regrets("--set", "beta=theory") == find_regrets("--beta", "theory")
+
+
+def test_help_describes_constants_by_their_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    descriptions = {entry.name: entry for policy in POLICIES.values() for entry in policy.describe_constants()}
+    for flag in fields(ConstantOptions):
+        if flag.name != "set_":
+            assert descriptions[flag.name].meaning[1:] in shown
+            assert descriptions[flag.name].range.words in shown
+
+
 def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     (run,) = results(capsys, small("--policy", "known-clusters", items="2-6", clusters="3,2,1"))
     assert run["clusters"] == 3
@@ -212,14 +249,24 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--lambda", "0"), "lambda"),
         (small("--lambda", "-1"), "lambda"),
         (small("--lambda", "nan"), "lambda"),
-        (small("--alpha-c", "0"), "alpha_c"),
+        (small("--alpha-c", "0"), "alpha_c must be a finite number > 0, got 0.0"),
+        (small("--alpha-c", "much"), "alpha_c must be a finite number > 0, got 'much'"),
+        (small("--set", "alpha_c=0"), "alpha_c must be a finite number > 0, got 0.0"),
+        (small("--set", "alpha_x=1"), "unknown constant 'alpha_x': did you mean 'alpha_"),
+        (small("--set", "sweeps=1"), "unknown constant 'sweeps'"),
+        (small("--set", "alpha_c"), "set must be like name=value, got 'alpha_c'"),
+        (small("--set", "fedind.beta=1"), "unknown policy of this command 'fedind'"),
+        (small("--set", "fedc3ucb-h.bta=1"), "unknown constant 'bta': did you mean 'beta'"),
+        (small("--environment", "nowhere"), "unknown environment plug-in 'nowhere'"),
+        (small("--oracle", "nobody"), "unknown oracle plug-in 'nobody'"),
+        (small("--set-env", "users=1"), "--set-env belongs to an --environment of a plug-in"),
         (small("--alpha-d", "-2"), "alpha_d"),
         (small("--beta", "-1"), "beta"),
-        (small("--beta", "theorem"), "--beta"),
+        (small("--beta", "theorem"), "beta must be a finite number >= 0, got 'theorem'"),
         (small("--p-scale", "-1"), "p_scale"),
         (small("--noise", "1"), "noise"),
         (small("--beta", "theory", "--delta", "1"), "delta"),
-        (small("--order", "sideways"), "--order"),
+        (small("--order", "sideways"), "order must be one of upload-first, aggregate-first, got 'sideways'"),
         (small("--bogus", "1"), "--bogus"),
         (small(rounds="many"), "--rounds"),
         (small(rounds="-5"), "rounds"),
@@ -260,16 +307,16 @@ def test_bad_input_is_one_line_that_names_the_parameter(
 
 
 def test_the_number_of_local_servers_changes_who_can_be_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    def found(servers: str) -> dict[str, Any]:
+    def run_with(servers: str) -> dict[str, Any]:
         options = ("--policy", "phase-fclub", "--local-servers", servers, "--beta", "1", "--alpha-d", "0.5")
         (result,) = results(capsys, small(*options, rounds="3000"))
         return result
 
-    one, each_its_own = found("1"), found("6")
+    one, each_its_own = run_with("1"), run_with("6")
     assert one["communications"] != each_its_own["communications"]
 
 
-def test_close_and_drifting_clusters_are_other_worlds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_close_and_drifting_clusters_are_other_environments(capsys: pytest.CaptureFixture[str]) -> None:
     usual, close, drifting = (
         results(capsys, small(*options))[0] for options in ((), ("--gap", "0.3"), ("--drift", "50"))
     )
@@ -291,6 +338,11 @@ def test_policies_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(POLICIES) <= {row["name"] for row in rows}
     for row in rows:
         assert isinstance(row["constants"], dict)
+        assert row["constants"].keys() == row["descriptions"].keys()
+        for description in row["descriptions"].values():
+            assert description.keys() == {"meaning", "symbol", "range"}
+            assert description["meaning"]
+            assert description["range"]
 
 
 def test_policies_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,6 +351,19 @@ def test_policies_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.err == ""
     assert [name for name in POLICIES if name not in printed.out] == []
     assert "Determinant or Auxiliary" in printed.out
+
+
+def test_the_table_of_constants_is_readable_in_80_columns() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(make_constants_table(list(POLICIES.values())))
+    shown = console.export_text()
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
+    words = " ".join(cell[2] for cell in cells)
+    for policy in POLICIES.values():
+        for entry in policy.describe_constants():
+            assert entry.name.rstrip("_") in {cell[0] for cell in cells}
+            assert " ".join(entry.meaning.split()) in words
+    assert "…" not in shown
 
 
 @pytest.mark.parametrize(

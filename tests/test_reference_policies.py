@@ -26,11 +26,13 @@ def tool() -> ModuleType:
 
 def test_the_page_is_up_to_date(tool: ModuleType) -> None:
     written = PAGE.read_text(encoding="utf-8")
-    assert tool.page(written, []) == written, "run `make docs`"
+    assert tool.render_page(written, []) == written, "run `make docs`"
 
 
 def test_a_measured_passage_is_kept_and_all_else_written_anew(tool: ModuleType) -> None:
-    page = tool.page("<!-- measured: oful -->\nSomething was measured.\n<!-- end -->\nand this was typed by hand", [])
+    page = tool.render_page(
+        "<!-- measured: oful -->\nSomething was measured.\n<!-- end -->\nand this was typed by hand", []
+    )
     assert "Something was measured." in page
     assert "typed by hand" not in page
 

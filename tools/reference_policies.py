@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from fedcascade.constants import ConstantDescription
 from fedcascade.federation.claims import TABLE_1
 from fedcascade.federation.policies import POLICIES, Formula, Order, Policy
 
@@ -24,27 +25,6 @@ HOMOGENEOUS = ("oful", "c3-ucb", "dislinucb", "async-linucb", "fedlinucb")
 HETEROGENEOUS = ("club-cascade", "async-linucb-am", "phase-fclub", "fedc3ucb-h")
 BESIDE = ("fedind", "club-cascade at alpha_d 7")
 ALIKE = ("oful", "dislinucb", "async-linucb", "fedlinucb", "fedind")
-
-MEANING = {
-    "lambda_": "regulariser of the ridge estimate",
-    "order": "whether the server adds an upload before or after it forms the answer",
-    "alpha_c": "an agent speaks when its determinant has grown by this factor plus one",
-    "alpha_d": "an edge is deleted beyond this many confidence widths",
-    "alpha_2": "local clusters whose centres are within so many widths are merged",
-    "beta": "width of exploration",
-    "p_scale": "scale of the random exchanges: p_t = scale ln(t) / t",
-    "gamma_u": "an agent uploads when its determinant has grown beyond this ratio; 1 is always, inf is never",
-    "gamma_d": "the server pushes to an agent whose determinant is behind by more than this ratio",
-    "budget": "D: items since the last synchronisation times the growth of the log-determinant",
-    "hurdle": "how much more a user is taken to be unlike others than they are unlike each other, in log-odds",
-    "sweeps": "how often a walk through partitions comes by each agent that it visits",
-    "visits": "how many other agents a walk visits; all, if there are not more",
-    "variance": "sigma^2, the noise of a click that the evidence assumes",
-    "length": "how long a theta is expected to be, before any data",
-    "local_servers": "how many local servers the agents are dealt out to",
-    "noise": "R of the self-normalised bound that gives beta",
-    "delta": "one less the confidence of that bound",
-}
 
 WORDS = {
     "oful": """One learner serves all users and learns from every click, so it is always up to date and there is
@@ -122,30 +102,29 @@ The ledger has a line for each, with the bytes that really travelled, and its ca
 """
 
 
-def page(before: str, runs: list[dict[str, Any]]) -> str:
-    """The whole page; measured passages from ``runs``, or as they were before."""
+def render_page(before: str, runs: list[dict[str, Any]]) -> str:
+    """Render the whole page; measured passages come from ``runs``, or stay as they were before."""
     kept = dict(MARKS.findall(before))
-    rows = POLICIES.values()
-    parts = [HEAD, systems_table(), parts_table(), COUNTING]
-    parts += ["## Measured\n", measured("tables", kept, tables(runs) if runs else None)]
-    parts += [section(row, kept, runs) for row in rows]
+    parts = [HEAD, render_systems_table(), render_parts_table(), COUNTING]
+    parts += ["## Measured\n", render_measured("tables", kept, render_tables(runs) if runs else None)]
+    parts += [render_section(policy, kept, runs) for policy in POLICIES.values()]
     return "\n".join(parts)
 
 
-def measured(name: str, kept: Mapping[str, str], fresh: str | None) -> str:
-    """A passage between marks."""
+def render_measured(name: str, kept: Mapping[str, str], fresh: str | None) -> str:
+    """Render a measured passage between marks."""
     return f"<!-- measured: {name} -->\n{kept.get(name, '') if fresh is None else fresh}<!-- end -->\n"
 
 
-def systems_table() -> str:
-    """Tables 1 and 2."""
+def render_systems_table() -> str:
+    """Render the paper's Tables 1 and 2."""
     lines = ["| system | agents | users | arms | regret | communication | source |", "|---|---|---|---|---|---|---|"]
     for name, claim in TABLE_1.items():
-        row = POLICIES[name]
+        policy = POLICIES[name]
         cells = (
             f"[{name}](#{name})",
-            row.agents,
-            row.users,
+            policy.agents,
+            policy.users,
             claim.arms,
             claim.regret,
             claim.communication,
@@ -155,69 +134,75 @@ def systems_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def parts_table() -> str:
-    """What each row is made of."""
+def render_parts_table() -> str:
+    """Render the parts that each policy is made of."""
     lines = [
         "| policy | who shares | when an agent speaks | who is answered | what it decides with |",
         "|---|---|---|---|---|",
     ]
-    for row in POLICIES.values():
-        parts = (row.grouping, row.trigger, row.reply_rule, row.decision)
-        beside = f" + {type(row.personal).__name__}" if row.personal else ""
-        lines.append("| " + " | ".join([f"[{row.name}](#{row.name})", *map(words_of, parts)]) + beside + " |")
+    for policy in POLICIES.values():
+        parts = (policy.grouping, policy.trigger, policy.reply_rule, policy.decision)
+        personal = f" + {type(policy.personal).__name__}" if policy.personal else ""
+        lines.append("| " + " | ".join([f"[{policy.name}](#{policy.name})", *map(name_part, parts)]) + personal + " |")
     return "\n".join(lines) + "\n"
 
 
-def words_of(part: object) -> str:
-    """The name of a part, or of the triggers that it joins."""
+def name_part(part: object) -> str:
+    """Return the name of a part, or of the triggers that it joins."""
     either, other = getattr(part, "either", None), getattr(part, "other", None)
-    return type(part).__name__ if either is None else f"{words_of(either)} or {words_of(other)}"
+    return type(part).__name__ if either is None else f"{name_part(either)} or {name_part(other)}"
 
 
-def section(row: Policy, kept: Mapping[str, str], runs: list[dict[str, Any]]) -> str:
-    """What a system does, its parameters, its source, its curve."""
-    claim = TABLE_1.get(row.name)
-    lines = [f"## {row.name}", "", WORDS[row.name], ""]
-    lines += ["| constant | value | what it is |", "|---|---|---|"]
-    for name, value in row.constants().items():
-        shown = value.value if isinstance(value, Order) else str(value).replace("|", "\\|")
-        shown += " (from the sizes)" if isinstance(value, Formula) else ""
-        lines.append(f"| {name.rstrip('_')} | {shown} | {MEANING[name]} |")
+def render_section(policy: Policy, kept: Mapping[str, str], runs: list[dict[str, Any]]) -> str:
+    """Render what a system does, its constants, its source, its curve."""
+    claim = TABLE_1.get(policy.name)
+    lines = [f"## {policy.name}", "", WORDS[policy.name], ""]
+    lines += ["| constant | value | what it is | symbol | range |", "|---|---|---|---|---|"]
+    lines += [render_constant(constant) for constant in policy.describe_constants()]
     if claim:
         lines += ["", f"Source: {claim.source}, *{claim.title}*."]
-        lines += ["", measured(row.name, kept, curve(row.name, runs) if runs else None)]
+        lines += ["", render_measured(policy.name, kept, render_curve(policy.name, runs) if runs else None)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def last(runs: list[dict[str, Any]], name: str, clusters: int) -> list[dict[str, Any]]:
-    """The runs of a system."""
-    mine = [run for run in runs if run["name"] == name and run["clusters"] == clusters]
-    return sorted(mine, key=lambda run: run["seed"])
+def render_constant(constant: ConstantDescription) -> str:
+    """Render a line of the table of constants."""
+    value = constant.value.value if isinstance(constant.value, Order) else str(constant.value)
+    value += " (from the sizes)" if isinstance(constant.value, Formula) else ""
+    words = constant.range.words if constant.range else ""
+    cells = (constant.name.rstrip("_"), value, constant.meaning, constant.symbol, words)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def spread(values: list[float], digits: int = 0) -> str:
-    """Mean +- standard deviation, of as many seeds as there are."""
+def select_runs(runs: list[dict[str, Any]], name: str, clusters: int) -> list[dict[str, Any]]:
+    """Return the runs of a system, by seed."""
+    own = [run for run in runs if run["name"] == name and run["clusters"] == clusters]
+    return sorted(own, key=lambda run: run["seed"])
+
+
+def format_mean(values: list[float], digits: int = 0) -> str:
+    """Format mean +- standard deviation, of as many seeds as there are."""
     return f"{mean(values):,.{digits}f}" + (f" +- {stdev(values):,.{digits}f}" if len(values) > 1 else "")
 
 
-def tables(runs: list[dict[str, Any]]) -> str:
-    """Both tables of what was measured, and what they say of the order."""
+def render_tables(runs: list[dict[str, Any]]) -> str:
+    """Render both tables of what was measured, and what they say of the order."""
+    number = count_seeds(runs)
     lines = [
-        f"J = 10, 300,000 rounds, {seeds(runs)} seeds, lambda 4 and beta 5 for all, other constants their own (`make",
+        f"J = 10, 300,000 rounds, {number} seeds, lambda 4 and beta 5 for all, other constants their own (`make",
         "table1`): mean +- standard deviation.",
         "",
         "| system | users | regret | exchanges | clusters found | clustering error |",
         "|---|---|---|---|---|---|",
     ]
     for name in (*HOMOGENEOUS, *HETEROGENEOUS, *BESIDE):
-        mine = last(runs, name, 10)
+        own = select_runs(runs, name, 10)
         users = POLICIES[name.partition(" ")[0]].users
-        regret, exchanges = ([run["curve"][-1][which] for run in mine] for which in (1, 2))
-        found, error = [run["found"] for run in mine], [100 * run["error"] for run in mine]
-        lines.append(
-            f"| {name} | {users} | {spread(regret)} | {spread(exchanges)} | {mean(found):.1f} | {mean(error):.0f}% |"
-        )
-    lines += ["", verdict(runs), ""]
+        regret, exchanges = ([run["curve"][-1][which] for run in own] for which in (1, 2))
+        clusters, error = mean(run["found"] for run in own), mean(100 * run["error"] for run in own)
+        measured = (format_mean(regret), format_mean(exchanges), f"{clusters:.1f}", f"{error:.0f}%")
+        lines.append(f"| {' | '.join((name, users, *measured))} |")
+    lines += ["", describe_order(runs), ""]
     lines += [
         "J = 1, all users alike, 100,000 rounds, otherwise the same. Theory puts one learner first, those who share",
         "now and then next, and those who never share last:",
@@ -226,54 +211,59 @@ def tables(runs: list[dict[str, Any]]) -> str:
         "|---|---|---|",
     ]
     for name in ALIKE:
-        mine = last(runs, name, 1)
-        regret, exchanges = ([run["curve"][-1][which] for run in mine] for which in (1, 2))
-        lines.append(f"| {name} | {spread(regret)} | {spread(exchanges)} |")
+        own = select_runs(runs, name, 1)
+        regret, exchanges = ([run["curve"][-1][which] for run in own] for which in (1, 2))
+        lines.append(f"| {name} | {format_mean(regret)} | {format_mean(exchanges)} |")
     return "\n".join(lines) + "\n"
 
 
-def seeds(runs: list[dict[str, Any]]) -> int:
-    """How many seeds all systems have been played with."""
+def count_seeds(runs: list[dict[str, Any]]) -> int:
+    """Count the seeds that all systems have been run with."""
     names = (*HOMOGENEOUS, *HETEROGENEOUS, *BESIDE)
-    return min([*(len(last(runs, name, 10)) for name in names), *(len(last(runs, name, 1)) for name in ALIKE)])
+    return min(
+        [*(len(select_runs(runs, name, 10)) for name in names), *(len(select_runs(runs, name, 1)) for name in ALIKE)]
+    )
 
 
-def verdict(runs: list[dict[str, Any]]) -> str:
-    """Whether every system that lets users differ ends below every one that does not, seed by seed."""
+def describe_order(runs: list[dict[str, Any]]) -> str:
+    """Describe whether every system that lets users differ ends below every one that does not, seed by seed."""
     final = {
-        name: [run["curve"][-1][1] for run in last(runs, name, 10)] for name in (*HOMOGENEOUS, *HETEROGENEOUS, *BESIDE)
+        name: [run["curve"][-1][1] for run in select_runs(runs, name, 10)]
+        for name in (*HOMOGENEOUS, *HETEROGENEOUS, *BESIDE)
     }
-    best = [min(final[name][seed] for name in HOMOGENEOUS) for seed in range(seeds(runs))]
-    above = [name for name in HETEROGENEOUS if any(final[name][seed] >= best[seed] for seed in range(seeds(runs)))]
+    best = [min(final[name][seed] for name in HOMOGENEOUS) for seed in range(count_seeds(runs))]
+    above = [
+        name for name in HETEROGENEOUS if any(final[name][seed] >= best[seed] for seed in range(count_seeds(runs)))
+    ]
     below = [name for name in HETEROGENEOUS if name not in above]
-    said = f"In every seed, {', '.join(below)} end below every system that takes users to be alike."
+    text = f"In every seed, {', '.join(below)} end below every system that takes users to be alike."
     if above:
-        said += f" Not so {', '.join(above)}."
+        text += f" Not so {', '.join(above)}."
     if "club-cascade" in above:
-        mended = all(final["club-cascade at alpha_d 7"][seed] < best[seed] for seed in range(seeds(runs)))
-        said += (
+        mended = all(final["club-cascade at alpha_d 7"][seed] < best[seed] for seed in range(count_seeds(runs)))
+        text += (
             " With its authors' constants, club-cascade has not deleted an edge by then, so it is still one learner for"
             f" everybody; with alpha_d 7, the value of the paper's graph, it {'does' if mended else 'does not either'}."
         )
-    alone = [name for name in below if all(final[name][s] < final["fedind"][s] for s in range(seeds(runs)))]
-    return said + (
+    alone = [name for name in below if all(final[name][s] < final["fedind"][s] for s in range(count_seeds(runs)))]
+    return text + (
         f" Below agents that never talk (`fedind`) in every seed: {', '.join(alone) or 'none of them'}; the others pay"
         " for having shared with the wrong users at the start. What counts is also how many clusters are found:"
         " phase-fclub ends with nearly as many as there are users, so it is close to `fedind`, at many exchanges."
     )
 
 
-def curve(name: str, runs: list[dict[str, Any]]) -> str:
-    """The sentence and the figure of a system."""
-    regret, exchanges = ([run["curve"][-1][which] for run in last(runs, name, 10)] for which in (1, 2))
+def render_curve(name: str, runs: list[dict[str, Any]]) -> str:
+    """Render the sentence and the figure of a system."""
+    regret, exchanges = ([run["curve"][-1][which] for run in select_runs(runs, name, 10)] for which in (1, 2))
     return (
-        f"Measured as above: regret {spread(regret)}, exchanges {spread(exchanges)}.\n\n"
+        f"Measured as above: regret {format_mean(regret)}, exchanges {format_mean(exchanges)}.\n\n"
         f"![Regret and exchanges of {name}, against the other systems in grey](figures/policy-{name}.svg)\n"
     )
 
 
-def draw(runs: list[dict[str, Any]]) -> None:
-    """A small figure for every system."""
+def draw_figures(runs: list[dict[str, Any]]) -> None:
+    """Draw a small figure for every system."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -281,24 +271,25 @@ def draw(runs: list[dict[str, Any]]) -> None:
     mpl.rcParams |= {"axes.spines.right": False, "font.family": "sans-serif"}
     FIGURES.mkdir(exist_ok=True)
     for name in TABLE_1:
-        _figure(name, runs)
+        draw_figure(name, runs)
 
 
-def _figure(name: str, runs: list[dict[str, Any]]) -> None:
+def draw_figure(name: str, runs: list[dict[str, Any]]) -> None:
+    """Draw regret and exchanges of a system, with those of the others in grey."""
     import matplotlib.pyplot as plt
     import numpy as np
 
     figure, panels = plt.subplots(1, 2, figsize=(6.4, 2.1), layout="constrained")
-    for other in [*(o for o in TABLE_1 if o != name), name]:
-        curves = np.array([run["curve"] for run in last(runs, other, 10)])
+    for system in [*(system for system in TABLE_1 if system != name), name]:
+        curves = np.array([run["curve"] for run in select_runs(runs, system, 10)])
         rounds = curves[0, :, 0] / 1000
-        mine = other == name
-        style = {"color": "#0b6fa4", "lw": 1.6} if mine else {"color": "#b8b8b8", "lw": 0.7}
+        is_own = system == name
+        style = {"color": "#0b6fa4", "lw": 1.6} if is_own else {"color": "#b8b8b8", "lw": 0.7}
         for which, panel in enumerate(panels, start=1):
             middle = curves[:, :, which].mean(axis=0)
             if which == 1 or middle[-1] > 0:  # no exchanges, no line
                 panel.plot(rounds, middle, **style)
-            if mine and which == 1:
+            if is_own and which == 1:
                 width = curves[:, :, 1].std(axis=0, ddof=1)
                 panel.fill_between(rounds, middle - width, middle + width, color="#0b6fa4", alpha=0.25, lw=0)
     for panel, title in zip(panels, ("expected regret", "exchanges"), strict=True):
@@ -307,7 +298,7 @@ def _figure(name: str, runs: list[dict[str, Any]]) -> None:
         panel.set_xlim(0, None)
     panels[0].set_ylim(0, None)
     panels[1].set_yscale("log")
-    silent = all(run["curve"][-1][2] == 0 for run in last(runs, name, 10))
+    silent = all(run["curve"][-1][2] == 0 for run in select_runs(runs, name, 10))
     if silent:
         panels[1].text(0.98, 0.04, f"{name}: none", transform=panels[1].transAxes, ha="right", color="#0b6fa4")
     figure.savefig(FIGURES / f"policy-{name}.svg", metadata={"Date": None})
@@ -319,11 +310,11 @@ def _figure(name: str, runs: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Write the page, and the figures where there is something to draw."""
     runs = json.loads(MEASURED.read_text()) if MEASURED.exists() else []
-    runs = [run for run in runs if run["seed"] < seeds(runs)]  # only seeds that every system has been played with
+    runs = [run for run in runs if run["seed"] < count_seeds(runs)]  # only seeds that every system has been played with
     before = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
-    PAGE.write_text(page(before, runs), encoding="utf-8")
+    PAGE.write_text(render_page(before, runs), encoding="utf-8")
     if runs:
-        draw(runs)
+        draw_figures(runs)
     print(f"wrote {PAGE.relative_to(ROOT)}{' and its figures' if runs else ', measured passages as they were'}")
 
 

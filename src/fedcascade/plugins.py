@@ -1,10 +1,11 @@
 """Plug-ins: policies, environments, oracles and stores that other packages offer by entry point."""
 
+import inspect
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from fedcascade.checks import require_known
+from fedcascade.checks import require, require_known
 
 GROUPS = {
     "policy": "fedcascade.policies",
@@ -35,6 +36,26 @@ class Plugin:
         except Exception as error:
             raise self.refuse(f"{type(error).__name__}: {error}") from error
 
+    def list_arguments(self) -> dict[str, inspect.Parameter]:
+        """Return the arguments of what the entry point names, by name; all of them must be keyword-only."""
+        factory = self.load()
+        if not callable(factory):
+            raise self.refuse(f"it is of type {type(factory).__name__}, which takes no arguments")
+        parameters = inspect.signature(factory).parameters
+        if positional := [name for name, each in parameters.items() if each.kind is not inspect.Parameter.KEYWORD_ONLY]:
+            raise self.refuse(f"its arguments must be keyword-only, {', '.join(positional)} is not")
+        return dict(parameters)
+
+    def build(self, **arguments: Any) -> Any:
+        """Call what the entry point names; an argument that is unknown or missing is refused."""
+        parameters = self.list_arguments()
+        for name in arguments:
+            require_known(f"argument of {self.kind} '{self.name}'", name, parameters)
+        needed = {name for name, each in parameters.items() if each.default is inspect.Parameter.empty}
+        missing = ", ".join(sorted(needed - arguments.keys()))
+        require(not missing, f"{self.kind} '{self.name}' needs the arguments {missing}")
+        return self.load()(**arguments)
+
     def refuse(self, reason: str) -> PluginError:
         """The error that says why this plug-in cannot be used."""
         line = " ".join(reason.split())
@@ -53,11 +74,18 @@ def list_plugins(*kinds: str) -> list[Plugin]:
     ]
 
 
-def load_plugin(kind: str, name: str) -> Any:
-    """What the plug-in of that kind and name offers; an unknown name is refused with the nearest."""
+def get_plugin(kind: str, name: str) -> Plugin:
+    """Return the plug-in of that kind and name, not yet imported; an unknown name is refused with the nearest."""
     offered = {plugin.name: plugin for plugin in list_plugins(kind)}
+    if not offered:
+        raise ValueError(f"unknown {kind} plug-in '{name}': no installed package offers any")
     require_known(f"{kind} plug-in", name, offered)
-    return offered[name].load()
+    return offered[name]
+
+
+def load_plugin(kind: str, name: str) -> Any:
+    """Load what the plug-in of that kind and name offers; an unknown name is refused with the nearest."""
+    return get_plugin(kind, name).load()
 
 
 def _name_distribution(entry: EntryPoint) -> str:

@@ -1,6 +1,6 @@
-"""The command line: ``fedcascade run``, ``fedcascade policies``, and the commands of neighbouring modules.
+"""The command line: ``fedcascade policies``, and the commands of neighbouring modules.
 
-Heavy modules are imported by the command that needs them, so that ``fedcascade --help`` answers at once.
+A command's module is imported when the command is called, so that ``fedcascade --help`` answers at once.
 """
 
 import json
@@ -8,15 +8,15 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 from cyclopts import App, CycloptsError
 
 from fedcascade import __version__
-from fedcascade.cli.options import ConstantOptions, EnvironmentOptions, Json, Whole, option, select_policies
+from fedcascade.cli.options import Json
 
 if TYPE_CHECKING:
-    from fedcascade.simulation.trace import Trace
+    from fedcascade.federation.policies import Policy
 
 app = App(
     name="fedcascade",
@@ -28,82 +28,35 @@ app = App(
 
 
 @app.command
-def run(
-    *,
-    policy: Annotated[
-        list[str],
-        option("System to run (see 'fedcascade policies'). Give it several times, and all meet the same rounds."),
-    ] = ["fedc3ucb-h"],  # noqa: B006 (cyclopts shows it, nobody changes it)
-    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
-    list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
-    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10,
-    engine: Annotated[
-        Literal["exact", "reference", "cuda"],
-        option(
-            "exact: compiled, on all cores; cuda: all systems at once on a GPU (extra 'gpu'); reference: the readable "
-            "loop. All give the same result."
-        ),
-    ] = "exact",
-    threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
-    json_: Json = False,
-    environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
-    constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
-) -> None:
-    """Simulate one or several systems in an environment, synthetic or made from ratings, and compare them.
-
-    Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
-    """
-    from fedcascade.cli import terminal
-    from fedcascade.learning.oracles import TopK
-    from fedcascade.simulation.engines import simulate, simulate_together
-    from fedcascade.simulation.scenario import Scenario
-    from fedcascade.simulation.summary import summarise
-
-    systems = select_policies(policy, constant_options)
-    environment, oracle = environment_options.build(), TopK(length=list_length)
-    summaries = []
-
-    def record_trace(trace: "Trace") -> None:
-        summaries.append(summarise(trace, seed=environment_options.seed))
-        if json_:
-            print(json.dumps(summaries[-1]), flush=True)
-
-    with terminal.show_progress_bars() as bars:
-        if engine == "cuda":
-            scenarios = [Scenario(environment, system, rounds, oracle, min(checkpoints, rounds)) for system in systems]
-            progress = terminal.add_bar(bars, "on the GPU", rounds * len(scenarios))
-            for _, trace in sorted(simulate_together(scenarios, progress)):
-                record_trace(trace)
-        for system in () if engine == "cuda" else systems:
-            trace = simulate(
-                environment,
-                system,
-                rounds=rounds,
-                oracle=oracle,
-                engine=engine,
-                threads=threads,
-                checkpoints=min(checkpoints, rounds),
-                progress=terminal.add_bar(bars, system.name, rounds),
-            )
-            record_trace(trace)
-    if not json_:
-        terminal.show(terminal.make_results_table(summaries))
-
-
-@app.command
 def policies(*, json_: Json = False) -> None:
-    """List the systems that can be run: the paper's Table 1, and the parts that each is made of."""
+    """List the systems that can be run: the paper's Table 1, the parts that each is made of, and their constants."""
     from fedcascade.cli import terminal
     from fedcascade.federation.policies import load_policies
 
+    rows = list(load_policies().values())
     if json_:
-        print(json.dumps([policy.describe() for policy in load_policies().values()]))
-    else:
-        terminal.show(terminal.make_systems_table(load_policies().values()))
-        terminal.show(terminal.make_parts_table(load_policies().values()))
+        print(json.dumps([policy.describe() | {"descriptions": _describe_constants(policy)} for policy in rows]))
+        return
+    for table in (terminal.make_systems_table(rows), terminal.make_parts_table(rows)):
+        terminal.show(table)
+    terminal.show(terminal.make_constants_table(rows))
+
+
+def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:
+    """Return meaning, symbol and range of each constant; a plug-in need not describe its own."""
+    return {
+        entry.name: {
+            "meaning": entry.meaning,
+            "symbol": entry.symbol,
+            "range": entry.range.words if entry.range else "",
+        }
+        for entry in policy.describe_constants()
+    }
 
 
 _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no module
+    "run": ("simulate", "Simulate one or several systems in an environment, and compare them."),
+    "plugins": ("plugins", "List what other packages add: policies, environments, oracles and stores."),
     "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
     "experiment": ("experiments", "Run a whole plan, in parallel."),
     "report": ("experiments", "Write the tables and figures of a results folder."),

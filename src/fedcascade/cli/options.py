@@ -1,7 +1,7 @@
-"""The options that commands share: the environment that is simulated, and the constants of policies."""
+"""The options that commands share, and those that describe the environment that is simulated."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,16 +10,12 @@ from cyclopts import Group, Parameter, Token
 from fedcascade.checks import require
 
 if TYPE_CHECKING:
-    from fedcascade.environments.clustered import Clustered
+    from fedcascade.environments.environment import Environment
     from fedcascade.environments.ratings import Ratings, Triplets
-    from fedcascade.federation.policies import Policy
 
 _PLAIN = Group("Options", sort_key=0)
 _ENVIRONMENT = Group("Environment", sort_key=1)
 _RATINGS = Group("Ratings", sort_key=2)
-_CONSTANTS = Group(
-    "Constants", sort_key=3, help="Where one is not given, the policy's own; in brackets those of the paper's systems."
-)
 
 
 def option(text: str, group: Group = _PLAIN, **more: Any) -> Parameter:
@@ -45,10 +41,6 @@ def _environment(text: str) -> Parameter:
 
 def _ratings(text: str) -> Parameter:
     return option(text, _RATINGS, show_default=False)
-
-
-def _constant(text: str) -> Parameter:
-    return option(text, _CONSTANTS, show_default=False)
 
 
 @Parameter(name="*")
@@ -107,8 +99,15 @@ class RatingsOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentOptions(RatingsOptions):
-    """The environment: synthetic, or made from a file of ratings."""
+    """The environment: synthetic, made from a file of ratings, or one of another package."""
 
+    environment: Annotated[
+        str, _environment("synthetic, or the name of a plug-in's environment (see 'fedcascade plugins').")
+    ] = "synthetic"
+    set_env: Annotated[
+        list[str],
+        option("Set an argument of a plug-in's environment: name=value. Repeatable.", _ENVIRONMENT, show_default=False),
+    ] = field(default_factory=list)
     ratings: Annotated[
         Path | None, _ratings("Make the environment from this file of ratings instead of a synthetic one.")
     ] = None
@@ -127,10 +126,13 @@ class EnvironmentOptions(RatingsOptions):
         _environment("From this round on, every second user of each cluster wants something else. [never]"),
     ] = None
 
-    def build(self) -> "Clustered":
+    def build(self) -> "Environment":
         """Build the environment that these options describe."""
         from fedcascade.environments.synthetic import Synthetic
 
+        if self.environment != "synthetic":
+            return self._build_plugin()
+        require(not self.set_env, "--set-env belongs to an --environment of a plug-in")
         if self.ratings is not None:
             is_plain = (self.features, self.directions, self.gap, self.drift) == ("lifted", "orthonormal", None, None)
             words = (
@@ -143,65 +145,17 @@ class EnvironmentOptions(RatingsOptions):
         options = {name: getattr(self, name) for name in ("features", "directions", "gap", "drift")}
         return Synthetic(**options, **self.parse_sizes())
 
+    def _build_plugin(self) -> "Environment":
+        """Build an environment of another package, which takes its arguments from --set-env and its seed."""
+        from fedcascade.plugins import get_plugin
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ConstantOptions:
-    """Constants of policies; None leaves the policy's own."""
-
-    lambda_: Annotated[float | None, _constant("Regulariser of the ridge estimate. [4]")] = None
-    alpha_c: Annotated[
-        float | None, _constant("An agent speaks when its determinant has grown by this factor plus one. [1]")
-    ] = None
-    alpha_d: Annotated[float | None, _constant("An edge is deleted beyond this many confidence widths. [7]")] = None
-    beta: Annotated[
-        float | Literal["theory"] | None,
-        _constant("Width of exploration, or 'theory' for the formula of Lemma 1. [10.5]"),
-    ] = None
-    p_scale: Annotated[float | None, _constant("Scale of the random exchanges: p_t = scale ln(t) / t. [3]")] = None
-    noise: Annotated[
-        float | None, _constant("R of Lemma 1, with --beta theory, and of async-linucb's own beta. [0.5]")
-    ] = None
-    delta: Annotated[float | None, _constant("delta of the same two. [0.01]")] = None
-    gamma_u: Annotated[
-        float | None, _constant("async-linucb, phase-fclub: an agent uploads beyond this ratio of determinants.")
-    ] = None
-    gamma_d: Annotated[
-        float | None, _constant("async-linucb, phase-fclub: the server pushes beyond this ratio of determinants.")
-    ] = None
-    budget: Annotated[float | None, _constant("dislinucb: D, what an agent may learn before all synchronise.")] = None
-    alpha_2: Annotated[float | None, _constant("phase-fclub: clusters are merged within so many widths. [2]")] = None
-    local_servers: Annotated[Whole | None, _constant("phase-fclub: how many local servers there are. [4]")] = None
-    order: Annotated[
-        Literal["upload-first", "aggregate-first"] | None,
-        _constant("Whether the server adds an upload before or after it forms the answer. [upload-first]"),
-    ] = None
-
-    def tune(self, policy: "Policy") -> "Policy":
-        """Return the policy with those of the given constants that it has."""
-        from fedcascade.learning.confidence import Theory
-
-        row = policy
-        if self.beta == "theory":
-            row = replace(policy, confidence=Theory(alpha_c=policy.constants().get("alpha_c", 1.0)))
-        elif self.beta is not None:
-            row = policy.with_beta(self.beta)
-        useless = (self.noise is not None or self.delta is not None) and "noise" not in row.constants()
-        require(not useless, f"noise and delta belong to --beta theory, {policy.name} has a constant beta")
-        return row.with_known_constants(self._given())
-
-    def _given(self) -> dict[str, Any]:
-        from fedcascade.federation.policies import Order
-
-        given = {name: value for name, value in asdict(self).items() if value not in (None, "theory")}
-        return given | ({"order": Order(given["order"])} if "order" in given else {})
-
-
-def select_policies(names: Sequence[str], constants: ConstantOptions) -> list["Policy"]:
-    """Return the policies of those names, with the constants that were given."""
-    from fedcascade.federation.policies import get_policy
-
-    return [constants.tune(get_policy(name)) for name in names]
+        plain = EnvironmentOptions(seed=self.seed, environment=self.environment, set_env=self.set_env)
+        flags = [f"--{name.replace('_', '-')}" for name in vars(self) if getattr(self, name) != getattr(plain, name)]
+        words = f"belongs to the environments of this package: give {self.environment}'s own arguments by --set-env"
+        require(not flags, f"{', '.join(flags)} {words}")
+        arguments = {name: parse_value(text) for name, text in split_assignments("set-env", self.set_env).items()}
+        environment: Environment = get_plugin("environment", self.environment).build(seed=self.seed, **arguments)
+        return environment
 
 
 def parse_clusters(text: str) -> int | list[int]:
@@ -247,12 +201,23 @@ def parse_steps(texts: Sequence[str]) -> dict[str, Any]:
     >>> parse_steps(["values=counts", "top_users=500", "lifted=true"])
     {'values': 'counts', 'top_users': 500, 'lifted': True}
     """
+    return {name: parse_value(value) for name, value in split_assignments("step", texts, "selection=nested").items()}
+
+
+def split_assignments(option_name: str, texts: Sequence[str], example: str = "name=value") -> dict[str, str]:
+    """Split texts at their first equals sign.
+
+    >>> split_assignments("set", ["beta=2", "fedind.beta=1"])
+    {'beta': '2', 'fedind.beta': '1'}
+    """
     pairs = [text.partition("=") for text in texts]
-    require(all(sign for _, sign, _ in pairs), f"step must be like selection=nested, got '{' '.join(texts)}'")
-    return {name: _parse_value(value) for name, _, value in pairs}
+    is_good = all(name and sign for name, sign, _ in pairs)
+    require(is_good, f"{option_name} must be like {example}, got '{' '.join(texts)}'")
+    return {name: value for name, _, value in pairs}
 
 
-def _parse_value(text: str) -> object:
+def parse_value(text: str) -> object:
+    """Read true and false, whole numbers and numbers as such, anything else as text."""
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from fedcascade.cli.options import ConstantOptions, EnvironmentOptions, Json, Whole, option, select_policies
+from fedcascade.cli.constants import ConstantOptions, select_policies
+from fedcascade.cli.options import EnvironmentOptions, Json, Whole, option
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from fedcascade.constants import ConstantDescription
     from fedcascade.experiments.beyond_bars import Finding
     from fedcascade.experiments.paper_claims import Claim
     from fedcascade.experiments.reports.summary import SystemSummary
@@ -149,6 +150,41 @@ def make_parts_table(policies: Iterable["Policy"]) -> Table:
     for policy in policies:
         parts = (policy.grouping, policy.trigger, policy.reply_rule, policy.decision)
         table.add_row(policy.name, *(_name_part(part) for part in parts), policy.summary)
+    return table
+
+
+def make_constants_table(policies: Sequence["Policy"]) -> Table:
+    """Make a table of all constants: name, symbol, meaning with range, and the value of each policy."""
+    table = Table(title="constants, set by --set name=value", title_justify="left", show_lines=True)
+    for name in ("constant", "symbol", "what it is", "values"):
+        table.add_column(name)
+    entries = [(policy, entry) for policy in policies for entry in policy.describe_constants()]
+    for name in dict.fromkeys(entry.name for _, entry in entries):
+        owners = [(policy, entry) for policy, entry in entries if entry.name == name]
+        entry = owners[0][1]
+        words = f"{entry.meaning}; {entry.range.words}" if entry.range else "not described"
+        table.add_row(name.rstrip("_"), entry.symbol, words, _format_values(owners))
+    return table
+
+
+def _format_values(owners: Sequence[tuple["Policy", "ConstantDescription"]]) -> str:
+    """Format the value that most policies have, then those of the others with their names."""
+    names: dict[str, list[str]] = {}
+    for policy, entry in owners:
+        names.setdefault(str(entry.value), []).append(policy.name)
+    usual = max(names, key=lambda value: len(names[value]))
+    others = [f"{value} ({', '.join(names[value])})" for value in names if value != usual]
+    return "; ".join([usual if len(names[usual]) > 3 else f"{usual} ({', '.join(names[usual])})", *others])
+
+
+def make_plugins_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Make a table with one line per plug-in: what it is, where it comes from, and what is wrong with it."""
+    table = Table(title="plug-ins of other packages", title_justify="left", show_lines=True)
+    columns = ("kind", "name", "package", "target", "state")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(row[column] for column in columns))
     return table
 
 

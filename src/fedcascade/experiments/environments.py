@@ -3,7 +3,7 @@
 from functools import cache
 from hashlib import file_digest
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -12,6 +12,7 @@ from fedcascade.environments.environment import Environment
 from fedcascade.environments.matrices import Triplets, generated_ratings, triplets_of
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import DirectionKind, FeatureKind, Synthetic
+from fedcascade.plugins import get_plugin
 
 Count = Annotated[int, Meta(ge=1)]
 
@@ -52,11 +53,22 @@ class RatingsSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rati
     shelf: Literal["catalogue", "random"] | None = None
 
 
-EnvironmentSpec = SyntheticSpec | RatingsSpec
+class PluginSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="plugin"):
+    """An environment of another package: its entry point, its arguments beside the seed, and where it comes from."""
+
+    name: str
+    arguments: dict[str, Any]
+    package: str  # with its version, so that no other version's results pass for this one's
+
+
+EnvironmentSpec = SyntheticSpec | RatingsSpec | PluginSpec
 
 
 def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
     """Build the environment of one run."""
+    if isinstance(spec, PluginSpec):
+        environment: Environment = get_plugin("environment", spec.name).build(**spec.arguments, seed=seed)
+        return environment
     return _build_synthetic(spec, seed) if isinstance(spec, SyntheticSpec) else _build_ratings(spec, seed)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fedcascade.checks import require_known
-from fedcascade.experiments.environments import Count, EnvironmentSpec, RatingsSpec, SyntheticSpec
+from fedcascade.experiments.environments import Count, EnvironmentSpec, PluginSpec, RatingsSpec, SyntheticSpec
 from fedcascade.experiments.plan import (
     NamedEnvironment,
     Plan,
@@ -24,6 +24,7 @@ from fedcascade.experiments.plan import (
 )
 from fedcascade.experiments.toml_lines import KeyPath, find_line
 from fedcascade.federation.policies import Formula, Policy, get_policy
+from fedcascade.plugins import Plugin, list_plugins
 
 Shape = TypeVar("Shape")
 
@@ -144,24 +145,32 @@ class _PlanReader:
 
     def read_environments(self, table: dict[str, Any], path: KeyPath) -> list[NamedEnvironment]:
         """Read the environments of one table: one for each point of its grid."""
-        kind = table.get("kind")
-        self.check(kind in _SPECS, f"kind must be one of {', '.join(_SPECS)}, got {kind!r}", (*path, "kind"))
-        shape = _SPECS[str(kind)]
-        self.check_keys(table, [*_EnvironmentTable.__struct_fields__, *shape.__struct_fields__], path)
+        kind = str(table.get("kind"))
+        plugins = {plugin.name: plugin for plugin in list_plugins("environment")}
+        kinds = ", ".join([*_SPECS, *plugins])
+        self.check(kind in [*_SPECS, *plugins], f"kind must be one of {kinds}, got {kind!r}", (*path, "kind"))
+        keys = _SPECS[kind].__struct_fields__ if kind in _SPECS else self.list_arguments(plugins[kind], path)
+        self.check_keys(table, [*_EnvironmentTable.__struct_fields__, *keys], path)
         head = {k: v for k, v in table.items() if k in _EnvironmentTable.__struct_fields__}
         entry = self.convert(head, _EnvironmentTable, path)
-        self.check_keys(entry.grid, shape.__struct_fields__, (*path, "grid"))
+        self.check_keys(entry.grid, keys, (*path, "grid"))
         fixed = {k: v for k, v in table.items() if k not in head}
+        read = self.read_spec if kind in _SPECS else partial(_make_plugin_spec, plugins[kind])
         return [
-            NamedEnvironment(_add_suffix(entry.name, point), self.read_spec(fixed | point, shape, path))
+            NamedEnvironment(_add_suffix(entry.name, point), read(fixed | point, kind, path))
             for point in self.list_points(entry.grid, path)
         ]
 
-    def read_spec(self, values: dict[str, Any], shape: type[EnvironmentSpec], path: KeyPath) -> EnvironmentSpec:
-        """Read one environment, and make the path of its file absolute."""
+    def list_arguments(self, plugin: Plugin, path: KeyPath) -> list[str]:
+        """Return the names of the arguments of a plug-in's environment, without the seed, which is the run's."""
+        arguments = self.locate_errors((*path, "kind"), plugin.list_arguments)
+        return [name for name in arguments if name != "seed"]
+
+    def read_spec(self, values: dict[str, Any], kind: str, path: KeyPath) -> EnvironmentSpec:
+        """Read one environment of this package, and make the path of its file absolute."""
         if isinstance(values.get("file"), str):
             values["file"] = str((self.folder / values["file"]).resolve())
-        return self.convert(values | {"kind": shape.__struct_config__.tag}, shape, path)
+        return self.convert(values | {"kind": kind}, _SPECS[kind], path)
 
     def read_systems(self, table: dict[str, Any], path: KeyPath, environments: Sequence[str]) -> list[System]:
         """Read the systems of one table: one for each of its policies and each point of its grid."""
@@ -238,6 +247,10 @@ class _PlanReader:
     def make_error(self, message: str, path: KeyPath) -> ValueError:
         """Return an error that names the line of a key."""
         return ValueError(f"{self.source} line {find_line(self.text, path)}: {message}")
+
+
+def _make_plugin_spec(plugin: Plugin, values: dict[str, Any], _kind: str, _path: KeyPath) -> EnvironmentSpec:
+    return PluginSpec(name=plugin.name, arguments=values, package=plugin.distribution)
 
 
 def _parse_key_path(location: str) -> KeyPath:

@@ -1,0 +1,88 @@
+"""``fedcascade plugins``: what other packages add, where it comes from, and whether it keeps its promises."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fedcascade.cli.options import Json, option
+from fedcascade.federation.policies import get_policy
+from fedcascade.plugins import Plugin, list_plugins
+
+STORE_NOTE = "loads; its contract needs a database: inherit fedcascade.testing.stores:StoreContract in a test"
+
+
+def plugins(
+    *,
+    check: Annotated[
+        bool, option("Hold each of them to the contracts of fedcascade.testing.", show_default=False)
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """List the policies, environments, oracles and stores that other packages add, and what is wrong with them.
+
+    Example: fedcascade plugins --check
+    """
+    from fedcascade.cli import terminal
+
+    rows = [describe_plugin(plugin, check=check) for plugin in list_plugins()]
+    if json_:
+        print(json.dumps(rows))
+    elif rows:
+        terminal.show(terminal.make_plugins_table(rows))
+    else:
+        print("no installed package adds a policy, environment, oracle or store")
+    if not all(row["good"] for row in rows):
+        sys.exit(1)
+
+
+def describe_plugin(plugin: Plugin, *, check: bool) -> dict[str, Any]:
+    """Return what a plug-in is and in which state, in one line; ``good`` says whether it can be used."""
+    row = {"kind": plugin.kind, "name": plugin.name, "package": plugin.distribution, "target": plugin.target}
+    try:
+        state = CHECKS[plugin.kind](plugin) if check else _load(plugin)
+    except Exception as error:  # a plug-in may raise anything, and the others are still to be listed
+        return row | {"good": False, "state": " ".join(f"{error}".split()) or type(error).__name__}
+    return row | {"good": True, "state": state}
+
+
+def _load(plugin: Plugin) -> str:
+    if plugin.kind == "policy":
+        get_policy(plugin.name)
+    else:
+        plugin.load()
+    return "loads"
+
+
+def _check_policy(plugin: Plugin) -> str:
+    from fedcascade.testing import check_policy
+
+    check_policy(get_policy(plugin.name))
+    return "keeps its contract"
+
+
+def _check_environment(plugin: Plugin) -> str:
+    from fedcascade.testing import check_environment
+
+    check_environment(plugin.build(seed=0))
+    return "keeps its contract"
+
+
+def _check_oracle(plugin: Plugin) -> str:
+    from fedcascade.testing import check_oracle
+
+    check_oracle(plugin.build(length=4))
+    return "keeps its contract"
+
+
+def _check_store(plugin: Plugin) -> str:
+    plugin.load()
+    return STORE_NOTE
+
+
+CHECKS: Mapping[str, Callable[[Plugin], str]] = {
+    "policy": _check_policy,
+    "environment": _check_environment,
+    "oracle": _check_oracle,
+    "store": _check_store,
+}

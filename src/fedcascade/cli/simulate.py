@@ -1,0 +1,86 @@
+"""``fedcascade run``: simulate systems in an environment and compare them."""
+
+import json
+from typing import Annotated, Literal, cast
+
+from fedcascade.cli.constants import ConstantOptions, select_policies
+from fedcascade.cli.options import EnvironmentOptions, Json, Whole, option
+from fedcascade.environments.clustered import Clustered
+from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.plugins import get_plugin
+from fedcascade.simulation.trace import Trace
+
+
+def run(
+    *,
+    policy: Annotated[
+        list[str],
+        option("System to run (see 'fedcascade policies'). Give it several times, and all meet the same rounds."),
+    ] = ["fedc3ucb-h"],  # noqa: B006 (cyclopts shows it, nobody changes it)
+    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
+    list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
+    oracle: Annotated[
+        str,
+        option("Chooses a list from the scores: top-k, or the name of a plug-in's oracle (see 'fedcascade plugins')."),
+    ] = "top-k",
+    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10,
+    engine: Annotated[
+        Literal["exact", "reference", "cuda"],
+        option(
+            "exact: compiled, on all cores; cuda: all systems at once on a GPU (extra 'gpu'); reference: the readable "
+            "loop. All give the same result."
+        ),
+    ] = "exact",
+    threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
+    json_: Json = False,
+    environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
+    constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
+) -> None:
+    """Simulate one or several systems in an environment, synthetic or made from ratings, and compare them.
+
+    Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
+    """
+    from fedcascade.cli import terminal
+    from fedcascade.simulation.engines import simulate, simulate_together
+    from fedcascade.simulation.scenario import Scenario
+    from fedcascade.simulation.summary import summarise
+
+    systems = select_policies(policy, constant_options)
+    environment, chooser = environment_options.build(), build_oracle(oracle, list_length)
+    checkpoints = min(checkpoints, rounds)
+    summaries = []
+
+    def record_trace(trace: Trace) -> None:
+        summaries.append(summarise(trace, seed=environment_options.seed))
+        if json_:
+            print(json.dumps(summaries[-1]), flush=True)
+
+    with terminal.show_progress_bars() as bars:
+        if engine == "cuda":
+            clustered, top_k = cast(Clustered, environment), cast(TopK, chooser)  # the engine reports what it lacks
+            scenarios = [Scenario(clustered, system, rounds, top_k, checkpoints) for system in systems]
+            progress = terminal.add_bar(bars, "on the GPU", rounds * len(scenarios))
+            for _, trace in sorted(simulate_together(scenarios, progress)):
+                record_trace(trace)
+        for system in () if engine == "cuda" else systems:
+            trace = simulate(
+                environment,
+                system,
+                rounds=rounds,
+                oracle=chooser,
+                engine=engine,
+                threads=threads,
+                checkpoints=checkpoints,
+                progress=terminal.add_bar(bars, system.name, rounds),
+            )
+            record_trace(trace)
+    if not json_:
+        terminal.show(terminal.make_results_table(summaries))
+
+
+def build_oracle(name: str, list_length: int) -> Oracle:
+    """Build the oracle of that name; one of another package takes the argument ``length``."""
+    if name == "top-k":
+        return TopK(length=list_length)
+    oracle: Oracle = get_plugin("oracle", name).build(length=list_length)
+    return oracle

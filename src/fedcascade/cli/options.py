@@ -149,12 +149,13 @@ class EnvironmentOptions(RatingsOptions):
         """Build an environment of another package, which takes its arguments from --set-env and its seed."""
         from fedcascade.plugins import get_plugin
 
+        plugin = get_plugin("environment", self.environment)
         plain = EnvironmentOptions(seed=self.seed, environment=self.environment, set_env=self.set_env)
         flags = [f"--{name.replace('_', '-')}" for name in vars(self) if getattr(self, name) != getattr(plain, name)]
-        words = f"belongs to the environments of this package: give {self.environment}'s own arguments by --set-env"
-        require(not flags, f"{', '.join(flags)} {words}")
+        words = f"{self.environment} takes its own arguments, by --set-env, and not {', '.join(flags)}"
+        require(not flags, words)
         arguments = {name: parse_value(text) for name, text in split_assignments("set-env", self.set_env).items()}
-        environment: Environment = get_plugin("environment", self.environment).build(seed=self.seed, **arguments)
+        environment: Environment = plugin.build(seed=self.seed, **arguments)
         return environment
 
 

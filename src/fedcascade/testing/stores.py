@@ -62,15 +62,15 @@ class Interrupted(Exception):  # noqa: N818 (a test's own)
     """Ends a transaction in the middle."""
 
 
-class OpensStore:
-    """Opens the store that is tested."""
+class StoreTestCase:
+    """The base of all contracts, which says how to open the store under test."""
 
     def open(self) -> Store:
-        """Open the database of this test, which was empty when the test began; override it."""
+        """Open the database of this test, again and again; it was empty when the test began. Override this."""
         raise NotImplementedError
 
 
-class UploadLogContract(OpensStore):
+class UploadLogContract(StoreTestCase):
     """The duties of an ``UploadLog``."""
 
     def test_the_log_is_read_in_order_and_in_pieces(self) -> None:
@@ -122,7 +122,7 @@ class UploadLogContract(OpensStore):
         store.close()
 
 
-class IdentityContract(OpensStore):
+class IdentityContract(StoreTestCase):
     """The duties of an ``IdentityStore``."""
 
     def test_tokens_are_good_once_and_for_a_while(self) -> None:
@@ -152,7 +152,7 @@ class IdentityContract(OpensStore):
         store.close()
 
 
-class SnapshotContract(OpensStore):
+class SnapshotContract(StoreTestCase):
     """The duties of a ``SnapshotStore``."""
 
     def test_only_whole_snapshots_count_and_older_ones_go(self) -> None:
@@ -174,7 +174,7 @@ class SnapshotContract(OpensStore):
         store.close()
 
 
-class JournalContract(OpensStore):
+class JournalContract(StoreTestCase):
     """The duties of a ``Journal``."""
 
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:
@@ -241,7 +241,7 @@ class JournalContract(OpensStore):
         store.close()
 
 
-class SettingContract(OpensStore):
+class SettingContract(StoreTestCase):
     """The duties of a ``SettingStore``."""
 
     def test_the_last_value_of_a_setting_counts(self) -> None:

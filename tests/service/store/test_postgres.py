@@ -178,8 +178,8 @@ def test_pages_of_two_servers_show_the_same_and_may_change_places(database: str,
 
 
 def test_two_killed_servers_on_one_database_lose_and_double_nothing(database: str) -> None:
-    found = run_chaos(
+    result = run_chaos(
         "--kills", "4", "--servers", "2", "--agents", "4", "--seed", "2", "--store", database, timeout=120
     )
-    assert found["uploads"] == found["agents"] * 12 > 0
-    assert (found["lost"], found["doubled"], found["replay_differs"]) == (0, 0, 0)
+    assert result["uploads"] == result["agents"] * 12 > 0
+    assert (result["lost"], result["doubled"], result["replay_differs"]) == (0, 0, 0)

@@ -96,6 +96,7 @@ LOCK = echo 'hatchling>=1.25' | uv pip compile - pyproject.toml --universal --py
 lock: ## renew the lock files (needs uv)
 	$(LOCK) --output-file constraints.txt
 	$(LOCK) --extra dev --constraint constraints.txt --output-file constraints-dev.txt
+	$(LOCK) --extra postgres --constraint constraints-dev.txt --output-file constraints-service.txt
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

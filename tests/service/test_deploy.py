@@ -1,5 +1,7 @@
-"""The compose files are well-formed, and what they start exists; no Docker engine is needed to see that."""
+"""The compose files and the image are sound, and what they name exists; no Docker engine is needed to see that."""
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,8 @@ import yaml
 
 from fedcascade.cli.commands import app
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
 FILES = sorted(DEPLOY.glob("compose*.yaml"))
 
 
@@ -40,3 +43,55 @@ def test_the_command_of_the_server_is_one_that_the_command_line_understands(path
 
 def test_there_are_files_for_both_stores() -> None:
     assert [path.name for path in FILES] == ["compose.sqlite.yaml", "compose.yaml"]
+
+
+def instructions(keyword: str) -> list[str]:
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    return [line.removeprefix(f"{keyword} ") for line in text.splitlines() if line.startswith(f"{keyword} ")]
+
+
+def locked() -> dict[str, str]:
+    """What the image's lock file pins: the text of each entry by the name of its package."""
+    text = (ROOT / "constraints-service.txt").read_text(encoding="utf-8")
+    return {entry.partition("==")[0]: entry for entry in re.split(r"\n(?=\w)", text) if "==" in entry}
+
+
+def required(extra: str) -> set[str]:
+    """The packages that an extra asks for, with those of the extras that it names and those of the package itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    waiting, names = [*project["dependencies"], *project["optional-dependencies"][extra]], set()
+    while waiting:
+        requirement = waiting.pop()
+        if own := re.match(r"fedcascade\[([\w,]+)\]", requirement):
+            for name in own[1].split(","):
+                waiting += project["optional-dependencies"][name]
+        else:
+            names.add(re.split(r"[\[<>=;~! ]", requirement)[0].lower())
+    return names
+
+
+def test_the_image_copies_what_exists() -> None:
+    sources = [source for line in instructions("COPY") for source in line.split()[:-1]]
+    assert "constraints-service.txt" in sources
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+
+
+def test_the_image_installs_from_the_lock_alone() -> None:
+    installs = [part for line in instructions("RUN") for part in line.split("&&") if "pip install" in part]
+    assert len(installs) == 2
+    assert all("--no-deps" in install for install in installs), "what the lock does not name is not installed"
+    assert "--require-hashes --requirement constraints-service.txt" in installs[0]
+    assert "--no-build-isolation ." in installs[1], "the build takes its tools from the lock, too"
+
+
+def test_the_images_lock_has_all_that_the_service_needs_with_hashes_and_no_addresses() -> None:
+    entries = locked()
+    assert required("postgres") | {"hatchling"} <= set(entries)
+    assert all("--hash=sha256:" in entry for entry in entries.values())
+    assert "://" not in "".join(entries.values())
+
+
+def test_the_locks_agree_on_versions() -> None:
+    everything = (ROOT / "constraints-dev.txt").read_text(encoding="utf-8")
+    versions = [re.match(r"[^ ]+==[^ ]+", entry) for entry in locked().values()]
+    assert [version[0] for version in versions if version and f"{version[0]} " not in everything] == []

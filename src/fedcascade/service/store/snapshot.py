@@ -121,6 +121,8 @@ def _pack_bits(array: NDArray[np.bool_], memory: NDArray[np.uint8] | None) -> ND
 def _to_plain(value: Any) -> Any:
     """Turn a value into one of those that MessagePack has."""
     match value:
+        case np.generic():  # before float, of which numpy.float64 is one that MessagePack does not know
+            return _to_plain(value.item())
         case None | bool() | int() | float() | str() | bytes():
             return value
         case PackedBits(shape, packed):
@@ -136,8 +138,6 @@ def _to_plain(value: Any) -> Any:
             return ["map", [[_to_plain(key), _to_plain(item)] for key, item in value.items()]]
         case list() | tuple():
             return ["list", [_to_plain(item) for item in value]]
-        case np.generic():
-            return _to_plain(value.item())
     raise TypeError(f"a snapshot cannot hold a {type(value).__name__}")
 
 

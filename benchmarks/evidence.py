@@ -25,7 +25,7 @@ from rich.table import Table
 
 from fedcascade import POLICIES, Synthetic, simulate
 from fedcascade.federation.decisions import LastDownload
-from fedcascade.federation.grouping.evidence import Evidence, EvidencePartition, evidence
+from fedcascade.federation.grouping.evidence import Evidence, EvidencePartition
 from fedcascade.federation.grouping.partition import KnownClusters, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.policies import Policy
@@ -60,7 +60,7 @@ class Variant(Evidence):
 
 
 class OnePartition(EvidencePartition):
-    """ReplyRule with the group at which the walk has arrived, not with the average."""
+    """Answers with the sum of the last sampled group, not with the average over samples."""
 
     def answer(self, agent: int) -> Statistics:
         """The sum over one group."""
@@ -74,16 +74,15 @@ class BestGroup(EvidencePartition):
         """Leave, and join the best."""
         own, left = self.holdings[agent], int(self.labels[agent])
         self.labels[agent] = -1
-        self._sum_up(left)
-        alone = self._known(own)
-        gains = {g: self._known(own + s) - self._known(s) - alone for g, s in self._pooled.items() if s.count > 0}
+        self.sum_group(left)
+        alone = self.rule.measure(own)
+        gains = {
+            g: self.rule.measure(own + s) - self.rule.measure(s) - alone for g, s in self.pools.items() if s.count > 0
+        }
         best = max(gains, key=gains.__getitem__, default=-1)
-        fresh = next(label for label in range(len(self.labels) + 1) if label not in self._pooled)
-        self.labels[agent] = best if best >= 0 and gains[best] > self._rule.hurdle else fresh
-        self._sum_up(int(self.labels[agent]))
-
-    def _known(self, statistics: Statistics) -> float:
-        return evidence(statistics, variance=self._rule.variance, prior=self._rule.prior(self.holdings.dimension))
+        fresh = self.find_unused_label()
+        self.labels[agent] = best if best >= 0 and gains[best] > self.rule.hurdle else fresh
+        self.sum_group(int(self.labels[agent]))
 
 
 class Pairs(BestGroup):
@@ -91,14 +90,14 @@ class Pairs(BestGroup):
 
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002
         """Weigh all others."""
-        own, alone = self.holdings[agent], self._known(self.holdings[agent])
+        own, alone = self.holdings[agent], self.rule.measure(self.holdings[agent])
         total = own
         for other in np.flatnonzero(self.holdings.count > 0):
             if other != agent:
                 theirs = self.holdings[int(other)]
-                gain = self._known(own + theirs) - self._known(theirs) - alone
-                total += scaled(theirs, 1.0 / (1.0 + np.exp(np.clip(self._rule.hurdle - gain, -50, 50))))
-        self._asker, self._answer = agent, total
+                gain = self.rule.measure(own + theirs) - self.rule.measure(theirs) - alone
+                total += scaled(theirs, 1.0 / (1.0 + np.exp(np.clip(self.rule.hurdle - gain, -50, 50))))
+        self.asker, self.last_answer = agent, total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +126,8 @@ class Watched(EvidencePartition):
         self.notes.append((int(self.holdings.rounds.sum()), better))
 
     def _explained(self, labels: np.ndarray) -> float:
-        prior = self._rule.prior(self.holdings.dimension)
         groups = [self.holdings.total(np.flatnonzero(labels == label)) for label in np.unique(labels)]
-        return sum(evidence(group, variance=self._rule.variance, prior=prior) for group in groups)
+        return sum(self.rule.measure(group) for group in groups)
 
 
 def tried(state: Callable[..., Partition], **constants: float) -> Policy:

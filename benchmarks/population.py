@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.evidence import Evidence, EvidencePartition, evidence
+from fedcascade.federation.grouping.evidence import Evidence, EvidencePartition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.triggers import Occasion, Trigger
@@ -46,11 +46,10 @@ class Centred(EvidencePartition):
         moments = held.moment
         held.moment = moments - held.gram @ centre
         for other in range(len(held)):
-            prior = self._rule.prior(held.dimension)
-            self._alone[other] = evidence(held[other], variance=self._rule.variance, prior=prior)
+            self.own_evidence[other] = self.rule.measure(held[other])
         super().add(agent, statistics)
         held.moment = moments
-        self._answer = replace(self._answer, moment=self._answer.moment + self._answer.gram @ centre)
+        self.last_answer = replace(self.last_answer, moment=self.last_answer.moment + self.last_answer.gram @ centre)
 
     def centre(self, agent: int) -> NDArray[np.float64]:  # noqa: ARG002
         """One regression over all data."""
@@ -72,10 +71,10 @@ class Population(Centred):
     def add(self, agent: int, statistics: Statistics) -> None:
         """As before; then mu counts like data of weight l, of which agents bring lambda themselves."""
         super().add(agent, statistics)
-        told, prior = self._answer, self._rule.prior(self.holdings.dimension)
+        told, prior = self.last_answer, self.rule.make_model(self.holdings.dimension).prior
         more = TRUSTED * (prior - LAMBDA)
         gram = told.gram + more * np.eye(told.dimension)
-        self._answer = replace(told, gram=gram, moment=told.moment + (LAMBDA + more) * self._mu)
+        self.last_answer = replace(told, gram=gram, moment=told.moment + (LAMBDA + more) * self._mu)
 
     def centre(self, agent: int) -> NDArray[np.float64]:
         """Mu of the l that explains everybody's clicks best; that l and the noise become the rule's."""
@@ -83,7 +82,7 @@ class Population(Centred):
         found = [self._look(i, own, agent) for i in range(LENGTHS.size)]
         best = int(np.argmax([likelihood for likelihood, _, _ in found]))
         _, noise, self._mu = found[best]
-        self._rule = replace(self._first, variance=noise, length=math.sqrt(noise / LENGTHS[best]))
+        self.rule = replace(self._first, variance=noise, length=math.sqrt(noise / LENGTHS[best]))
         return self._mu
 
     def _look(self, i: int, own: Statistics, agent: int) -> tuple[float, float, NDArray[np.float64]]:

@@ -84,4 +84,4 @@ def test_a_learned_prior_sees_whether_all_are_alike(clusters: int, alike: bool) 
     world = Synthetic(features="gaussian", clusters=clusters, users=20, dimension=8, seed=100)
     simulate(world, variants.tried(Seen, hurdle=0.0).with_beta(1.0), rounds=4_000)
     (state,) = states
-    assert (state._rule.prior(8) > 20) == alike  # type: ignore[attr-defined]
+    assert (state.rule.make_model(8).prior > 20) == alike  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedcascade.federation.agent import Agent, Shown
+from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.partition import Alone
 from fedcascade.federation.messages import Cause, Download
@@ -188,8 +188,8 @@ def test_feedback_for_a_list_never_shown_is_refused_and_nothing_changes() -> Non
     agent = agent_of()
     shown = agent.recommend(items(), words())
     before = state(agent)
-    forged = Shown(1, shown.impression, shown.items, shown.features)
-    another = Shown(1, 7, shown.items, shown.features)
+    forged = ShownList(1, shown.impression, shown.items, shown.features)
+    another = ShownList(1, 7, shown.items, shown.features)
     foreign = agent_of().recommend(items(), words())
     for wrong in (forged, another, foreign):
         with pytest.raises(ValueError, match="shown"):

@@ -87,7 +87,7 @@ def _check_conserved(witnesses: list[Witness], agents: list[Agent], server: Serv
         if agent.personal is None:
             _check_equal(server.holdings[agent.id] + agent.buffer, seen)
         else:  # the server holds partial rewards; everything is in what the agent keeps
-            _check_equal(agent.personal.seen, seen)
+            _check_equal(agent.personal.statistics, seen)
             _check_counts(server.holdings[agent.id] + agent.buffer, seen)
 
 

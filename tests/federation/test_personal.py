@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedcascade.federation.personal import Personal, subtract_explained
+from fedcascade.federation.personal import PersonalEstimate, subtract_explained
 from fedcascade.learning.ridge import Ridge, stack_estimates
 from fedcascade.learning.statistics import Statistics
 
@@ -26,12 +26,12 @@ def data(seed: int, rounds: int = 40) -> tuple[list[tuple[np.ndarray, int | None
 def test_alternating_minimisation_ends_at_the_joint_estimate() -> None:
     """Minimise |y - X (g + u)|^2 + lambda |g|^2 + lambda |u|^2 over both parts at once, and in turns."""
     lists, seen = data(1)
-    personal = Personal(D, LAMBDA)
+    personal = PersonalEstimate(D, LAMBDA)
     for shown, click in lists:
         personal.observe(shown, click)
     for _ in range(3_000):
-        shared = Ridge(personal.partial(seen), LAMBDA)
-        estimate = personal.beside(shared)
+        shared = Ridge(personal.subtract_personal(seen), LAMBDA)
+        estimate = personal.fit_to(shared)
     gram = seen.gram
     joint = np.block([[gram + LAMBDA * np.eye(D), gram], [gram, gram + LAMBDA * np.eye(D)]])
     both = np.linalg.solve(joint, np.concatenate([seen.moment, seen.moment]))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedcascade.demo.catalogue import ATTRIBUTES, films
-from fedcascade.federation.agent import Shown
+from fedcascade.federation.agent import ShownList
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.protocol.errors import Refused
 
@@ -29,7 +29,7 @@ class Shop:
         self._clusters = clusters
         self._films, self._features = films(seed)
         self._agent: RemoteAgent | None = None
-        self._shown: Shown | None = None
+        self._shown: ShownList | None = None
         self._offered: list[int] = []
         self._rounds = self._clicks = 0
         self._busy = asyncio.Lock()
@@ -71,7 +71,7 @@ class Shop:
             agent.flush(SETTLE_SECONDS)  # so that the page can show at once where the server has placed the visitor
         return self._look() | {"uploaded": None if uploaded is None else uploaded.statistics.count}
 
-    def _told(self, agent: RemoteAgent, shown: Shown) -> dict[str, Any]:
+    def _told(self, agent: RemoteAgent, shown: ShownList) -> dict[str, Any]:
         placed = self._clusters()
         cluster = placed.get(agent.id)
         likes = agent.estimate[: len(ATTRIBUTES)] * np.sqrt(2.0)

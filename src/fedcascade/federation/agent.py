@@ -17,12 +17,12 @@ from fedcascade.learning.statistics import Statistics
 
 # Float32 features of norm 1 may be longer by rounding; what is beyond this was never normalised.
 LARGEST_SQUARE = 1.0 + 1e-5
-# Lists that never get feedback are forgotten in the end; nobody answers one after so many others.
+# A list without feedback is forgotten once so many others have been shown.
 OPEN_LISTS = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Shown:
+class ShownList:
     """A list that an agent showed: the items, first position first, and their features, one row each."""
 
     agent: int
@@ -46,27 +46,27 @@ class Agent:
         self.download = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
         personal = policy.personal
         self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
-        self._open: dict[int, Shown] = {}
+        self._open: dict[int, ShownList] = {}
         self._decide()
 
-    def recommend(self, features: ArrayLike, ties: NDArray[np.uint32]) -> Shown:
+    def recommend(self, features: ArrayLike, ties: NDArray[np.uint32]) -> ShownList:
         """Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle.
 
         Args:
             features: one row per item, each of length at most 1.
             ties: one random word per item; equal scores go by the larger one.
         """
-        offered = self._checked(features)
+        offered = self._validate_features(features)
         require(len(ties) == len(offered), f"ties must hold a word for each of {len(offered)} items, got {len(ties)}")
         chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties)
         check_list(chosen, len(offered), self.oracle.length)
         self.arrivals += 1
-        shown = Shown(self.id, self.arrivals, chosen, offered[chosen])
+        shown = ShownList(self.id, self.arrivals, chosen, offered[chosen])
         self._open[shown.impression] = shown
         self._open.pop(shown.impression - OPEN_LISTS, None)
         return shown
 
-    def observe(self, shown: Shown, click: int | None, *, round_: int, draw: float) -> Upload | None:
+    def observe(self, shown: ShownList, click: int | None, *, round_: int, draw: float) -> Upload | None:
         """Algorithm 2, lines 4 to 19: learn from the click, and speak if the trigger says so.
 
         Args:
@@ -88,13 +88,13 @@ class Agent:
             round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
         )
         cause = self.policy.trigger.cause(occasion)
-        upload = None if cause is None else self._upload(cause)
+        upload = None if cause is None else self._send_buffer(cause)
         self._decide()
         return upload
 
     def surrender_buffer(self, cause: Cause) -> Upload:
         """Upload because the server asks for it."""
-        return self._upload(cause)
+        return self._send_buffer(cause)
 
     def receive(self, download: Download, *, unanswered: Statistics | None = None) -> None:
         """Algorithm 1, line 11: decide with what the server sent from now on.
@@ -117,31 +117,31 @@ class Agent:
         buffer: Statistics,
         unanswered: Statistics,
         download: Statistics,
-        shown: Iterable[Shown],
+        shown: Iterable[ShownList],
     ) -> None:
-        """Go on where another agent of the same user stopped; ``shown`` are the lists that have no feedback yet."""
+        """Take over the state of an earlier agent of the same user; ``shown`` are the lists without feedback."""
         self.arrivals, self.uploads = arrivals, uploads
         self.buffer, self.unanswered = buffer, unanswered
         self.download = Ridge(download, self.policy.lambda_)
-        self._open = {one.impression: one for one in shown}
+        self._open = {open_list.impression: open_list for open_list in shown}
         self._decide()
 
     def set_problem_size(self, problem: ProblemSize) -> None:
-        """Learn the sizes of the problem anew, which a beta by formula depends on."""
+        """Take over other sizes of the problem, which a beta by formula depends on."""
         self.problem = problem
         self.beta = self.policy.confidence.radius(self.decision, problem)
 
-    def get_open_list(self, impression: int) -> Shown:
+    def get_open_list(self, impression: int) -> ShownList:
         """The list of that number, which was shown and has no feedback yet."""
         shown = self._open.get(impression)
         require(shown is not None, f"agent {self.id} has no open list {impression}")
         assert shown is not None
         return shown
 
-    def _upload(self, cause: Cause) -> Upload:
+    def _send_buffer(self, cause: Cause) -> Upload:
         """Algorithm 1, line 8: send the buffer and start an empty one."""
         self.uploads += 1
-        upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self._told())
+        upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self._prepare_buffer())
         known = self.policy.reply_rule.keep_unanswered(self.download.statistics, upload.statistics)
         if known is None:
             self.unanswered += upload.statistics
@@ -151,18 +151,18 @@ class Agent:
         return upload
 
     def _decide(self) -> None:
-        """What was sent but not yet answered still counts as the agent's own."""
-        own = self._told()
+        """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""
+        own = self._prepare_buffer()
         own = self.unanswered + own if self.unanswered.rounds else own
         shared = self.policy.decision.ridge(self.download, own)
-        self.decision = shared if self.personal is None else self.personal.beside(shared)
+        self.decision = shared if self.personal is None else self.personal.fit_to(shared)
         self.beta = self.policy.confidence.radius(self.decision, self.problem)
 
-    def _told(self) -> Statistics:
-        """The buffer as others see it: without what is explained by the part of theta that the agent keeps."""
-        return self.buffer if self.personal is None else self.personal.partial(self.buffer)
+    def _prepare_buffer(self) -> Statistics:
+        """The buffer as the server gets it: without what the personal part of theta explains."""
+        return self.buffer if self.personal is None else self.personal.subtract_personal(self.buffer)
 
-    def _checked(self, features: ArrayLike) -> NDArray[np.float32]:
+    def _validate_features(self, features: ArrayLike) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):  # what overflows is refused below
             offered = np.asarray(features, np.float32)
         d = self.problem.dimension

@@ -1,4 +1,4 @@
-"""How messages travel when agents and server live in one process: one call hands them over at once."""
+"""Delivers messages between agents and a server in one process, at once."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ def deliver_arrival(server: Server, agents: Sequence[Agent], agent: int) -> tupl
 def run_exchange(
     server: Server, agents: Sequence[Agent], upload: Upload
 ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
-    """Algorithm 1, lines 8 to 11: hand over an upload, deliver what the server answers; returns all that crossed."""
-    called = (agents[one].surrender_buffer(upload.cause) for one in server.agents_to_collect(upload))
-    uploads = (upload, *called)
+    """Algorithm 1, lines 8 to 11: hand over an upload and deliver the answers; returns all uploads and downloads."""
+    collected = (agents[agent].surrender_buffer(upload.cause) for agent in server.agents_to_collect(upload))
+    uploads = (upload, *collected)
     return uploads, _deliver(agents, server.receive(*uploads))
 
 

@@ -1,4 +1,4 @@
-"""What the server holds of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
+"""The statistics that the server holds of each agent: the paper's Sigma_ser, b_ser, T_ser and theta_ser."""
 
 import math
 from collections.abc import Mapping
@@ -102,7 +102,7 @@ class Holdings:
         self.width[agent] = compute_confidence_width(self.count[agent])
 
     def join(self) -> int:
-        """Make room for a newcomer, of whom nothing is known; its number."""
+        """Add an agent without data; returns its number."""
         newcomer = len(self)
         for name in ARRAYS:
             setattr(self, name, append_zero_row(getattr(self, name)))
@@ -126,9 +126,9 @@ class Holdings:
 
 
 def append_zero_row(rows: NDArray[Any]) -> NDArray[Any]:
-    """These rows and one more of zeros; room is made for twice as many at a time, so that joining stays cheap."""
-    room = rows if rows.base is None else rows.base
-    if len(room) == len(rows):
-        room = np.zeros((max(8, 2 * len(rows)), *rows.shape[1:]), rows.dtype)
-        room[: len(rows)] = rows
-    return room[: len(rows) + 1]
+    """The rows and one more of zeros; memory is taken for twice as many at a time, so that joining stays cheap."""
+    memory = rows if rows.base is None else rows.base
+    if len(memory) == len(rows):
+        memory = np.zeros((max(8, 2 * len(rows)), *rows.shape[1:]), rows.dtype)
+        memory[: len(rows)] = rows
+    return memory[: len(rows) + 1]

@@ -28,7 +28,7 @@ class Upload:
     @property
     def bytes(self) -> int:
         """The size of what it carries."""
-        return payload_bytes(self.statistics.dimension)
+        return count_payload_bytes(self.statistics.dimension)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,13 @@ class Download:
     @property
     def bytes(self) -> int:
         """The size of what it carries."""
-        return payload_bytes(self.statistics.dimension)
+        return count_payload_bytes(self.statistics.dimension)
 
 
-def payload_bytes(dimension: int) -> int:
-    """Bytes of one message: half of the symmetric gram, the moment and five whole numbers, 8 bytes each.
+def count_payload_bytes(dimension: int) -> int:
+    """The bytes of one message: half of the symmetric gram, the moment and five whole numbers, 8 bytes each.
 
-    >>> payload_bytes(20)
+    >>> count_payload_bytes(20)
     1880
     """
     return 8 * (dimension * (dimension + 1) // 2 + dimension + 5)

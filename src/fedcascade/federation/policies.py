@@ -148,24 +148,24 @@ class Policy:
 
     def with_known_constants(self, constants: Mapping[str, Any]) -> "Policy":
         """This policy with those of the constants that it has."""
-        had = self.constants()
-        return self.with_constants(**{name: value for name, value in constants.items() if name in had})
+        own = self.constants()
+        return self.with_constants(**{name: value for name, value in constants.items() if name in own})
 
     def with_constants(self, **constants: Any) -> "Policy":
         """This policy with other constants: each part takes those that it has; one that none has is refused."""
         for name in constants:
             require_known(f"constant of {self.name}", name, self.constants())
-        kept = [formula for formula in self.formulas if formula.constant not in constants]
-        given = [value for value in constants.values() if isinstance(value, Formula)]
+        unchanged = [formula for formula in self.formulas if formula.constant not in constants]
+        formulas = [value for value in constants.values() if isinstance(value, Formula)]
         numbers = {name: value for name, value in constants.items() if not isinstance(value, Formula)}
         own = {name: numbers[name] for name in ("lambda_", "order") if name in numbers}
         parts = {name: replace_constants(getattr(self, name), numbers) for name in PARTS}
-        return replace(self, **parts, **own, formulas=tuple(kept + given))
+        return replace(self, **parts, **own, formulas=tuple(unchanged + formulas))
 
     def with_beta(self, beta: float) -> "Policy":
         """This policy with a constant beta, whatever its own was."""
-        kept = tuple(formula for formula in self.formulas if formula.constant != "beta")
-        return replace(self, confidence=Constant(beta=beta), formulas=kept)
+        formulas = tuple(formula for formula in self.formulas if formula.constant != "beta")
+        return replace(self, confidence=Constant(beta=beta), formulas=formulas)
 
     def fit_to(self, problem: ProblemSize) -> "Policy":
         """This policy with every formula worked out for a problem, lambda first: others may need it."""
@@ -176,22 +176,22 @@ class Policy:
         return policy
 
 
-def match_regret(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
-    """DisLinUCB's D."""
+def compute_budget(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
+    """DisLinUCB's D, which matches the regret of one learner."""
     return problem.rounds / (problem.users * problem.dimension * math.log(max(2, problem.rounds)))
 
 
-def list_length(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
+def get_list_length(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
     """CLUB-cascade's lambda."""
     return float(problem.list_length)
 
 
-def edge_width(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
+def compute_edge_width(problem: ProblemSize, lambda_: float) -> float:  # noqa: ARG001
     """CLUB-cascade's factor before the sum of two F's."""
     return 8.0 * math.sqrt(problem.dimension)
 
 
-def club_beta(problem: ProblemSize, lambda_: float) -> float:
+def compute_club_beta(problem: ProblemSize, lambda_: float) -> float:
     """CLUB-cascade's beta."""
     d, rounds = problem.dimension, problem.rounds
     logs = d * math.log1p(rounds / (d * lambda_)) + 2.0 * math.log(4.0 * rounds * problem.list_length)
@@ -199,9 +199,9 @@ def club_beta(problem: ProblemSize, lambda_: float) -> float:
 
 
 CLUB = (
-    Formula("lambda_", "K", list_length),
-    Formula("beta", "sqrt(d ln(1 + T / (d lambda)) + 2 ln(4 T K)) + sqrt(lambda)", club_beta),
-    Formula("alpha_d", "8 sqrt(d)", edge_width),
+    Formula("lambda_", "K", get_list_length),
+    Formula("beta", "sqrt(d ln(1 + T / (d lambda)) + 2 ln(4 T K)) + sqrt(lambda)", compute_club_beta),
+    Formula("alpha_d", "8 sqrt(d)", compute_edge_width),
 )
 NARROW = Oful(noise=0.1, delta=0.1)
 
@@ -215,7 +215,7 @@ POLICIES: Mapping[str, Policy] = {
                "the same with lists: one learner serves everybody", OneLearner()),
         Policy("dislinucb", Everyone(), SyncBudget(), DownloadAndBuffer(),
                "an agent that has learned enough makes all agents upload and download at once", Everybody(),
-               formulas=(Formula("budget", "T / (|U| d ln T)", match_regret),)),
+               formulas=(Formula("budget", "T / (|U| d ln T)", compute_budget),)),
         Policy("club-cascade", HeterogeneityGraph(), Always(), LastDownload(),
                "the server serves every round: a graph of users who may be alike, always up to date", OnArrival(),
                formulas=CLUB),

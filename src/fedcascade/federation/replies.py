@@ -1,6 +1,6 @@
-"""ReplyRule: who is told what the server knows, and when.
+"""Reply rules: which agents get a download, and when.
 
-An ``ReplyRule`` is a frozen part of a policy; ``begin`` starts its state at one server, an ``ReplyState``.
+A ``ReplyRule`` is a frozen part of a policy; ``begin`` starts its state at one server, a ``ReplyState``.
 """
 
 import math
@@ -16,12 +16,12 @@ from fedcascade.checks import RATIO
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Partition
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.learning.ridge import log_det
+from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import Statistics
 
 
 class ReplyState:
-    """Whom a server turns to; this one answers whoever uploads, and nobody else."""
+    """Which agents a server collects from and answers; this one answers whoever uploads, and nobody else."""
 
     def __init__(self, groups: Partition) -> None:
         self.groups = groups
@@ -34,22 +34,22 @@ class ReplyState:
         """Take over what ``to_state`` gave."""
 
     def agents_due_on_arrival(self, agent: int) -> Sequence[int]:  # noqa: ARG002
-        """Who is told before the user of ``agent`` is served."""
+        """The agents that get a download before the user of ``agent`` is served."""
         return ()
 
     def agents_to_collect(self, asker: int) -> Sequence[int]:  # noqa: ARG002
-        """Who has to hand over a buffer before an upload of ``asker`` is taken in."""
+        """The agents that must send their buffers together with an upload of ``asker``."""
         return ()
 
     def record_upload(self, upload: Upload) -> None:
-        """Note that an agent has told what it learned."""
+        """Note that an agent has uploaded."""
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:
-        """Who is told after an upload of ``asker``."""
+        """The agents that get a download after an upload of ``asker``."""
         return (asker,)
 
     def record_download(self, agent: int, statistics: Statistics) -> None:
-        """Note that an agent was told."""
+        """Note that an agent was sent these statistics."""
 
 
 class ReplyRule(Part, ABC):
@@ -82,7 +82,7 @@ class Asker(ReplyRule):
     answers_uploads: ClassVar[bool] = True
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Nothing to remember."""
+        """Start a state that remembers nothing."""
         return ReplyState(groups)
 
 
@@ -94,7 +94,7 @@ class OneLearner(ReplyRule):
     single_learner: ClassVar[bool] = True
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Nothing to remember."""
+        """Start a state that remembers nothing."""
         return ReplyState(groups)
 
 
@@ -105,11 +105,13 @@ class OnArrival(ReplyRule):
     agents: ClassVar[str] = "synchronous"
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Nothing to remember."""
-        return _Fetched(groups)
+        """Start a state that remembers nothing."""
+        return _ArrivalReplies(groups)
 
 
-class _Fetched(ReplyState):
+class _ArrivalReplies(ReplyState):
+    """Answers an agent when its user arrives, and nobody after an upload."""
+
     def agents_due_on_arrival(self, agent: int) -> Sequence[int]:
         return (agent,)
 
@@ -126,11 +128,13 @@ class Everybody(ReplyRule):
     answers_uploads: ClassVar[bool] = True
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Nothing to remember."""
-        return _All(groups)
+        """Start a state that remembers nothing."""
+        return _SynchronisedReplies(groups)
 
 
-class _All(ReplyState):
+class _SynchronisedReplies(ReplyState):
+    """Collects from all agents and answers all of them."""
+
     def agents_to_collect(self, asker: int) -> Sequence[int]:
         return [agent for agent in self.agents_due_after_upload(asker) if agent != asker]
 
@@ -152,20 +156,20 @@ class Lagging(ReplyRule):
     )
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Nobody knows anything."""
-        return _Behind(groups, math.log(self.gamma_d))
+        """Start with agents that know nothing."""
+        return _LaggingReplies(groups, math.log(self.gamma_d))
 
 
-class _Behind(ReplyState):
-    """What each agent knows: its last push and what it uploaded since."""
+class _LaggingReplies(ReplyState):
+    """The gram that each agent knows, its last download and its uploads since, and ln det of it."""
 
     def __init__(self, groups: Partition, level: float) -> None:
         super().__init__(groups)
         self.level = level
         held = groups.holdings
         self.known = np.zeros_like(held.gram)
-        self.log_det = np.full(len(held), log_det(self.known[0], held.lambda_))
-        self._looked_at = self.known[0], float(self.log_det[0])
+        self.log_det = np.full(len(held), compute_log_det(self.known[0], held.lambda_))
+        self._last_log_det = self.known[0], float(self.log_det[0])
 
     def to_state(self) -> dict[str, Any]:
         return {"known": self.known, "log_det": self.log_det}
@@ -174,7 +178,7 @@ class _Behind(ReplyState):
         self.known, self.log_det = state["known"], state["log_det"]
 
     def record_upload(self, upload: Upload) -> None:
-        self._knows(upload.agent, self.known[upload.agent] + upload.statistics.gram)
+        self._record_known(upload.agent, self.known[upload.agent] + upload.statistics.gram)
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:
         groups = self.groups
@@ -185,14 +189,14 @@ class _Behind(ReplyState):
 
     def record_download(self, agent: int, statistics: Statistics) -> None:
         self.groups.regrouped[agent] = False
-        self._knows(agent, statistics.gram)
+        self._record_known(agent, statistics.gram)
 
-    def _knows(self, agent: int, gram: NDArray[np.float64]) -> None:
+    def _record_known(self, agent: int, gram: NDArray[np.float64]) -> None:
         self.known[agent] = gram
         self.log_det[agent] = self._log_det(gram)
 
     def _log_det(self, gram: NDArray[np.float64]) -> float:
-        """Of the matrix that was looked at last, from memory: all agents of a group are told the same one."""
-        if gram is not self._looked_at[0]:
-            self._looked_at = gram, log_det(gram, self.groups.holdings.lambda_)
-        return self._looked_at[1]
+        """ln det(lambda I + gram); that of the last gram is remembered, because agents of a group get the same one."""
+        if gram is not self._last_log_det[0]:
+            self._last_log_det = gram, compute_log_det(gram, self.groups.holdings.lambda_)
+        return self._last_log_det[1]

@@ -56,39 +56,39 @@ class Server:
         return server
 
     def answer_arrival(self, agent: int) -> tuple[Download, ...]:
-        """What an agent is told before it serves its user: nothing, unless the policy keeps it up to date."""
-        return self._tell(self.reply_state.agents_due_on_arrival(agent))
+        """The downloads before an agent serves its user: none, unless the policy keeps agents up to date."""
+        return self._answer_agents(self.reply_state.agents_due_on_arrival(agent))
 
     def agents_to_collect(self, upload: Upload) -> Sequence[int]:
         """The agents that must hand over their buffers together with this upload: none, or all others."""
         return self.reply_state.agents_to_collect(upload.agent)
 
-    def receive(self, upload: Upload, *handed: Upload) -> tuple[Download, ...]:
+    def receive(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
         """Algorithm 3, after a check of what came.
 
         Args:
             upload: what an agent sent by itself.
-            handed: what the agents handed over that had to (see ``calls``).
+            collected: what the agents sent that had to (see ``agents_to_collect``).
         """
-        for one in (upload, *handed):
-            self._check(one)
-        return self.take(upload, *handed)
+        for message in (upload, *collected):
+            self._check(message)
+        return self.take(upload, *collected)
 
-    def take(self, upload: Upload, *handed: Upload) -> tuple[Download, ...]:
+    def take(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
         """Algorithm 3: add the upload, answer over the graph as it stood, then delete refuted edges.
 
         Nothing is checked: this is for uploads that were, before they were written to a log.
         """
-        uploads = (upload, *handed)
-        self.rounds += sum(one.statistics.rounds for one in uploads)
+        uploads = (upload, *collected)
+        self.rounds += sum(message.statistics.rounds for message in uploads)
         if self.policy.order is Order.AGGREGATE_FIRST:
-            downloads = self._tell(self.reply_state.agents_due_after_upload(upload.agent))
+            downloads = self._answer_agents(self.reply_state.agents_due_after_upload(upload.agent))
             self._add(uploads)
         else:
             self._add(uploads)
-            downloads = self._tell(self.reply_state.agents_due_after_upload(upload.agent))
-        for one in uploads:
-            self.groups.revise(one.agent)
+            downloads = self._answer_agents(self.reply_state.agents_due_after_upload(upload.agent))
+        for message in uploads:
+            self.groups.revise(message.agent)
         return downloads
 
     def _add(self, uploads: Iterable[Upload]) -> None:
@@ -97,14 +97,14 @@ class Server:
             self.groups.add(upload.agent, upload.statistics)
             self.reply_state.record_upload(upload)
 
-    def _tell(self, agents: Sequence[int]) -> tuple[Download, ...]:
-        downloads = tuple(self._aggregate(agent) for agent in agents)
+    def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
+        downloads = tuple(self._make_download(agent) for agent in agents)
         for download in downloads:
             self.reply_state.record_download(download.agent, download.statistics)
         return downloads
 
     def join(self) -> int:
-        """Take in a newcomer, connected as the policy's grouping says; its number."""
+        """Add an agent, in a group that the policy's grouping chooses; returns its number."""
         newcomer = self.holdings.join()
         self.groups.join()
         return newcomer
@@ -115,12 +115,12 @@ class Server:
         self.holdings.forget(agent)
         self.groups.forget(agent)
 
-    def _aggregate(self, agent: int) -> Download:
-        known = self.groups.answer(agent)
-        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=len(self.holdings))
+    def _make_download(self, agent: int) -> Download:
+        statistics = self.groups.answer(agent)
+        return Download(agent=agent, statistics=statistics, rounds=self.rounds, agents=len(self.holdings))
 
     def _check(self, upload: Upload) -> None:
-        """Refuse before anything has changed."""
+        """Refuse a bad upload before anything has changed."""
         agents = len(self.holdings)
         require(0 <= upload.agent < agents, f"an upload must come from an agent in 0..{agents - 1}, got {upload.agent}")
         upload.statistics.check(self.holdings.dimension)

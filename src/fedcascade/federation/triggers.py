@@ -36,19 +36,19 @@ class Trigger(Part, ABC):
         """Why to speak now, or None."""
 
     def __or__(self, other: "Trigger") -> "Trigger":
-        return AnyOf(either=self, other=other)
+        return AnyOf(first=self, second=other)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnyOf(Trigger):
-    """Fires when either does."""
+    """Fires when one of two triggers does."""
 
-    either: Trigger
-    other: Trigger
+    first: Trigger
+    second: Trigger
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """The first cause there is."""
-        return self.either.cause(occasion) or self.other.cause(occasion)
+        """The cause of the first trigger that fires."""
+        return self.first.cause(occasion) or self.second.cause(occasion)
 
 
 class Growth(Trigger):
@@ -57,10 +57,10 @@ class Growth(Trigger):
     @property
     @abstractmethod
     def level(self) -> float:
-        """What the log-determinant must have grown by."""
+        """The growth of the log-determinant beyond which it fires."""
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Speak when the buffer has taught enough."""
+        """Fire when the buffer would make the log-determinant grow beyond the level."""
         return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > self.level else None
 
 
@@ -105,7 +105,7 @@ class SyncBudget(Trigger):
     )
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Call for a synchronisation when much was learned, or something long ago."""
+        """Fire when much was learned, or something long ago."""
         spent = occasion.buffer.count * occasion.download.growth(occasion.buffer)
         return Cause.SYNCHRONISATION if spent >= self.budget else None
 
@@ -129,25 +129,25 @@ class Auxiliary(Trigger):
         return float(compute_auxiliary_probability(float(self.p_scale), round_))
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Speak by a rare random draw."""
+        """Fire when the round's draw is below p_t."""
         return Cause.AUXILIARY if occasion.draw < self.probability(occasion.round) else None
 
 
 @dataclass(frozen=True)
 class Doubling(Trigger):
-    """ForceComm: the agent's own 1st, 2nd, 4th, 8th, ... arrival."""
+    """ForceComm: fires at the 1st, 2nd, 4th, 8th, ... arrival of the agent's user."""
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Speak when the number of arrivals is a power of two."""
+        """Fire when the number of arrivals is a power of two."""
         return Cause.FORCED if occasion.arrivals & (occasion.arrivals - 1) == 0 else None
 
 
 @dataclass(frozen=True)
 class Always(Trigger):
-    """Every round."""
+    """Fires in every round."""
 
     def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
-        """Speak."""
+        """Fire."""
         return Cause.FORCED
 
 
@@ -159,14 +159,14 @@ class AtLeast(Trigger):
     observations: int = constant(meaning="an upload never holds fewer observations", range=whole_numbers(0))
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Keep silent while the buffer is small."""
+        """Fire with ``trigger``, unless the buffer holds too few observations."""
         return self.trigger.cause(occasion) if occasion.buffer.count >= self.observations else None
 
 
 @dataclass(frozen=True)
 class Never(Trigger):
-    """No round."""
+    """Fires in no round."""
 
     def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
-        """Keep silent."""
+        """Never fire."""
         return None

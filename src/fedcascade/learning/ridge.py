@@ -11,7 +11,7 @@ from fedcascade.numerics import linear
 
 
 class Estimate:
-    """What decisions come from: theta, the width of an item as the length of root x, a log-determinant."""
+    """What an agent decides with: theta, the root whose product with x has the length ||x||, and a log-determinant."""
 
     __slots__ = ("lambda_", "log_det", "root", "theta")
 
@@ -23,15 +23,15 @@ class Estimate:
 
     def width(self, features: ArrayLike) -> NDArray[np.float64]:
         """||x|| in the norm of Sigma^-1, for every row of ``features``."""
-        return np.sqrt(linear.compute_squared_widths(self.root, columns(features)))
+        return np.sqrt(linear.compute_squared_widths(self.root, to_columns(features)))
 
     def scores(self, features: ArrayLike, beta: float) -> NDArray[np.float64]:
         """U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
-        return linear.compute_ucb_scores(self.theta, self.root, beta, columns(features))
+        return linear.compute_ucb_scores(self.theta, self.root, beta, to_columns(features))
 
 
 class Ridge(Estimate):
-    """What statistics say about theta: Sigma = lambda I + gram, theta = Sigma^-1 moment.
+    """The ridge estimate from statistics: Sigma = lambda I + gram, theta = Sigma^-1 moment.
 
     >>> ridge = Ridge(Statistics.zero(2), lambda_=4.0)
     >>> ridge.theta.tolist(), float(ridge.width([[1.0, 0.0]])[0]), round(ridge.log_det, 6)
@@ -51,10 +51,10 @@ class Ridge(Estimate):
 
     def growth(self, buffer: Statistics) -> float:
         """ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach."""
-        return log_det(self.statistics.gram + buffer.gram, self.lambda_) - self.log_det
+        return compute_log_det(self.statistics.gram + buffer.gram, self.lambda_) - self.log_det
 
 
-def log_det(gram: NDArray[np.float64], lambda_: float) -> float:
+def compute_log_det(gram: NDArray[np.float64], lambda_: float) -> float:
     """ln det(lambda I + gram)."""
     return float(linear.compute_log_det(linear.cholesky(linear.add_diagonal(gram, float(lambda_)))))
 
@@ -65,6 +65,6 @@ def stack_estimates(shared: Ridge, personal: Ridge) -> Estimate:
     return Estimate(shared.theta + personal.theta, root, shared.log_det, shared.lambda_)
 
 
-def columns(features: ArrayLike) -> NDArray[np.float32]:
-    """Rows of features as the columns that compiled code reads; no copy if they are stored that way."""
+def to_columns(features: ArrayLike) -> NDArray[np.float32]:
+    """Features with one row per item as columns, which compiled code reads; no copy if they are stored that way."""
     return np.ascontiguousarray(np.asarray(features, np.float32).T)

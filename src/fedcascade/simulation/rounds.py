@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedcascade.environments.environment import Environment
-from fedcascade.federation.agent import Shown
+from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Upload
 from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
 from fedcascade.learning.oracles import Oracle
@@ -17,7 +17,7 @@ class Round:
     ``regret`` is expected regret, from the true weights; ``examined`` counts the positions that the user looked at.
     """
 
-    shown: Shown
+    shown: ShownList
     click: int | None
     upload: Upload | None
     regret: float
@@ -29,7 +29,7 @@ def play_round(
     oracle: Oracle,
     round_: int,
     user: int,
-    recommend: Callable[..., Shown],
+    recommend: Callable[..., ShownList],
     observe: Callable[..., Upload | None],
 ) -> Round:
     """Algorithm 1, lines 6 and 7: let the agent of ``user`` recommend and observe, and count the regret.

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 
-from fedcascade.federation.grouping.evidence import Evidence, evidence
+from fedcascade.federation.grouping.evidence import Evidence
+from fedcascade.federation.grouping.gibbs import compute_evidence
 from fedcascade.federation.grouping.partition import Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
@@ -18,6 +19,10 @@ def drawn(theta: np.ndarray, rows: int, seed: int) -> tuple[np.ndarray, np.ndarr
     z = random.normal(size=(rows, theta.size - 1))
     x = np.hstack([z / np.linalg.norm(z, axis=1, keepdims=True), np.ones((rows, 1))]) / np.sqrt(2)
     return x.astype(np.float32), random.random(rows) < x @ theta
+
+
+def measure(statistics: Statistics, *, variance: float, prior: float) -> float:
+    return compute_evidence(statistics.gram, statistics.moment, variance, prior)
 
 
 def gathered(x: np.ndarray, clicks: np.ndarray) -> Statistics:
@@ -40,13 +45,13 @@ def test_the_evidence_is_the_log_marginal_likelihood_against_noise_alone(rows, p
     noise = variance * np.eye(rows)
     with_theta = multivariate_normal.logpdf(y, cov=noise + (variance / prior) * x64 @ x64.T)
     without = multivariate_normal.logpdf(y, cov=noise)
-    ours = evidence(gathered(x, clicks), prior=prior, variance=variance)
+    ours = measure(gathered(x, clicks), variance=variance, prior=prior)
     assert ours == pytest.approx(with_theta - without, rel=1e-6, abs=1e-6)
 
 
 def test_evidence_is_zero_without_data_and_tells_equals_from_unequals() -> None:
     def known(statistics: Statistics) -> float:
-        return evidence(statistics, variance=0.2, prior=4.0)
+        return measure(statistics, variance=0.2, prior=4.0)
 
     def factor(one: Statistics, other: Statistics) -> float:
         return known(one + other) - known(one) - known(other)
@@ -107,7 +112,7 @@ def test_the_answer_is_the_average_over_partitions_by_their_probability() -> Non
 
     partitions = [[[0], [1], [2]], [[0, 1], [2]], [[0, 2], [1]], [[1, 2], [0]], [[0, 1, 2]]]
     totals = [[holdings.total(np.array(group)) for group in partition] for partition in partitions]
-    known = [sum(evidence(one, variance=0.2, prior=0.8) for one in total) for total in totals]
+    known = [sum(measure(group, variance=0.2, prior=0.8) for group in total) for total in totals]
     log = [e + 1.5 * len(p) - np.log(comb(2, len(p) - 1)) for e, p in zip(known, partitions, strict=True)]
     weights = np.exp(np.array(log) - max(log))
     weights /= weights.sum()
@@ -124,8 +129,8 @@ def test_two_large_groups_that_are_alike_become_one() -> None:
     groups = Evidence(sweeps=1).begin(holdings, None)
     for agent in range(20):
         holdings.add(agent, gathered(*drawn(lifted(1, 0, 0), 300, agent)))
-        groups._alone[agent] = evidence(holdings[agent], variance=0.2, prior=0.8)
-    groups._spoken = np.arange(20)
+        groups.own_evidence[agent] = measure(holdings[agent], variance=0.2, prior=0.8)
+    groups.spoken = np.arange(20)
     groups.regroup([np.arange(10), np.arange(10, 20)])
     assert len(groups) == 2
     groups.add(3, Statistics.zero(4))

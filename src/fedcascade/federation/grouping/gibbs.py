@@ -1,6 +1,7 @@
-"""A walk through the partitions that data allow: collapsed Gibbs sampling, compiled.
+"""Collapsed Gibbs sampling of the partitions that data allow, compiled.
 
-What is known of an agent is a *row*: gram, moment, counts. What is known of a group is the sum of its rows.
+An agent's data are a *row*: gram, moment, counts. A group's data are the sum of its agents' rows. An *assignment* holds
+the number of each agent's group.
 """
 
 import math
@@ -12,15 +13,24 @@ from numpy.typing import NDArray
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit
 
-NOBODY = -1  # the place of an agent between two groups
-CERTAIN = 7.0  # log-odds of a thousand to one
+NO_GROUP = -1  # the group of an agent that has left one and not yet joined another
+MERGE_LOG_ODDS = 7.0  # groups are merged beyond odds of a thousand to one
 COUNTS = 3  # a row ends with count, clicks and rounds
+Row = NDArray[np.float64]
 Rows = NDArray[np.float64]
-Places = NDArray[np.int64]
+Assignment = NDArray[np.int64]
+
+
+class Model(NamedTuple):
+    """What the evidence assumes: log-odds for a group of one's own, noise sigma^2 of a click, l = sigma^2 / tau^2."""
+
+    hurdle: float
+    variance: float
+    prior: float
 
 
 @jit
-def evidence_of(gram: Rows, moment: NDArray[np.float64], variance: float, prior: float) -> float:
+def compute_evidence(gram: Rows, moment: Row, variance: float, prior: float) -> float:
     """E(S, b), the log marginal likelihood of clicks, up to what cancels."""
     upper = linear.cholesky(linear.add_diagonal(gram, prior))
     fit = 0.0
@@ -30,18 +40,21 @@ def evidence_of(gram: Rows, moment: NDArray[np.float64], variance: float, prior:
 
 
 @jit
-def _known(row: NDArray[np.float64], variance: float, prior: float) -> float:
+def _compute_row_evidence(row: Row, model: Model) -> float:
     d = int(math.sqrt(row.size - COUNTS))  # a row is d^2 + d + COUNTS long
-    return evidence_of(row[: d * d].reshape((d, d)), row[d * d : d * d + d], variance, prior)
+    return compute_evidence(row[: d * d].reshape((d, d)), row[d * d : d * d + d], model.variance, model.prior)
 
 
 @jit
-def _sum_up(rows: Rows, places: Places, place: int, total: NDArray[np.float64]) -> int:
-    """The sum of a group, always in the order of agents, so that it has the same bits however it came about."""
+def _sum_group(rows: Rows, assignment: Assignment, group: int, total: Row) -> int:
+    """Fill ``total`` with the sum of a group and return its size.
+
+    The sum runs in the order of agents, so that it has the same bits however the group came about.
+    """
     total[:] = 0.0
     size = 0
-    for agent in range(places.size):
-        if places[agent] == place:
+    for agent in range(assignment.size):
+        if assignment[agent] == group:
             size += 1
             for k in range(total.size):
                 total[k] += rows[agent, k]
@@ -49,84 +62,81 @@ def _sum_up(rows: Rows, places: Places, place: int, total: NDArray[np.float64]) 
 
 
 @jit
-def _chances(gains: NDArray[np.float64]) -> None:
-    """Log-odds become probabilities; minus infinity becomes 0."""
-    largest, total = gains.max(), 0.0
-    for place in range(gains.size):
-        gains[place] = math.exp(gains[place] - largest)
-        total += gains[place]
-    for place in range(gains.size):
-        gains[place] /= total
+def _normalise_log_odds(odds: Row) -> None:
+    """Turn log-odds into probabilities; minus infinity becomes 0."""
+    largest, total = odds.max(), 0.0
+    for group in range(odds.size):
+        odds[group] = math.exp(odds[group] - largest)
+        total += odds[group]
+    for group in range(odds.size):
+        odds[group] /= total
 
 
 @jit
-def _drawn(chances: NDArray[np.float64], draw: float) -> int:
+def _draw_group(probabilities: Row, draw: float) -> int:
+    """The group that a uniform number falls on."""
     reached, last = 0.0, 0
-    for place in range(chances.size):
-        if chances[place] > 0.0:
-            reached += chances[place]
-            last = place
+    for group in range(probabilities.size):
+        if probabilities[group] > 0.0:
+            reached += probabilities[group]
+            last = group
             if draw < reached:
-                return place
+                return group
     return last  # rounding kept the sum of all below the draw
 
 
-class Groups(NamedTuple):
-    """What is known of the groups in a partition, by place; a group without members is free."""
+class GroupTable(NamedTuple):
+    """Every group of an assignment: sum of its rows, E of that sum, and size; a group of size 0 is free.
+
+    A version is a number for a set of members: when members change, the group gets a version that none had before.
+    """
 
     sums: Rows
-    known: NDArray[np.float64]  # E of each sum
-    size: Places
-    members: Places  # a number for who is in a group: others have another one
-    numbers: Places  # how many such numbers have been given
+    evidence: Row
+    size: Assignment
+    version: Assignment
+    last_version: Assignment  # one number
 
 
-class Found(NamedTuple):
-    """The evidence that an agent belongs to each group, and for which members it was found."""
+class GainCache(NamedTuple):
+    """The evidence that an agent belongs to each group, and for which version of the group it was computed."""
 
     gains: NDArray[np.float64]
-    members: Places
+    version: Assignment
 
 
 @jit
-def _look(rows: Rows, places: Places, place: int, groups: Groups, variance: float, prior: float) -> None:
-    """Bring what is known of one group up to date."""
-    groups.size[place] = _sum_up(rows, places, place, groups.sums[place])
-    groups.known[place] = _known(groups.sums[place], variance, prior)
-    groups.numbers[0] += 1
-    groups.members[place] = groups.numbers[0]
+def _update_group(rows: Rows, assignment: Assignment, group: int, table: GroupTable, model: Model) -> None:
+    """Bring one group's row of the table up to date with the assignment."""
+    table.size[group] = _sum_group(rows, assignment, group, table.sums[group])
+    table.evidence[group] = _compute_row_evidence(table.sums[group], model)
+    table.last_version[0] += 1
+    table.version[group] = table.last_version[0]
 
 
 @jit
-def _gains(
-    row: NDArray[np.float64],
-    alone: float,
-    groups: Groups,
-    variance: float,
-    prior: float,
-    gains: NDArray[np.float64],
-    found: Found,
-) -> int:
-    """Fill ``gains`` with the evidence that a row belongs to each group; a free place, or NOBODY.
+def _fill_gains(row: Row, alone: float, table: GroupTable, model: Model, gains: Row, cache: GainCache) -> int:
+    """Fill ``gains`` with the log Bayes factor that a row belongs to each group; returns a free group or NO_GROUP.
 
-    What was found for the same members before is not computed again: most groups stay as they are in a walk.
+    ``alone`` is E of the row. Gains of groups whose members have not changed come from the cache.
     """
-    free = NOBODY
-    for place in range(gains.size):
-        gains[place] = -math.inf
-        if groups.size[place] > 0:
-            if found.members[place] != groups.members[place]:
-                found.gains[place] = _known(groups.sums[place] + row, variance, prior) - groups.known[place] - alone
-                found.members[place] = groups.members[place]
-            gains[place] = found.gains[place]
-        elif free == NOBODY:
-            free = place
+    free = NO_GROUP
+    for group in range(gains.size):
+        gains[group] = -math.inf
+        if table.size[group] > 0:
+            if cache.version[group] != table.version[group]:
+                together = _compute_row_evidence(table.sums[group] + row, model)
+                cache.gains[group] = together - table.evidence[group] - alone
+                cache.version[group] = table.version[group]
+            gains[group] = cache.gains[group]
+        elif free == NO_GROUP:
+            free = group
     return free
 
 
 @jit
-def _apart(size: Places, others: int) -> float:
-    """How the others are: the log-odds of having founded a group to having joined one.
+def _compute_founding_log_odds(size: Assignment, others: int) -> float:
+    """The log-odds that one of the other agents has founded a group to having joined one.
 
     With it, before any data, G groups of n agents have the weight exp(hurdle G) / (n - 1 choose G - 1).
     """
@@ -135,33 +145,31 @@ def _apart(size: Places, others: int) -> float:
 
 
 @jit
-def _merge(
-    rows: Rows, places: Places, place: int, groups: Groups, hurdle: float, variance: float, prior: float
-) -> None:
+def _merge_group(rows: Rows, assignment: Assignment, group: int, table: GroupTable, model: Model) -> None:
     """Let a whole group join the one with the most evidence for it, while that is all but certain to be right.
 
     Agents that move one by one hardly ever empty one of two large groups that are alike.
     """
-    gains = np.empty(groups.size.size)
+    gains = np.empty(table.size.size)
     while True:
-        members, groups.size[place] = groups.size[place], 0
-        found = Found(np.empty(gains.size), np.zeros(gains.size, np.int64))
-        _gains(groups.sums[place], groups.known[place], groups, variance, prior, gains, found)
-        groups.size[place] = members
-        other = int(gains.argmax())
-        if gains[other] < hurdle + CERTAIN:
+        size, table.size[group] = table.size[group], 0
+        cache = GainCache(np.empty(gains.size), np.zeros(gains.size, np.int64))
+        _fill_gains(table.sums[group], table.evidence[group], table, model, gains, cache)
+        table.size[group] = size
+        target = int(gains.argmax())
+        if gains[target] < model.hurdle + MERGE_LOG_ODDS:
             return
-        for agent in range(places.size):
-            if places[agent] == place:
-                places[agent] = other
-        groups.size[place] = 0
-        _look(rows, places, other, groups, variance, prior)
-        place = other
+        for agent in range(assignment.size):
+            if assignment[agent] == group:
+                assignment[agent] = target
+        table.size[group] = 0
+        _update_group(rows, assignment, target, table, model)
+        group = target
 
 
 @jit
-def _sweep(visits: Places) -> int:
-    """After how many visits it is the asker's turn again."""
+def _count_visits_per_sweep(visits: Assignment) -> int:
+    """After how many visits it is the first agent's turn again."""
     for visit in range(1, visits.size):
         if visits[visit] == visits[0]:
             return visit
@@ -169,62 +177,66 @@ def _sweep(visits: Places) -> int:
 
 
 @jit
-def walk(
+def _make_table(groups: int, length: int) -> GroupTable:
+    """A table of free groups, for rows of that length."""
+    return GroupTable(
+        np.zeros((groups, length)),
+        np.zeros(groups),
+        np.zeros(groups, np.int64),
+        np.zeros(groups, np.int64),
+        np.zeros(1, np.int64),
+    )
+
+
+@jit
+def sample_partitions(
     rows: Rows,
-    alone: NDArray[np.float64],
-    places: Places,
+    alone: Row,
+    assignment: Assignment,
     count: int,
-    visits: Places,
+    visits: Assignment,
     draws: NDArray[np.float64],
-    hurdle: float,
-    variance: float,
-    prior: float,
-) -> NDArray[np.float64]:
-    """Visit agents; each leaves its group and goes where the data and its draw say. Changes ``places``.
+    model: Model,
+) -> Row:
+    """Visit agents; each leaves its group and joins the one that the data and its draw say. Changes ``assignment``.
 
     Args:
-        rows: what is known of each agent that has spoken.
+        rows: the data of each agent that has spoken.
         alone: E of each row.
-        places: the group of each agent, in 0..count - 1.
+        assignment: the group of each agent, in 0..count - 1.
         count: how many groups there are.
         visits: the agents to visit, in order; the first one is the asker.
         draws: a uniform number for each visit.
-        hurdle: added to the log-odds of a group of its own, which are as the others have it.
-        variance: the noise of a click.
-        prior: l.
+        model: its hurdle is added to the log-odds of a group of one's own, which are those of the other agents.
 
     Returns:
-        What the groups of the asker know without it, on average over its visits.
+        The expected sum of the asker's group without the asker, on average over the visits to it.
     """
-    room = min(count + visits.size, rows.shape[0]) + 1
-    numbers = np.zeros(1, np.int64)
-    groups = Groups(
-        np.zeros((room, rows.shape[1])), np.zeros(room), np.zeros(room, np.int64), np.zeros(room, np.int64), numbers
-    )
-    sweep = _sweep(visits)
-    found = Found(np.zeros((sweep, room)), np.zeros((sweep, room), np.int64))
-    for place in range(count):
-        _look(rows, places, place, groups, variance, prior)
-    gains, asked, expected = np.empty(room), 0, np.zeros(rows.shape[1])
+    capacity = min(count + visits.size, rows.shape[0]) + 1
+    table, sweep = _make_table(capacity, rows.shape[1]), _count_visits_per_sweep(visits)
+    caches = GainCache(np.zeros((sweep, capacity)), np.zeros((sweep, capacity), np.int64))
+    for group in range(count):
+        _update_group(rows, assignment, group, table, model)
+    odds, asked, expected = np.empty(capacity), 0, np.zeros(rows.shape[1])
     for visit in range(visits.size):
         agent = visits[visit]
-        left = places[agent]
-        places[agent] = NOBODY
-        members = groups.members[left]
-        _look(rows, places, left, groups, variance, prior)
-        own = Found(found.gains[visit % sweep], found.members[visit % sweep])
-        free = _gains(rows[agent], alone[agent], groups, variance, prior, gains, own)
-        gains[free] = hurdle + _apart(groups.size, places.size - 1)
-        _chances(gains)
+        left = assignment[agent]
+        assignment[agent] = NO_GROUP
+        version = table.version[left]
+        _update_group(rows, assignment, left, table, model)
+        cache = GainCache(caches.gains[visit % sweep], caches.version[visit % sweep])
+        free = _fill_gains(rows[agent], alone[agent], table, model, odds, cache)
+        odds[free] = model.hurdle + _compute_founding_log_odds(table.size, assignment.size - 1)
+        _normalise_log_odds(odds)
         if agent == visits[0]:
             asked += 1
-            for place in range(room):
-                if gains[place] > 0.0 and groups.size[place] > 0:
-                    expected += gains[place] * groups.sums[place]
-        places[agent] = _drawn(gains, draws[visit])
-        _look(rows, places, places[agent], groups, variance, prior)
-        if places[agent] == left:
-            groups.members[left] = members  # it is the group that it was
+            for group in range(capacity):
+                if odds[group] > 0.0 and table.size[group] > 0:
+                    expected += odds[group] * table.sums[group]
+        assignment[agent] = _draw_group(odds, draws[visit])
+        _update_group(rows, assignment, assignment[agent], table, model)
+        if assignment[agent] == left:
+            table.version[left] = version  # it is the group that it was
         if agent == visits[0]:
-            _merge(rows, places, places[agent], groups, hurdle, variance, prior)
+            _merge_group(rows, assignment, assignment[agent], table, model)
     return expected / asked

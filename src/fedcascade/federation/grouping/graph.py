@@ -32,7 +32,7 @@ class HeterogeneityGraph(Part):
     alpha_d: float = describe_alpha_d(7.0)
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """The complete graph: one component."""
+        """Start with the complete graph: one component."""
         return GraphPartition(holdings, self.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
 
 
@@ -54,16 +54,12 @@ class GraphPartition(Partition):
         self.edges = state["edges"]
 
     def revise(self, agent: int) -> None:
-        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search only where one went."""
-        if not self.delete_refuted(agent):
-            return
-        label = int(self.labels[agent])
-        parts = find_components(self.edges, np.flatnonzero(self.labels == label))
-        if len(parts) > 1:
-            self.split(label, parts)
+        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search for components only if any was."""
+        if self.delete_refuted_edges(agent):
+            self._split_into_components(int(self.labels[agent]))
 
-    def delete_refuted(self, agent: int) -> bool:
-        """Lines 5 to 13, the edges alone; returns whether one went."""
+    def delete_refuted_edges(self, agent: int) -> bool:
+        """Algorithm 3, lines 5 to 13, without the partition; returns whether an edge was deleted."""
         held = self.holdings
         refuted = find_far_neighbours(self.edges[agent], held.theta, held.length, held.width, agent, self.alpha_d)
         if refuted.size:
@@ -71,23 +67,27 @@ class GraphPartition(Partition):
         return refuted.size > 0
 
     def join(self) -> None:
-        """The graph is complete until data refute an edge: a newcomer is joined to all, so all share through it."""
+        """Connect the newcomer to all: no data refute its edges yet, so all agents share through it."""
         newcomer = len(self.labels)
         self.edges = append_vertex(self.edges)
         self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
         if len(self) > 1:
-            self._pooled = {0: sum(self._pooled.values(), Statistics.zero(self.holdings.dimension))}
+            self.pools = {0: sum(self.pools.values(), Statistics.zero(self.holdings.dimension))}
             self.labels[:] = 0
-        self.place(next(iter(self._pooled), 0))
+        self.append_agent(next(iter(self.pools), 0))
 
     def forget(self, agent: int) -> None:
-        """Without the agent, those whom it alone connected are no longer connected."""
+        """Take out an agent; agents that it alone connected are split."""
         label = int(self.labels[agent])
         self.edges = np.delete(np.delete(self.edges, agent, axis=0), agent, axis=1)
         super().forget(agent)
-        parts = find_components(self.edges, np.flatnonzero(self.labels == label))
-        if len(parts) > 1:
-            self.split(label, parts)
+        self._split_into_components(label)
+
+    def _split_into_components(self, label: int) -> None:
+        """Split a group that is no longer connected."""
+        components = find_components(self.edges, np.flatnonzero(self.labels == label))
+        if len(components) > 1:
+            self.split(label, components)
 
 
 @jit_inline
@@ -145,36 +145,39 @@ def find_far_pairs(theta: Matrix, width: Vector, alpha: float) -> NDArray[np.boo
 
 
 def append_vertex(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The graph with one more agent that has no edges; room is made for twice as many at a time."""
+    """The graph with one more agent that has no edges; memory is taken for twice as many at a time."""
     agents = len(edges)
-    room = edges if edges.base is None else edges.base
-    if len(room) == agents:
-        room = np.zeros((max(8, 2 * agents), max(8, 2 * agents)), np.bool_)
-        room[:agents, :agents] = edges
-    return room[: agents + 1, : agents + 1]
+    memory = edges if edges.base is None else edges.base
+    if len(memory) == agents:
+        memory = np.zeros((max(8, 2 * agents), max(8, 2 * agents)), np.bool_)
+        memory[:agents, :agents] = edges
+    return memory[: agents + 1, : agents + 1]
 
 
 def find_components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """The connected components of the graph restricted to ``members``, the largest first."""
-    left = np.zeros(len(edges), np.bool_)
-    left[members] = True
-    parts = []
-    while left.any():
-        part = _reachable(edges, int(left.argmax()), left)
-        left ^= part
-        parts.append(np.flatnonzero(part))
-    return sorted(parts, key=len, reverse=True)
+    remaining = np.zeros(len(edges), np.bool_)
+    remaining[members] = True
+    components = []
+    while remaining.any():
+        component = _find_reachable(edges, int(remaining.argmax()), remaining)
+        remaining ^= component
+        components.append(np.flatnonzero(component))
+    return sorted(components, key=len, reverse=True)
 
 
-def _reachable(edges: NDArray[np.bool_], start: int, within: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The search ends when nobody is left to be found: in a graph of many edges, after a few steps."""
-    left = within.copy()
-    left[start] = False
+def _find_reachable(edges: NDArray[np.bool_], start: int, within: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The agents that a path inside ``within`` connects to ``start``.
+
+    The search ends when all are reached: in a graph of many edges, after a few steps.
+    """
+    unreached = within.copy()
+    unreached[start] = False
     frontier = [start]
     while frontier:
-        fresh = edges[frontier.pop()] & left
-        left ^= fresh
-        if not left.any():
+        reached = edges[frontier.pop()] & unreached
+        unreached ^= reached
+        if not unreached.any():
             break
-        frontier.extend(np.flatnonzero(fresh).tolist())
-    return within ^ left
+        frontier.extend(np.flatnonzero(reached).tolist())
+    return within ^ unreached

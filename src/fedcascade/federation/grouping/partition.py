@@ -18,18 +18,17 @@ from fedcascade.learning.statistics import Statistics
 
 Labels = NDArray[np.int64]
 
-
 STATE_FORMAT = 1
 
 
 class Partition:
-    """A partition of the agents: a label for each, and the pooled statistics of each label."""
+    """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group."""
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         self.holdings = holdings
         self.labels = labels
-        self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have not been told of their new group
-        self._pooled = {int(label): Statistics.zero(holdings.dimension) for label in np.unique(labels)}
+        self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have had no download since their group changed
+        self.pools = {int(label): Statistics.zero(holdings.dimension) for label in np.unique(labels)}
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as values and arrays that this partition goes on changing.
@@ -40,7 +39,7 @@ class Partition:
             "format": STATE_FORMAT,
             "labels": self.labels,
             "regrouped": self.regrouped,
-            "pooled": dict(self._pooled),
+            "pools": dict(self.pools),
         }
 
     @staticmethod
@@ -54,32 +53,28 @@ class Partition:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what ``to_state`` gave; a subclass that adds to the state overrides both."""
-        self.labels, self.regrouped, self._pooled = state["labels"], state["regrouped"], dict(state["pooled"])
+        self.labels, self.regrouped, self.pools = state["labels"], state["regrouped"], dict(state["pools"])
 
     def __len__(self) -> int:
-        return len(self._pooled)
+        return len(self.pools)
 
     def pooled(self, agent: int) -> Statistics:
         """The sum over the group of ``agent``."""
-        return self._pooled[int(self.labels[agent])]
+        return self.pools[int(self.labels[agent])]
 
     def answer(self, agent: int) -> Statistics:
-        """Algorithm 3, lines 1 and 2: what ``agent`` is told, which is what its group knows."""
+        """Algorithm 3, lines 1 and 2: the statistics of a download for ``agent``, which are those of its group."""
         return self.pooled(agent)
 
     def add(self, agent: int, statistics: Statistics) -> None:
-        """Take an upload into the sum of its group."""
-        self._pooled[int(self.labels[agent])] += statistics
-
-    def set_pooled(self, label: int, statistics: Statistics) -> None:
-        """Replace the sum of a group, by an engine that has added it up elsewhere."""
-        self._pooled[label] = statistics
+        """Add an upload to the sum of its group."""
+        self.pools[int(self.labels[agent])] += statistics
 
     def revise(self, agent: int) -> None:
-        """Look at the partition again after an upload of ``agent``; a fixed grouping does nothing."""
+        """Change the partition after an upload of ``agent`` has been answered; a fixed grouping changes nothing."""
 
     def join(self) -> None:
-        """Place the newcomer that the holdings have just made room for; a grouping that cannot say where refuses."""
+        """Give a group to the newcomer that the holdings have just made room for, or refuse it."""
         raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
 
     def forget(self, agent: int) -> None:
@@ -87,65 +82,65 @@ class Partition:
         label = int(self.labels[agent])
         self.labels = np.delete(self.labels, agent)
         self.regrouped = np.delete(self.regrouped, agent)
-        self._sum_up(label)
+        self.sum_group(label)
 
-    def _sum_up(self, label: int) -> None:
-        """Sum a group anew, so that coming and going leaves no rounding behind; an empty one goes."""
+    def sum_group(self, label: int) -> None:
+        """Sum a group over its members, so that coming and going leaves no rounding behind; drop it if it is empty."""
         members = np.flatnonzero(self.labels == label)
         if members.size:
-            self._pooled[label] = self.holdings.total(members)
+            self.pools[label] = self.holdings.total(members)
         else:
-            self._pooled.pop(label, None)
+            self.pools.pop(label, None)
 
-    def _unused(self) -> int:
+    def find_unused_label(self) -> int:
         """A label that no group has."""
-        return next(label for label in range(len(self._pooled) + 1) if label not in self._pooled)
+        return next(label for label in range(len(self.pools) + 1) if label not in self.pools)
 
-    def place(self, label: int) -> None:
-        """Give the newcomer a label, which may be a new one."""
+    def append_agent(self, label: int) -> None:
+        """Put one more agent into the group of that label, which may be a new one."""
         self.labels = np.append(self.labels, label)
         self.regrouped = np.append(self.regrouped, False)
-        self._pooled.setdefault(label, Statistics.zero(self.holdings.dimension))
+        self.pools.setdefault(label, Statistics.zero(self.holdings.dimension))
 
     def split(self, label: int, parts: Sequence[NDArray[np.intp]]) -> None:
         """Replace one group by several; the first part keeps its label."""
-        fresh = max(self._pooled) + 1
-        for part, name in zip(parts, [label, *range(fresh, fresh + len(parts) - 1)], strict=True):
-            self.labels[part] = name
-            self.regrouped[part] = True
-            self._pooled[name] = self.holdings.total(part)
+        fresh = max(self.pools) + 1
+        for members, own_label in zip(parts, [label, *range(fresh, fresh + len(parts) - 1)], strict=True):
+            self.labels[members] = own_label
+            self.regrouped[members] = True
+            self.pools[own_label] = self.holdings.total(members)
 
     def regroup(self, parts: Sequence[NDArray[np.intp]]) -> None:
-        """Replace all groups."""
+        """Replace all groups; agents whose group has other members than before count as regrouped."""
         before = self.labels.copy()
-        self._pooled = {}
-        for label, part in enumerate(parts):
-            self.labels[part] = label
-            self.regrouped[part] |= not np.array_equal(part, np.flatnonzero(before == before[part[0]]))
-            self._pooled[label] = self.holdings.total(part)
+        self.pools = {}
+        for label, members in enumerate(parts):
+            self.labels[members] = label
+            self.regrouped[members] |= not np.array_equal(members, np.flatnonzero(before == before[members[0]]))
+            self.pools[label] = self.holdings.total(members)
 
 
-class Shared(Partition):
-    """One group for all."""
-
-    def join(self) -> None:
-        """Into the group."""
-        self.place(0)
-
-
-class Apart(Partition):
-    """A group for each."""
+class SharedPartition(Partition):
+    """One group for all agents."""
 
     def join(self) -> None:
-        """Into a new group."""
-        self.place(self._unused())
+        """Put the newcomer into the one group."""
+        self.append_agent(0)
+
+
+class SeparatePartition(Partition):
+    """A group for each agent."""
+
+    def join(self) -> None:
+        """Put the newcomer into a group of its own."""
+        self.append_agent(self.find_unused_label())
 
 
 class Grouping(Protocol):
     """A part of a policy that says who shares with whom."""
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:
-        """The partition before the first upload. ``truth`` is there in simulations only."""
+        """The partition before the first upload; ``truth`` is known in simulations only."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +148,8 @@ class Everyone:
     """All agents share, always."""
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """One group."""
-        return Shared(holdings, np.zeros(len(holdings), np.int64))
+        """Start with one group."""
+        return SharedPartition(holdings, np.zeros(len(holdings), np.int64))
 
 
 @dataclass(frozen=True)
@@ -162,8 +157,8 @@ class Alone:
     """Nobody shares."""
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """A group for each agent."""
-        return Apart(holdings, np.arange(len(holdings), dtype=np.int64))
+        """Start with a group for each agent."""
+        return SeparatePartition(holdings, np.arange(len(holdings), dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -171,7 +166,7 @@ class KnownClusters:
     """The true clusters, which no real system knows: a yardstick."""
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:
-        """The truth."""
+        """Start, and stay, with the true clusters."""
         require(truth is not None, "known-clusters needs the true clusters: it is a yardstick for simulations")
         labels = np.array(truth, np.int64)
         require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")
@@ -181,9 +176,9 @@ class KnownClusters:
 def relabel_by_appearance(labels: Labels) -> tuple[Labels, Labels]:
     """Labels in the order in which they first appear, and for each agent where its label is among them.
 
-    >>> [found.tolist() for found in relabel_by_appearance(np.array([7, 3, 7]))]
+    >>> [array.tolist() for array in relabel_by_appearance(np.array([7, 3, 7]))]
     [[7, 3], [0, 1, 0]]
     """
-    names, first, places = np.unique(labels, return_index=True, return_inverse=True)
+    distinct, first, positions = np.unique(labels, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    return names[order], np.argsort(order)[places]
+    return distinct[order], np.argsort(order)[positions]

@@ -38,18 +38,18 @@ class SplitAndMerge(Part):
     )
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """One cluster: where nothing is known, all centres are alike."""
+        """Start with one cluster: without data, all centres are alike."""
         return PhasePartition(holdings, self)
 
 
 class PhasePartition(GraphPartition):
     """The state of phase-based FCLUB: edges within local servers, clusters since the end of the last phase."""
 
-    def __init__(self, holdings: Holdings, parts: SplitAndMerge) -> None:
-        self.parts = parts
-        self.servers = np.arange(len(holdings)) % parts.local_servers
+    def __init__(self, holdings: Holdings, rule: SplitAndMerge) -> None:
+        self.rule = rule
+        self.servers = np.arange(len(holdings)) % rule.local_servers
         together = self.servers[:, None] == self.servers[None, :]
-        super().__init__(holdings, parts.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
+        super().__init__(holdings, rule.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
         self.phase = 0
 
     def to_state(self) -> dict[str, Any]:
@@ -67,26 +67,26 @@ class PhasePartition(GraphPartition):
         return int(2 ** (self.phase + 1) - 1)
 
     def add(self, agent: int, statistics: Statistics) -> None:
-        """Take an upload in; when the server has heard of enough rounds, the phase is over."""
+        """Add an upload, and form the clusters anew when the uploads have reached the end of the phase."""
         super().add(agent, statistics)
         rounds = int(self.holdings.rounds.sum())
         if rounds >= self.phase_ends:
-            self.regroup(self.merged())
+            self.regroup(self.form_clusters())
         while rounds >= self.phase_ends:
             self.phase += 1
 
     def revise(self, agent: int) -> None:
-        """Gather evidence; it counts when the phase ends."""
-        self.delete_refuted(agent)
+        """Delete refuted edges; clusters follow when the phase ends."""
+        self.delete_refuted_edges(agent)
 
-    def merged(self) -> list[NDArray[np.intp]]:
-        """Local clusters, merged across local servers where their centres are close."""
+    def form_clusters(self) -> list[NDArray[np.intp]]:
+        """The clusters of local servers, merged across local servers where their centres are close."""
         held = self.holdings
         local = find_components(self.edges, np.arange(len(held)))
         ridges = [Ridge(held.total(cluster), held.lambda_) for cluster in local]
         theta = np.array([ridge.theta for ridge in ridges])
         width = np.array([compute_confidence_width(ridge.statistics.count) for ridge in ridges])
         server = np.array([self.servers[cluster[0]] for cluster in local])
-        close = ~find_far_pairs(theta, width, self.parts.alpha_2) & (server[:, None] != server[None, :])
+        close = ~find_far_pairs(theta, width, self.rule.alpha_2) & (server[:, None] != server[None, :])
         merged = find_components(close, np.arange(len(local)))
         return [np.sort(np.concatenate([local[cluster] for cluster in part])) for part in merged]

@@ -5,7 +5,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from fedcascade.federation.agent import Shown
+from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Upload
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.remote import RemoteAgent
@@ -17,11 +17,11 @@ class AsyncRemoteAgent:
     def __init__(self, agent: RemoteAgent) -> None:
         self.agent = agent
 
-    async def recommend(self, items: ArrayLike, k: int = 4) -> Shown:
+    async def recommend(self, items: ArrayLike, k: int = 4) -> ShownList:
         """Choose a list of ``k`` items, see ``RemoteAgent.recommend``."""
         return await asyncio.to_thread(self.agent.recommend, items, k)
 
-    async def feedback(self, impression: Shown | int, clicked: int | None) -> Upload | None:
+    async def feedback(self, impression: ShownList | int, clicked: int | None) -> Upload | None:
         """Learn from a list, see ``RemoteAgent.feedback``."""
         return await asyncio.to_thread(self.agent.feedback, impression, clicked)
 

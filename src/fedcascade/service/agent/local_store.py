@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcascade.federation.agent import Shown
+from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.wire import packed, unpacked
@@ -125,17 +125,17 @@ class LocalStore:
         row = np.array([arrivals, uploads, estimate.rounds, estimate.agents, estimate.arrivals_since], "<i8")
         self.set_setting("counters", row.tobytes())
 
-    def add_open_list(self, shown: Shown, forget_before: int) -> None:
+    def add_open_list(self, shown: ShownList, forget_before: int) -> None:
         """Save a list until its feedback comes; very old ones are deleted."""
         row = (shown.impression, shown.items.astype("<i8").tobytes(), shown.features.astype("<f4").tobytes())
         self._connection.execute("INSERT INTO open_list VALUES (?, ?, ?)", row)
         self._connection.execute("DELETE FROM open_list WHERE impression <= ?", (forget_before,))
 
-    def load_open_lists(self, agent: int, dimension: int) -> Iterator[Shown]:
+    def load_open_lists(self, agent: int, dimension: int) -> Iterator[ShownList]:
         """Load the lists that have no feedback yet."""
         for impression, items, features in self._connection.execute("SELECT * FROM open_list ORDER BY impression"):
             rows = np.frombuffer(features, "<f4").reshape(-1, dimension)
-            yield Shown(agent, impression, np.frombuffer(items, "<i8").astype(np.intp), rows.astype(np.float32))
+            yield ShownList(agent, impression, np.frombuffer(items, "<i8").astype(np.intp), rows.astype(np.float32))
 
     def delete_open_list(self, impression: int) -> None:
         """Delete a list that has got its feedback."""

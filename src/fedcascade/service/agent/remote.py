@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.agent import OPEN_LISTS, Agent, Shown
+from fedcascade.federation.agent import OPEN_LISTS, Agent, ShownList
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
@@ -57,7 +57,7 @@ class RemoteAgent:
         self._thread = threading.Thread(target=self._send_uploads, name="fedcascade-agent", daemon=True)
         self._thread.start()
 
-    def recommend(self, items: ArrayLike, k: int = 4, *, ties: NDArray[np.uint32] | None = None) -> Shown:
+    def recommend(self, items: ArrayLike, k: int = 4, *, ties: NDArray[np.uint32] | None = None) -> ShownList:
         """Choose a list. Its ``impression`` is the number to give feedback for, and stays valid for long.
 
         Args:
@@ -78,7 +78,7 @@ class RemoteAgent:
             return shown
 
     def feedback(
-        self, impression: Shown | int, clicked: int | None, *, round_: int | None = None, draw: float | None = None
+        self, impression: ShownList | int, clicked: int | None, *, round_: int | None = None, draw: float | None = None
     ) -> Upload | None:
         """Learn from a list. Returns the upload that will be sent, if this round triggers one.
 
@@ -90,7 +90,7 @@ class RemoteAgent:
         """
         with self._lock:
             self._require_open()
-            number = impression.impression if isinstance(impression, Shown) else impression
+            number = impression.impression if isinstance(impression, ShownList) else impression
             estimate = replace(self._round_estimate, arrivals_since=self._round_estimate.arrivals_since + 1)
             upload = self._agent.observe(
                 self._agent.get_open_list(number),

@@ -70,7 +70,7 @@ def write_back(graph: Graph, groups: GraphPartition) -> None:
     for label in np.unique(graph.labels):
         pooled = graph.pooled
         counts = [int(count) for count in pooled.counts[label]]
-        groups.set_pooled(int(label), Statistics(pooled.gram[label].copy(), pooled.moment[label].copy(), *counts))
+        groups.pools[int(label)] = Statistics(pooled.gram[label].copy(), pooled.moment[label].copy(), *counts)
 
 
 def _set_row(sums: Sums, row: int, statistics: Statistics) -> None:

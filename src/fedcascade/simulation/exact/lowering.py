@@ -175,7 +175,7 @@ def lower(table: Mapping[type, Compiled], part: object) -> Compiled:
 def list_triggers(trigger: Trigger) -> list[Trigger]:
     """The triggers that are joined by ``|``, in order."""
     if type(trigger) is AnyOf:
-        return list_triggers(trigger.either) + list_triggers(trigger.other)
+        return list_triggers(trigger.first) + list_triggers(trigger.second)
     return [trigger]
 
 

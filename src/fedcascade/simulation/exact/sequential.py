@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from fedcascade.federation.grouping.graph import GraphPartition
-from fedcascade.federation.messages import Cause, payload_bytes
+from fedcascade.federation.messages import Cause, count_payload_bytes
 from fedcascade.simulation.exact import every_round
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.kernels import ALWAYS
@@ -99,7 +99,7 @@ class SequentialEngine:
             every_round.write_back(graph, groups)
             groups.revise(int(users[done - 1]))
         driver.server.rounds += users.size
-        size = payload_bytes(driver.problem.dimension)
+        size = count_payload_bytes(driver.problem.dimension)
         driver.recorder.ledger += [
             Exchange(batch.window.first + i, agent, Cause.FORCED, size, size) for i, agent in enumerate(users.tolist())
         ]

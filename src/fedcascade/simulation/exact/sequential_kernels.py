@@ -114,7 +114,7 @@ def _learn_personal(personal: PersonalState, agent: int, window: Window, scratch
 
 @jit  # it makes arrays
 def fit_personal(policy: CompiledPolicy, state: AgentState, personal: PersonalState, agent: int) -> None:
-    """One step of the alternating minimisation, in the arithmetic of ``Personal.beside``."""
+    """One step of the alternating minimisation, in the arithmetic of ``PersonalEstimate.fit_to``."""
     matrix = state.gram + state.buffer_gram
     moment = state.moment + (state.buffer_moment - linear.multiply(state.buffer_gram, personal.theta[agent]))
     upper, root, own_root = np.empty_like(matrix), np.empty_like(matrix), np.empty_like(matrix)

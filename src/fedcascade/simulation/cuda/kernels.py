@@ -16,29 +16,11 @@ from typing import Any
 from numba import cuda, float32, float64, int32, uint64
 
 from fedcascade.numerics import streams
+from fedcascade.simulation.cuda import layout
 from fedcascade.simulation.cuda.device import jit_kernel
 from fedcascade.simulation.cuda.items import draw_item, make_score_item
 from fedcascade.simulation.cuda.layout import (
-    BEGIN,
-    BOUND,
-    CLICKS,
-    CURSOR,
-    DOWNLOAD,
-    END,
-    EXAMINED,
-    FIRED,
-    FRESH,
-    LAMBDA,
     LANES,
-    LEVEL,
-    NEAR,
-    OWN,
-    REGISTERS,
-    ROUNDS,
-    RUN,
-    SLACK,
-    SLOT,
-    TAUGHT,
     AgentMemory,
     DeviceArrays,
     Progress,
@@ -50,7 +32,7 @@ from fedcascade.simulation.cuda.layout import (
     Task,
     TeamMemory,
     Thread,
-)  # fmt: skip
+)
 from fedcascade.simulation.cuda.selection import select
 from fedcascade.simulation.cuda.updates import bound_score_error, learn
 from fedcascade.simulation.exact.ranking import compute_attraction
@@ -64,23 +46,20 @@ def make_kernel(shape: Shape) -> Any:
     allocate_agent, allocate_teams = make_allocate_agent(shape), make_allocate_teams(shape)
     allocate_selection, play = make_allocate_selection(shape.teams), make_play(shape)
 
-    @jit_kernel(registers=REGISTERS // shape.threads)
+    @jit_kernel(registers=layout.REGISTERS // shape.threads)
     def advance(arrays: DeviceArrays) -> None:
         x = cuda.local.array((d, 1), float32)
         block, number = cuda.blockIdx.x, cuda.threadIdx.x
         thread = Thread(number, number // width, number % width)
-        agent, played, selection = allocate_agent(arrays, block), allocate_teams(), allocate_selection()
-        run, end = int(arrays.inbox[block, RUN]), int(arrays.inbox[block, END])
+        agent, played, selection = allocate_agent(arrays, block), allocate_teams(), allocate_selection(x)
+        run, end = int(arrays.inbox[block, layout.RUN]), int(arrays.inbox[block, layout.END])
         task = Task(run, arrays.seeds[run], arrays.firsts[run], end)
         load_agent(shape, thread, arrays, block, agent)
         rules = read_rules(shape, arrays, run, agent.row)
-        own, margin = shape.layout.own, bound_score_error(shape, thread, agent, rules.beta)
-        progress = Progress(
-            int(arrays.inbox[block, BEGIN]), False, margin, agent.row[own + TAUGHT], agent.row[own + EXAMINED],
-            agent.row[own + CLICKS], agent.row[own + ROUNDS],
-        )  # fmt: skip
+        margin = bound_score_error(shape, thread, agent, rules.beta)
+        progress = read_progress(shape, arrays, block, agent.row, margin)
         while progress.cursor < end and not progress.fired:
-            play(thread, arrays, task, rules, agent, played, selection, progress, x)
+            play(thread, arrays, task, rules, agent, played, selection, progress)
             cuda.syncthreads()
             progress = learn(shape, thread, rules, agent, played, progress, end)
             cuda.syncthreads()
@@ -92,7 +71,7 @@ def make_kernel(shape: Shape) -> Any:
 def make_allocate_agent(shape: Shape) -> Any:
     """Build the device function that takes the shared memory of a block's agent."""
     d, triangle = shape.dimension, shape.dimension * (shape.dimension + 1) // 2
-    near = d if d <= NEAR else 1
+    near = d if d <= layout.NEAR else 1
     near_root = near if shape.every_round else 1
 
     @cuda.jit(device=True)
@@ -105,9 +84,9 @@ def make_allocate_agent(shape: Shape) -> Any:
         root32 = cuda.shared.array(triangle, float32)
         upper = cuda.shared.array((near, near), float64)
         root = cuda.shared.array((near_root, near_root), float64)
-        if d > NEAR:
+        if d > layout.NEAR:
             upper, root = arrays.factors[block, 0], arrays.factors[block, 1]
-        row = arrays.rows[int(arrays.inbox[block, SLOT])]
+        row = arrays.rows[int(arrays.inbox[block, layout.SLOT])]
         return AgentMemory(row, theta, truth, sums, theta32, truth32, root32, upper, root)
 
     return allocate_agent
@@ -142,13 +121,13 @@ def make_allocate_selection(teams: int) -> Any:
     """Build the device function that takes the shared memory in which lanes choose lists."""
 
     @cuda.jit(device=True)
-    def allocate_selection() -> SelectionMemory:
+    def allocate_selection(x: Any) -> SelectionMemory:
         floors = cuda.shared.array(teams, float32)
         counts = cuda.shared.array(teams, int32)
         candidates = cuda.shared.array((teams, LANES), int32)
         values = cuda.shared.array((teams, LANES), float64)
         ties = cuda.shared.array((teams, LANES), uint64)
-        return SelectionMemory(floors, counts, candidates, values, ties)
+        return SelectionMemory(floors, counts, candidates, values, ties, x)
 
     return allocate_selection
 
@@ -156,29 +135,36 @@ def make_allocate_selection(teams: int) -> Any:
 @cuda.jit(device=True)
 def load_agent(shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, agent: AgentMemory) -> None:
     """Put a new download into the agent's row, and what the agent decides with into shared memory."""
-    d, layout, row, threads = shape.dimension, shape.layout, agent.row, shape.teams * shape.width
-    if arrays.inbox[block, FRESH] != 0.0:
-        for e in range(thread.number, layout.own, threads):
-            row[e] = arrays.inbox[block, DOWNLOAD + e]
-        for e in range(thread.number, layout.truth - layout.own, threads):
-            row[layout.own + e] = 0.0
+    d, offsets, row, threads = shape.dimension, shape.layout, agent.row, shape.teams * shape.width
+    if arrays.inbox[block, layout.FRESH] != 0.0:
+        for e in range(thread.number, offsets.own, threads):
+            row[e] = arrays.inbox[block, layout.DOWNLOAD + e]
+        for e in range(thread.number, offsets.truth - offsets.own, threads):
+            row[offsets.own + e] = 0.0
         cuda.syncthreads()
     for k in range(thread.number, d, threads):
-        agent.theta[k], agent.truth[k] = row[k], row[layout.truth + k]
-        agent.theta32[k], agent.truth32[k] = float32(row[k]), float32(row[layout.truth + k])
+        agent.theta[k], agent.truth[k] = row[k], row[offsets.truth + k]
+        agent.theta32[k], agent.truth32[k] = float32(row[k]), float32(row[offsets.truth + k])
     for e in range(thread.number, d * d, threads):
         if e % d <= e // d:
-            agent.root32[e // d * (e // d + 1) // 2 + e % d] = float32(row[layout.root + e])
+            agent.root32[e // d * (e // d + 1) // 2 + e % d] = float32(row[offsets.root + e])
     cuda.syncthreads()
 
 
 @cuda.jit(device=True)
 def read_rules(shape: Shape, arrays: DeviceArrays, run: int, row: Any) -> Rules:
     """Return the constants of a run's policy, with ln det and beta of the agent's download."""
-    params, numbers = arrays.params, shape.layout.numbers
-    return Rules(
-        params[run, LEVEL], params[run, BOUND], params[run, SLACK], params[run, LAMBDA], row[numbers], row[numbers + 1]
-    )
+    level, bound = arrays.params[run, layout.LEVEL], arrays.params[run, layout.BOUND]
+    slack, lambda_ = arrays.params[run, layout.SLACK], arrays.params[run, layout.LAMBDA]
+    return Rules(level, bound, slack, lambda_, row[shape.layout.numbers], row[shape.layout.numbers + 1])
+
+
+@cuda.jit(device=True)
+def read_progress(shape: Shape, arrays: DeviceArrays, block: int, row: Any, margin: float) -> Progress:
+    """Return where an agent plays on, with its totals since the download."""
+    begin, own = int(arrays.inbox[block, layout.BEGIN]), shape.layout.own
+    taught, examined = row[own + layout.TAUGHT], row[own + layout.EXAMINED]
+    return Progress(begin, False, margin, taught, examined, row[own + layout.CLICKS], row[own + layout.ROUNDS])
 
 
 def make_play(shape: Shape) -> Any:
@@ -189,9 +175,9 @@ def make_play(shape: Shape) -> Any:
     @cuda.jit(device=True)
     def play(
         thread: Thread, arrays: DeviceArrays, task: Task, rules: Rules, agent: AgentMemory, played: TeamMemory,
-        selection: SelectionMemory, progress: Progress, x: Any,
+        selection: SelectionMemory, progress: Progress,
     ) -> None:  # fmt: skip
-        team, lane, place = thread.team, thread.lane, progress.cursor + thread.team
+        team, lane, place, x = thread.team, thread.lane, progress.cursor + thread.team, selection.x
         seed, t, items, beta = task.seed, int(task.first), 0, float32(rules.beta)
         if place < task.end:
             t = int(task.first + arrays.order[task.run, place])
@@ -201,10 +187,11 @@ def make_play(shape: Shape) -> Any:
             score, true_score, _ = score_item(round_, item, agent, beta, x)
             played.score[team, item], played.true_score[team, item] = score, true_score
         cuda.syncthreads()
-        by_score = Ranking(False, played.score, progress.margin, agent.theta, agent.row, rules.beta)
-        select(shape, thread, round_, by_score, selection, x, played.chosen, played.values)
-        by_weight = Ranking(True, played.true_score, true_margin, agent.truth, agent.row, rules.beta)
-        select(shape, thread, round_, by_weight, selection, x, played.best, played.values)
+        theta, truth, row, beta64 = agent.theta, agent.truth, agent.row, rules.beta
+        by_score = Ranking(False, played.score, progress.margin, theta, row, beta64, played.chosen, played.values)
+        select(shape, thread, round_, by_score, selection)
+        by_weight = Ranking(True, played.true_score, true_margin, truth, row, beta64, played.best, played.values)
+        select(shape, thread, round_, by_weight, selection)
         for position in range(lane, min(length, items), width):
             item = played.chosen[team, position]
             draw_item(seed, t, item, lifted, x)
@@ -253,10 +240,10 @@ def store_progress(
     """Write how far the agent came into its row, and hand it and its own part to the host."""
     own = shape.layout.own
     if thread.number == 0:
-        row[own + TAUGHT], row[own + EXAMINED] = progress.taught, progress.examined
-        row[own + CLICKS], row[own + ROUNDS] = progress.clicks, progress.rounds
-        arrays.outbox[block, FIRED] = 1.0 if progress.fired else 0.0
-        arrays.outbox[block, CURSOR] = float64(progress.cursor)
+        row[own + layout.TAUGHT], row[own + layout.EXAMINED] = progress.taught, progress.examined
+        row[own + layout.CLICKS], row[own + layout.ROUNDS] = progress.clicks, progress.rounds
+        arrays.outbox[block, layout.FIRED] = 1.0 if progress.fired else 0.0
+        arrays.outbox[block, layout.CURSOR] = float64(progress.cursor)
     cuda.syncthreads()
     for e in range(thread.number, shape.layout.truth - own, shape.teams * shape.width):
-        arrays.outbox[block, OWN + e] = row[own + e]
+        arrays.outbox[block, layout.OWN + e] = row[own + e]

@@ -149,10 +149,11 @@ class SelectionMemory(NamedTuple):
     candidates: Any  # (teams, LANES)
     values: Any
     ties: Any
+    x: Any  # (d, 1): the features of one item, in memory of the thread
 
 
 class Ranking(NamedTuple):
-    """By what a list is chosen: by UCB scores, or by true weights (the best list)."""
+    """By what a list is chosen, by UCB scores or by true weights (the best list), and where it goes."""
 
     by_weight: bool
     score: Any  # (teams, items), single precision
@@ -160,6 +161,8 @@ class Ranking(NamedTuple):
     theta: Any  # the theta of the scores
     row: Any
     beta: float
+    chosen: Any  # (teams, length): the list, best first
+    values: Any  # exact values of its items
 
 
 class Progress(NamedTuple):

@@ -25,11 +25,8 @@ def comes_before(value: Any, tie: Any, other_value: Any, other_tie: Any) -> Any:
 
 
 @cuda.jit(device=True)
-def select(
-    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, x: Any, chosen: Any,
-    values: Any,
-) -> None:  # fmt: skip
-    """Put the best items of a team's round into ``chosen`` and their exact values into ``values``, best first."""
+def select(shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory) -> None:
+    """Put the best items of a team's round and their exact values where ``ranking`` says, best first."""
     team, lane = thread.team, thread.lane
     low = find_threshold(shape, thread, round_, ranking, memory)
     if lane < LANES:
@@ -41,10 +38,10 @@ def select(
     cuda.syncthreads()
     count = memory.counts[team]
     # A candidate for each lane; where there are more of them, lanes choose again and again.
-    rank_candidates(shape, thread, round_, ranking, memory, x, chosen, values, count)
+    rank_candidates(shape, thread, round_, ranking, memory, count)
     if cuda.syncthreads_or(int32(1 if count > LANES else 0)) != 0:
         many = Round(round_.seed, round_.t, round_.items if count > LANES else 0)
-        choose_among_many(shape, thread, many, ranking, memory, x, chosen, values, low)
+        choose_among_many(shape, thread, many, ranking, memory, low)
 
 
 @cuda.jit(device=True)
@@ -77,30 +74,28 @@ def find_threshold(shape: Shape, thread: Thread, round_: Round, ranking: Ranking
 
 @cuda.jit(device=True)
 def rank_candidates(
-    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, x: Any, chosen: Any,
-    values: Any, count: int,
-) -> None:  # fmt: skip
+    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, count: int
+) -> None:
     """Let every lane evaluate one candidate and find its place in the list; not where there are more than lanes."""
     team, lane = thread.team, thread.lane
     value, tie, item = -math.inf, uint64(0), 0
     if lane < count and count <= LANES:
         item = memory.candidates[team, lane]
-        value, tie = evaluate(shape, round_, ranking, memory, team, item, count, x)
+        value, tie = evaluate(shape, round_, ranking, memory, team, item, count)
         memory.values[team, lane] = value
         memory.ties[team, lane] = tie
     cuda.syncthreads()
     if lane < count and count <= LANES:
         rank = count_better(memory, team, count, value, tie)
         if rank < shape.length:
-            chosen[team, rank] = item
-            values[team, rank] = value
+            ranking.chosen[team, rank] = item
+            ranking.values[team, rank] = value
 
 
 @cuda.jit(device=True)
 def choose_among_many(
-    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, x: Any, chosen: Any,
-    values: Any, low: Any,
-) -> None:  # fmt: skip
+    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, low: Any
+) -> None:
     """Fill the list position by position: each lane offers its best item, and the lane that wins offers its next."""
     team, lane = thread.team, thread.lane
     last, last_tie = math.inf, _LAST
@@ -111,7 +106,7 @@ def choose_among_many(
             value, tie = -math.inf, uint64(0)
             for item in range(lane, round_.items, LANES):
                 if ranking.score[team, item] >= low:
-                    next_value, next_tie = evaluate(shape, round_, ranking, memory, team, item, LANES + 1, x)
+                    next_value, next_tie = evaluate(shape, round_, ranking, memory, team, item, LANES + 1)
                     if comes_before(last, last_tie, next_value, next_tie) and comes_before(
                         next_value, next_tie, value, tie
                     ):
@@ -121,8 +116,8 @@ def choose_among_many(
             stale = False
         cuda.syncthreads()
         if lane < LANES and value > -math.inf and count_better(memory, team, LANES, value, tie) == 0:
-            chosen[team, position] = int32(uint64(0xFFFFFFFF) - (tie & uint64(0xFFFFFFFF)))
-            values[team, position] = value
+            ranking.chosen[team, position] = int32(uint64(0xFFFFFFFF) - (tie & uint64(0xFFFFFFFF)))
+            ranking.values[team, position] = value
             last, last_tie = value, tie
             stale = True
         cuda.syncthreads()
@@ -140,12 +135,12 @@ def count_better(memory: SelectionMemory, team: int, count: int, value: float, t
 
 @cuda.jit(device=True)
 def evaluate(
-    shape: Shape, round_: Round, ranking: Ranking, memory: SelectionMemory, team: int, item: int, count: int, x: Any
+    shape: Shape, round_: Round, ranking: Ranking, memory: SelectionMemory, team: int, item: int, count: int
 ) -> Any:
     """Return the value of a candidate and its tie-break, exact wherever another candidate is close."""
     if ranking.by_weight:
-        draw_item(round_.seed, round_.t, item, shape.lifted, x)
-        return float64(compute_attraction(ranking.theta, x, 0)), make_tie_key(np.uint32(0), item)
+        draw_item(round_.seed, round_.t, item, shape.lifted, memory.x)
+        return float64(compute_attraction(ranking.theta, memory.x, 0)), make_tie_key(np.uint32(0), item)
     margin = ranking.margin
     value = float64(ranking.score[team, item])
     clipped = value > 1.0 + margin
@@ -160,8 +155,8 @@ def evaluate(
         if neighbour != item and abs(neighbour_value - value) <= 2.0 * margin:
             close = True
     if close and not clipped:
-        draw_item(round_.seed, round_.t, item, shape.lifted, x)
-        value = compute_score(shape, ranking, x)
+        draw_item(round_.seed, round_.t, item, shape.lifted, memory.x)
+        value = compute_score(shape, ranking, memory.x)
     tie = np.uint32(0)
     if close:
         tie = streams.philox(round_.seed, streams.TIE, round_.t, item, 0)[0]

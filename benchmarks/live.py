@@ -41,7 +41,7 @@ class Paced(Load):
     """Uploads at a given rate in all."""
 
     def __init__(self, load: Load, rate: float) -> None:
-        super().__init__(load.agents, load.offers)
+        super().__init__(load.agents, load.messages)
         self.sent, self.rate = load.sent, rate
         self.began, self.first = time.perf_counter(), load.sent
 
@@ -55,8 +55,8 @@ class Paced(Load):
                 await asyncio.sleep(wait)
             began = time.perf_counter()
             sequence = number // len(self.agents) + 1
-            offer = wire.msgspec.structs.replace(self.offers[number % len(self.offers)], sequence=sequence)
-            body = wire.encoded(offer, wire.MSGPACK)
+            message = wire.msgspec.structs.replace(self.messages[number % len(self.messages)], sequence=sequence)
+            body = wire.encode(message, wire.MSGPACK)
             if await connection.post(agent.sign_headers("POST", "/v1/exchanges", body, sequence), body) != 200:
                 raise SystemExit("upload refused")
             self.latencies.append(time.perf_counter() - began)
@@ -157,11 +157,14 @@ def _milliseconds(values: list[float]) -> list[float]:
     return [round(1e3 * float(value), 1) for value in np.percentile(values, [50, 99])]
 
 
-def offers() -> list[wire.Offer]:
+def make_messages() -> list[wire.UploadMessage]:
     """Uploads to choose from."""
     random = np.random.default_rng(0)
     statistics_ = (observed(random, 20) for _ in range(256))
-    return [wire.offer_of(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=one)) for one in statistics_]
+    return [
+        wire.UploadMessage.from_upload(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=one))
+        for one in statistics_
+    ]
 
 
 def loader(port: int, seconds: float, rate: float, sent: int) -> None:
@@ -172,7 +175,7 @@ def loader(port: int, seconds: float, rate: float, sent: int) -> None:
 
     keys = json.load(sys.stdin)
     agents = [AgentClient(None, SigningKey(bytes.fromhex(key)), agent) for agent, key in keys]
-    load = Load(agents, offers())
+    load = Load(agents, make_messages())
     load.sent = sent
     paced = Paced(load, rate)
     reached = uvloop.run(paced.run(port, seconds, 16))
@@ -196,7 +199,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder, token = Path(name), "a token of this benchmark alone"
         (folder / "operator.token").write_text(token, encoding="utf-8")
-        load = Load(enrolled(f"sqlite:///{folder}/bench.db", given.agents), offers())
+        load = Load(enrolled(f"sqlite:///{folder}/bench.db", given.agents), make_messages())
         with server(folder) as (port, pid, _):
             while load.sent < given.agents:
                 uvloop.run(load.run(port, 1.0, given.connections))

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import uvloop
 from nacl.signing import SigningKey
@@ -31,11 +32,9 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
-from fedcascade.service.server import operations
-from fedcascade.service.server.exchanges import PATH
-from fedcascade.service.server.state import caught_up
-from fedcascade.service.server.verifier import content_of
-from fedcascade.service.server.writer import save_snapshot
+from fedcascade.service.server.operations import record_upload
+from fedcascade.service.server.snapshots import save_snapshot
+from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
 DIMENSION = 20
@@ -75,7 +74,7 @@ class Connection(asyncio.Protocol):
     async def post(self, headers: dict[str, str], body: bytes) -> int:
         """One request; the status of its reply."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n{lines}\r\n"
+        head = f"POST {wire.EXCHANGES} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n{lines}\r\n"
         self.waiting = asyncio.get_running_loop().create_future()
         self.transport.write(head.encode() + body)
         return await self.waiting
@@ -84,9 +83,9 @@ class Connection(asyncio.Protocol):
 class Load:
     """Agents that upload as fast as a number of connections lets them."""
 
-    def __init__(self, agents: list[AgentClient], offers: list[wire.Offer]) -> None:
+    def __init__(self, agents: list[AgentClient], messages: list[wire.UploadMessage]) -> None:
         self.agents = agents
-        self.offers = offers
+        self.messages = messages
         self.sent = 0
         self.latencies: list[float] = []
 
@@ -102,10 +101,10 @@ class Load:
         while (began := time.perf_counter()) < end:
             agent = self.agents[self.sent % len(self.agents)]
             sequence = self.sent // len(self.agents) + 1
-            offer = self.offers[self.sent % len(self.offers)]
+            message = self.messages[self.sent % len(self.messages)]
             self.sent += 1
-            body = wire.encoded(wire.msgspec.structs.replace(offer, sequence=sequence), wire.MSGPACK)
-            status = await connection.post(agent.sign_headers("POST", PATH, body, sequence), body)
+            body = wire.encode(msgspec.structs.replace(message, sequence=sequence), wire.MSGPACK)
+            status = await connection.post(agent.sign_headers("POST", wire.EXCHANGES, body, sequence), body)
             if status != 200:
                 raise SystemExit(f"upload refused with {status}")
             self.latencies.append(time.perf_counter() - began)
@@ -177,10 +176,10 @@ async def joined(load: Load, port: int, connections: int) -> None:
         await load.run(port, 2.0, connections)
 
 
-def loaded_store(folder: Path, agents: int, offers: list[wire.Offer], connections: int) -> Load:
+def loaded_store(folder: Path, agents: int, messages: list[wire.UploadMessage], connections: int) -> Load:
     """A new store whose agents have all uploaded."""
     folder.mkdir()
-    load = Load(enrolled(f"sqlite:///{folder}/bench.db", agents), offers)
+    load = Load(enrolled(f"sqlite:///{folder}/bench.db", agents), messages)
     with server(folder) as (port, _, _):
         uvloop.run(joined(load, port, connections))
     return load
@@ -233,25 +232,24 @@ def sync_milliseconds(folder: Path) -> float:
     return round(float(np.median(times)) * 1e3, 2)
 
 
-def logged(store_url: str, agents: list[AgentClient], offers: list[wire.Offer], count: int) -> bool:
+def logged(store_url: str, agents: list[AgentClient], messages: list[wire.UploadMessage], count: int) -> bool:
     """Lengthen the log to ``count`` uploads, as a server does that dies just before its next snapshot.
 
     Returns whether a replay from the last snapshot equals the state that has seen every upload, to the last bit.
     """
     store = open_store(store_url)
-    live = caught_up(store, POLICY, DIMENSION)
+    live = replay_log(store, POLICY, DIMENSION)
     last = (count // SNAPSHOT_EVERY - 1) * SNAPSHOT_EVERY + 1
     while live.position < count:
         with store.transaction():
             for _ in range(min(256, count - live.position)):
-                offer = wire.msgspec.structs.replace(offers[live.position % 256], sequence=10**9 + live.position)
-                statistics = wire.statistics_of(offer, DIMENSION)
-                agent = agents[live.position % len(agents)].agent
-                operations.exchange(agent, live.position)(store, live, content_of(offer, statistics))
+                agent, message = agents[live.position % len(agents)].agent, messages[live.position % 256]
+                message = msgspec.structs.replace(message, sequence=10**9 + live.position)
+                record_upload(store, live, message.to_upload(agent, DIMENSION), live.position)
                 if live.position == last:
                     save_snapshot(store, live)
         store.run_maintenance()
-    same = caught_up(store, POLICY, DIMENSION).dump() == live.dump()
+    same = replay_log(store, POLICY, DIMENSION).dump() == live.dump()
     store.close()
     return same
 
@@ -267,8 +265,10 @@ def main() -> None:
     parser.add_argument("--log", type=int, default=100_000, help="uploads in the log before the last start")
     given = parser.parse_args()
     random = np.random.default_rng(0)
-    offers = [
-        wire.offer_of(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=observed(random, DIMENSION)))
+    messages = [
+        wire.UploadMessage.from_upload(
+            Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=observed(random, DIMENSION))
+        )
         for _ in range(256)
     ]
     results: dict[str, object] = {"cpus": os.cpu_count(), "agents": given.agents, "connections": given.connections}
@@ -276,7 +276,7 @@ def main() -> None:
         folder, url = Path(name), f"sqlite:///{name}/group/bench.db"
         results["sync_ms"] = sync_milliseconds(folder)
         one, load = (
-            loaded_store(folder / kind, given.agents, offers, given.connections) for kind in ("single", "group")
+            loaded_store(folder / kind, given.agents, messages, given.connections) for kind in ("single", "group")
         )
         slower = {"slower_disk": given.delay_ms} if given.delay_ms and shutil.which("strace") else {}
         for kind, delay_ms in {"this_disk": 0.0, **slower}.items():
@@ -288,7 +288,7 @@ def main() -> None:
         with server(folder / "group") as (port, pid, _):
             results["load"] = uvloop.run(loaded(load, port, pid, 60 * given.minutes, given.connections))
             os.kill(pid, 9)
-        results["replay_equals_live"] = logged(url, load.agents, offers, max(given.log, load.sent))
+        results["replay_equals_live"] = logged(url, load.agents, messages, max(given.log, load.sent))
         with server(folder / "group") as (_, _, started):
             results["start_seconds"] = round(started, 2)
             results["logged_uploads"] = max(given.log, load.sent)

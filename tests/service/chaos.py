@@ -31,7 +31,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.serve import serve
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.service import Limits
-from fedcascade.service.server.state import caught_up
+from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
 DIMENSION = 12
@@ -195,18 +195,18 @@ def count(store_url: str) -> dict[str, int]:
     """What the store holds: uploads lost, doubled and counted once, and whether replay agrees with snapshots."""
     store = open_store(store_url)
     with store.transaction():
-        fold = caught_up(store, POLICY, DIMENSION)
+        state = replay_log(store, POLICY, DIMENSION)
         entries = sum(1 for _ in store.read_entries(after=0))
         store.delete_snapshots(before=1 << 60)
-        replayed = caught_up(store, POLICY, DIMENSION)
+        replayed = replay_log(store, POLICY, DIMENSION)
     store.close()
-    diagonals = np.array([np.diag(fold.statistics(agent).gram) for agent in fold.numbers])
+    diagonals = np.array([np.diag(state.get_statistics(agent).gram) for agent in state.places])
     return {
         "uploads": entries,
-        "agents": len(fold.numbers),
+        "agents": len(state.places),
         "lost": int((diagonals == 0).sum()),
         "doubled": int((diagonals > 1).sum()),
-        "replay_differs": int(replayed.dump() != fold.dump()),
+        "replay_differs": int(replayed.dump() != state.dump()),
     }
 
 

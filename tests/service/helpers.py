@@ -19,7 +19,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
 from fedcascade.service.dashboard.routes import build_dashboard
-from fedcascade.service.protocol.wire import Offer, offer_of
+from fedcascade.service.protocol.wire import PROTOCOLS, UploadMessage
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Limits, Service
@@ -66,12 +66,12 @@ def serve_in_process(
         writer.close()
 
 
-def build_unit_upload(sequence: int, axis: int, dimension: int, protocol: int = 2) -> Offer:
+def build_unit_upload(sequence: int, axis: int, dimension: int, protocol: int = PROTOCOLS[-1]) -> UploadMessage:
     """An upload that carries a unit vector of its own."""
     gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
     upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=Statistics(gram, moment, 1, 1, 1))
-    return offer_of(upload, protocol)
+    return UploadMessage.from_upload(upload, protocol)
 
 
 class ServerProcess:

@@ -63,7 +63,7 @@ def test_a_bad_network_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> N
 
         with ThreadPoolExecutor(4) as pool:
             agents = list(pool.map(live, range(4)))
-        held = running.writer.submit(lambda _, fold: [fold.statistics(agent) for agent in agents]).result()  # type: ignore[union-attr]
+        held = running.writer.submit(lambda _, state: [state.get_statistics(agent) for agent in agents]).result()  # type: ignore[union-attr]
         for statistics in held:
             assert np.array_equal(statistics.gram, np.eye(DIMENSION))
             assert np.array_equal(statistics.moment, np.ones(DIMENSION))

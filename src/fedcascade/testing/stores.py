@@ -11,11 +11,9 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.wire import offer_of
-from fedcascade.service.server.operations import exchange, forget
-from fedcascade.service.server.state import Fold, caught_up
-from fedcascade.service.server.verifier import Content, content_of
-from fedcascade.service.server.writer import save_snapshot
+from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.snapshots import save_snapshot
+from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import LogEntry, Revoked, Store, UploadLog, is_same_upload
 
 DIMENSION = 3
@@ -28,11 +26,9 @@ def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
     return Statistics(gram, moment, 1, 1, 1)
 
 
-def make_unit_content(sequence: int, axis: int) -> Content:
-    """Make an upload of a unit vector, as a server reads it."""
-    statistics = make_unit_statistics(axis)
-    upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
-    return content_of(offer_of(upload), statistics)
+def make_unit_upload(agent: int, sequence: int, axis: int) -> Upload:
+    """An upload that carries a unit vector."""
+    return Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=make_unit_statistics(axis))
 
 
 def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
@@ -292,7 +288,7 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
         """This holds from the beginning, from a snapshot in the middle, and after an agent was forgotten."""
         store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
-        live = Fold(policy, DIMENSION)
+        live = ServerState(policy, DIMENSION)
         with store.transaction():
             agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(4)]
             for number in range(40):
@@ -300,22 +296,22 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
                 if number == 25:
                     save_snapshot(store, live)
         assert live.clusters > 1
-        assert caught_up(store, policy, DIMENSION).dump() == live.dump()
+        assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
             store.delete_snapshots(before=100)
-        assert caught_up(store, policy, DIMENSION).dump() == live.dump()
+        assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
             forget(agents[1])(store, live)
             self._exchange(store, live, agents[0], 50, 0)
         store.purge_deleted_rows()
-        assert caught_up(store, policy, DIMENSION).dump() == live.dump()
-        assert agents[1] not in live.numbers
+        assert replay_log(store, policy, DIMENSION).dump() == live.dump()
+        assert agents[1] not in live.places
         assert all(logged.upload.agent != agents[1] for logged in store.read_entries(after=0))
         store.close()
 
     def test_an_upload_counts_once(self) -> None:
         """A repeated upload gets the same answer; another one of the same sequence number is refused."""
-        store, live = self.open(), Fold(POLICIES["fedc3ucb-h"], DIMENSION)
+        store, live = self.open(), ServerState(POLICIES["fedc3ucb-h"], DIMENSION)
         with store.transaction():
             agent = store.add_agent(b"k" * 32, 1.0)
             first = self._exchange(store, live, agent, 1, 0)
@@ -327,11 +323,11 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
             except Refused as refusal:
                 refused = refusal.reason
         assert refused == "conflict"
-        assert np.array_equal(np.diag(live.total().gram), [1.0, 1.0, 0.0])
+        assert np.array_equal(np.diag(live.sum_statistics().gram), [1.0, 1.0, 0.0])
         store.close()
 
     _nonce = 0
 
-    def _exchange(self, store: Store, live: Fold, agent: int, sequence: int, axis: int) -> bytes:
+    def _exchange(self, store: Store, live: ServerState, agent: int, sequence: int, axis: int) -> bytes:
         self._nonce += 1
-        return exchange(agent, self._nonce)(store, live, make_unit_content(sequence, axis))[1]
+        return record_upload(store, live, make_unit_upload(agent, sequence, axis), self._nonce)

@@ -77,7 +77,7 @@ def play_rounds(agent: RemoteAgent, rounds: int, seed: int = 0) -> None:
 
 
 def read_statistics(running: RunningService, agent: int):  # type: ignore[no-untyped-def]
-    return running.writer.submit(lambda _, fold: fold.statistics(agent)).result()  # type: ignore[union-attr]
+    return running.writer.submit(lambda _, state: state.get_statistics(agent)).result()  # type: ignore[union-attr]
 
 
 def test_what_an_agent_learns_reaches_the_server_and_the_answer_comes_back(
@@ -221,7 +221,7 @@ def test_an_agent_that_comes_back_after_months_finds_everything_in_its_place(
         assert agent.flush(10)
         assert read_statistics(running, agent.id).rounds == 3 + 4 + 1
         assert running.writer is not None
-        assert running.writer.submit(lambda _, fold: fold.total()).result().rounds == 8 + 30
+        assert running.writer.submit(lambda _, state: state.sum_statistics()).result().rounds == 8 + 30
         assert (agent._round_estimate.rounds, agent._round_estimate.agents) == (8 + 30, 2)
         agent.close()
 

@@ -1,4 +1,4 @@
-"""The served description is true: whatever schemathesis makes of it, the server answers and never fails."""
+"""The served describe_api is true: whatever schemathesis makes of it, the server answers and never fails."""
 
 import warnings
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ with warnings.catch_warnings():
 
 import msgspec
 
-from fedcascade.service.protocol.openapi import ROUTES, description
+from fedcascade.service.protocol.openapi import ROUTES, describe_api
 from fedcascade.service.server.app import ENDPOINTS
 
 from ..helpers import TOKEN, ServerProcess
 
-schema = schemathesis.openapi.from_dict(description())
+schema = schemathesis.openapi.from_dict(describe_api())
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_no_request_makes_the_server_fail(case, url: str) -> None:  # type: igno
 
 def test_the_described_schema_is_the_served_one(url: str) -> None:
     with urlopen(f"{url}/schema", timeout=10) as served:
-        assert msgspec.json.decode(served.read()) == msgspec.json.decode(msgspec.json.encode(description()))
+        assert msgspec.json.decode(served.read()) == msgspec.json.decode(msgspec.json.encode(describe_api()))
 
 
 def test_every_endpoint_is_described_and_nothing_else() -> None:

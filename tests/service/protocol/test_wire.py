@@ -1,17 +1,26 @@
-"""The short way from the socket to the writer says what the long way says, and keeps to HTTP."""
+"""Exchanges that skip the web application are answered as by it, and keep to HTTP; messages keep to their form."""
 
 import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
-from fedcascade.service.server.exchanges import PATH
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.wire import EXCHANGES
+from fedcascade.service.store.contract import is_same_upload
 
-from ..helpers import ServerProcess, build_unit_upload
+from ..helpers import Process, in_process, unit_message
 
 FORGED = "agent=:" + "A" * 86 + "==:"
 
@@ -20,7 +29,7 @@ FORGED = "agent=:" + "A" * 86 + "==:"
 class Served:
     """A server process and an agent of it."""
 
-    process: ServerProcess
+    process: Process
     agent: AgentClient
     sequence: int = 0
 
@@ -29,12 +38,12 @@ class Served:
         self.sequence += 1
         number = sequence or self.sequence
         if body is None:
-            body = wire.encoded(build_unit_upload(number, 0, 3), wire.MSGPACK)
+            body = wire.encode(unit_message(number, 0, 3), wire.MSGPACK)
         headers = {"host": "server", "content-length": str(len(body))}
-        headers |= self.agent.sign_headers("POST", PATH, body, number)
+        headers |= self.agent.sign_headers("POST", EXCHANGES, body, number)
         headers |= {name.replace("_", "-"): value for name, value in changed.items()}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        return f"POST {PATH} HTTP/1.1\r\n{lines}\r\n".encode() + body
+        return f"POST {EXCHANGES} HTTP/1.1\r\n{lines}\r\n".encode() + body
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.process.port), timeout=10)
@@ -48,8 +57,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("protocol")
-    process = ServerProcess(folder, "sqlite:///store.db").start()
-    running = process.connect()
+    process = Process(folder, "sqlite:///store.db").start()
+    running = process.running()
     yield Served(process, running.enrol())
     running.transport.close()
     process.stop()
@@ -71,9 +80,9 @@ def reply(connection: socket.socket) -> tuple[int, bytes]:
     return int(head.split()[1]), body
 
 
-def reason(said: tuple[int, bytes]) -> tuple[int, str]:
-    status, body = said
-    return status, wire.decoded(body, wire.RefusalBody, wire.JSON).reason
+def reason(answer: tuple[int, bytes]) -> tuple[int, str]:
+    status, body = answer
+    return status, wire.decode(body, wire.RefusalBody, wire.JSON).reason
 
 
 def test_one_connection_serves_exchange_after_exchange(served: Served) -> None:
@@ -82,7 +91,7 @@ def test_one_connection_serves_exchange_after_exchange(served: Served) -> None:
             connection.sendall(served.request())
             status, body = reply(connection)
             assert status == 200
-            assert wire.decoded(body, wire.Answer, wire.MSGPACK).sequence == served.sequence
+            assert wire.decode(body, wire.AnswerMessage, wire.MSGPACK).sequence == served.sequence
 
 
 @pytest.mark.parametrize("unusual", [{"connection": "close"}, {"expect": "100-continue"}])
@@ -92,13 +101,13 @@ def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, un
         if "expect" in unusual:
             assert connection.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         status, body = reply(connection)
-    assert (status, wire.decoded(body, wire.Answer, wire.MSGPACK).sequence) == (200, served.sequence)
+    assert (status, wire.decode(body, wire.AnswerMessage, wire.MSGPACK).sequence) == (200, served.sequence)
 
 
 @pytest.mark.parametrize("way", [{}, {"connection": "close"}], ids=["short", "long"])
 def test_both_ways_refuse_in_the_same_words(served: Served, way: dict[str, str]) -> None:
-    impossible = wire.encoded(wire.msgspec.structs.replace(build_unit_upload(90, 0, 3), clicks=7), wire.MSGPACK)
-    wrong = wire.encoded(build_unit_upload(91, 0, 4), wire.MSGPACK)
+    impossible = wire.encode(msgspec.structs.replace(unit_message(90, 0, 3), clicks=7), wire.MSGPACK)
+    wrong = wire.encode(unit_message(91, 0, 4), wire.MSGPACK)
     assert reason(served.ask(served.request(signature=FORGED, **way))) == (401, "altered")
     assert reason(served.ask(served.request(signature="", **way))) == (401, "unsigned")
     assert reason(served.ask(served.request(content_digest="sha-256=:AAAA:", **way))) == (401, "altered")
@@ -130,9 +139,69 @@ def test_a_body_may_come_in_pieces_and_a_caller_may_go_away(served: Served) -> N
     assert served.ask(served.request())[0] == 200
 
 
-def test_numbers_may_travel_in_any_form_that_messagepack_has(served: Served) -> None:
-    whole = wire.msgspec.to_builtins(build_unit_upload(92, 0, 3)) | {
-        "gram": [1, 0, 0, 0.0, 0, 0],
-        "moment": [1, 0.0, 0],
-    }
-    assert served.ask(served.request(wire.msgspec.msgpack.encode(whole), 92))[0] == 200
+@pytest.mark.parametrize("numbers", [[1.0] * 9, "AAAA", b"", b"\x00" * 71, b"\x00" * 80, None])
+def test_numbers_travel_as_bytes_of_the_right_length_alone(served: Served, numbers: object) -> None:
+    fields = msgspec.structs.asdict(unit_message(92, 0, 3)) | {"numbers": numbers}
+    assert served.ask(served.request(msgspec.msgpack.encode(fields), 92))[0] == 422
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.sampled_from([wire.JSON, wire.MSGPACK]))
+def test_an_upload_and_a_download_cross_the_wire_to_the_bit(seed: int, dimension: int, media_type: str) -> None:
+    random = np.random.default_rng(seed)
+    gram = random.normal(size=(dimension, dimension))
+    statistics = Statistics(gram + gram.T, random.normal(size=dimension), 9, 4, 5)
+    upload = Upload(agent=7, sequence=3, cause=Cause.AUXILIARY, statistics=statistics)
+    message = wire.UploadMessage.from_upload(upload)
+    again = wire.decode(wire.encode(message, media_type), wire.UploadMessage, media_type)
+    assert again == message
+    assert is_same_upload(again.to_upload(7, dimension), upload)
+    download = Download(agent=7, statistics=statistics, rounds=100, agents=8)
+    answer = wire.AnswerMessage.from_download(download, 3, 2)
+    received = wire.decode(wire.encode(answer, media_type), wire.AnswerMessage, media_type).to_download(7, dimension)
+    assert np.array_equal(received.statistics.gram, statistics.gram)
+    assert np.array_equal(received.statistics.moment, statistics.moment)
+    assert (received.rounds, received.agents, received.statistics.count) == (100, 8, 9)
+
+
+class OlderAnswer(wire.Message, frozen=True, kw_only=True):
+    """The answer of a protocol that did not tell how many agents share the group."""
+
+    sequence: int
+    numbers: bytes
+
+
+def downgrade(answer: wire.AnswerMessage) -> OlderAnswer:
+    return OlderAnswer(protocol=1, sequence=answer.sequence, numbers=answer.numbers)
+
+
+@pytest.mark.parametrize("media_type", [wire.JSON, wire.MSGPACK])
+def test_an_agent_of_an_older_protocol_is_answered_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, media_type: str
+) -> None:
+    """The next version of the protocol, made up: the server speaks both, and stores answers of the newest."""
+    monkeypatch.setattr(wire, "PROTOCOLS", (1, 2))
+    monkeypatch.setitem(wire.DOWNGRADES, 1, downgrade)
+    with in_process(tmp_path / "store.db") as running:
+        agent = running.enrol()
+
+        def ask(sequence: int, protocol: int) -> bytes:
+            body = wire.encode(unit_message(sequence, 0, 3, protocol), media_type)
+            headers = agent.sign_headers("POST", EXCHANGES, body, sequence) | {"content-type": media_type}
+            reply = running.transport.send("POST", EXCHANGES, body, headers)
+            assert reply.status == 200, reply.body
+            return reply.body
+
+        newer = wire.decode(ask(1, 2), wire.AnswerMessage, media_type)
+        assert (newer.protocol, newer.group_agents) == (2, 1)
+        older = wire.decode(ask(2, 1), OlderAnswer, media_type)
+        assert (older.protocol, older.sequence) == (1, 2)
+        assert wire.decode(ask(2, 1), OlderAnswer, media_type) == older  # the same upload again
+        with pytest.raises(Refused, match="protocol 3 is not spoken here: 1 to 2 are"):
+            agent.exchange(unit_message(3, 0, 3, protocol=3))
+
+
+def test_a_protocol_that_is_not_spoken_is_refused_with_the_range(served: Served) -> None:
+    body = wire.encode(unit_message(93, 0, 3, protocol=2), wire.MSGPACK)
+    status, refusal = served.ask(served.request(body, 93))
+    assert (status, b"protocol 2 is not spoken here: 1 to 1 are" in refusal) == (400, True)

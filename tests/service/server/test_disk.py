@@ -12,10 +12,10 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.state import caught_up
+from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
-from ..helpers import ServerProcess, build_unit_upload
+from ..helpers import Process, unit_message
 
 DIMENSION = 3
 
@@ -33,7 +33,7 @@ def may_mount() -> bool:
 pytestmark = pytest.mark.skipif(not may_mount(), reason="this kernel does not let us mount a disk in a namespace")
 
 
-class Disk(ServerProcess):
+class Disk(Process):
     """A server in a namespace where its folder's ``disk`` is a file system of one megabyte."""
 
     def command(self) -> list[str]:
@@ -59,7 +59,7 @@ def fill(agent, first: int, most: int) -> int:  # type: ignore[no-untyped-def]
     """Upload until the disk refuses; how many were acknowledged."""
     for sequence in range(first, first + most):
         try:
-            agent.exchange(build_unit_upload(sequence, sequence % DIMENSION, DIMENSION))
+            agent.exchange(unit_message(sequence, sequence % DIMENSION, DIMENSION))
         except Refused as refusal:
             if refusal.status != 503 or refusal.retry_after is None:
                 raise
@@ -69,7 +69,7 @@ def fill(agent, first: int, most: int) -> int:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("ballast", [600, 604])  # what room is left over when an upload does not fit
 def test_a_full_disk_and_a_read_only_disk_lose_nothing(disk: Disk, ballast: int) -> None:
-    running = disk.connect()
+    running = disk.running()
     agent = running.enrol()
     folder = disk.folder / "disk"
     assert fill(agent, 1, 5) == 5
@@ -96,7 +96,7 @@ def test_a_full_disk_and_a_read_only_disk_lose_nothing(disk: Disk, ballast: int)
     running.transport.close()
     disk.inside("cp", "-r", str(folder), str(disk.folder / "copy"))  # the copy lies outside of the small disk
     store = open_store(f"sqlite:///{disk.folder}/copy/store.db")
-    fold = caught_up(store, POLICIES["fedc3ucb-h"], DIMENSION)
+    state = replay_log(store, POLICIES["fedc3ucb-h"], DIMENSION)
     expected = np.bincount([sequence % DIMENSION for sequence in range(1, done + 1)], minlength=DIMENSION)
-    assert np.diag(fold.total().gram).tolist() == expected.tolist()
+    assert np.diag(state.sum_statistics().gram).tolist() == expected.tolist()
     store.close()

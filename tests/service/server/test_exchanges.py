@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,49 +16,47 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.validation import check_upload, possible
-from fedcascade.service.server.state import caught_up
+from fedcascade.service.protocol.validation import are_possible, check_upload
+from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
-from ..helpers import RunningService, build_unit_upload, serve_in_process
+from ..helpers import Running, in_process, unit_message
 
 
 @pytest.fixture
 def running(tmp_path: Path):  # type: ignore[no-untyped-def]
-    with serve_in_process(tmp_path / "store.db") as service:
+    with in_process(tmp_path / "store.db") as service:
         yield service
 
 
-def diagonal(running: RunningService) -> list[float]:
+def diagonal(running: Running) -> list[float]:
     assert running.writer is not None
-    return np.diag(running.writer.submit(lambda _, fold: fold.total()).result().gram).tolist()
+    return np.diag(running.writer.submit(lambda _, state: state.sum_statistics()).result().gram).tolist()
 
 
-def test_repeated_reordered_and_concurrent_deliveries_count_once_and_get_the_same_answer(
-    running: RunningService,
-) -> None:
+def test_repeated_reordered_and_concurrent_deliveries_count_once_and_get_the_same_answer(running: Running) -> None:
     agent, other = running.enrol(), running.enrol()
-    first = {sequence: agent.exchange(build_unit_upload(sequence, sequence % 3, 3)) for sequence in (3, 1, 2)}
-    other.exchange(build_unit_upload(1, 0, 3))
+    first = {sequence: agent.exchange(unit_message(sequence, sequence % 3, 3)) for sequence in (3, 1, 2)}
+    other.exchange(unit_message(1, 0, 3))
     lock = threading.Lock()
 
-    def again(sequence: int) -> wire.Answer:
+    def repeat(sequence: int) -> wire.AnswerMessage:
         with lock:  # signing is the client's own affair; the deliveries overlap
-            body = wire.encoded(build_unit_upload(sequence, sequence % 3, 3), wire.MSGPACK)
+            body = wire.encode(unit_message(sequence, sequence % 3, 3), wire.MSGPACK)
             headers = agent.sign_headers("POST", "/v1/exchanges", body, sequence)
         reply = running.transport.send("POST", "/v1/exchanges", body, headers)
         assert reply.status == 200, reply.body
-        return wire.decoded(reply.body, wire.Answer, wire.MSGPACK)
+        return wire.decode(reply.body, wire.AnswerMessage, wire.MSGPACK)
 
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(again, [1, 2, 3] * 8))
+        answers = list(pool.map(repeat, [1, 2, 3] * 8))
     assert answers == [first[sequence] for sequence in [1, 2, 3] * 8]
     assert diagonal(running) == [2.0, 1.0, 1.0]
 
 
-def test_concurrent_first_deliveries_count_once(running: RunningService) -> None:
+def test_concurrent_first_deliveries_count_once(running: Running) -> None:
     agent = running.enrol()
-    body = wire.encoded(build_unit_upload(1, 2, 3), wire.MSGPACK)
+    body = wire.encode(unit_message(1, 2, 3), wire.MSGPACK)
     signed = [agent.sign_headers("POST", "/v1/exchanges", body, 1) for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda headers: running.transport.send("POST", "/v1/exchanges", body, headers), signed))
@@ -66,92 +65,85 @@ def test_concurrent_first_deliveries_count_once(running: RunningService) -> None
     assert diagonal(running) == [0.0, 0.0, 1.0]
 
 
-def test_the_same_sequence_with_another_body_is_a_conflict(running: RunningService) -> None:
+def test_the_same_sequence_with_another_body_is_a_conflict(running: Running) -> None:
     agent = running.enrol()
-    agent.exchange(build_unit_upload(1, 0, 3))
+    agent.exchange(unit_message(1, 0, 3))
     with pytest.raises(Refused) as refused:
-        agent.exchange(build_unit_upload(1, 1, 3))
+        agent.exchange(unit_message(1, 1, 3))
     assert (refused.value.status, refused.value.reason) == (409, "conflict")
     assert diagonal(running) == [1.0, 0.0, 0.0]
 
 
-def test_an_answer_that_an_earlier_version_kept_is_given_as_it_was_sent(running: RunningService) -> None:
+def test_a_repeated_upload_gets_the_stored_bytes(running: Running) -> None:
     agent = running.enrol()
-    first = agent.exchange(build_unit_upload(1, 0, 3))
-    earlier = wire.encoded(first, wire.MSGPACK)
-    replace = "UPDATE answer SET body = ? WHERE position = 1"
-    writer = running.writer
-    assert writer is not None
-    kept = writer.submit(lambda store, _: store.read_answer(1)).result()
-    assert len(kept) < len(earlier)
-    assert wire.said_again(kept, 3) == wire.said_again(earlier, 3) == earlier
-    writer.submit(lambda store, _: store.run(replace, earlier)).result()  # type: ignore[attr-defined]
-    assert agent.exchange(build_unit_upload(1, 0, 3)) == first
+    body = wire.encode(unit_message(1, 0, 3), wire.MSGPACK)
+    bodies = []
+    for _ in range(2):
+        headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
+        bodies.append(running.transport.send("POST", "/v1/exchanges", body, headers).body)
+    assert running.writer is not None
+    stored = running.writer.submit(lambda store, _: store.read_answer(1)).result()
+    assert bodies == [stored, stored]
 
 
-def test_json_and_messagepack_say_the_same(running: RunningService) -> None:
+def test_json_and_messagepack_say_the_same(running: Running) -> None:
     agent = running.enrol()
-    packed = agent.exchange(build_unit_upload(1, 0, 3))
-    body = wire.encoded(build_unit_upload(1, 0, 3), wire.JSON)
+    packed = agent.exchange(unit_message(1, 0, 3))
+    body = wire.encode(unit_message(1, 0, 3), wire.JSON)
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 1) | {"content-type": "application/json; charset=utf-8"}
     reply = running.transport.send("POST", "/v1/exchanges", body, headers)
-    assert wire.decoded(reply.body, wire.Answer, wire.JSON) == packed
+    assert wire.decode(reply.body, wire.AnswerMessage, wire.JSON) == packed
 
 
-def test_two_versions_of_the_protocol_run_side_by_side(running: RunningService) -> None:
-    old, new = running.enrol(), running.enrol()
-    new.exchange(build_unit_upload(1, 0, 3))
-    first, second = old.exchange(build_unit_upload(1, 1, 3, protocol=1)), new.exchange(build_unit_upload(2, 2, 3))
-    assert (first.protocol, first.group_agents) == (1, None)
-    assert (second.protocol, second.group_agents) == (2, 2)
-    assert old.exchange(build_unit_upload(1, 1, 3, protocol=1)) == first
-    with pytest.raises(Refused, match="protocol 3 is not spoken here"):
-        new.exchange(build_unit_upload(3, 0, 3, protocol=3))
+def test_an_answer_tells_how_many_agents_share_the_group(running: Running) -> None:
+    first, second = running.enrol(), running.enrol()
+    assert first.exchange(unit_message(1, 0, 3)).group_agents == 1
+    assert second.exchange(unit_message(1, 1, 3)).group_agents == 2
 
 
 def test_a_restart_goes_on_where_it_stopped_bit_for_bit(tmp_path: Path) -> None:
     policy = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
     random = np.random.default_rng(5)
-    with serve_in_process(tmp_path / "store.db", policy=policy, snapshot_every=7) as running:
+    with in_process(tmp_path / "store.db", policy=policy, snapshot_every=7) as running:
         agents = [running.enrol() for _ in range(3)]
         for sequence in range(1, 16):
             for agent in agents:
                 upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=observed(random, 4))
-                agent.exchange(wire.offer_of(upload))
-        live = running.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
+                agent.exchange(wire.UploadMessage.from_upload(upload))
+        live = running.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
         store = open_store(running.url)
         kept = store.load_snapshot()
         assert kept is not None
         assert 0 < kept[0] < 45
-        assert caught_up(store, policy, 3).dump() == live  # from a snapshot, as after a crash
+        assert replay_log(store, policy, 3).dump() == live  # from a snapshot, as after a crash
         store.close()
-    with serve_in_process(tmp_path / "store.db", policy=policy) as again:
-        assert again.writer.submit(lambda _, fold: fold.dump()).result() == live  # type: ignore[union-attr]
-    with serve_in_process(
-        tmp_path / "store.db", policy=POLICIES["fedlinucb"]
-    ) as other:  # the log is the truth: fold it anew
-        assert other.writer.submit(lambda _, fold: fold.clusters).result() == 1  # type: ignore[union-attr]
+    with in_process(tmp_path / "store.db", policy=policy) as again:
+        assert again.writer.submit(lambda _, state: state.dump()).result() == live  # type: ignore[union-attr]
+    with in_process(tmp_path / "store.db", policy=POLICIES["fedlinucb"]) as other:  # the log is the truth: fold it anew
+        assert other.writer.submit(lambda _, state: state.clusters).result() == 1  # type: ignore[union-attr]
 
 
 def test_a_forgotten_agent_is_gone_and_the_rest_goes_on(tmp_path: Path) -> None:
-    with serve_in_process(tmp_path / "store.db") as running:
+    with in_process(tmp_path / "store.db") as running:
         agent, other = running.enrol(), running.enrol()
         for sequence in (1, 2):
-            agent.exchange(build_unit_upload(sequence, 0, 3))
-            other.exchange(build_unit_upload(sequence, 1, 3))
+            agent.exchange(unit_message(sequence, 0, 3))
+            other.exchange(unit_message(sequence, 1, 3))
         agent.leave()
         assert diagonal(running) == [0.0, 2.0, 0.0]
         with pytest.raises(Refused, match="no agent"):
-            agent.exchange(build_unit_upload(3, 0, 3))
-        answer = other.exchange(build_unit_upload(3, 2, 3))
-        assert (answer.gram, answer.agents, answer.system_rounds) == ([0, 0, 0, 2.0, 0, 1.0], 1, 3)
-        live = running.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
-    with serve_in_process(tmp_path / "store.db") as again:
-        assert again.writer.submit(lambda _, fold: fold.dump()).result() == live  # type: ignore[union-attr]
+            agent.exchange(unit_message(3, 0, 3))
+        answer = other.exchange(unit_message(3, 2, 3))
+        received = answer.to_download(other.agent, 3)
+        assert np.diag(received.statistics.gram).tolist() == [0, 2.0, 1.0]
+        assert (answer.agents, answer.system_rounds) == (1, 3)
+        live = running.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
+    with in_process(tmp_path / "store.db") as again:
+        assert again.writer.submit(lambda _, state: state.dump()).result() == live  # type: ignore[union-attr]
         running.operator.transport = again.transport
         running.operator.forget(other.agent)
         assert diagonal(again) == [0.0, 0.0, 0.0]
-        assert again.enrol().exchange(build_unit_upload(1, 1, 3)).agents == 1
+        assert again.enrol().exchange(unit_message(1, 1, 3)).agents == 1
 
 
 def observed(random: np.random.Generator, rounds: int, dimension: int = 3) -> Statistics:
@@ -205,9 +197,12 @@ def test_many_uploads_are_judged_as_each_alone(seed: int, dimension: int, moved:
         gram, moment = held.gram + shift * np.eye(dimension), held.moment * (1.0 + 10 * shift)
         counts = held.count, held.clicks, held.rounds + int(random.integers(-1, 2) * (shift != 0))
         batch.append(Statistics(gram, moment, *counts))
-    numbers = np.array([np.concatenate([wire.triangle(one.gram), one.moment]) for one in batch])
-    counted = np.array([(one.count, one.clicks, one.rounds) for one in batch])
-    assert possible(numbers, counted).tolist() == [accepted(one, dimension) for one in batch]
+    numbers = np.array([np.frombuffer(wire.pack_numbers(statistics), "<f8") for statistics in batch])
+    counts = np.array([(statistics.count, statistics.clicks, statistics.rounds) for statistics in batch])
+    assert are_possible(numbers, counts).tolist() == [accepted(statistics, dimension) for statistics in batch]
+
+
+GRAM, MOMENT = [1.0, 0, 0, 0, 0, 0], [1.0, 0, 0]  # of one unit vector that was clicked
 
 
 LIES = {
@@ -230,16 +225,22 @@ LIES = {
 }
 
 
+def lying_message(sequence: int, *, gram: Any = GRAM, moment: Any = MOMENT, **counts: Any) -> wire.UploadMessage:
+    """A unit vector's upload with some of its content changed."""
+    numbers = np.array([*gram, *moment], "<f8").tobytes()
+    return msgspec.structs.replace(unit_message(sequence, 0, 3), numbers=numbers, **counts)
+
+
 @pytest.mark.parametrize("lie", LIES)
-def test_what_no_data_can_have_is_refused_with_a_reason(running: RunningService, lie: str) -> None:
+def test_what_no_data_can_have_is_refused_with_a_reason(running: Running, lie: str) -> None:
     agent = running.enrol()
-    agent.exchange(build_unit_upload(1, 0, 3))
-    before = running.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
+    agent.exchange(unit_message(1, 0, 3))
+    before = running.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
     with pytest.raises(Refused) as refused:
-        agent.exchange(msgspec.structs.replace(build_unit_upload(2, 0, 3), **LIES[lie]))
+        agent.exchange(lying_message(2, **LIES[lie]))
     assert refused.value.status == 422
     assert len(refused.value.detail) > 10
-    assert running.writer.submit(lambda _, fold: fold.dump()).result() == before  # type: ignore[union-attr]
+    assert running.writer.submit(lambda _, state: state.dump()).result() == before  # type: ignore[union-attr]
 
 
 NUMBERS = st.one_of(
@@ -251,11 +252,16 @@ NUMBERS = st.one_of(
 )
 HOSTILE = st.fixed_dictionaries(
     {
-        "protocol": st.one_of(st.just(2), NUMBERS),
+        "protocol": st.one_of(st.just(1), NUMBERS),
         "sequence": st.one_of(st.just(2), NUMBERS),
         "cause": st.one_of(st.just("forced"), st.text(max_size=12), st.none()),
-        "gram": st.one_of(st.lists(NUMBERS, max_size=10), st.lists(st.floats(-3, 3), min_size=6, max_size=6), NUMBERS),
-        "moment": st.one_of(st.lists(NUMBERS, max_size=5), st.lists(st.floats(-3, 3), min_size=3, max_size=3)),
+        "numbers": st.one_of(
+            st.lists(st.floats(-3, 3), min_size=9, max_size=9).map(lambda values: np.array(values, "<f8").tobytes()),
+            st.lists(st.floats(), max_size=10).map(lambda values: np.array(values, "<f8").tobytes()),
+            st.binary(max_size=100),
+            NUMBERS,
+            st.lists(NUMBERS, max_size=10),
+        ),
         "count": st.one_of(st.integers(0, 2), NUMBERS),
         "clicks": st.one_of(st.integers(0, 5), NUMBERS),
         "rounds": st.one_of(st.integers(0, 5), NUMBERS),
@@ -267,7 +273,7 @@ HOSTILE = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message=HOSTILE, binary=st.booleans())
 def test_hostile_uploads_are_refused_and_change_nothing(
-    message: dict[str, object], binary: bool, shared: RunningService
+    message: dict[str, object], binary: bool, shared: Running
 ) -> None:
     agent = shared.agent  # type: ignore[attr-defined]
     say, media = (msgspec.msgpack.encode, wire.MSGPACK) if binary else (msgspec.json.encode, wire.JSON)
@@ -278,12 +284,11 @@ def test_hostile_uploads_are_refused_and_change_nothing(
     sequence = message["sequence"]
     signed = sequence if isinstance(sequence, int) and 0 < sequence < 2**53 else 2
     headers = agent.sign_headers("POST", "/v1/exchanges", body, signed) | {"content-type": media}
-    before = shared.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
+    before = shared.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
     reply = shared.transport.send("POST", "/v1/exchanges", body, headers)
-    after = shared.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
+    after = shared.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
     if reply.status == 200:  # not a lie after all: then a theorem says so, and no other
-        offer = wire.decoded(body, wire.Offer, media)
-        held = wire.statistics_of(offer, 3)
+        held = wire.decode(body, wire.UploadMessage, media).to_upload(0, 3).statistics
         assert np.linalg.eigvalsh(held.gram)[0] > -1e-6
         assert np.trace(held.gram) <= held.count * 1.001
         assert held.moment @ np.linalg.pinv(held.gram, rcond=1e-6) @ held.moment <= held.clicks + 1e-3
@@ -295,9 +300,9 @@ def test_hostile_uploads_are_refused_and_change_nothing(
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    with serve_in_process(tmp_path_factory.mktemp("hostile") / "store.db") as service:
+    with in_process(tmp_path_factory.mktemp("hostile") / "store.db") as service:
         service.agent = service.enrol()  # type: ignore[attr-defined]
-        service.agent.exchange(build_unit_upload(1, 0, 3))  # type: ignore[attr-defined]
+        service.agent.exchange(unit_message(1, 0, 3))  # type: ignore[attr-defined]
         yield service
 
 
@@ -308,9 +313,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
         (b"[" * 100_000, "application/json", 413),
         (b"[" * 3_000, "application/json", 422),
         (b"\x91" * 3_000, "application/msgpack", 422),
-        (b'{"gram": ' * 400 + b"1" + b"}" * 400, "application/json", 422),
+        (b'{"numbers": ' * 300 + b"1" + b"}" * 300, "application/json", 422),
         (b"x" * 10_000_000, "application/json", 413),
-        (b'{"gram": [1e999]}', "application/json", 422),
+        (b'{"numbers": [1e999]}', "application/json", 422),
         (b"\xff\xfe\x00", "application/json", 400),
         (b"{}", "text/plain", 415),
         (b"{}", "", 415),
@@ -318,32 +323,32 @@ def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
         (b"NaN", "application/json", 400),
     ],
 )
-def test_bodies_that_are_no_messages_are_refused(shared: RunningService, body: bytes, media: str, status: int) -> None:
+def test_bodies_that_are_no_messages_are_refused(shared: Running, body: bytes, media: str, status: int) -> None:
     agent = shared.agent  # type: ignore[attr-defined]
-    before = shared.writer.submit(lambda _, fold: fold.dump()).result()  # type: ignore[union-attr]
+    before = shared.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 2) | {"content-type": media}
     reply = shared.transport.send("POST", "/v1/exchanges", body, headers)
     problem = msgspec.json.decode(reply.body, type=wire.RefusalBody)
     assert (reply.status, len(problem.detail) > 5) == (status, True), problem
-    assert shared.writer.submit(lambda _, fold: fold.dump()).result() == before  # type: ignore[union-attr]
+    assert shared.writer.submit(lambda _, state: state.dump()).result() == before  # type: ignore[union-attr]
 
 
 def test_newcomers_join_after_a_start_from_a_snapshot(tmp_path: Path) -> None:
     for round_ in range(3):
-        with serve_in_process(tmp_path / "store.db") as running:
+        with in_process(tmp_path / "store.db") as running:
             newcomers = [running.enrol() for _ in range(3)]
-            answers = [agent.exchange(build_unit_upload(1, axis, 3)) for axis, agent in enumerate(newcomers)]
+            answers = [agent.exchange(unit_message(1, axis, 3)) for axis, agent in enumerate(newcomers)]
             assert [answer.agents for answer in answers] == [3 * round_ + number for number in (1, 2, 3)]
             assert diagonal(running) == [round_ + 1.0] * 3
 
 
-def test_a_job_that_breaks_does_not_break_its_neighbours(running: RunningService) -> None:
+def test_a_job_that_breaks_does_not_break_its_neighbours(running: Running) -> None:
     assert running.writer is not None
     agent = running.enrol()
     gate = threading.Event()
     first = running.writer.submit(lambda *_: gate.wait(5))
     broken = running.writer.submit(lambda *_: 1 // 0)
-    body = wire.encoded(build_unit_upload(1, 0, 3), wire.MSGPACK)
+    body = wire.encode(unit_message(1, 0, 3), wire.MSGPACK)
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
     with ThreadPoolExecutor(1) as pool:
         good = pool.submit(running.transport.send, "POST", "/v1/exchanges", body, headers)
@@ -355,11 +360,11 @@ def test_a_job_that_breaks_does_not_break_its_neighbours(running: RunningService
     assert diagonal(running) == [1.0, 0.0, 0.0]
 
 
-def test_metrics_count_what_happened(running: RunningService) -> None:
+def test_metrics_count_what_happened(running: Running) -> None:
     agent = running.enrol()
-    agent.exchange(build_unit_upload(1, 0, 3))
+    agent.exchange(unit_message(1, 0, 3))
     with pytest.raises(Refused):
-        agent.exchange(build_unit_upload(1, 1, 3))
+        agent.exchange(unit_message(1, 1, 3))
     text = running.transport.send("GET", "/metrics", b"", {}).body.decode()
     for line in (
         'fedcascade_exchanges_total{cause="forced"} 1.0',

@@ -8,51 +8,55 @@ from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.journal_writer import Scribe, lasting_names
-from fedcascade.service.server.operations import exchange, forget
-from fedcascade.service.server.state import Fold
+from fedcascade.service.server.journal_writer import JournalWriter, assign_names
+from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.trace import relabel_canonically
-from fedcascade.testing.stores import make_unit_content
+from fedcascade.testing.stores import make_unit_upload
 
 partitions = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 
 
 @given(partitions, partitions)
 def test_names_are_those_of_the_partition_and_renaming_changes_nothing(before: list[int], after: list[int]) -> None:
-    known = lasting_names({}, list(range(len(before))), np.array(before))
+    known = assign_names({}, list(range(len(before))), np.array(before))
     agents = list(range(len(after)))
-    named = lasting_names(known, agents, np.array(after))
+    named = assign_names(known, agents, np.array(after))
     assert relabel_canonically(list(named.values())) == relabel_canonically(after)
     shuffled = np.array([{label: 50 - label for label in set(after)}[label] for label in after])
-    assert lasting_names(known, agents, shuffled) == named
-    assert lasting_names(named, agents, shuffled) == named
+    assert assign_names(known, agents, shuffled) == named
+    assert assign_names(named, agents, shuffled) == named
 
 
 def test_whoever_splits_off_gets_the_new_name() -> None:
     known = dict.fromkeys(range(10), 4)
-    named = lasting_names(known, list(range(10)), np.array([9] * 3 + [0] * 7))
+    named = assign_names(known, list(range(10)), np.array([9] * 3 + [0] * 7))
     assert named == dict.fromkeys(range(3), 1) | dict.fromkeys(range(3, 10), 4)
 
 
 def test_the_larger_part_gives_its_name_when_two_join() -> None:
-    named = lasting_names({1: 1, 2: 2, 3: 2}, [1, 2, 3], np.array([0, 0, 0]))
+    named = assign_names({1: 1, 2: 2, 3: 2}, [1, 2, 3], np.array([0, 0, 0]))
     assert set(named.values()) == {2}
 
 
 def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: Path) -> None:
     """One agent is forgotten and another joins in one batch: as many agents as before, in groups of the same labels."""
-    store, fold, scribe = open_store(f"sqlite:///{tmp_path}/store.db"), Fold(POLICIES["fedc3ucb-h"], 3), Scribe()
+    store, state, journal = (
+        open_store(f"sqlite:///{tmp_path}/store.db"),
+        ServerState(POLICIES["fedc3ucb-h"], 3),
+        JournalWriter(),
+    )
     with store.transaction():
         agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(4)]
         for agent in agents[:3]:
-            exchange(agent, 1)(store, fold, make_unit_content(1, 0))
-        scribe.write(store, fold, 0)
+            record_upload(store, state, make_unit_upload(agent, 1, 0), 1)
+        journal.write(store, state, 0)
     assert store.read_clusters(9).keys() == set(agents[:3])
     with store.transaction():
-        forget(agents[1])(store, fold)
-        exchange(agents[3], 1)(store, fold, make_unit_content(1, 0))
-        scribe.write(store, fold, 3)
+        forget(agents[1])(store, state)
+        record_upload(store, state, make_unit_upload(agents[3], 1, 0), 1)
+        journal.write(store, state, 3)
     assert store.read_clusters(9).keys() == {agents[0], agents[2], agents[3]}
     store.close()
 
@@ -60,19 +64,19 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
 def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
     """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
     url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
-    store, fold, scribes = open_store(url), Fold(policy, 3), [Scribe(), Scribe()]
+    store, state, journals = open_store(url), ServerState(policy, 3), [JournalWriter(), JournalWriter()]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)
     with store.transaction():
         agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(6)]
     partition = {}
     for turn in range(30):
         with store.transaction():
-            began, who = fold.position, world.arrival(turn + 1)
+            began, who = state.position, world.arrival(turn + 1)
             sequence = store.count_uploads(agents[who])[0] + 1
             axis = int(world.clusters[who])
-            exchange(agents[who], turn)(store, fold, make_unit_content(sequence, axis))
-            scribes[turn // 3 % 2].write(store, fold, began)
-        partition[fold.position] = fold.labels()
+            record_upload(store, state, make_unit_upload(agents[who], sequence, axis), turn)
+            journals[turn // 3 % 2].write(store, state, began)
+        partition[state.position] = state.get_labels()
     assert 1 < len(set(partition[30].values())) < 6
     for position, labels in partition.items():
         placed = store.read_clusters(position)

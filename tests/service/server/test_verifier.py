@@ -1,4 +1,4 @@
-"""A process beside the server looks at requests; the verdicts are those of one function, also if it dies."""
+"""A process beside the server verifies requests; the verdicts are those of one function, also if it dies."""
 
 import os
 import signal
@@ -13,134 +13,115 @@ from nacl.signing import SigningKey
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.server import verifier
-from fedcascade.service.server.verifier import Beside, Content, Notary, Papers, Refusal, Verdict, read, read_together
+from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest, Verdict, VerifierProcess
 
-from ..helpers import build_unit_upload
+from ..helpers import unit_message
 
 KEYS = [SigningKey(bytes([number] * 32)) for number in range(1, 4)]
 PATH = "/v1/exchanges"
 
 
-def papers(number: int, *, by: int | None = None, claimed: int | None = None, **other: Any) -> Papers:
-    """An upload of one agent, signed by it or by another, and perhaps changed since."""
-    body = wire.encoded(build_unit_upload(number + 1, number % 3, 3), wire.MSGPACK)
-    signer, sequence = KEYS[(number if by is None else by) % 3], number + 1 if claimed is None else claimed
-    signed: dict[str, Any] = {"agent": 7, "method": "POST", "path": PATH, "sequence": sequence}
-    headers = auth.sign(signer, body=body, created=5, nonce=6, **signed)
-    key = bytes(KEYS[number % 3].verify_key)
-    shown = {"path": PATH, "body": body, "upload": wire.MSGPACK} | other
-    return Papers(key, "POST", shown["path"], auth.claim(headers), shown["body"], shown["upload"], 3)
+def sign_request(number: int, *, by: int | None = None, sequence: int | None = None, **changed: Any) -> SignedRequest:
+    """An upload of one agent, signed by it or by another, perhaps for another sequence, perhaps changed since."""
+    body = changed.pop("signed_body", None) or wire.encode(unit_message(number + 1, number % 3, 3), wire.MSGPACK)
+    key, signed = KEYS[(number if by is None else by) % 3], number + 1 if sequence is None else sequence
+    headers = auth.sign(key, agent=7, method="POST", path=PATH, body=body, sequence=signed, created=5, nonce=6)
+    fields = {"path": PATH, "body": body, "upload": wire.MSGPACK} | changed
+    public = bytes(KEYS[number % 3].verify_key)
+    return SignedRequest(
+        public, "POST", fields["path"], auth.parse_signature(headers), fields["body"], fields["upload"]
+    )
 
 
-IMPOSSIBLE = wire.encoded(build_unit_upload(1, 0, 2), wire.MSGPACK)
+OTHER_DIMENSION = wire.encode(unit_message(1, 0, 2), wire.MSGPACK)
+IMPOSSIBLE = wire.encode(msgspec.structs.replace(unit_message(8, 0, 3), count=0), wire.MSGPACK)
 BATCH = [
-    papers(0),
-    papers(1, by=2),
-    papers(2, upload=None),
-    papers(3, path="/elsewhere"),
-    papers(4, body=IMPOSSIBLE),
-    papers(5, claimed=7),
-    papers(6, upload="text/plain"),
+    sign_request(0),
+    sign_request(1, by=2),
+    sign_request(2, upload=None),
+    sign_request(3, path="/elsewhere"),
+    sign_request(4, body=OTHER_DIMENSION),
+    sign_request(5, sequence=7),
+    sign_request(6, upload="text/plain"),
+    sign_request(7, signed_body=IMPOSSIBLE),
+    sign_request(0, signed_body=OTHER_DIMENSION),
+    sign_request(3, signed_body=wire.encode(unit_message(4, 0, 3), wire.JSON), upload=wire.JSON),
 ]
 FORGED = "the signature is not that of this agent over this request"
 
 
-def summary(verdicts: list[Verdict]) -> list[object]:
-    """What was said, in short."""
-    said = {Content: lambda one: one.sequence, Refusal: lambda one: (one.signed, one.status, one.detail)}
-    return [None if one is None else said[type(one)](one) for one in verdicts]
+def summarise(verdicts: list[Verdict]) -> list[object]:
+    return [verdict and (verdict.is_signed, verdict.status, verdict.detail) for verdict in verdicts]
 
 
-SAID: list[object] = [
-    1,
+VERDICTS: list[object] = [
+    None,
     (False, 401, FORGED),
     None,
     (False, 401, FORGED),
     (False, 401, "content-digest is not that of the body"),
     (True, 401, "the signed sequence number is not that of the upload"),
     (True, 415, "content type must be application/json or application/msgpack, got 'text/plain'"),
+    (True, 422, "counts must satisfy 0 <= clicks <= count and rounds >= 0, got 1, 0, 1"),
+    (True, 422, "numbers must hold 9 float64 in dimension 3, got 5"),
+    None,
 ]
 
 
-@pytest.mark.parametrize("kind", [Notary, Beside])
-def test_what_holds_holds_and_nothing_else(kind: type[Notary]) -> None:
-    asked = kind()
+@pytest.mark.parametrize("kind", [SignatureVerifier, VerifierProcess])
+def test_what_holds_holds_and_nothing_else(kind: type[SignatureVerifier]) -> None:
+    checker = kind(3)
     try:
-        for batch, said in ((BATCH, SAID), ([], []), (BATCH[::-1] * 100, SAID[::-1] * 100)):
-            asked.ask(batch)
-            assert summary(asked.verdicts()) == said
+        for batch, verdicts in ((BATCH, VERDICTS), ([], []), (BATCH[::-1] * 100, VERDICTS[::-1] * 100)):
+            checker.submit(batch)
+            assert summarise(checker.collect()) == verdicts
     finally:
-        asked.close()
+        checker.close()
 
 
-def test_an_upload_is_read_as_the_log_keeps_it() -> None:
-    asked = Notary()
-    asked.ask([papers(1)])
-    [read] = asked.verdicts()
-    assert isinstance(read, Content)
-    assert wire.unpacked(read.numbers, (1, 1, 1), 3).gram.tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
-    assert (read.protocol, read.cause, read.count, read.clicks, read.rounds) == (2, "forced", 1, 1, 1)
-
-
-def test_plain_uploads_are_read_together_as_each_alone() -> None:
-    good = [papers(0), papers(4), papers(8)]
-    assert read_together(good) == [read(one) for one in good]
-    as_json = wire.encoded(build_unit_upload(4, 0, 3), wire.JSON)
-    lie = papers(2, body=wire.encoded(build_unit_upload(3, 0, 2), wire.MSGPACK))
-    others = [papers(3, body=as_json, upload=wire.JSON), lie, papers(5, claimed=7)]
-    assert read_together([others[0], good[0], *others[1:]]) == [None, read(good[0]), None, None]
-    assert read_together(others) == [None, None, None]
-
-
-def test_a_request_that_breaks_the_reader_does_not_break_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_breaks_the_check_does_not_break_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(statistics: Statistics, dimension: int) -> None:
         raise MemoryError(f"{statistics.count} in {dimension}")
 
     monkeypatch.setattr(verifier, "check_upload", broken)
-    body = wire.encoded(build_unit_upload(4, 0, 3), wire.JSON)
-    headers = auth.sign(KEYS[0], agent=7, method="POST", path=PATH, body=body, sequence=4, created=5, nonce=6)
-    whole = Papers(papers(0).key, "POST", PATH, auth.claim(headers), body, wire.JSON, 3)
-    assert summary(verifier.verdicts([papers(0), whole, papers(2)])) == [
-        1,
-        (True, 500, "this request could not be read"),
-        3,
-    ]
+    batch = [sign_request(0), sign_request(7, signed_body=IMPOSSIBLE), sign_request(2)]
+    assert summarise(verifier.verify_requests(batch, 3)) == [None, (True, 500, "this request could not be read"), None]
 
 
 @pytest.mark.parametrize("after", ["before it is asked", "before it answers"])
 def test_if_the_process_dies_nobody_notices(after: str) -> None:
-    asked = Beside()
+    checker = VerifierProcess(3)
     try:
-        asked.ask(BATCH)
-        assert summary(asked.verdicts()) == SAID
+        checker.submit(BATCH)
+        assert summarise(checker.collect()) == VERDICTS
         for _ in range(2):
-            assert asked._process is not None
-            process = asked._process
+            assert checker._process is not None
+            process = checker._process
             if after == "before it answers":
                 os.kill(process.pid, signal.SIGSTOP)
-                asked.ask(BATCH)
+                checker.submit(BATCH)
             process.kill()
             process.wait()
             if after == "before it is asked":
-                asked.ask(BATCH)
-            assert summary(asked.verdicts()) == SAID
-            asked.ask(BATCH)
-            assert summary(asked.verdicts()) == SAID
+                checker.submit(BATCH)
+            assert summarise(checker.collect()) == VERDICTS
+            checker.submit(BATCH)
+            assert summarise(checker.collect()) == VERDICTS
     finally:
-        asked.close()
+        checker.close()
 
 
 def test_the_process_ends_with_its_server() -> None:
-    asked = Beside()
-    assert asked._process is not None
-    process = asked._process
-    asked.close()
+    checker = VerifierProcess(3)
+    assert checker._process is not None
+    process = checker._process
+    checker.close()
     assert process.wait(10) == 0
 
 
 def test_the_process_ends_in_peace_when_its_server_is_killed() -> None:
     """Its reader is gone before it answers: it says nothing on the server's terminal."""
-    command = [sys.executable, "-m", "fedcascade.service.server.verifier"]
+    command = [sys.executable, "-m", "fedcascade.service.server.verifier", "3"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None

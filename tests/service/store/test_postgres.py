@@ -102,9 +102,9 @@ def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InP
             agents[(sequence + number) % 2][number].exchange(build_unit_upload(sequence, number % 3, 3))
     again = [one[0].exchange(build_unit_upload(3, 0, 3)) for one in agents]
     assert again[0] == again[1]
-    states = [writer.submit(lambda _, fold: fold.dump()).result() for writer, _ in pair]
+    states = [writer.submit(lambda _, state: state.dump()).result() for writer, _ in pair]
     assert states[0] == states[1]
-    total = pair[0][0].submit(lambda _, fold: fold.total()).result()
+    total = pair[0][0].submit(lambda _, state: state.sum_statistics()).result()
     assert np.diag(total.gram).tolist() == [12.0, 6.0, 6.0]
 
     operator.revoke(numbers[0])
@@ -116,7 +116,7 @@ def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InP
     with pytest.raises(Refused):
         agents[1][1].exchange(build_unit_upload(9, 1, 3))
     assert agents[1][2].exchange(build_unit_upload(7, 2, 3)).agents == 3
-    states = [writer.submit(lambda _, fold: fold.dump()).result() for writer, _ in pair]
+    states = [writer.submit(lambda _, state: state.dump()).result() for writer, _ in pair]
     assert states[0] == states[1]
 
 
@@ -125,7 +125,7 @@ def test_a_signature_that_one_server_has_seen_is_refused_by_the_other(
 ) -> None:
     operator, key = client.OperatorClient(pair[0][1], TOKEN), SigningKey.generate()
     agent = client.AgentClient(pair[0][1], key, client.enrol_agent(pair[0][1], operator.create_tokens()[0], key).agent)
-    body = wire.encoded(build_unit_upload(1, 0, 3), wire.MSGPACK)
+    body = wire.encode(build_unit_upload(1, 0, 3), wire.MSGPACK)
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
     assert [transport.send("POST", "/v1/exchanges", body, headers).status for _, transport in pair] == [200, 401]
 

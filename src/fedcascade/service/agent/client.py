@@ -27,11 +27,11 @@ class AgentClient:
         self._nonce = 0
         self.clock_offset = 0.0
 
-    def exchange(self, offer: wire.Offer) -> wire.Answer:
+    def exchange(self, message: wire.UploadMessage) -> wire.AnswerMessage:
         """Send an upload and return the server's answer."""
-        body = wire.encoded(offer, MSGPACK)
-        reply = self.send("POST", "/v1/exchanges", body, offer.sequence)
-        return decode_reply(reply, wire.Answer)
+        body = wire.encode(message, MSGPACK)
+        reply = self.send("POST", wire.EXCHANGES, body, message.sequence)
+        return decode_reply(reply, wire.AnswerMessage)
 
     def leave(self) -> None:
         """Ask the server to forget this agent."""
@@ -73,7 +73,7 @@ def enrol_agent(transport: Transport, token: str, key: SigningKey, protocol: int
     """Enrol a new agent at a server and return its number and the server's terms."""
     public = bytes(key.verify_key)
     message = wire.Enrolment(protocol=protocol, token=token, public_key=public)
-    reply = transport.send("POST", "/v1/agents", wire.encoded(message, MSGPACK), {"content-type": MSGPACK})
+    reply = transport.send("POST", "/v1/agents", wire.encode(message, MSGPACK), {"content-type": MSGPACK})
     return decode_reply(reply, wire.Welcome)
 
 
@@ -92,7 +92,7 @@ class OperatorClient:
     def create_tokens(self, count: int = 1, valid_seconds: int = 7 * 86_400) -> list[str]:
         """Create one-time enrolment tokens."""
         message = wire.TokenRequest(protocol=wire.PROTOCOLS[-1], count=count, valid_seconds=valid_seconds)
-        reply = self.transport.send("POST", "/v1/enrolment-tokens", wire.encoded(message, MSGPACK), self._headers)
+        reply = self.transport.send("POST", "/v1/enrolment-tokens", wire.encode(message, MSGPACK), self._headers)
         return decode_reply(reply, wire.Tokens).tokens
 
     def revoke(self, agent: int) -> None:
@@ -124,7 +124,7 @@ def decode_reply(reply: HttpReply, kind: type[Kind] | None) -> Kind:
     if kind is None:
         return None  # type: ignore[return-value]
     media = reply.headers.get("content-type", MSGPACK).partition(";")[0]
-    return wire.decoded(reply.body, kind, media)
+    return wire.decode(reply.body, kind, media)
 
 
 def decode_refusal(reply: HttpReply) -> wire.RefusalBody:

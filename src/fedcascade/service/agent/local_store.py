@@ -15,7 +15,7 @@ import numpy as np
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.protocol.wire import packed, unpacked
+from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -107,11 +107,11 @@ class LocalStore:
         row = self._connection.execute(
             "SELECT numbers, count, clicks, rounds FROM statistics WHERE name = ?", (name,)
         ).fetchone()
-        return Statistics.zero(dimension) if row is None else unpacked(row[0], tuple(row[1:]), dimension)
+        return Statistics.zero(dimension) if row is None else unpack_statistics(row[0], tuple(row[1:]), dimension)
 
     def save_statistics(self, name: str, statistics: Statistics) -> None:
         """Save named statistics."""
-        row = (name, packed(statistics), statistics.count, statistics.clicks, statistics.rounds)
+        row = (name, pack_numbers(statistics), statistics.count, statistics.clicks, statistics.rounds)
         self._connection.execute("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?, ?, ?)", row)
 
     def load_counters(self) -> tuple[int, int, RoundEstimate]:
@@ -145,7 +145,7 @@ class LocalStore:
         """Save an upload until the server has answered it."""
         statistics = upload.statistics
         counts = (statistics.count, statistics.clicks, statistics.rounds)
-        row = (upload.sequence, upload.cause.value, packed(statistics), *counts)
+        row = (upload.sequence, upload.cause.value, pack_numbers(statistics), *counts)
         self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def load_outbox(self, agent: int, dimension: int) -> list[Upload]:
@@ -156,7 +156,7 @@ class LocalStore:
                 agent=agent,
                 sequence=sequence,
                 cause=Cause(cause),
-                statistics=unpacked(numbers, (count, clicks, rounds), dimension),
+                statistics=unpack_statistics(numbers, (count, clicks, rounds), dimension),
             )
             for sequence, cause, numbers, count, clicks, rounds in rows
         ]

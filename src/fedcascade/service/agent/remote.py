@@ -196,7 +196,7 @@ class RemoteAgent:
             try:
                 with self._lock:
                     self._store.sync_to_disk()
-                answer = self._client.exchange(wire.offer_of(upload, self._client.protocol))
+                answer = self._client.exchange(wire.UploadMessage.from_upload(upload, self._client.protocol))
                 self._receive(upload, answer)
                 failures, self.trouble = 0, None
             except (OSError, Refused) as error:
@@ -215,8 +215,8 @@ class RemoteAgent:
             self._changed.wait_for(lambda: self._outbox or self._closed)
             return None if self._closed else self._outbox[0]
 
-    def _receive(self, upload: Upload, answer: wire.Answer) -> None:
-        download = wire.download_of(answer, self.id, self.dimension)
+    def _receive(self, upload: Upload, answer: wire.AnswerMessage) -> None:
+        download = answer.to_download(self.id, self.dimension)
         with self._lock:
             self._agent.receive(download, unanswered=self._sum_statistics(self._outbox[1:]))
             self._round_estimate = RoundEstimate(download.rounds, download.agents, 0)

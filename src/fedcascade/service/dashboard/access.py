@@ -32,7 +32,7 @@ def get_dashboard(request: HttpRequest) -> Dashboard:
 async def require_viewer(request: HttpRequest) -> Dashboard:
     """Refuse those who may not look; return the dashboard to those who may."""
     if not await _is_viewer(request):
-        raise auth.unauthorised("operator", "this page needs the operator's token: log in at /")
+        raise auth.Unauthorised("operator", "this page needs the operator's token: log in at /")
     return get_dashboard(request)
 
 
@@ -82,10 +82,10 @@ async def log_in(request: HttpRequest) -> Response[bytes]:
     service = get_dashboard(request).service
     service.limit_address(request)
     login = await read_json(request, Login)
-    operator_hash = await service.run(operations.operator_hash())
+    operator_hash = await service.run(operations.get_operator_hash())
     if operator_hash is None or not auth.is_operator(f"Bearer {login.token}", operator_hash):
-        raise auth.unauthorised("operator", "this is not the operator's token")
-    session = auth.new_token()
+        raise auth.Unauthorised("operator", "this is not the operator's token")
+    session = auth.create_token()
     await service.run(open_session(session))
     return send_json({"known": True}, **{"set-cookie": build_cookie(session, secure=_is_secure(request))})
 

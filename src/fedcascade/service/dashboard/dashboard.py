@@ -11,8 +11,8 @@ from litestar import Litestar
 
 from fedcascade.service.dashboard.feed import Feed, milliseconds
 from fedcascade.service.dashboard.picture import Plain
+from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server import exchanges
 from fedcascade.service.server.service import Service
 
 FLUSH_SECONDS = 1.0
@@ -54,7 +54,7 @@ class Dashboard:
         }
 
     def _count_refusal(self, path: str, reason: str) -> None:
-        if path == exchanges.PATH:
+        if path == wire.EXCHANGES:
             self._refused[reason] += 1
 
     @asynccontextmanager

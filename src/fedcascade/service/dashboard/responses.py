@@ -50,4 +50,4 @@ async def read_json(request: HttpRequest, kind: type[Kind]) -> Kind:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != JSON:
         raise Refused(415, "content-type", f"content type must be {JSON}, got '{media[:80]}'")
-    return wire.decoded(await request.body(), kind, JSON)
+    return wire.decode(await request.body(), kind, JSON)

@@ -14,7 +14,7 @@ from fedcascade.service.dashboard.responses import PRIVATE_HEADERS, read_json, s
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import Extension
 from fedcascade.service.server.service import HttpRequest, Service
-from fedcascade.service.server.state import Fold
+from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
 
@@ -71,7 +71,7 @@ async def save_measures(request: HttpRequest) -> None:
     await service.require_operator(request)
     report = await read_json(request, Report)
 
-    def job(store: Store, _: Fold) -> None:
+    def job(store: Store, _: ServerState) -> None:
         if report.fresh:
             store.delete_measures()
         store.record_measures(milliseconds(), report.measures)

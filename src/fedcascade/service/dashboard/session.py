@@ -9,9 +9,9 @@ else: what changes anything needs the token itself.
 import hmac
 import time
 
-from fedcascade.service.protocol.auth import token_hash
-from fedcascade.service.server.operations import operator_hash
-from fedcascade.service.server.state import Fold
+from fedcascade.service.protocol.auth import hash_token
+from fedcascade.service.server.operations import get_operator_hash
+from fedcascade.service.server.state import ServerState
 from fedcascade.service.server.writer import Job
 from fedcascade.service.store.contract import Store
 
@@ -22,8 +22,8 @@ SECONDS = 12 * 3_600
 def open_session(session: str, seconds: int = SECONDS) -> Job[None]:
     """Keep a session for a while; with 0 seconds, end it."""
 
-    def job(store: Store, fold: Fold) -> None:
-        token_digest = operator_hash()(store, fold) or b""
+    def job(store: Store, state: ServerState) -> None:
+        token_digest = get_operator_hash()(store, state) or b""
         store.set_setting(_setting_name(session), f"{int(time.time()) + seconds} {token_digest.hex()}")
 
     return job
@@ -32,9 +32,9 @@ def open_session(session: str, seconds: int = SECONDS) -> Job[None]:
 def check_session(session: str) -> Job[bool]:
     """Check whether a session was opened with today's operator's token and has not ended."""
 
-    def job(store: Store, fold: Fold) -> bool:
+    def job(store: Store, state: ServerState) -> bool:
         ends, _, opened_with = (store.get_setting(_setting_name(session)) or "0 ").partition(" ")
-        token_digest = operator_hash()(store, fold)
+        token_digest = get_operator_hash()(store, state)
         same_token = token_digest is not None and hmac.compare_digest(opened_with, token_digest.hex())
         return same_token and int(ends) > time.time()
 
@@ -42,7 +42,7 @@ def check_session(session: str) -> Job[bool]:
 
 
 def _setting_name(session: str) -> str:
-    return f"session {token_hash(session).hex()}"
+    return f"session {hash_token(session).hex()}"
 
 
 def build_cookie(session: str, *, secure: bool, seconds: int = SECONDS) -> str:

@@ -30,8 +30,15 @@ SIGNATURE = re.compile(r"agent=:([A-Za-z0-9+/]{86}==):")
 NUMBER = re.compile(r"0|[1-9]\d{0,15}", re.ASCII)
 
 
-class Claim(NamedTuple):
-    """What a request says about itself, before anything is believed."""
+class Unauthorised(Refused):
+    """A request that does not prove who sent it."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(401, reason, detail)
+
+
+class SignatureHeaders(NamedTuple):
+    """The signature headers of a request, parsed but not verified."""
 
     agent: int
     created: int
@@ -45,42 +52,42 @@ class Claim(NamedTuple):
 def sign(
     key: SigningKey, *, agent: int, method: str, path: str, body: bytes, sequence: int, created: int, nonce: int
 ) -> dict[str, str]:
-    """The headers that make a request the agent's own."""
+    """Sign a request for an agent; the headers that carry the signature."""
     parameters = f'{COVERED};created={created};keyid="{agent}";nonce="{nonce}";alg="ed25519"'
-    claimed = Claim(agent, created, nonce, sequence, content_digest(body), parameters, "")
-    signature = key.sign(signature_base(method, path, claimed)).signature
+    unsigned = SignatureHeaders(agent, created, nonce, sequence, compute_digest(body), parameters, "")
+    signature = key.sign(build_signature_base(method, path, unsigned)).signature
     return {
-        "content-digest": claimed.digest,
+        "content-digest": unsigned.digest,
         SEQUENCE: str(sequence),
         "signature-input": f"agent={parameters}",
         "signature": f"agent=:{base64.b64encode(signature).decode()}:",
     }
 
 
-def claim(headers: Mapping[str, str]) -> Claim:
-    """What the headers of a request claim."""
+def parse_signature(headers: Mapping[str, str]) -> SignatureHeaders:
+    """Parse the signature headers of a request; refuse one that is not signed in the one accepted form."""
     digest, sequence = headers.get("content-digest", ""), headers.get(SEQUENCE, "")
     parameters = headers.get("signature-input", "").removeprefix("agent=")
-    found = PARAMETERS.fullmatch(parameters)
+    match = PARAMETERS.fullmatch(parameters)
     signature = SIGNATURE.fullmatch(headers.get("signature", ""))
-    if not digest or found is None or signature is None or NUMBER.fullmatch(sequence) is None:
-        raise unauthorised("unsigned", "the request must carry content-digest, signature-input and signature")
-    created, agent, nonce = map(int, found.groups())
-    return Claim(agent, created, nonce, int(sequence), digest, parameters, signature[1])
+    if not digest or match is None or signature is None or NUMBER.fullmatch(sequence) is None:
+        raise Unauthorised("unsigned", "the request must carry content-digest, signature-input and signature")
+    created, agent, nonce = map(int, match.groups())
+    return SignatureHeaders(agent, created, nonce, int(sequence), digest, parameters, signature[1])
 
 
-def fresh(claimed: Claim, now: float) -> None:
-    """Refuse a signature that is stale."""
-    age = now - claimed.created
+def require_fresh(signature: SignatureHeaders, now: float) -> None:
+    """Refuse a signature that was made too long ago, or too far in the future."""
+    age = now - signature.created
     if abs(age) > FRESH_SECONDS:
-        raise unauthorised("stale", f"the signature is {age:.0f} s old, at most {FRESH_SECONDS} s are accepted")
+        raise Unauthorised("stale", f"the signature is {age:.0f} s old, at most {FRESH_SECONDS} s are accepted")
 
 
-def signature_base(method: str, path: str, claimed: Claim) -> bytes:
-    """RFC 9421, section 2.5."""
+def build_signature_base(method: str, path: str, signature: SignatureHeaders) -> bytes:
+    """The bytes that are signed (RFC 9421, section 2.5)."""
     return (
-        f'"@method": {method}\n"@path": {path}\n"content-digest": {claimed.digest}\n'
-        f'"{SEQUENCE}": {claimed.sequence}\n"@signature-params": {claimed.parameters}'
+        f'"@method": {method}\n"@path": {path}\n"content-digest": {signature.digest}\n'
+        f'"{SEQUENCE}": {signature.sequence}\n"@signature-params": {signature.parameters}'
     ).encode()
 
 
@@ -89,8 +96,8 @@ def is_public_key(key: bytes) -> bool:
     return crypto_core_ed25519_is_valid_point(key)
 
 
-def content_digest(body: bytes) -> str:
-    """RFC 9530: the SHA-256 of a body."""
+def compute_digest(body: bytes) -> str:
+    """The SHA-256 of a body as the Content-Digest header carries it (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
@@ -101,22 +108,22 @@ class Nonces:
         self._seen: dict[int, list[int]] = {}
 
     def use(self, agent: int, nonce: int) -> None:
-        """Refuse a nonce that was used, or that is too old to tell."""
+        """Record a nonce; refuse one that was used, or that is too old to tell."""
         seen = self._seen.setdefault(agent, [])
         place = bisect_left(seen, nonce)
         used = place < len(seen) and seen[place] == nonce
         if used or (place == 0 and len(seen) == NONCES_KEPT):
-            raise unauthorised("replayed", "this signature was used before: sign every request anew")
+            raise Unauthorised("replayed", "this signature was used before: sign every request anew")
         insort(seen, nonce)
         del seen[:-NONCES_KEPT]
 
 
-def new_token() -> str:
-    """A secret of 256 random bits."""
+def create_token() -> str:
+    """A new secret of 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
-def token_hash(token: str) -> bytes:
+def hash_token(token: str) -> bytes:
     """What is kept of a token. It is random and long, so a plain hash cannot be guessed backwards."""
     return hashlib.sha256(token.encode()).digest()
 
@@ -124,9 +131,4 @@ def token_hash(token: str) -> bytes:
 def is_operator(header: str, operator_hash: bytes | None) -> bool:
     """Whether an Authorization header carries the operator's token."""
     token = header.removeprefix("Bearer ")
-    return operator_hash is not None and hmac.compare_digest(token_hash(token), operator_hash)
-
-
-def unauthorised(reason: str, detail: str) -> Refused:
-    """401."""
-    return Refused(401, reason, detail)
+    return operator_hash is not None and hmac.compare_digest(hash_token(token), operator_hash)

@@ -1,4 +1,4 @@
-"""What a request can be refused for: a status for machines, a word for metrics, a line for people."""
+"""Refusals: a status for machines, a word for metrics, a line for people."""
 
 
 class Refused(ValueError):  # noqa: N818 (a refusal is an answer, not an accident)

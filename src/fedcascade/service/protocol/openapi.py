@@ -26,7 +26,15 @@ AGENT = {"name": "agent", "in": "path", "required": True, "schema": {"type": "in
 ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], ...] = (
     ("get", "/v1/terms", "What this server runs.", None, None, 200, wire.Terms),
     ("post", "/v1/agents", "Enrol an agent.", None, wire.Enrolment, 201, wire.Welcome),
-    ("post", "/v1/exchanges", "Upload a buffer, download a group's statistics.", SIGNED, wire.Offer, 200, wire.Answer),
+    (
+        "post",
+        wire.EXCHANGES,
+        "Upload a buffer, download a group's statistics.",
+        SIGNED,
+        wire.UploadMessage,
+        200,
+        wire.AnswerMessage,
+    ),
     ("get", "/v1/agents/{agent}", "How an agent stands; itself or an operator.", SIGNED, None, 200, wire.Standing),
     ("delete", "/v1/agents/{agent}", "Forget an agent; itself or an operator.", SIGNED, None, 204, None),
     ("post", "/v1/agents/{agent}/revocation", "Let an agent speak no more.", OPERATOR, None, 204, None),
@@ -39,13 +47,13 @@ ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], .
 )
 
 
-def description() -> dict[str, Any]:
-    """The OpenAPI document."""
+def describe_api() -> dict[str, Any]:
+    """Build the OpenAPI document."""
     kinds = [kind for route in ROUTES for kind in (route[4], route[6]) if kind is not None]
     _, schemas = msgspec.json.schema_components([*kinds, wire.RefusalBody], ref_template="#/components/schemas/{name}")
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        paths.setdefault(route[1], {})[route[0]] = _operation(*route)
+        paths.setdefault(route[1], {})[route[0]] = _describe_operation(*route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "fedcascade", "version": __version__, "description": "Exchanges of agents with a server."},
@@ -54,15 +62,16 @@ def description() -> dict[str, Any]:
     }
 
 
-def _operation(
+def _describe_operation(
     method: str, path: str, summary: str, security: str | None, request: type | None, status: int, response: type | None
 ) -> dict[str, Any]:
     good: dict[str, Any] = {"description": "Done."}
     if response is not None:
-        good["content"] = _content(response)
+        good["content"] = _describe_content(response, wire.JSON, wire.MSGPACK)
     elif status == 200:
         good["content"] = {"application/json" if path == "/schema" else "text/plain": {"schema": {}}}
-    refusals = {str(code): {"description": text, "content": _problem()} for code, text in REFUSALS.items()}
+    problem = _describe_content(wire.RefusalBody, wire.JSON)
+    refusals = {str(code): {"description": text, "content": problem} for code, text in REFUSALS.items()}
     operation: dict[str, Any] = {
         "summary": summary,
         "operationId": f"{method}-{path.strip('/').replace('/', '-').replace('{', '').replace('}', '')}",
@@ -73,17 +82,13 @@ def _operation(
     if security is not None:
         operation["security"] = [{security: []}]
     if request is not None:
-        operation["requestBody"] = {"required": True, "content": _content(request)}
+        operation["requestBody"] = {"required": True, "content": _describe_content(request, wire.JSON, wire.MSGPACK)}
     return operation
 
 
-def _content(kind: type) -> dict[str, Any]:
+def _describe_content(kind: type, *media_types: str) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
-    return {wire.JSON: {"schema": schema}, wire.MSGPACK: {"schema": schema}}
-
-
-def _problem() -> dict[str, Any]:
-    return {wire.JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {media_type: {"schema": schema} for media_type in media_types}
 
 
 _SECURITY = {

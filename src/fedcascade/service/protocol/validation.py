@@ -23,20 +23,20 @@ SLACK = 1e-6
 
 
 @jit_inline
-def most_trace(count: int) -> float:
-    """The largest trace of the gram of so many items."""
+def bound_trace(count: int) -> float:
+    """The largest trace that the gram of ``count`` items can have."""
     return float(count * LARGEST_SQUARE * (1 + SLACK))
 
 
 @jit_inline
-def most_leverage(clicks: int) -> float:
-    """The largest leverage of so many clicks."""
+def bound_leverage(clicks: int) -> float:
+    """The largest leverage that a moment of ``clicks`` clicks can have."""
     return float(clicks * (1 + SLACK) + SLACK)
 
 
 @jit
-def examined(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, float]:
-    """The trace of gram; with e as above, ln det(gram + e I) and moment^T (gram + e I)^-1 moment."""
+def measure_gram(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, float]:
+    """The trace of gram; with e as above, ln det(gram + e I) and the leverage moment^T (gram + e I)^-1 moment."""
     trace = 0.0
     for i in range(moment.size):
         trace += gram[i, i]
@@ -48,45 +48,50 @@ def examined(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, 
 
 
 @jit
-def possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which uploads pass ``check_upload``, one in each row: triangle and moment; count, clicks and rounds."""
+def are_possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which uploads pass ``check_upload``.
+
+    Args:
+        numbers: an upload in each row: upper triangle of the gram, then moment.
+        counts: its count, clicks and rounds.
+    """
     rows, size = numbers.shape
     d = int((np.sqrt(9.0 + 8.0 * size) - 3.0) / 2.0 + 0.5)  # d (d + 3) / 2 numbers
-    gram, found = np.empty((d, d)), np.empty(rows, np.bool_)
+    gram, possible = np.empty((d, d)), np.empty(rows, np.bool_)
     for row in range(rows):
         at = 0
         for i in range(d):
             for j in range(i, d):
                 gram[i, j] = gram[j, i] = numbers[row, at]
                 at += 1
-        found[row] = _is_possible(gram, numbers[row, at:], counts[row, 0], counts[row, 1], counts[row, 2])
-    return found
+        possible[row] = _is_possible(gram, numbers[row, at:], counts[row, 0], counts[row, 1], counts[row, 2])
+    return possible
 
 
 @jit
 def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks: int, rounds: int) -> bool:
     if not (0 <= clicks <= rounds <= count and rounds > 0 and linear.is_finite_symmetric(gram, moment)):
         return False
-    trace, log_det, leverage = examined(gram, moment)
+    trace, log_det, leverage = measure_gram(gram, moment)
     return bool(
-        trace <= most_trace(count)
+        trace <= bound_trace(count)
         and np.isfinite(log_det)
         and np.isfinite(leverage)
-        and leverage <= most_leverage(clicks)
+        and leverage <= bound_leverage(clicks)
     )
 
 
 def check_upload(statistics: Statistics, dimension: int) -> None:
-    """Refuse statistics that no data can have."""
+    """Raise ValueError with the reason if no data can have these statistics."""
     statistics.check(dimension)
     count, clicks, rounds = statistics.count, statistics.clicks, statistics.rounds
     if not clicks <= rounds <= count:
         raise ValueError(f"counts must satisfy clicks <= rounds <= count, got {clicks}, {rounds}, {count}")
     require(rounds > 0, "an upload must hold at least one round")
-    trace, log_det, leverage = examined(statistics.gram, statistics.moment)
-    if not trace <= most_trace(count):
+    trace, log_det, leverage = measure_gram(statistics.gram, statistics.moment)
+    if not trace <= bound_trace(count):
         raise ValueError(f"the trace of gram must be at most the count ({count}), got {trace:.6g}")
     require(math.isfinite(log_det), "gram must be positive semi-definite")
-    if not (math.isfinite(leverage) and leverage <= most_leverage(clicks)):
+    if not (math.isfinite(leverage) and leverage <= bound_leverage(clicks)):
         wanted = f"moment^T gram^+ moment <= clicks ({clicks})"
         raise ValueError(f"moment must lie in the range of gram with {wanted}, got {leverage:.6g}")

@@ -17,7 +17,8 @@ from litestar.types import ControllerRouterHandler
 from fedcascade.service.protocol import auth, openapi, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
-from fedcascade.service.server import exchanges, operations
+from fedcascade.service.server import operations
+from fedcascade.service.server.exchanges import answer_exchange
 from fedcascade.service.server.service import HttpRequest, Service
 
 PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
@@ -26,13 +27,13 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 def encode_reply(message: msgspec.Struct, request: HttpRequest, status: int = 200) -> Response[bytes]:
     """Encode a message in the media type of the request, JSON if in doubt."""
-    media = MSGPACK if wire.media_of(request.headers) == MSGPACK else JSON
-    return Response(wire.encoded(message, media), status_code=status, media_type=media)
+    media = MSGPACK if wire.get_media_type(request.headers) == MSGPACK else JSON
+    return Response(wire.encode(message, media), status_code=status, media_type=media)
 
 
 async def read_message(request: HttpRequest, kind: type[Kind]) -> Kind:
     """Decode the message in a request's body."""
-    return wire.decoded(await request.body(), kind, wire.media_of(request.headers))
+    return wire.decode(await request.body(), kind, wire.get_media_type(request.headers))
 
 
 def read_agent(request: HttpRequest) -> int:
@@ -49,11 +50,11 @@ def get_service(request: HttpRequest) -> Service:
     return service
 
 
-@post(exchanges.PATH, status_code=200)
+@post(wire.EXCHANGES, status_code=200)
 async def answer_upload(request: HttpRequest) -> Response[bytes]:
     """Answer an upload. Most do not come here: ``server.http`` answers plain exchanges without the framework."""
-    answer = await exchanges.exchanged(get_service(request), request.headers, await request.body())
-    return Response(answer, media_type=wire.media_of(request.headers))
+    answer = await answer_exchange(get_service(request), request.headers, await request.body())
+    return Response(answer, media_type=wire.get_media_type(request.headers))
 
 
 @get("/v1/terms")
@@ -115,7 +116,7 @@ async def create_tokens(request: HttpRequest) -> Response[bytes]:
     service = get_service(request)
     await service.require_operator(request)
     message = await read_message(request, wire.TokenRequest)
-    tokens = [auth.new_token() for _ in range(message.count)]
+    tokens = [auth.create_token() for _ in range(message.count)]
     await service.run(operations.add_tokens(tokens, time.time() + message.valid_seconds))
     return encode_reply(wire.Tokens(protocol=message.protocol, tokens=tokens), request, 201)
 
@@ -125,7 +126,7 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
     """Show how far the log is, and which group each agent is in."""
     service = get_service(request)
     await service.require_operator(request)
-    return encode_reply(await service.run(operations.overview), request)
+    return encode_reply(await service.run(operations.read_overview), request)
 
 
 @get("/healthz", media_type="text/plain")
@@ -149,13 +150,13 @@ async def check_readiness(request: HttpRequest) -> str:
 @get("/metrics")
 async def show_metrics(request: HttpRequest) -> Response[bytes]:
     """Show the metrics as Prometheus reads them."""
-    return Response(get_service(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(get_service(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @get("/schema")
 async def show_schema() -> Response[bytes]:
     """Show the OpenAPI document."""
-    return Response(msgspec.json.encode(openapi.description()), media_type=JSON)
+    return Response(msgspec.json.encode(openapi.describe_api()), media_type=JSON)
 
 
 def build_refusal(request: HttpRequest, error: Exception) -> Response[bytes]:

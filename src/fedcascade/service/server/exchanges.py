@@ -4,22 +4,24 @@ import time
 from collections.abc import Mapping
 
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.wire import MSGPACK
-from fedcascade.service.server import operations
+from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.service import Service
+from fedcascade.service.server.state import ServerState
+from fedcascade.service.store.contract import Store
 
-PATH = "/v1/exchanges"
 
+async def answer_exchange(service: Service, headers: Mapping[str, str], body: bytes) -> bytes:
+    """Answer an upload in the protocol and media type in which it came, once it is durable."""
+    start = time.perf_counter()
+    media_type = wire.get_media_type(headers)
+    request = await service.read_signed(headers, "POST", wire.EXCHANGES, body, upload=media_type)
+    agent, nonce = request.signature.agent, request.signature.nonce
 
-async def exchanged(service: Service, headers: Mapping[str, str], body: bytes) -> bytes:
-    """The answer to an upload, in the form in which that came; whatever is wrong is refused."""
-    started = time.perf_counter()
-    claim = await service.identify_agent(headers)
-    media = wire.media_of(headers)
-    papers = service.build_papers(claim, "POST", PATH, body, media=media)
-    offer, answer = await service.run_signed(papers, operations.exchange(claim.agent, claim.nonce))
-    if media != MSGPACK or offer.protocol != wire.PROTOCOLS[-1]:
-        said = wire.decoded(answer, wire.Answer, MSGPACK)
-        answer = wire.encoded(wire.in_protocol(said, offer.protocol), media)
-    service.metrics.exchange(offer.cause, len(body), len(answer), time.perf_counter() - started)
+    def job(store: Store, state: ServerState) -> tuple[wire.UploadMessage, bytes]:
+        message = wire.decode(body, wire.UploadMessage, media_type)
+        return message, record_upload(store, state, message.to_upload(agent, state.dimension), nonce)
+
+    message, answer = await service.writer.run(job, request, service.admit)
+    answer = wire.convert_answer(answer, message.protocol, media_type)
+    service.metrics.count_exchange(message.cause, len(body), len(answer), time.perf_counter() - start)
     return answer

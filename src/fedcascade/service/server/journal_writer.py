@@ -1,6 +1,6 @@
 """Keeps the journal beside the log: in the transaction of a batch, it notes the exchanges and who moved where.
 
-A grouping names its groups as it likes and may rename them at any upload. The scribe gives clusters names that last:
+A partition names its groups as it likes and may rename them at any upload. The journal gives clusters names that last:
 a group keeps the name under which most of its members were known.
 """
 
@@ -12,36 +12,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.federation.grouping.partition import relabel_by_appearance
-from fedcascade.service.server.state import Fold
+from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
 Labels = NDArray[np.int64]
 NOBODY: Labels = np.zeros(0, np.int64)
 
 
-class Scribe:
-    """What the journal says of clusters at some position, so that only changes are written."""
+class JournalWriter:
+    """Knows what the journal says of clusters at some position, so that it writes only changes."""
 
     def __init__(self) -> None:
         self._position = -1
-        self._names: dict[int, int] = {}  # of agents
-        self._groups: dict[int, int] = {}  # of the grouping's own labels
+        self._names: dict[int, int] = {}  # of agents' clusters
+        self._groups: dict[int, int] = {}  # of the partition's own labels
         self._labels = NOBODY
 
-    def write(self, store: Store, fold: Fold, after: int) -> None:
+    def write(self, store: Store, state: ServerState, after: int) -> None:
         """Note everything that happened beyond a position of the log."""
         now = time.time_ns() // 1_000_000
-        if fold.position > after:
-            store.record_exchanges(after, now, fold.clusters)
-        self._read_on(store, after)
-        labels = NOBODY if fold.server is None else fold.server.groups.labels
-        moved = self._moved(labels, fold)
+        if state.position > after:
+            store.record_exchanges(after, now, state.clusters)
+        self._read_moves(store, after)
+        labels = NOBODY if state.server is None else state.server.groups.labels
+        moved = self._find_moves(labels, state)
         if moved:
-            store.record_moves(fold.position, now, moved.items())
-        self._position = fold.position
+            store.record_moves(state.position, now, moved.items())
+        self._position = state.position
 
-    def _read_on(self, store: Store, upto: int) -> None:
-        """What others wrote meanwhile; after somebody was forgotten, places in the arrays mean other agents."""
+    def _read_moves(self, store: Store, upto: int) -> None:
+        """Read what other processes wrote; after a forgetting, places in the arrays mean other agents."""
         if self._position < 0:
             self._names = store.read_clusters(upto)
         elif self._position < upto:
@@ -49,14 +49,14 @@ class Scribe:
         if self._position != upto or store.find_last_forgetting() > self._position:
             self._labels = NOBODY
 
-    def _moved(self, labels: Labels, fold: Fold) -> dict[int, int]:
-        """The agents whose cluster is another than the journal says."""
-        known = len(self._labels)
-        if not known or not np.array_equal(labels[:known], self._labels):
-            names = lasting_names(self._names, list(fold.numbers), labels)
+    def _find_moves(self, labels: Labels, state: ServerState) -> dict[int, int]:
+        """The agents whose cluster is another than the journal says, and that cluster."""
+        size = len(self._labels)
+        if not size or not np.array_equal(labels[:size], self._labels):
+            names = assign_names(self._names, list(state.places), labels)
             self._groups = dict(zip(labels.tolist(), names.values(), strict=True))
-        elif len(labels) > known:  # newcomers alone, which is what happens while many agents join
-            names = self._placed(list(islice(fold.numbers, known, None)), labels[known:].tolist())
+        elif len(labels) > size:  # newcomers alone, which is what happens while many agents join
+            names = self._place_newcomers(list(islice(state.places, size, None)), labels[size:].tolist())
         else:
             return {}
         moved = {agent: name for agent, name in names.items() if self._names.get(agent) != name}
@@ -64,37 +64,37 @@ class Scribe:
         self._labels = labels.copy()
         return moved
 
-    def _placed(self, agents: list[int], labels: list[int]) -> dict[int, int]:
-        """Newcomers in the groups of others, or in new ones."""
-        free = unused(self._names)
+    def _place_newcomers(self, agents: list[int], labels: list[int]) -> dict[int, int]:
+        """The clusters of newcomers: those of others in their groups, or new ones."""
+        free = generate_names(self._names)
         for label in labels:
             if label not in self._groups:
                 self._groups[label] = next(free)
         return {agent: self._groups[label] for agent, label in zip(agents, labels, strict=True)}
 
 
-def unused(known: Mapping[int, int]) -> Iterator[int]:
+def generate_names(names: Mapping[int, int]) -> Iterator[int]:
     """Names that no cluster has now, the smallest first: people should not have to read large numbers."""
     taken: set[int] | None = None
     for name in count(1):
-        taken = set(known.values()) if taken is None else taken
+        taken = set(names.values()) if taken is None else taken
         if name not in taken:
             yield name
 
 
-def lasting_names(known: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:
+def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:
     """The cluster of each agent under its lasting name; groups that are new get new names.
 
     Args:
-        known: the names until now; of agents that have left, too.
+        earlier: the names until now; of agents that have left, too.
         agents: in the order of ``labels``.
         labels: the group of each, under a name that need not last.
 
-    >>> lasting_names({7: 1, 8: 1, 9: 1}, [7, 8, 9, 10], np.array([5, 0, 5, 0]))
+    >>> assign_names({7: 1, 8: 1, 9: 1}, [7, 8, 9, 10], np.array([5, 0, 5, 0]))
     {7: 1, 8: 2, 9: 1, 10: 2}
     """
     labels = relabel_by_appearance(labels)[1]  # so that ties go by the order of agents, not by passing names
-    before = np.array([known.get(agent, -1) for agent in agents], np.int64)
+    before = np.array([earlier.get(agent, -1) for agent in agents], np.int64)
     pairs, shared = np.unique(np.stack([labels, before])[:, before >= 0], axis=1, return_counts=True)
     names: dict[int, int] = {}
     used: set[int] = set()
@@ -102,7 +102,7 @@ def lasting_names(known: Mapping[int, int], agents: list[int], labels: Labels) -
         if group not in names and name not in used:
             names[group] = name
             used.add(name)
-    free = unused(known)
+    free = generate_names(earlier)
     for group in dict.fromkeys(labels.tolist()):
         if group not in names:
             names[group] = next(free)

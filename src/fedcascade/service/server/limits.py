@@ -1,12 +1,12 @@
-"""How much anyone may ask for: token buckets, one per caller."""
+"""How many requests a caller may make."""
 
 from fedcascade.service.protocol.errors import Refused
 
 CALLERS_KEPT = 100_000
 
 
-class Buckets:
-    """Each caller may make ``burst`` requests at once and ``rate`` per second in the long run."""
+class RateLimiter:
+    """A token bucket per caller: each may make ``burst`` requests at once and ``rate`` per second in the long run."""
 
     def __init__(self, *, rate: float, burst: float) -> None:
         self.rate = rate

@@ -25,17 +25,17 @@ class Metrics:
         self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
         self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
 
-    def exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
+    def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
         """Count an answered upload."""
         self._causes[cause].inc()
         self._up.inc(up)
         self._down.inc(down)
         self._latency.observe(seconds)
 
-    def refused(self, reason: str) -> None:
+    def count_refusal(self, reason: str) -> None:
         """Count a refused request."""
         self._refused.labels(reason).inc()
 
-    def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+    def render(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self._registry)

@@ -16,9 +16,9 @@ from fedcascade.federation.triggers import Never
 from fedcascade.service.protocol import auth
 from fedcascade.service.server import operations
 from fedcascade.service.server.app import Extension, build_application
-from fedcascade.service.server.http import ShortWay
+from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.service import Limits, Service
-from fedcascade.service.server.verifier import Beside
+from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
@@ -71,7 +71,7 @@ def open_writer(settings: ServerSettings) -> Writer:
         settings.dimension,
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
-        notary=Beside(),
+        verifier=VerifierProcess(settings.dimension),
     )
 
 
@@ -98,9 +98,9 @@ def ensure_operator_token(writer: Writer, path: Path) -> bool:
     if path.exists():
         writer.submit(operations.set_operator(path.read_text(encoding="utf-8").strip())).result()
         return False
-    if writer.submit(operations.operator_hash()).result() is not None:
+    if writer.submit(operations.get_operator_hash()).result() is not None:
         return False
-    token = auth.new_token()
+    token = auth.create_token()
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(f"{token}\n")
     writer.submit(operations.set_operator(token)).result()
@@ -156,7 +156,7 @@ def run_server(
         extensions = extend(service)
         config = uvicorn.Config(
             build_application(service, extensions),
-            http=ShortWay,
+            http=ExchangeHttpProtocol,
             log_level="warning",
             access_log=False,
             server_header=False,

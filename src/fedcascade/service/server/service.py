@@ -14,10 +14,10 @@ from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
-from fedcascade.service.server.limits import Buckets
+from fedcascade.service.server.limits import RateLimiter
 from fedcascade.service.server.metrics import Metrics
-from fedcascade.service.server.verifier import Papers
-from fedcascade.service.server.writer import Job, SignedJob, Writer
+from fedcascade.service.server.verifier import SignedRequest
+from fedcascade.service.server.writer import Job, Writer
 
 Result = TypeVar("Result")
 HttpRequest = Request[Any, Any, State]
@@ -47,17 +47,17 @@ class Service:
             dimension=dimension,
             protocols=list(wire.PROTOCOLS),
         )
-        numbers = dimension * (dimension + 3) // 2
+        numbers = wire.count_numbers(dimension)
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * numbers
         self.refusal_listeners: list[RefusalListener] = []
         self.keys: dict[int, bytes] = {}
-        self._agent_buckets = Buckets(rate=limits.rate, burst=limits.burst)
-        self._address_buckets = Buckets(rate=limits.rate, burst=limits.burst)
+        self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
+        self._address_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._nonces = auth.Nonces()
         self.metrics = Metrics(
             {
                 "clusters": ("Groups of agents.", lambda: self._read_state("clusters")),
-                "agents": ("Agents that have spoken.", lambda: len(self._read_state("numbers") or ())),
+                "agents": ("Agents that have spoken.", lambda: len(self._read_state("places") or ())),
                 "log_position": ("Uploads and forgettings so far.", lambda: self._read_state("position")),
                 "rounds": ("Rounds that the server knows of.", lambda: self._read_state("rounds")),
                 "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
@@ -66,61 +66,59 @@ class Service:
 
     def _read_state(self, name: str) -> Any:
         """Read an attribute of the server's state; 0 while there is no state."""
-        return getattr(self.writer.fold, name, 0)
+        return getattr(self.writer.state, name, 0)
 
     async def run(self, job: Job[Result]) -> Result:
         """Hand a job to the writer and wait until its effect is durable."""
-        return await self.writer.do(job)
+        return await self.writer.run(job)
 
-    async def identify_agent(self, headers: Mapping[str, str]) -> auth.Claim:
-        """Read which agent a request claims to come from, and load that agent's public key."""
-        claim = auth.claim(headers)
-        if claim.agent not in self.keys:
-            self.keys[claim.agent] = await self._load_key(claim.agent)
-        return claim
+    async def read_signed(
+        self, headers: Mapping[str, str], method: str, path: str, body: bytes, *, upload: str | None = None
+    ) -> SignedRequest:
+        """Read whose signature a request carries, and add that agent's public key; nothing is verified yet.
+
+        ``upload`` is the media type of the body if that is an upload.
+        """
+        signature = auth.parse_signature(headers)
+        if signature.agent not in self.keys:
+            self.keys[signature.agent] = await self._load_key(signature.agent)
+        return SignedRequest(self.keys[signature.agent], method, path, signature, body, upload)
 
     async def _load_key(self, agent: int) -> bytes:
-        identity = await self.run(operations.identity(agent))
+        identity = await self.run(operations.get_identity(agent))
         if identity is None:
-            raise auth.unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
+            raise auth.Unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
         return identity.public_key
 
-    def build_papers(self, claim: auth.Claim, method: str, path: str, body: bytes, *, media: str | None) -> Papers:
-        """Collect what the verifier needs to check a signature; ``media`` is the media type of an upload."""
-        return Papers(self.keys[claim.agent], method, path, claim, body, media, self.dimension)
-
-    async def run_signed(self, papers: Papers, job: SignedJob[Result]) -> Result:
-        """Run a job if the request is signed by its agent, fresh and new; wait until its effect is durable."""
-        return await self.writer.do_signed(papers, self._admit, job)
-
-    def _admit(self, claim: auth.Claim) -> None:
+    def admit(self, signature: auth.SignatureHeaders) -> None:
         """Refuse a stale, repeated or too frequent request. The writer's thread decides which of two was first."""
-        auth.fresh(claim, time.time())
-        self._nonces.use(claim.agent, claim.nonce)
-        self._agent_buckets.take(claim.agent, time.monotonic())
+        auth.require_fresh(signature, time.time())
+        self._nonces.use(signature.agent, signature.nonce)
+        self._agent_limiter.take(signature.agent, time.monotonic())
 
     async def require_operator(self, request: HttpRequest) -> None:
         """Refuse anyone but the operator."""
         self.limit_address(request)
-        operator_hash = await self.run(operations.operator_hash())
+        operator_hash = await self.run(operations.get_operator_hash())
         if not auth.is_operator(request.headers.get("authorization", ""), operator_hash):
-            raise auth.unauthorised("operator", "this needs the operator's token: Authorization: Bearer ...")
+            raise auth.Unauthorised("operator", "this needs the operator's token: Authorization: Bearer ...")
 
     async def require_agent_or_operator(self, request: HttpRequest, agent: int) -> None:
         """Refuse anyone but the agent itself and the operator."""
         if "authorization" in request.headers:
             await self.require_operator(request)
             return
-        claim = await self.identify_agent(request.headers)
-        papers = self.build_papers(claim, request.method, request.scope["path"], await request.body(), media=None)
-        await self.run_signed(papers, lambda *_: None)
-        if claim.agent != agent:
-            raise Refused(403, "not-yours", f"agent {claim.agent} may not speak for agent {agent}")
-        await self.run(operations.may_speak(agent))
+        path, body = request.scope["path"], await request.body()
+        signed = await self.read_signed(request.headers, request.method, path, body)
+        await self.writer.run(lambda *_: None, signed, self.admit)
+        speaker = signed.signature.agent
+        if speaker != agent:
+            raise Refused(403, "not-yours", f"agent {speaker} may not speak for agent {agent}")
+        await self.run(operations.require_active(agent))
 
     def limit_address(self, request: HttpRequest) -> None:
         """Count a request against the rate limit of its network address."""
-        self._address_buckets.take(request.client.host if request.client else "", time.monotonic())
+        self._address_limiter.take(request.client.host if request.client else "", time.monotonic())
 
     def refuse(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
         """Count a refusal, and return it as the caller sees it: status, headers, JSON with one word and one line."""
@@ -133,7 +131,7 @@ class Service:
                 status, reason, detail = 503, "store-unavailable", "the store does not answer"
             case _:
                 raise error
-        self.metrics.refused(reason)
+        self.metrics.count_refusal(reason)
         for listener in self.refusal_listeners:
             listener(path, reason)
         headers = dict(getattr(error, "headers", None) or {})

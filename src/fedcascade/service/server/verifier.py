@@ -1,6 +1,6 @@
-"""A process beside the server looks at requests, many at a time, while the server counts those before.
+"""Verifies requests, many at a time, in a process beside the server, while the server counts those before.
 
-To verify a signature and to read and check an upload takes longer than to count it. It needs nothing that the server
+To verify a signature and to decode and check an upload takes longer than to count it. It needs nothing that the server
 knows, and threads would hand the interpreter to each other for every single one.
 """
 
@@ -10,225 +10,210 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
 import numpy as np
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
-from fedcascade.federation.messages import Cause
-from fedcascade.learning.statistics import Statistics
-from fedcascade.service.protocol import auth, floats, wire
+from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.auth import SignatureHeaders, Unauthorised
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.validation import check_upload, possible
+from fedcascade.service.protocol.validation import are_possible, check_upload
 
 log = logging.getLogger("fedcascade.service")
 LENGTH_BYTES = 4
 PIPE_BYTES = 1 << 20  # the most that Linux grants anyone: a large batch goes through at once
+Result = TypeVar("Result")
 
 
-class Papers(msgspec.Struct, array_like=True, frozen=True):
-    """What a request shows, and whose key it claims; the media type if its body is an upload."""
+class SignedRequest(msgspec.Struct, array_like=True, frozen=True):
+    """A request, and the public key of the agent in whose name it is signed.
+
+    ``upload`` is the media type of the body if that is an upload, else None.
+    """
 
     key: bytes
     method: str
     path: str
-    claimed: auth.Claim
+    signature: SignatureHeaders
     body: bytes
     upload: str | None
-    dimension: int
 
 
-class Content(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """An upload that was read and checked, its gram and moment as the log keeps them."""
+class Refusal(msgspec.Struct, array_like=True, frozen=True):
+    """Why a request is refused; ``is_signed`` if its signature holds all the same."""
 
-    protocol: int
-    sequence: int
-    cause: Cause
-    count: int
-    clicks: int
-    rounds: int
-    numbers: bytes
-
-
-class Refusal(msgspec.Struct, array_like=True, frozen=True, tag=True):
-    """Why a request is refused; ``signed`` if its signature holds all the same."""
-
-    signed: bool
+    is_signed: bool
     status: int
     reason: str
     detail: str
 
 
-Verdict = Content | Refusal | None  # None: the signature holds, and there is no upload to read
-_asked = msgspec.msgpack.Decoder(list[Papers])
-_said = msgspec.msgpack.Decoder(list[Verdict])
+Verdict = Refusal | None  # None: the signature holds, and so does the upload if there is one
+_requests_decoder = msgspec.msgpack.Decoder(list[SignedRequest])
+_verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 
 
-def verdicts(batch: Sequence[Papers]) -> list[Verdict]:
-    """What is to be said of requests; the upload of a stranger is not even read."""
-    said = [_judged(verify, papers, signed=False) for papers in batch]
-    uploads = [place for place, papers in enumerate(batch) if papers.upload is not None and said[place] is None]
-    plain = read_together([batch[place] for place in uploads])
-    for place, content in zip(uploads, plain, strict=True):
-        said[place] = content or _judged(read, batch[place], signed=True)
-    return said
+def verify_requests(requests: Sequence[SignedRequest], dimension: int) -> list[Verdict]:
+    """Verify signatures, then check the uploads of those that hold, all together; a stranger's is not even decoded."""
+    verdicts: list[Verdict] = [_attempt(verify_signature, request, is_signed=False) for request in requests]
+    messages: dict[int, wire.UploadMessage] = {}
+    for place, request in enumerate(requests):
+        if request.upload is not None and verdicts[place] is None:
+            decoded = _attempt(lambda request: decode_upload(request, dimension), request, is_signed=True)
+            if isinstance(decoded, Refusal):
+                verdicts[place] = decoded
+            else:
+                messages[place] = decoded
+    for place in find_impossible(messages, dimension):
+        verdicts[place] = _attempt(lambda message: check_message(message, dimension), messages[place], is_signed=True)
+    return verdicts
 
 
-def _judged(look: Callable[[Papers], Verdict], papers: Papers, *, signed: bool) -> Verdict:
-    """Whatever one of them brings, the others of its batch must not wait for ever."""
+Checked = TypeVar("Checked")
+
+
+def _attempt(check: Callable[[Checked], Result], subject: Checked, *, is_signed: bool) -> Result | Refusal:
+    """Run a check; whatever it raises becomes a refusal, so that the rest of the batch gets its verdicts."""
     try:
-        return look(papers)
+        return check(subject)
     except Refused as refusal:
-        return Refusal(signed, refusal.status, refusal.reason, refusal.detail)
+        return Refusal(is_signed, refusal.status, refusal.reason, refusal.detail)
     except Exception:
-        log.exception("a request cannot be judged")
-        return Refusal(signed, 500, "failed", "this request could not be read")
+        log.exception("a request cannot be verified")
+        return Refusal(is_signed, 500, "failed", "this request could not be read")
 
 
-def verify(papers: Papers) -> None:
-    """Refuse a request that its agent has not signed; there is nothing else to say of it."""
-    claimed = papers.claimed
-    if not hmac.compare_digest(claimed.digest.encode(), auth.content_digest(papers.body).encode()):
-        raise auth.unauthorised("altered", "content-digest is not that of the body")
-    base = auth.signature_base(papers.method, papers.path, claimed)
+def verify_signature(request: SignedRequest) -> None:
+    """Refuse a request that its agent has not signed."""
+    signature = request.signature
+    if not hmac.compare_digest(signature.digest.encode(), auth.compute_digest(request.body).encode()):
+        raise Unauthorised("altered", "content-digest is not that of the body")
+    base = auth.build_signature_base(request.method, request.path, signature)
     try:
-        crypto_sign_open(base64.b64decode(claimed.signature) + base, papers.key)
+        crypto_sign_open(base64.b64decode(signature.signature) + base, request.key)
     except BadSignatureError:
-        raise auth.unauthorised("altered", "the signature is not that of this agent over this request") from None
+        raise Unauthorised("altered", "the signature is not that of this agent over this request") from None
 
 
-def read(papers: Papers) -> Content:
-    """What an upload says, if data can have said it."""
-    assert papers.upload is not None
+def decode_upload(request: SignedRequest, dimension: int) -> wire.UploadMessage:
+    """Decode the upload of a request; refuse one of another form, dimension or sequence number than was signed."""
+    assert request.upload is not None
+    message = wire.decode(request.body, wire.UploadMessage, request.upload)
+    if len(message.numbers) != 8 * wire.count_numbers(dimension):
+        check_message(message, dimension)
+    if message.sequence != request.signature.sequence:
+        raise Unauthorised("altered", "the signed sequence number is not that of the upload")
+    return message
+
+
+def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) -> list[int]:
+    """The keys of uploads that no data can have, found in one compiled call."""
+    if not messages:
+        return []
+    numbers = np.frombuffer(b"".join(message.numbers for message in messages.values()), "<f8")
+    counts = np.array([(message.count, message.clicks, message.rounds) for message in messages.values()], np.int64)
+    possible = are_possible(numbers.reshape(len(messages), wire.count_numbers(dimension)), counts)
+    return [place for place, is_possible in zip(messages, possible.tolist(), strict=True) if not is_possible]
+
+
+def check_message(message: wire.UploadMessage, dimension: int) -> None:
+    """Refuse an upload that no data can have, and say why."""
     try:
-        offer, statistics = wire.offered(papers.body, papers.upload, papers.dimension)
-        check_upload(statistics, papers.dimension)
-    except Refused:
-        raise
+        check_upload(message.to_upload(0, dimension).statistics, dimension)
     except ValueError as error:
         raise Refused(422, "impossible", str(error)) from None
-    if offer.sequence != papers.claimed.sequence:
-        raise auth.unauthorised("altered", "the signed sequence number is not that of the upload")
-    return content_of(offer, statistics)
 
 
-def read_together(batch: Sequence[Papers]) -> list[Content | None]:
-    """The same of many at once, which is cheaper; None for all that are not plain and good, to be read one by one."""
-    found: list[Content | None] = [None] * len(batch)
-    plain: list[tuple[int, wire.RawOffer, bytes]] = []
-    for place, papers in enumerate(batch):
-        with suppress(Exception):  # whatever is wrong is found again, alone
-            if papers.upload == wire.MSGPACK:
-                plain.append((place, *wire.plainly_offered(papers.body, papers.dimension)))
-    if not plain:
-        return found
-    numbers, good = floats.rows([heard for *_, heard in plain])
-    counts = np.array([(offer.count, offer.clicks, offer.rounds) for _, offer, _ in plain], np.int64)
-    good &= possible(numbers, counts)
-    for (place, offer, _), row, fine in zip(plain, numbers, good.tolist(), strict=True):
-        if fine and offer.sequence == batch[place].claimed.sequence:
-            found[place] = _content(offer, row.astype("<f8").tobytes())
-    return found
+class SignatureVerifier:
+    """Takes a batch of requests with ``submit`` and gives the verdicts with ``collect``, which does the work here."""
 
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
+        self._requests: Sequence[SignedRequest] = ()
 
-def content_of(offer: wire.Offered, statistics: Statistics) -> Content:
-    """An upload and what it carries, as it was read."""
-    return _content(offer, wire.packed(statistics))
+    def submit(self, requests: Sequence[SignedRequest]) -> None:
+        """Take a batch."""
+        self._requests = requests
 
-
-def _content(offer: wire.Offered, numbers: bytes) -> Content:
-    counts = offer.count, offer.clicks, offer.rounds
-    return Content(offer.protocol, offer.sequence, offer.cause, *counts, numbers)
-
-
-class Notary:
-    """Ask about a batch, do something else, and take the verdicts. This one looks at it last."""
-
-    def __init__(self) -> None:
-        self._asked: Sequence[Papers] = ()
-
-    def ask(self, asked: Sequence[Papers]) -> None:
-        """Have these looked at."""
-        self._asked = asked
-
-    def verdicts(self) -> list[Verdict]:
-        """What is said of those asked about."""
-        return verdicts(self._asked)
+    def collect(self) -> list[Verdict]:
+        """The verdicts on the batch."""
+        return verify_requests(self._requests, self.dimension)
 
     def close(self) -> None:
-        """Nobody will ask any more."""
+        """Let go of what the verifier holds."""
 
 
-class Beside(Notary):
-    """A process of its own. If it dies, its batch is looked at here, and the next one in a new process."""
+class VerifierProcess(SignatureVerifier):
+    """Verifies in a process of its own. If it dies, its batch is verified here, and the next one in a new process."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._process: subprocess.Popen[bytes] | None = _started()
+    def __init__(self, dimension: int) -> None:
+        super().__init__(dimension)
+        self._process: subprocess.Popen[bytes] | None = _start_process(dimension)
 
-    def ask(self, asked: Sequence[Papers]) -> None:
-        """Have these looked at there."""
-        super().ask(asked)
-        if not asked:
+    def submit(self, requests: Sequence[SignedRequest]) -> None:
+        """Send a batch to the process, which begins at once."""
+        super().submit(requests)
+        if not requests:
             return
-        self._process = self._process or _started()
+        self._process = self._process or _start_process(self.dimension)
         assert self._process.stdin is not None
         try:
-            _send(self._process.stdin, msgspec.msgpack.encode(asked))
+            _write_frame(self._process.stdin, msgspec.msgpack.encode(requests))
         except OSError:
             self.close()
 
-    def verdicts(self) -> list[Verdict]:
-        """What is said of those asked about."""
-        if self._asked and self._process is not None:
+    def collect(self) -> list[Verdict]:
+        """Wait for the verdicts on the batch."""
+        if self._requests and self._process is not None:
             assert self._process.stdout is not None
-            said = _receive(self._process.stdout)
-            if said is not None:
-                decoded: list[Verdict] = _said.decode(said)
-                return decoded
+            frame = _read_frame(self._process.stdout)
+            if frame is not None:
+                verdicts: list[Verdict] = _verdicts_decoder.decode(frame)
+                return verdicts
             self.close()
-        return super().verdicts()
+        return super().collect()
 
     def close(self) -> None:
-        """Let the process go; it ends when it cannot be asked any more."""
+        """Let the process go; it ends at the end of its input."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(OSError), process:
                 pass
 
 
-def _started() -> "subprocess.Popen[bytes]":
-    """A process in a session of its own: an interrupt from the keyboard is for the server, which ends in peace."""
-    command = [sys.executable, "-m", __name__]
+def _start_process(dimension: int) -> "subprocess.Popen[bytes]":
+    """Start it in a session of its own: an interrupt from the keyboard is for the server, which ends in peace."""
+    command = [sys.executable, "-m", __name__, str(dimension)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, pipesize=PIPE_BYTES)
 
 
-def _send(pipe: IO[bytes], body: bytes) -> None:
+def _write_frame(pipe: IO[bytes], body: bytes) -> None:
     pipe.write(len(body).to_bytes(LENGTH_BYTES) + body)
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> bytes | None:
-    """The next message; None where the other side has ended."""
+def _read_frame(pipe: IO[bytes]) -> bytes | None:
+    """The next frame; None where the other side has ended."""
     head = pipe.read(LENGTH_BYTES)
     size = int.from_bytes(head)
     body = pipe.read(size) if len(head) == LENGTH_BYTES else b""
     return body if body and len(body) == size else None
 
 
-def answer(asked: IO[bytes], said: IO[bytes]) -> None:
-    """Look at batch after batch until nobody asks any more."""
-    while (body := _receive(asked)) is not None:
-        _send(said, msgspec.msgpack.encode(verdicts(_asked.decode(body))))
+def serve_batches(source: IO[bytes], sink: IO[bytes], dimension: int) -> None:
+    """Verify batch after batch until the input ends."""
+    while (frame := _read_frame(source)) is not None:
+        _write_frame(sink, msgspec.msgpack.encode(verify_requests(_requests_decoder.decode(frame), dimension)))
 
 
 if __name__ == "__main__":
     try:
-        answer(sys.stdin.buffer, sys.stdout.buffer)
-    except BrokenPipeError:  # the server was killed, and nothing that is left in the pipe can be said any more
+        serve_batches(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
+    except BrokenPipeError:  # the server was killed, and nothing that is left in the pipe can be written any more
         os._exit(0)

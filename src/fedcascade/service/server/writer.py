@@ -8,48 +8,43 @@ import asyncio
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
-from fedcascade.service.protocol.auth import Claim
+from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.errors import Refused, Unavailable
-from fedcascade.service.server.journal_writer import Scribe
-from fedcascade.service.server.state import Fold, caught_up
-from fedcascade.service.server.verifier import Content, Notary, Papers, Refusal, Verdict
+from fedcascade.service.server.journal_writer import JournalWriter
+from fedcascade.service.server.snapshots import SnapshotSchedule
+from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest, Verdict
 from fedcascade.service.store.contract import Store
-from fedcascade.service.store.snapshot import copy_state, encode_in_parts
 
 Result = TypeVar("Result")
-Job = Callable[[Store, Fold], Result]
-SignedJob = Callable[[Store, Fold, Content | None], Result]  # with the upload that was signed, if it is one
-Part = tuple[int, int, int, bytes]
+Job = Callable[[Store, ServerState], Result]
+Admit = Callable[[SignatureHeaders], None]
 log = logging.getLogger("fedcascade.service")
-# A batch leaves half of those who wait to the next one, which is looked at meanwhile; but it takes these.
-FEW = 24
-# A snapshot holds all agents: it is worth writing when some uploads of each would have to be read otherwise.
-UPLOADS_PER_AGENT = 2
+# A batch leaves half of the waiting jobs to the next one, which is verified meanwhile; but it takes at least these.
+SMALLEST_BATCH = 24
 
 
 @dataclass(slots=True)
-class Waiting:
-    """A job and who waits for it: a thread, or a task in an event loop."""
+class PendingJob:
+    """A job and the future that waits for it: a thread's, or that of a task in an event loop."""
 
-    job: Callable[..., Any]
+    job: Callable[[Store, ServerState], Any]
     future: "Future[Any] | asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop | None = None
-    papers: Papers | None = None
-    admit: Callable[[Claim], None] | None = None
-    upload: Content | None = None  # once it was read
+    request: SignedRequest | None = None  # the job is done only if this is verified
+    admit: Admit | None = None  # raises if a verified request is refused all the same
 
-    def outcome(self, store: Store, fold: Fold) -> Any:
-        """Do the job; a refusal is an outcome too."""
+    def run(self, store: Store, state: ServerState) -> Any:
+        """Do the job; a refusal is a result too."""
         try:
-            return self.job(store, fold) if self.papers is None else self.job(store, fold, self.upload)
+            return self.job(store, state)
         except Refused as refusal:
             return refusal
 
@@ -65,60 +60,47 @@ class Writer:
         *,
         batch: int = 256,
         snapshot_every: int = 10_000,
-        notary: Notary | None = None,
+        verifier: SignatureVerifier | None = None,
     ) -> None:
         self.open_store = open_store
+        self.healthy = True
         self._policy = policy
         self._dimension = dimension
         self._batch = batch
-        self._snapshot_every = snapshot_every
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
-        self._aside = ThreadPoolExecutor(1, "fedcascade-snapshot")
-        self._dumping: Future[list[Part]] | None = None
-        self._pending: deque[Part] = deque()
-        self._whole = 0
-        self._frozen: dict[str, Any] | None = None
-        self._notary = notary or Notary()
-        self._store: Store | None = open_store()
-        self._fold: Fold | None = None
-        self._scribe = Scribe()
-        self._snapshot_at = 0
+        self._queue: queue.SimpleQueue[PendingJob | None] = queue.SimpleQueue()
+        self._snapshots = SnapshotSchedule(snapshot_every)
+        self._verifier = verifier or SignatureVerifier(dimension)
+        self._journal = JournalWriter()
         self._scrubbed = 0
-        self.healthy = True
-        self._ready()
-        self._thread = threading.Thread(target=self._loop, name="fedcascade-writer", daemon=True)
+        self._store: Store | None = open_store()
+        self._state: ServerState | None = None
+        self._prepare()
+        self._thread = threading.Thread(target=self._run_loop, name="fedcascade-writer", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job[Result]) -> "Future[Result]":
         """Run a job in the next transaction; the future is done when that is durable."""
         future: Future[Result] = Future()
-        self._queue.put(Waiting(job, future))
+        self._queue.put(PendingJob(job, future))
         return future
 
-    async def do(self, job: Job[Result]) -> Result:
-        """``submit`` for tasks: those of one transaction are woken together."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(Waiting(job, future, loop))
-        return await future
-
-    async def do_signed(self, papers: Papers, admit: Callable[[Claim], None], job: SignedJob[Result]) -> Result:
-        """``do``, if the signature holds and nothing else speaks against it.
+    async def run(self, job: Job[Result], request: SignedRequest | None = None, admit: Admit | None = None) -> Result:
+        """Run a job in the next transaction, and wait until that is durable.
 
         Args:
-            papers: what the notary looks at.
-            admit: what the writer's thread does after that and before the transaction; if it raises, there is no job.
-            job: what to do; with the upload, if the papers say that there is one.
+            job: what to do.
+            request: the job is done only if the verifier has nothing against this.
+            admit: called in the writer's thread, after that and before the transaction; if it raises, there is no job.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(Waiting(job, future, loop, papers, admit))
+        self._queue.put(PendingJob(job, future, loop, request, admit))
         return await future
 
     @property
-    def fold(self) -> Fold | None:
+    def state(self) -> ServerState | None:
         """The state, to look at; only jobs may change it."""
-        return self._fold
+        return self._state
 
     @property
     def waiting(self) -> int:
@@ -130,90 +112,94 @@ class Writer:
         self._queue.put(None)
         self._thread.join()
 
-    def _loop(self) -> None:
-        """While one batch is written, the notary looks at the next."""
-        admitted: list[Waiting] = []
-        last = False
-        while not last:
-            gathered, last = self._gather(wait=not admitted)
-            self._notary.ask([waiting.papers for waiting in gathered if waiting.papers is not None])
-            self._write(admitted, idle=not gathered)
-            admitted = self._admitted(gathered)
-        self._write(admitted, idle=False)
+    def _run_loop(self) -> None:
+        """While one batch is written, the next one is verified."""
+        admitted: list[PendingJob] = []
+        is_last = False
+        while not is_last:
+            gathered, is_last = self._gather(wait=not admitted)
+            self._verifier.submit([pending.request for pending in gathered if pending.request is not None])
+            self._write(admitted, is_idle=not gathered)
+            admitted = self._admit(gathered)
+        self._write(admitted, is_idle=False)
         self._finish()
 
-    def _gather(self, *, wait: bool) -> tuple[list[Waiting], bool]:
-        """Whatever waits, up to a batch; the second value says that the end was asked for."""
-        batch: list[Waiting] = []
-        most = min(self._batch, max(FEW, self._queue.qsize() // 2))
+    def _gather(self, *, wait: bool) -> tuple[list[PendingJob], bool]:
+        """Take waiting jobs from the queue, up to a batch; and whether the writer is to end after them."""
+        batch: list[PendingJob] = []
+        most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
         try:
             while len(batch) < most:
-                first = wait and not batch
-                item = self._queue.get(block=first, timeout=0.02 if first and self._busy else None)
-                if item is None:
+                is_first = wait and not batch
+                timeout = 0.02 if is_first and self._snapshots.is_busy else None
+                pending = self._queue.get(block=is_first, timeout=timeout)
+                if pending is None:
                     return batch, True
-                batch.append(item)
+                batch.append(pending)
         except queue.Empty:
             pass
         return batch, False
 
-    def _write(self, batch: list[Waiting], *, idle: bool) -> None:
-        """A batch, or if there is nothing to do, a piece of a snapshot."""
+    def _write(self, batch: list[PendingJob], *, is_idle: bool) -> None:
+        """Write a batch, or if there is nothing to do, a part of a snapshot."""
         if batch:
-            self._run(batch)
-        elif idle and self._busy:
-            self._attempt([])
+            self._write_batch(batch)
+        elif is_idle and self._snapshots.is_busy:
+            self._commit([])
         if self._store is not None:
             self._store.run_maintenance()
 
-    def _admitted(self, gathered: list[Waiting]) -> list[Waiting]:
-        """Those who are who they say they are, and may speak now; the others are told."""
-        verdicts = iter(self._notary.verdicts())
-        return [waiting for waiting in gathered if waiting.papers is None or _admitted(waiting, next(verdicts))]
+    def _admit(self, gathered: list[PendingJob]) -> list[PendingJob]:
+        """Keep the jobs without a request and those whose request is good; refuse the others."""
+        verdicts = iter(self._verifier.collect())
+        return [pending for pending in gathered if pending.request is None or is_admitted(pending, next(verdicts))]
 
-    def _run(self, batch: list[Waiting]) -> None:
-        """A job that breaks must not break its neighbours: then each runs alone."""
-        outcomes, error = self._attempt(batch)
+    def _write_batch(self, batch: list[PendingJob]) -> None:
+        """Commit a batch and report it. A job that breaks must not break its neighbours: then each runs alone."""
+        results, error = self._commit(batch)
         if error is not None and len(batch) > 1 and not isinstance(error, Unavailable):
-            for waiting in batch:
-                self._run([waiting])
+            for pending in batch:
+                self._write_batch([pending])
             return
-        report(batch, outcomes or [error] * len(batch))
+        report(batch, results or [error] * len(batch))
 
-    def _attempt(self, batch: list[Waiting]) -> tuple[list[Any] | None, BaseException | None]:
-        """One transaction; the outcome of each job, or why none took place."""
+    def _commit(self, batch: list[PendingJob]) -> tuple[list[Any] | None, BaseException | None]:
+        """Run a batch in one transaction; the result of each job, or why none took place."""
         try:
-            store, fold = self._ready()
+            store, state = self._prepare()
             with store.transaction():
-                fold = self._fold = caught_up(store, self._policy, self._dimension, fold)
-                began = fold.position
-                claims = [waiting.papers.claimed for waiting in batch if waiting.papers and waiting.upload]
-                store.prefetch_entries([(claimed.agent, claimed.sequence) for claimed in claims])
-                outcomes = [waiting.outcome(store, fold) for waiting in batch]
-                self._scribe.write(store, fold, began)
-                self._snapshot(store, fold)
+                state = self._state = replay_log(store, self._policy, self._dimension, state)
+                start = state.position
+                signatures = [
+                    pending.request.signature for pending in batch if pending.request and pending.request.upload
+                ]
+                store.prefetch_entries([(signature.agent, signature.sequence) for signature in signatures])
+                results = [pending.run(store, state) for pending in batch]
+                self._journal.write(store, state, start)
+                self._snapshots.advance(store, state)
                 forgotten = store.find_last_forgetting()
             if forgotten > self._scrubbed:
                 store.purge_deleted_rows()
                 self._scrubbed = forgotten
             self.healthy = True
         except Exception as error:
-            return None, self._failed(error)
-        return outcomes, None
+            return None, self._recover(error)
+        return results, None
 
-    def _ready(self) -> tuple[Store, Fold]:
+    def _prepare(self) -> tuple[Store, ServerState]:
+        """Open the store and read the state from it, unless both are there."""
         if self._store is None:
             self._store = self.open_store()
-        if self._fold is None:
+        if self._state is None:
             with self._store.transaction():
-                self._fold = caught_up(self._store, self._policy, self._dimension)
-            self._snapshot_at = self._fold.position
-        return self._store, self._fold
+                self._state = replay_log(self._store, self._policy, self._dimension)
+            self._snapshots.position = self._state.position
+        return self._store, self._state
 
-    def _failed(self, error: Exception) -> Exception:
-        """Nothing of the batch took place: the state is read anew from the store, which is the truth."""
-        self._fold, self._scribe = None, Scribe()
-        self._drop_snapshot()
+    def _recover(self, error: Exception) -> Exception:
+        """Drop the state after a failed transaction: it is read anew from the store, which is the truth."""
+        self._state, self._journal = None, JournalWriter()
+        self._snapshots.drop()
         if self._store is not None and not isinstance(error, self._store.failures):
             log.error("a job failed", exc_info=error)
             return error
@@ -228,97 +214,55 @@ class Writer:
             with suppress(*store.failures):
                 store.close()
 
-    @property
-    def _busy(self) -> bool:
-        """Whether a snapshot is under way."""
-        return bool(self._pending) or self._dumping is not None
-
-    def _snapshot(self, store: Store, fold: Fold) -> None:
-        """Begin a snapshot when enough was logged; another thread makes bytes of it; one part per transaction.
-
-        The latest whole snapshot stays. The parts of the one before make room for the new parts, in their transactions:
-        what is erased is overwritten, and so it is written once.
-        """
-        if store.find_last_forgetting() > self._snapshot_at:  # it took its own snapshot: an older one must not return
-            self._drop_snapshot()
-            self._snapshot_at = fold.position
-        due = self._snapshot_at + max(self._snapshot_every, UPLOADS_PER_AGENT * len(fold.numbers))
-        if not self._busy and fold.position >= due:
-            self._snapshot_at, self._whole = fold.position, store.find_last_snapshot()
-            self._frozen = copy_state(fold.state(), self._frozen)
-            self._dumping = self._aside.submit(_parts, fold.position, self._frozen)
-        if self._dumping is not None and self._dumping.done():
-            self._pending.extend(self._dumping.result())
-            self._dumping = None
-        if self._pending:
-            for _ in range(2):  # one to be overwritten by the new part, one that a crash has left behind
-                store.delete_snapshot_part(before=self._whole)
-            store.save_snapshot_part(*self._pending.popleft())
-
-    def _drop_snapshot(self) -> None:
-        """One that is under way, of a state that does not hold any more."""
-        self._dumping = self._frozen = None
-        self._pending.clear()
-
     def _finish(self) -> None:
         try:
-            store, fold = self._ready()
+            store, state = self._prepare()
             with store.transaction():
-                fold = caught_up(store, self._policy, self._dimension, fold)
-                if fold.position > self._snapshot_at or self._busy:
-                    save_snapshot(store, fold)
+                self._snapshots.finish(store, replay_log(store, self._policy, self._dimension, state))
         except Exception as error:
             log.warning("no snapshot at the end: %s", error)
-        self._aside.shutdown()
-        self._notary.close()
+        self._snapshots.close()
+        self._verifier.close()
         self._close_store()
 
 
-def save_snapshot(store: Store, fold: Fold) -> None:
-    """Write a whole snapshot at once; earlier ones go."""
-    for part in _parts(fold.position, fold.state()):
-        store.save_snapshot_part(*part)
-    store.delete_snapshots(before=fold.position)
+def is_admitted(pending: PendingJob, verdict: Verdict) -> bool:
+    """Whether a signed job may run; if not, its refusal is reported.
 
-
-def _parts(position: int, state: dict[str, Any]) -> list[Part]:
-    bodies = list(encode_in_parts(state))
-    return [(position, part, len(bodies), body) for part, body in enumerate(bodies)]
-
-
-def _admitted(waiting: Waiting, verdict: Verdict) -> bool:
-    """Who was not who they say is told so, and nothing else; their nonces are not used up."""
-    assert waiting.papers is not None
-    assert waiting.admit is not None
+    A request with a bad signature is refused before its nonce is recorded, so that a forger cannot burn an agent's
+    nonces.
+    """
+    assert pending.request is not None
+    assert pending.admit is not None
     try:
-        if not isinstance(verdict, Refusal) or verdict.signed:
-            waiting.admit(waiting.papers.claimed)
-        if isinstance(verdict, Refusal):
+        if verdict is None or verdict.is_signed:
+            pending.admit(pending.request.signature)
+        if verdict is not None:
             raise Refused(verdict.status, verdict.reason, verdict.detail)
     except Exception as error:
-        report([waiting], [error])
+        report([pending], [error])
         return False
-    waiting.upload = verdict
     return True
 
 
-def report(batch: list[Waiting], outcomes: list[Any]) -> None:
-    """Tell everybody who waits, each event loop once."""
-    settled = list(zip(batch, outcomes, strict=True))
-    for loop in {waiting.loop for waiting in batch}:
-        mine = [(waiting.future, outcome) for waiting, outcome in settled if waiting.loop is loop]
+def report(batch: list[PendingJob], results: list[Any]) -> None:
+    """Give everybody who waits the result or the exception, each event loop once."""
+    for loop in {pending.loop for pending in batch}:
+        settled = [
+            (pending.future, result) for pending, result in zip(batch, results, strict=True) if pending.loop is loop
+        ]
         if loop is None:
-            _settle(mine)
+            _settle(settled)
         else:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, mine)
+                loop.call_soon_threadsafe(_settle, settled)
 
 
 def _settle(settled: list[tuple["Future[Any] | asyncio.Future[Any]", Any]]) -> None:
-    for future, outcome in settled:
+    for future, result in settled:
         if future.cancelled():
             continue
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
+        if isinstance(result, BaseException):
+            future.set_exception(result)
         else:
-            future.set_result(outcome)
+            future.set_result(result)

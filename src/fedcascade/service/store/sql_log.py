@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.service.protocol.wire import packed, unpacked
+from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 from fedcascade.service.store.contract import LogEntry, Revoked
 from fedcascade.service.store.sql import SqlDatabase
 
@@ -117,12 +117,12 @@ def _encode_entry(entry: LogEntry) -> tuple[Any, ...]:
     statistics = upload.statistics
     counts = statistics.count, statistics.clicks, statistics.rounds
     key = entry.position, upload.agent, upload.sequence
-    return (*key, upload.cause.value, *counts, packed(statistics), entry.nonce)
+    return (*key, upload.cause.value, *counts, pack_numbers(statistics), entry.nonce)
 
 
 def _decode_entry(row: Sequence[Any]) -> LogEntry:
     position, agent, sequence, cause, count, clicks, rounds, numbers, nonce = row
-    statistics = unpacked(numbers, (count, clicks, rounds), _derive_dimension(len(numbers)))
+    statistics = unpack_statistics(numbers, (count, clicks, rounds), _derive_dimension(len(numbers)))
     upload = Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics)
     return LogEntry(position=position, upload=upload, nonce=bytes(nonce))
 

@@ -115,9 +115,10 @@ def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) 
     """The keys of uploads that no data can have, found in one compiled call."""
     if not messages:
         return []
-    numbers = np.frombuffer(b"".join(message.numbers for message in messages.values()), "<f8")
+    body = bytearray().join(message.numbers for message in messages.values())  # writable: compiled for such arrays alone
+    numbers = np.frombuffer(body, "<f8").reshape(len(messages), wire.count_numbers(dimension))
     counts = np.array([(message.count, message.clicks, message.rounds) for message in messages.values()], np.int64)
-    possible = are_possible(numbers.reshape(len(messages), wire.count_numbers(dimension)), counts)
+    possible = are_possible(numbers, counts)
     return [place for place, is_possible in zip(messages, possible.tolist(), strict=True) if not is_possible]
 
 

@@ -13,26 +13,26 @@ from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.limits import RateLimiter
 
-from ..helpers import Running, in_process, unit_message
+from ..helpers import RunningService, build_unit_upload, serve_in_process
 
 PATH = "/v1/exchanges"
 
 
 @pytest.fixture
 def running(tmp_path: Path):  # type: ignore[no-untyped-def]
-    with in_process(tmp_path / "store.db") as service:
+    with serve_in_process(tmp_path / "store.db") as service:
         yield service
 
 
 def body_of(sequence: int = 1, axis: int = 0) -> bytes:
-    return wire.encode(unit_message(sequence, axis, 3), wire.MSGPACK)
+    return wire.encode(build_unit_upload(sequence, axis, 3), wire.MSGPACK)
 
 
 def reason(reply: HttpReply) -> tuple[int, str]:
     return reply.status, client.decode_refusal(reply).reason
 
 
-def position(running: Running) -> int:
+def position(running: RunningService) -> int:
     return running.operator.fetch_overview().position
 
 
@@ -57,25 +57,25 @@ def test_the_signature_base_is_that_of_the_rfc() -> None:
     key.verify_key.verify(base.encode(), signature)
 
 
-def test_a_signed_upload_is_answered(running: Running) -> None:
-    answer = running.enrol().exchange(unit_message(1, 0, 3))
+def test_a_signed_upload_is_answered(running: RunningService) -> None:
+    answer = running.enrol().exchange(build_unit_upload(1, 0, 3))
     assert (answer.count, answer.clicks, answer.rounds, answer.agents, answer.system_rounds) == (1, 1, 1, 1, 1)
     assert answer.to_download(1, 3).statistics.gram.tolist() == [[1.0, 0, 0], [0, 0, 0], [0, 0, 0]]
 
 
 def test_a_replayed_signature_is_refused_also_after_a_restart(tmp_path: Path) -> None:
-    with in_process(tmp_path / "store.db") as running:
+    with serve_in_process(tmp_path / "store.db") as running:
         agent = running.enrol()
         headers = agent.sign_headers("POST", PATH, body_of(), 1)
         assert running.transport.send("POST", PATH, body_of(), headers).status == 200
         assert reason(running.transport.send("POST", PATH, body_of(), headers)) == (401, "replayed")
-    with in_process(tmp_path / "store.db") as again:
+    with serve_in_process(tmp_path / "store.db") as again:
         assert reason(again.transport.send("POST", PATH, body_of(), headers)) == (401, "replayed")
         assert position(again) == 1
 
 
 def test_a_stale_signature_is_refused_and_the_client_corrects_its_clock(
-    running: Running, monkeypatch: pytest.MonkeyPatch
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = running.enrol()
     agent.clock_offset = -10_000.0
@@ -88,7 +88,7 @@ def test_a_stale_signature_is_refused_and_the_client_corrects_its_clock(
 
 
 @pytest.mark.parametrize("what", ["body", "path", "method", "sequence", "created", "keyid", "nonce", "signature"])
-def test_an_altered_request_is_refused(running: Running, what: str) -> None:
+def test_an_altered_request_is_refused(running: RunningService, what: str) -> None:
     agent, other = running.enrol(), running.enrol()
     method, path, body = "POST", PATH, body_of()
     headers = agent.sign_headers(method, path, body, 1)
@@ -120,34 +120,34 @@ def test_an_altered_request_is_refused(running: Running, what: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["content-digest", "fedcascade-sequence", "signature-input", "signature"])
-def test_an_unsigned_request_is_refused(running: Running, missing: str) -> None:
+def test_an_unsigned_request_is_refused(running: RunningService, missing: str) -> None:
     headers = running.enrol().sign_headers("POST", PATH, body_of(), 1)
     del headers[missing]
     assert reason(running.transport.send("POST", PATH, body_of(), headers)) == (401, "unsigned")
 
 
-def test_signing_another_sequence_than_the_uploads_is_refused(running: Running) -> None:
+def test_signing_another_sequence_than_the_uploads_is_refused(running: RunningService) -> None:
     headers = running.enrol().sign_headers("POST", PATH, body_of(sequence=1), 2)
     assert reason(running.transport.send("POST", PATH, body_of(sequence=1), headers)) == (401, "altered")
 
 
-def test_a_borrowed_key_is_refused(running: Running) -> None:
+def test_a_borrowed_key_is_refused(running: RunningService) -> None:
     agent = running.enrol()
     thief = client.AgentClient(running.transport, SigningKey.generate(), agent.agent)
     with pytest.raises(Refused, match="not that of this agent"):
-        thief.exchange(unit_message(1, 0, 3))
+        thief.exchange(build_unit_upload(1, 0, 3))
     nobody = client.AgentClient(running.transport, SigningKey.generate(), 4711)
     with pytest.raises(Refused, match="no agent 4711"):
-        nobody.exchange(unit_message(1, 0, 3))
+        nobody.exchange(build_unit_upload(1, 0, 3))
 
 
-def test_an_agent_cannot_speak_for_another(running: Running) -> None:
+def test_an_agent_cannot_speak_for_another(running: RunningService) -> None:
     agent, other = running.enrol(), running.enrol()
     reply = agent.send("DELETE", f"/v1/agents/{other.agent}", b"", 0)
     assert reason(reply) == (403, "not-yours")
 
 
-def test_an_enrolment_token_is_good_once(running: Running) -> None:
+def test_an_enrolment_token_is_good_once(running: RunningService) -> None:
     [token] = running.operator.create_tokens()
     first, second = SigningKey.generate(), SigningKey.generate()
     number = client.enrol_agent(running.transport, token, first).agent
@@ -159,7 +159,9 @@ def test_an_enrolment_token_is_good_once(running: Running) -> None:
 
 
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), b"\x02" + bytes(31), b"\xff" * 32])
-def test_a_key_that_is_no_point_of_the_curve_or_of_small_order_cannot_enrol(running: Running, key: bytes) -> None:
+def test_a_key_that_is_no_point_of_the_curve_or_of_small_order_cannot_enrol(
+    running: RunningService, key: bytes
+) -> None:
     [token] = running.operator.create_tokens()
     message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], token=token, public_key=key)
     body, headers = wire.encode(message, wire.MSGPACK), {"content-type": wire.MSGPACK}
@@ -167,7 +169,7 @@ def test_a_key_that_is_no_point_of_the_curve_or_of_small_order_cannot_enrol(runn
     assert client.enrol_agent(running.transport, token, SigningKey.generate()).agent == 1  # the token is still good
 
 
-def test_an_old_enrolment_token_is_refused(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_enrolment_token_is_refused(running: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     [token] = running.operator.create_tokens(valid_seconds=5)
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 6)
@@ -175,12 +177,12 @@ def test_an_old_enrolment_token_is_refused(running: Running, monkeypatch: pytest
         client.enrol_agent(running.transport, token, SigningKey.generate())
 
 
-def test_revocation_works_at_once_and_a_revoked_key_cannot_come_back(running: Running) -> None:
+def test_revocation_works_at_once_and_a_revoked_key_cannot_come_back(running: RunningService) -> None:
     agent = running.enrol()
-    agent.exchange(unit_message(1, 0, 3))
+    agent.exchange(build_unit_upload(1, 0, 3))
     running.operator.revoke(agent.agent)
     with pytest.raises(Refused, match="revoked"):
-        agent.exchange(unit_message(2, 0, 3))
+        agent.exchange(build_unit_upload(2, 0, 3))
     [token] = running.operator.create_tokens()
     with pytest.raises(Refused, match="token"):
         client.enrol_agent(running.transport, token, agent.key)
@@ -191,7 +193,7 @@ def test_revocation_works_at_once_and_a_revoked_key_cannot_come_back(running: Ru
         running.operator.revoke(99)
 
 
-def test_only_the_operator_may_operate(running: Running) -> None:
+def test_only_the_operator_may_operate(running: RunningService) -> None:
     stranger = client.OperatorClient(running.transport, "guessed-" * 5)
     for attempt in (
         stranger.fetch_overview,
@@ -204,10 +206,10 @@ def test_only_the_operator_may_operate(running: Running) -> None:
 
 
 def test_no_secret_is_kept_that_lets_anyone_pose_as_an_agent_or_the_operator(tmp_path: Path) -> None:
-    with in_process(tmp_path / "store.db") as running:
+    with serve_in_process(tmp_path / "store.db") as running:
         [token] = running.operator.create_tokens()
         agent = running.enrol()
-        agent.exchange(unit_message(1, 0, 3))
+        agent.exchange(build_unit_upload(1, 0, 3))
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert bytes(agent.key.verify_key) in kept
     from ..helpers import TOKEN
@@ -233,7 +235,7 @@ def test_a_rate_limiter_lets_a_burst_through_and_then_a_rate() -> None:
 def test_too_many_requests_get_429(tmp_path: Path) -> None:
     from fedcascade.service.server.service import Limits
 
-    with in_process(tmp_path / "store.db", limits=Limits(rate=0.001, burst=4)) as running:
+    with serve_in_process(tmp_path / "store.db", limits=Limits(rate=0.001, burst=4)) as running:
         agent = running.enrol()
         statuses = [agent.send("GET", f"/v1/agents/{agent.agent}", b"", 0).status for _ in range(6)]
         assert statuses == [200, 200, 200, 200, 429, 429]

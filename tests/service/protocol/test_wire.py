@@ -20,7 +20,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.store.contract import is_same_upload
 
-from ..helpers import Process, in_process, unit_message
+from ..helpers import ServerProcess, build_unit_upload, serve_in_process
 
 FORGED = "agent=:" + "A" * 86 + "==:"
 
@@ -29,7 +29,7 @@ FORGED = "agent=:" + "A" * 86 + "==:"
 class Served:
     """A server process and an agent of it."""
 
-    process: Process
+    process: ServerProcess
     agent: AgentClient
     sequence: int = 0
 
@@ -38,7 +38,7 @@ class Served:
         self.sequence += 1
         number = sequence or self.sequence
         if body is None:
-            body = wire.encode(unit_message(number, 0, 3), wire.MSGPACK)
+            body = wire.encode(build_unit_upload(number, 0, 3), wire.MSGPACK)
         headers = {"host": "server", "content-length": str(len(body))}
         headers |= self.agent.sign_headers("POST", EXCHANGES, body, number)
         headers |= {name.replace("_", "-"): value for name, value in changed.items()}
@@ -57,8 +57,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("protocol")
-    process = Process(folder, "sqlite:///store.db").start()
-    running = process.running()
+    process = ServerProcess(folder, "sqlite:///store.db").start()
+    running = process.connect()
     yield Served(process, running.enrol())
     running.transport.close()
     process.stop()
@@ -106,8 +106,8 @@ def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, un
 
 @pytest.mark.parametrize("way", [{}, {"connection": "close"}], ids=["short", "long"])
 def test_both_ways_refuse_in_the_same_words(served: Served, way: dict[str, str]) -> None:
-    impossible = wire.encode(msgspec.structs.replace(unit_message(90, 0, 3), clicks=7), wire.MSGPACK)
-    wrong = wire.encode(unit_message(91, 0, 4), wire.MSGPACK)
+    impossible = wire.encode(msgspec.structs.replace(build_unit_upload(90, 0, 3), clicks=7), wire.MSGPACK)
+    wrong = wire.encode(build_unit_upload(91, 0, 4), wire.MSGPACK)
     assert reason(served.ask(served.request(signature=FORGED, **way))) == (401, "altered")
     assert reason(served.ask(served.request(signature="", **way))) == (401, "unsigned")
     assert reason(served.ask(served.request(content_digest="sha-256=:AAAA:", **way))) == (401, "altered")
@@ -141,7 +141,7 @@ def test_a_body_may_come_in_pieces_and_a_caller_may_go_away(served: Served) -> N
 
 @pytest.mark.parametrize("numbers", [[1.0] * 9, "AAAA", b"", b"\x00" * 71, b"\x00" * 80, None])
 def test_numbers_travel_as_bytes_of_the_right_length_alone(served: Served, numbers: object) -> None:
-    fields = msgspec.structs.asdict(unit_message(92, 0, 3)) | {"numbers": numbers}
+    fields = msgspec.structs.asdict(build_unit_upload(92, 0, 3)) | {"numbers": numbers}
     assert served.ask(served.request(msgspec.msgpack.encode(fields), 92))[0] == 422
 
 
@@ -182,11 +182,11 @@ def test_an_agent_of_an_older_protocol_is_answered_in_it(
     """The next version of the protocol, made up: the server speaks both, and stores answers of the newest."""
     monkeypatch.setattr(wire, "PROTOCOLS", (1, 2))
     monkeypatch.setitem(wire.DOWNGRADES, 1, downgrade)
-    with in_process(tmp_path / "store.db") as running:
+    with serve_in_process(tmp_path / "store.db") as running:
         agent = running.enrol()
 
         def ask(sequence: int, protocol: int) -> bytes:
-            body = wire.encode(unit_message(sequence, 0, 3, protocol), media_type)
+            body = wire.encode(build_unit_upload(sequence, 0, 3, protocol), media_type)
             headers = agent.sign_headers("POST", EXCHANGES, body, sequence) | {"content-type": media_type}
             reply = running.transport.send("POST", EXCHANGES, body, headers)
             assert reply.status == 200, reply.body
@@ -198,10 +198,10 @@ def test_an_agent_of_an_older_protocol_is_answered_in_it(
         assert (older.protocol, older.sequence) == (1, 2)
         assert wire.decode(ask(2, 1), OlderAnswer, media_type) == older  # the same upload again
         with pytest.raises(Refused, match="protocol 3 is not spoken here: 1 to 2 are"):
-            agent.exchange(unit_message(3, 0, 3, protocol=3))
+            agent.exchange(build_unit_upload(3, 0, 3, protocol=3))
 
 
 def test_a_protocol_that_is_not_spoken_is_refused_with_the_range(served: Served) -> None:
-    body = wire.encode(unit_message(93, 0, 3, protocol=2), wire.MSGPACK)
+    body = wire.encode(build_unit_upload(93, 0, 3, protocol=2), wire.MSGPACK)
     status, refusal = served.ask(served.request(body, 93))
     assert (status, b"protocol 2 is not spoken here: 1 to 1 are" in refusal) == (400, True)

@@ -15,7 +15,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
-from ..helpers import Process, unit_message
+from ..helpers import build_unit_upload
 
 DIMENSION = 3
 
@@ -33,7 +33,7 @@ def may_mount() -> bool:
 pytestmark = pytest.mark.skipif(not may_mount(), reason="this kernel does not let us mount a disk in a namespace")
 
 
-class Disk(Process):
+class Disk(ServerProcess):
     """A server in a namespace where its folder's ``disk`` is a file system of one megabyte."""
 
     def command(self) -> list[str]:
@@ -59,7 +59,7 @@ def fill(agent, first: int, most: int) -> int:  # type: ignore[no-untyped-def]
     """Upload until the disk refuses; how many were acknowledged."""
     for sequence in range(first, first + most):
         try:
-            agent.exchange(unit_message(sequence, sequence % DIMENSION, DIMENSION))
+            agent.exchange(build_unit_upload(sequence, sequence % DIMENSION, DIMENSION))
         except Refused as refusal:
             if refusal.status != 503 or refusal.retry_after is None:
                 raise
@@ -69,7 +69,7 @@ def fill(agent, first: int, most: int) -> int:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("ballast", [600, 604])  # what room is left over when an upload does not fit
 def test_a_full_disk_and_a_read_only_disk_lose_nothing(disk: Disk, ballast: int) -> None:
-    running = disk.running()
+    running = disk.connect()
     agent = running.enrol()
     folder = disk.folder / "disk"
     assert fill(agent, 1, 5) == 5

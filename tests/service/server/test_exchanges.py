@@ -20,29 +20,31 @@ from fedcascade.service.protocol.validation import are_possible, check_upload
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
-from ..helpers import Running, in_process, unit_message
+from ..helpers import RunningService, build_unit_upload, serve_in_process
 
 
 @pytest.fixture
 def running(tmp_path: Path):  # type: ignore[no-untyped-def]
-    with in_process(tmp_path / "store.db") as service:
+    with serve_in_process(tmp_path / "store.db") as service:
         yield service
 
 
-def diagonal(running: Running) -> list[float]:
+def diagonal(running: RunningService) -> list[float]:
     assert running.writer is not None
     return np.diag(running.writer.submit(lambda _, state: state.sum_statistics()).result().gram).tolist()
 
 
-def test_repeated_reordered_and_concurrent_deliveries_count_once_and_get_the_same_answer(running: Running) -> None:
+def test_repeated_reordered_and_concurrent_deliveries_count_once_and_get_the_same_answer(
+    running: RunningService,
+) -> None:
     agent, other = running.enrol(), running.enrol()
-    first = {sequence: agent.exchange(unit_message(sequence, sequence % 3, 3)) for sequence in (3, 1, 2)}
-    other.exchange(unit_message(1, 0, 3))
+    first = {sequence: agent.exchange(build_unit_upload(sequence, sequence % 3, 3)) for sequence in (3, 1, 2)}
+    other.exchange(build_unit_upload(1, 0, 3))
     lock = threading.Lock()
 
     def repeat(sequence: int) -> wire.AnswerMessage:
         with lock:  # signing is the client's own affair; the deliveries overlap
-            body = wire.encode(unit_message(sequence, sequence % 3, 3), wire.MSGPACK)
+            body = wire.encode(build_unit_upload(sequence, sequence % 3, 3), wire.MSGPACK)
             headers = agent.sign_headers("POST", "/v1/exchanges", body, sequence)
         reply = running.transport.send("POST", "/v1/exchanges", body, headers)
         assert reply.status == 200, reply.body
@@ -54,9 +56,9 @@ def test_repeated_reordered_and_concurrent_deliveries_count_once_and_get_the_sam
     assert diagonal(running) == [2.0, 1.0, 1.0]
 
 
-def test_concurrent_first_deliveries_count_once(running: Running) -> None:
+def test_concurrent_first_deliveries_count_once(running: RunningService) -> None:
     agent = running.enrol()
-    body = wire.encode(unit_message(1, 2, 3), wire.MSGPACK)
+    body = wire.encode(build_unit_upload(1, 2, 3), wire.MSGPACK)
     signed = [agent.sign_headers("POST", "/v1/exchanges", body, 1) for _ in range(16)]
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda headers: running.transport.send("POST", "/v1/exchanges", body, headers), signed))
@@ -65,18 +67,18 @@ def test_concurrent_first_deliveries_count_once(running: Running) -> None:
     assert diagonal(running) == [0.0, 0.0, 1.0]
 
 
-def test_the_same_sequence_with_another_body_is_a_conflict(running: Running) -> None:
+def test_the_same_sequence_with_another_body_is_a_conflict(running: RunningService) -> None:
     agent = running.enrol()
-    agent.exchange(unit_message(1, 0, 3))
+    agent.exchange(build_unit_upload(1, 0, 3))
     with pytest.raises(Refused) as refused:
-        agent.exchange(unit_message(1, 1, 3))
+        agent.exchange(build_unit_upload(1, 1, 3))
     assert (refused.value.status, refused.value.reason) == (409, "conflict")
     assert diagonal(running) == [1.0, 0.0, 0.0]
 
 
-def test_a_repeated_upload_gets_the_stored_bytes(running: Running) -> None:
+def test_a_repeated_upload_gets_the_stored_bytes(running: RunningService) -> None:
     agent = running.enrol()
-    body = wire.encode(unit_message(1, 0, 3), wire.MSGPACK)
+    body = wire.encode(build_unit_upload(1, 0, 3), wire.MSGPACK)
     bodies = []
     for _ in range(2):
         headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
@@ -86,25 +88,25 @@ def test_a_repeated_upload_gets_the_stored_bytes(running: Running) -> None:
     assert bodies == [stored, stored]
 
 
-def test_json_and_messagepack_say_the_same(running: Running) -> None:
+def test_json_and_messagepack_say_the_same(running: RunningService) -> None:
     agent = running.enrol()
-    packed = agent.exchange(unit_message(1, 0, 3))
-    body = wire.encode(unit_message(1, 0, 3), wire.JSON)
+    packed = agent.exchange(build_unit_upload(1, 0, 3))
+    body = wire.encode(build_unit_upload(1, 0, 3), wire.JSON)
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 1) | {"content-type": "application/json; charset=utf-8"}
     reply = running.transport.send("POST", "/v1/exchanges", body, headers)
     assert wire.decode(reply.body, wire.AnswerMessage, wire.JSON) == packed
 
 
-def test_an_answer_tells_how_many_agents_share_the_group(running: Running) -> None:
+def test_an_answer_tells_how_many_agents_share_the_group(running: RunningService) -> None:
     first, second = running.enrol(), running.enrol()
-    assert first.exchange(unit_message(1, 0, 3)).group_agents == 1
-    assert second.exchange(unit_message(1, 1, 3)).group_agents == 2
+    assert first.exchange(build_unit_upload(1, 0, 3)).group_agents == 1
+    assert second.exchange(build_unit_upload(1, 1, 3)).group_agents == 2
 
 
 def test_a_restart_goes_on_where_it_stopped_bit_for_bit(tmp_path: Path) -> None:
     policy = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
     random = np.random.default_rng(5)
-    with in_process(tmp_path / "store.db", policy=policy, snapshot_every=7) as running:
+    with serve_in_process(tmp_path / "store.db", policy=policy, snapshot_every=7) as running:
         agents = [running.enrol() for _ in range(3)]
         for sequence in range(1, 16):
             for agent in agents:
@@ -117,33 +119,35 @@ def test_a_restart_goes_on_where_it_stopped_bit_for_bit(tmp_path: Path) -> None:
         assert 0 < kept[0] < 45
         assert replay_log(store, policy, 3).dump() == live  # from a snapshot, as after a crash
         store.close()
-    with in_process(tmp_path / "store.db", policy=policy) as again:
+    with serve_in_process(tmp_path / "store.db", policy=policy) as again:
         assert again.writer.submit(lambda _, state: state.dump()).result() == live  # type: ignore[union-attr]
-    with in_process(tmp_path / "store.db", policy=POLICIES["fedlinucb"]) as other:  # the log is the truth: fold it anew
+    with serve_in_process(
+        tmp_path / "store.db", policy=POLICIES["fedlinucb"]
+    ) as other:  # the log is the truth: fold it anew
         assert other.writer.submit(lambda _, state: state.clusters).result() == 1  # type: ignore[union-attr]
 
 
 def test_a_forgotten_agent_is_gone_and_the_rest_goes_on(tmp_path: Path) -> None:
-    with in_process(tmp_path / "store.db") as running:
+    with serve_in_process(tmp_path / "store.db") as running:
         agent, other = running.enrol(), running.enrol()
         for sequence in (1, 2):
-            agent.exchange(unit_message(sequence, 0, 3))
-            other.exchange(unit_message(sequence, 1, 3))
+            agent.exchange(build_unit_upload(sequence, 0, 3))
+            other.exchange(build_unit_upload(sequence, 1, 3))
         agent.leave()
         assert diagonal(running) == [0.0, 2.0, 0.0]
         with pytest.raises(Refused, match="no agent"):
-            agent.exchange(unit_message(3, 0, 3))
-        answer = other.exchange(unit_message(3, 2, 3))
+            agent.exchange(build_unit_upload(3, 0, 3))
+        answer = other.exchange(build_unit_upload(3, 2, 3))
         received = answer.to_download(other.agent, 3)
         assert np.diag(received.statistics.gram).tolist() == [0, 2.0, 1.0]
         assert (answer.agents, answer.system_rounds) == (1, 3)
         live = running.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
-    with in_process(tmp_path / "store.db") as again:
+    with serve_in_process(tmp_path / "store.db") as again:
         assert again.writer.submit(lambda _, state: state.dump()).result() == live  # type: ignore[union-attr]
         running.operator.transport = again.transport
         running.operator.forget(other.agent)
         assert diagonal(again) == [0.0, 0.0, 0.0]
-        assert again.enrol().exchange(unit_message(1, 1, 3)).agents == 1
+        assert again.enrol().exchange(build_unit_upload(1, 1, 3)).agents == 1
 
 
 def observed(random: np.random.Generator, rounds: int, dimension: int = 3) -> Statistics:
@@ -228,13 +232,13 @@ LIES = {
 def lying_message(sequence: int, *, gram: Any = GRAM, moment: Any = MOMENT, **counts: Any) -> wire.UploadMessage:
     """A unit vector's upload with some of its content changed."""
     numbers = np.array([*gram, *moment], "<f8").tobytes()
-    return msgspec.structs.replace(unit_message(sequence, 0, 3), numbers=numbers, **counts)
+    return msgspec.structs.replace(build_unit_upload(sequence, 0, 3), numbers=numbers, **counts)
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_no_data_can_have_is_refused_with_a_reason(running: Running, lie: str) -> None:
+def test_what_no_data_can_have_is_refused_with_a_reason(running: RunningService, lie: str) -> None:
     agent = running.enrol()
-    agent.exchange(unit_message(1, 0, 3))
+    agent.exchange(build_unit_upload(1, 0, 3))
     before = running.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
     with pytest.raises(Refused) as refused:
         agent.exchange(lying_message(2, **LIES[lie]))
@@ -273,7 +277,7 @@ HOSTILE = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message=HOSTILE, binary=st.booleans())
 def test_hostile_uploads_are_refused_and_change_nothing(
-    message: dict[str, object], binary: bool, shared: Running
+    message: dict[str, object], binary: bool, shared: RunningService
 ) -> None:
     agent = shared.agent  # type: ignore[attr-defined]
     say, media = (msgspec.msgpack.encode, wire.MSGPACK) if binary else (msgspec.json.encode, wire.JSON)
@@ -300,9 +304,9 @@ def test_hostile_uploads_are_refused_and_change_nothing(
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    with in_process(tmp_path_factory.mktemp("hostile") / "store.db") as service:
+    with serve_in_process(tmp_path_factory.mktemp("hostile") / "store.db") as service:
         service.agent = service.enrol()  # type: ignore[attr-defined]
-        service.agent.exchange(unit_message(1, 0, 3))  # type: ignore[attr-defined]
+        service.agent.exchange(build_unit_upload(1, 0, 3))  # type: ignore[attr-defined]
         yield service
 
 
@@ -323,7 +327,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped
         (b"NaN", "application/json", 400),
     ],
 )
-def test_bodies_that_are_no_messages_are_refused(shared: Running, body: bytes, media: str, status: int) -> None:
+def test_bodies_that_are_no_messages_are_refused(shared: RunningService, body: bytes, media: str, status: int) -> None:
     agent = shared.agent  # type: ignore[attr-defined]
     before = shared.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 2) | {"content-type": media}
@@ -335,20 +339,20 @@ def test_bodies_that_are_no_messages_are_refused(shared: Running, body: bytes, m
 
 def test_newcomers_join_after_a_start_from_a_snapshot(tmp_path: Path) -> None:
     for round_ in range(3):
-        with in_process(tmp_path / "store.db") as running:
+        with serve_in_process(tmp_path / "store.db") as running:
             newcomers = [running.enrol() for _ in range(3)]
-            answers = [agent.exchange(unit_message(1, axis, 3)) for axis, agent in enumerate(newcomers)]
+            answers = [agent.exchange(build_unit_upload(1, axis, 3)) for axis, agent in enumerate(newcomers)]
             assert [answer.agents for answer in answers] == [3 * round_ + number for number in (1, 2, 3)]
             assert diagonal(running) == [round_ + 1.0] * 3
 
 
-def test_a_job_that_breaks_does_not_break_its_neighbours(running: Running) -> None:
+def test_a_job_that_breaks_does_not_break_its_neighbours(running: RunningService) -> None:
     assert running.writer is not None
     agent = running.enrol()
     gate = threading.Event()
     first = running.writer.submit(lambda *_: gate.wait(5))
     broken = running.writer.submit(lambda *_: 1 // 0)
-    body = wire.encode(unit_message(1, 0, 3), wire.MSGPACK)
+    body = wire.encode(build_unit_upload(1, 0, 3), wire.MSGPACK)
     headers = agent.sign_headers("POST", "/v1/exchanges", body, 1)
     with ThreadPoolExecutor(1) as pool:
         good = pool.submit(running.transport.send, "POST", "/v1/exchanges", body, headers)
@@ -360,11 +364,11 @@ def test_a_job_that_breaks_does_not_break_its_neighbours(running: Running) -> No
     assert diagonal(running) == [1.0, 0.0, 0.0]
 
 
-def test_metrics_count_what_happened(running: Running) -> None:
+def test_metrics_count_what_happened(running: RunningService) -> None:
     agent = running.enrol()
-    agent.exchange(unit_message(1, 0, 3))
+    agent.exchange(build_unit_upload(1, 0, 3))
     with pytest.raises(Refused):
-        agent.exchange(unit_message(1, 1, 3))
+        agent.exchange(build_unit_upload(1, 1, 3))
     text = running.transport.send("GET", "/metrics", b"", {}).body.decode()
     for line in (
         'fedcascade_exchanges_total{cause="forced"} 1.0',

@@ -15,7 +15,7 @@ from fedcascade.service.protocol import auth, wire
 from fedcascade.service.server import verifier
 from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest, Verdict, VerifierProcess
 
-from ..helpers import unit_message
+from ..helpers import build_unit_upload
 
 KEYS = [SigningKey(bytes([number] * 32)) for number in range(1, 4)]
 PATH = "/v1/exchanges"
@@ -23,7 +23,7 @@ PATH = "/v1/exchanges"
 
 def sign_request(number: int, *, by: int | None = None, sequence: int | None = None, **changed: Any) -> SignedRequest:
     """An upload of one agent, signed by it or by another, perhaps for another sequence, perhaps changed since."""
-    body = changed.pop("signed_body", None) or wire.encode(unit_message(number + 1, number % 3, 3), wire.MSGPACK)
+    body = changed.pop("signed_body", None) or wire.encode(build_unit_upload(number + 1, number % 3, 3), wire.MSGPACK)
     key, signed = KEYS[(number if by is None else by) % 3], number + 1 if sequence is None else sequence
     headers = auth.sign(key, agent=7, method="POST", path=PATH, body=body, sequence=signed, created=5, nonce=6)
     fields = {"path": PATH, "body": body, "upload": wire.MSGPACK} | changed
@@ -33,8 +33,8 @@ def sign_request(number: int, *, by: int | None = None, sequence: int | None = N
     )
 
 
-OTHER_DIMENSION = wire.encode(unit_message(1, 0, 2), wire.MSGPACK)
-IMPOSSIBLE = wire.encode(msgspec.structs.replace(unit_message(8, 0, 3), count=0), wire.MSGPACK)
+OTHER_DIMENSION = wire.encode(build_unit_upload(1, 0, 2), wire.MSGPACK)
+IMPOSSIBLE = wire.encode(msgspec.structs.replace(build_unit_upload(8, 0, 3), count=0), wire.MSGPACK)
 BATCH = [
     sign_request(0),
     sign_request(1, by=2),
@@ -45,7 +45,7 @@ BATCH = [
     sign_request(6, upload="text/plain"),
     sign_request(7, signed_body=IMPOSSIBLE),
     sign_request(0, signed_body=OTHER_DIMENSION),
-    sign_request(3, signed_body=wire.encode(unit_message(4, 0, 3), wire.JSON), upload=wire.JSON),
+    sign_request(3, signed_body=wire.encode(build_unit_upload(4, 0, 3), wire.JSON), upload=wire.JSON),
 ]
 FORGED = "the signature is not that of this agent over this request"
 

@@ -115,7 +115,7 @@ def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) 
     """The keys of uploads that no data can have, found in one compiled call."""
     if not messages:
         return []
-    body = bytearray().join(message.numbers for message in messages.values())  # writable: compiled for such arrays alone
+    body = bytearray().join(message.numbers for message in messages.values())  # writable, as compiled functions expect
     numbers = np.frombuffer(body, "<f8").reshape(len(messages), wire.count_numbers(dimension))
     counts = np.array([(message.count, message.clicks, message.rounds) for message in messages.values()], np.int64)
     possible = are_possible(numbers, counts)

@@ -15,7 +15,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
-from ..helpers import build_unit_upload
+from ..helpers import ServerProcess, build_unit_upload
 
 DIMENSION = 3
 

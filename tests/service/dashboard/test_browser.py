@@ -119,7 +119,7 @@ def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, pro
     assert len(run.trace.ledger) == len(simulated.ledger)
     seen.wait_for("uploads", len(simulated.ledger))  # no gap, nothing twice
     assert seen.data("position") == str(len(simulated.ledger))
-    assert seen.data("pictures") == "1"  # and that without asking for everything again
+    assert seen.data("views") == "1"  # and that without asking for everything again
     assert seen.data("clusters") == str(simulated.clusters) == "3"
     assert seen.page.locator("#number-clusters").inner_text().startswith("3")
     counted = seen.page.locator("#causes .legend li").all_inner_texts()
@@ -262,9 +262,9 @@ def pause_and_go_on(seen: Seen) -> None:
 
 
 def asked_as(url: str, host: str) -> int:
-    """The status of the picture, asked for under some name of the server."""
+    """The status of the view, asked for under some name of the server."""
     connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=10)
-    connection.request("GET", "/live/picture", headers={"host": host})
+    connection.request("GET", "/live/view", headers={"host": host})
     status = connection.getresponse().status
     connection.close()
     return status

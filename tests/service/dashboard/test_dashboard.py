@@ -13,7 +13,7 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent.client import AgentClient
-from fedcascade.service.dashboard.feed import PAUSE, Feed, mark_of
+from fedcascade.service.dashboard.feed import POLL_SECONDS, Feed, parse_event_id
 from fedcascade.service.dashboard.session import COOKIE, open_session
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON
@@ -25,25 +25,25 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 METRIC = re.compile(r"fedcascade_[a-z_]+")
 
 
-def ask(
+def send_request(
     running: RunningService, path: str, method: str = "GET", body: object = None, **headers: str
 ) -> tuple[int, Any, Any]:
     """Status, content and headers of an answer."""
     sent = b"" if body is None else json.dumps(body).encode()
     kind = {} if body is None else {"content-type": JSON}
     reply = running.transport.send(method, path, sent, kind | headers)
-    told = json.loads(reply.body) if reply.headers.get("content-type", "").startswith(JSON) else reply.body
-    return reply.status, told, reply.headers
+    content = json.loads(reply.body) if reply.headers.get("content-type", "").startswith(JSON) else reply.body
+    return reply.status, content, reply.headers
 
 
-def picture(running: RunningService, query: str = "") -> dict[str, Any]:
-    status, told, _ = ask(running, f"/live/picture{query}", **BEARER)
+def read_view(running: RunningService, query: str = "") -> dict[str, Any]:
+    status, body, _ = send_request(running, f"/live/view{query}", **BEARER)
     assert status == 200
-    assert isinstance(told, dict)
-    return told
+    assert isinstance(body, dict)
+    return body
 
 
-def speak(agent: AgentClient, *axes: int, first: int = 1) -> None:
+def send_uploads(agent: AgentClient, *axes: int, first: int = 1) -> None:
     for sequence, axis in enumerate(axes, first):
         agent.exchange(build_unit_upload(sequence, axis, 3))
 
@@ -55,15 +55,15 @@ def running(tmp_path: Path) -> Iterator[RunningService]:
         yield found
 
 
-class Listener:
+class EventListener:
     """A page's stream of events over a real connection."""
 
-    def __init__(self, process: ServerProcess, mark: str = "") -> None:
+    def __init__(self, process: ServerProcess, last_id: str = "") -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=10)
-        self.connection.request("GET", "/live/events", headers=BEARER | ({"Last-Event-ID": mark} if mark else {}))
+        self.connection.request("GET", "/live/events", headers=BEARER | ({"Last-Event-ID": last_id} if last_id else {}))
         self.reply = self.connection.getresponse()
         assert self.reply.status == 200
-        self.mark = mark
+        self.last_id = last_id
 
     def __next__(self) -> tuple[str, dict[str, Any]]:
         """The next event that is not about health alone: its kind and content."""
@@ -74,7 +74,7 @@ class Listener:
                 case "event":
                     kind = value
                 case "id":
-                    self.mark = value
+                    self.last_id = value
                 case "data":
                     data = value
                 case "" if data and kind != "health":
@@ -82,13 +82,13 @@ class Listener:
         raise StopIteration
 
     def until(self, position: int) -> list[dict[str, Any]]:
-        """The frames up to a position."""
-        frames: list[dict[str, Any]] = []
-        while not frames or frames[-1]["position"] < position:
+        """The updates up to a position."""
+        updates: list[dict[str, Any]] = []
+        while not updates or updates[-1]["position"] < position:
             kind, data = next(self)
-            assert kind == "frame"
-            frames.append(data)
-        return frames
+            assert kind == "update"
+            updates.append(data)
+        return updates
 
     def close(self) -> None:
         self.reply.close()
@@ -102,88 +102,90 @@ def process(tmp_path: Path) -> Iterator[ServerProcess]:
     started.stop()
 
 
-def test_a_picture_says_what_the_log_says(running: RunningService) -> None:
+def test_a_view_says_what_the_log_says(running: RunningService) -> None:
     one, two, three = (running.enrol() for _ in range(3))
-    speak(one, 0, 0, 0)
-    speak(two, 0, 0, 0)
-    speak(three, 1, 1, 1)
-    told = picture(running)
-    assert (told["position"], told["uploads"], told["members"], told["enrolled"]) == (9, 9, 3, 3)
-    assert (told["rounds"], told["clicks"], told["causes"]) == (9, 9, {"forced": 9})
-    labels = {agent: cluster for agent, *_, cluster in told["agents"]}
+    send_uploads(one, 0, 0, 0)
+    send_uploads(two, 0, 0, 0)
+    send_uploads(three, 1, 1, 1)
+    view = read_view(running)
+    assert (view["position"], view["uploads"], view["members"], view["enrolled"]) == (9, 9, 3, 3)
+    assert (view["rounds"], view["clicks"], view["causes"]) == (9, 9, {"forced": 9})
+    labels = {agent: cluster for agent, *_, cluster in view["agents"]}
     assert labels[one.agent] == labels[two.agent] != labels[three.agent]
-    assert told["clusters"] == 2 == len(set(running.operator.fetch_overview().labels.values()))
-    assert [row[0] for row in told["latest"]] == list(range(1, 10))
-    assert sum(row[2] for row in told["bins"]["rows"]) == 9
+    assert view["clusters"] == 2 == len(set(running.operator.fetch_overview().labels.values()))
+    assert [row[0] for row in view["latest"]] == list(range(1, 10))
+    assert sum(row[2] for row in view["bins"]["rows"]) == 9
 
 
 def test_the_past_is_as_it_was(running: RunningService) -> None:
     one, two = running.enrol(), running.enrol()
-    speak(one, 0, 0, 0)
-    before = picture(running)
-    speak(two, 0, 0, 0)
-    after = picture(running)
-    then = picture(running, "?position=3")
+    send_uploads(one, 0, 0, 0)
+    before = read_view(running)
+    send_uploads(two, 0, 0, 0)
+    after = read_view(running)
+    then = read_view(running, "?position=3")
     for name in ("position", "uploads", "members", "clusters", "agents", "causes", "latest", "moves", "sizes"):
         assert then[name] == before[name]
     assert then["head"] == 6
     assert (before["clusters"], after["clusters"]) == (1, 1)
-    assert [len(told["agents"]) for told in (before, after)] == [1, 2]
-    assert picture(running, f"?at={then['last']}")["position"] >= 3
-    assert picture(running, "?at=1")["position"] == 0
+    assert [len(view["agents"]) for view in (before, after)] == [1, 2]
+    assert read_view(running, f"?at={then['last']}")["position"] >= 3
+    assert read_view(running, "?at=1")["position"] == 0
 
 
-def test_a_forgotten_agent_is_in_no_picture(running: RunningService) -> None:
+def test_a_forgotten_agent_is_in_no_view(running: RunningService) -> None:
     one, two = running.enrol(), running.enrol()
-    speak(one, 0, 0)
-    speak(two, 0, 0)
+    send_uploads(one, 0, 0)
+    send_uploads(two, 0, 0)
     running.operator.forget(one.agent)
-    told = picture(running)
-    assert [agent for agent, *_ in told["agents"]] == [two.agent]
-    assert all(agent == two.agent for _, agent, _ in told["moves"])
-    assert (told["position"], told["uploads"]) == (5, 2)
-    assert picture(running, "?position=2")["uploads"] == 0
+    view = read_view(running)
+    assert [agent for agent, *_ in view["agents"]] == [two.agent]
+    assert all(agent == two.agent for _, agent, _ in view["moves"])
+    assert (view["position"], view["uploads"]) == (5, 2)
+    assert read_view(running, "?position=2")["uploads"] == 0
 
 
 def test_nobody_looks_without_a_token(running: RunningService) -> None:
-    for path in ("/live/picture", "/live/events"):
-        status, told, _ = ask(running, path)
-        assert (status, told["reason"]) == (401, "operator")
-    assert ask(running, "/live/session")[1] == {"known": False, "terms": {}, "demo": None}
-    assert ask(running, "/live/measures", "POST", {"measures": []})[0] == 401
+    for path in ("/live/view", "/live/events"):
+        status, body, _ = send_request(running, path)
+        assert (status, body["reason"]) == (401, "operator")
+    assert send_request(running, "/live/session")[1] == {"known": False, "terms": {}, "demo": None}
+    assert send_request(running, "/live/measures", "POST", {"measures": []})[0] == 401
     for path in ("/shop", "/live/shop"):  # there is no demo
-        assert ask(running, path, **BEARER)[0] == 404
-    assert ask(running, "/live/demo", "PUT", {"pace": 1}, **BEARER)[0] == 404
+        assert send_request(running, path, **BEARER)[0] == 404
+    assert send_request(running, "/live/demo", "PUT", {"pace": 1}, **BEARER)[0] == 404
 
 
 def test_a_session_lasts_until_it_ends_or_the_token_changes(running: RunningService) -> None:
-    assert ask(running, "/live/session", "POST", {"token": "wrong"})[0] == 401
-    status, _, headers = ask(running, "/live/session", "POST", {"token": TOKEN})
+    assert send_request(running, "/live/session", "POST", {"token": "wrong"})[0] == 401
+    status, _, headers = send_request(running, "/live/session", "POST", {"token": TOKEN})
     cookie = headers["set-cookie"]
     assert status == 200
     assert {"HttpOnly", "SameSite=Strict", "Path=/live"} <= set(cookie.split("; "))
     session = cookie.partition(";")[0]
-    assert ask(running, "/live/picture", cookie=session)[0] == 200
-    assert ask(running, "/live/measures", "POST", {"measures": []}, cookie=session)[0] == 401  # it may look, no more
-    assert ask(running, "/v1/overview", cookie=session)[0] == 401
+    assert send_request(running, "/live/view", cookie=session)[0] == 200
+    assert (
+        send_request(running, "/live/measures", "POST", {"measures": []}, cookie=session)[0] == 401
+    )  # it may look, no more
+    assert send_request(running, "/v1/overview", cookie=session)[0] == 401
     assert running.writer is not None
     for bad in ("", "1.2", session.partition("=")[2] + "x"):
-        assert ask(running, "/live/picture", cookie=f"{COOKIE}={bad}")[0] == 401
+        assert send_request(running, "/live/view", cookie=f"{COOKIE}={bad}")[0] == 401
     running.writer.submit(open_session("an old one", seconds=-1)).result()
-    assert ask(running, "/live/picture", cookie=f"{COOKIE}=an old one")[0] == 401
+    assert send_request(running, "/live/view", cookie=f"{COOKIE}=an old one")[0] == 401
     secret = session.partition("=")[2].encode()
     assert not any(
         secret in path.read_bytes() for path in Path(running.url.removeprefix("sqlite:///")).parent.iterdir()
     )
     running.writer.submit(lambda store, _: store.set_setting("operator", "00" * 32)).result()
-    assert ask(running, "/live/picture", cookie=session)[0] == 401
+    assert send_request(running, "/live/view", cookie=session)[0] == 401
 
 
 def test_who_logs_out_has_to_log_in_again(running: RunningService) -> None:
-    cookie = ask(running, "/live/session", "POST", {"token": TOKEN})[2]["set-cookie"].partition(";")[0]
-    assert ask(running, "/live/picture", cookie=cookie)[0] == 200
-    assert ask(running, "/live/session", "DELETE", cookie=cookie)[0] == 200
-    assert ask(running, "/live/picture", cookie=cookie)[0] == 401
+    cookie = send_request(running, "/live/session", "POST", {"token": TOKEN})[2]["set-cookie"].partition(";")[0]
+    assert send_request(running, "/live/view", cookie=cookie)[0] == 200
+    assert send_request(running, "/live/session", "DELETE", cookie=cookie)[0] == 200
+    assert send_request(running, "/live/view", cookie=cookie)[0] == 401
 
 
 def test_a_form_of_another_site_cannot_log_in(running: RunningService) -> None:
@@ -194,36 +196,36 @@ def test_a_form_of_another_site_cannot_log_in(running: RunningService) -> None:
 
 def test_the_page_and_its_files_come_with_a_strict_policy(running: RunningService) -> None:
     for path in ("/", "/live/assets/main.js", "/live/assets/style.css", "/live/assets/icon.svg"):
-        status, body, headers = ask(running, path)
+        status, body, headers = send_request(running, path)
         assert status == 200
         assert headers["content-security-policy"].startswith("default-src 'self';")
         assert headers["x-content-type-options"] == "nosniff"
         assert b"http://" not in body.replace(b"http://www.w3.org/", b"")
         assert b"https://" not in body
     for path in ("/live/assets/nothing.js", "/live/assets/..%2Fpages.py", "/live/assets/__init__.py"):
-        assert ask(running, path)[0] == 404
+        assert send_request(running, path)[0] == 404
 
 
 @pytest.mark.parametrize("query", ["?at=-1", "?position=x", "?at=1e9", f"?at={'9' * 30}"])
 def test_a_bad_question_gets_one_line(running: RunningService, query: str) -> None:
-    status, told, _ = ask(running, f"/live/picture{query}", **BEARER)
-    assert (status, told["reason"]) == (400, "request")
+    status, body, _ = send_request(running, f"/live/view{query}", **BEARER)
+    assert (status, body["reason"]) == (400, "request")
 
 
 def test_refused_uploads_reach_the_store_by_reason(process: ServerProcess) -> None:
     running = process.connect()
     agent = running.enrol()
-    listener = Listener(process)
+    listener = EventListener(process)
     next(listener)
     impossible = build_unit_upload(1, 0, 2)
     for _ in range(3):
         with pytest.raises(Refused, match="must hold"):
             agent.exchange(impossible)
-    status, *_ = ask(running, "/v1/exchanges", "POST", {})
+    status, *_ = send_request(running, "/v1/exchanges", "POST", {})
     assert status == 401
-    frames = [next(listener)[1]]
-    while frames[-1]["refused"] != {"impossible": 3, "unsigned": 1}:
-        frames.append(next(listener)[1])
+    updates = [next(listener)[1]]
+    while updates[-1]["refused"] != {"impossible": 3, "unsigned": 1}:
+        updates.append(next(listener)[1])
     listener.close()
     running.transport.close()
     process.kill()
@@ -235,45 +237,45 @@ def test_refused_uploads_reach_the_store_by_reason(process: ServerProcess) -> No
 def test_a_stream_goes_on_where_it_broke_also_after_a_crash(process: ServerProcess) -> None:
     running = process.connect()
     agent = running.enrol()
-    listener = Listener(process)
+    listener = EventListener(process)
     kind, whole = next(listener)
-    assert (kind, whole["position"]) == ("picture", 0)
-    speak(agent, 0, 1, 2)
-    frames = listener.until(3)
+    assert (kind, whole["position"]) == ("view", 0)
+    send_uploads(agent, 0, 1, 2)
+    updates = listener.until(3)
     listener.close()
-    speak(agent, 0, 0, first=4)  # while nobody listens
+    send_uploads(agent, 0, 0, first=4)  # while nobody listens
     process.kill()
     process.start()
     process.connect().transport.close()
-    again = Listener(process, listener.mark)
-    frames += again.until(5)
-    speak(agent, 1, first=6)
-    frames += again.until(6)
+    again = EventListener(process, listener.last_id)
+    updates += again.until(5)
+    send_uploads(agent, 1, first=6)
+    updates += again.until(6)
     again.close()
     running.transport.close()
-    assert [frame["after"] for frame in frames[1:]] == [frame["position"] for frame in frames[:-1]]
-    assert frames[0]["after"] == 0
-    assert [row[0] for frame in frames for row in frame["latest"]] == [1, 2, 3, 4, 5, 6]
-    assert sum(frame["uploads"] for frame in frames) == 6
+    assert [update["after"] for update in updates[1:]] == [update["position"] for update in updates[:-1]]
+    assert updates[0]["after"] == 0
+    assert [row[0] for update in updates for row in update["latest"]] == [1, 2, 3, 4, 5, 6]
+    assert sum(update["uploads"] for update in updates) == 6
 
 
 def test_who_left_disappears_from_open_pages(process: ServerProcess) -> None:
     running = process.connect()
     one, two = running.enrol(), running.enrol()
-    speak(one, 0)
-    speak(two, 0)
-    listener = Listener(process)
+    send_uploads(one, 0)
+    send_uploads(two, 0)
+    listener = EventListener(process)
     next(listener)
     running.operator.forget(one.agent)
     kind, whole = next(listener)
-    assert kind == "picture"
+    assert kind == "view"
     assert [agent for agent, *_ in whole["agents"]] == [two.agent]
-    mark = listener.mark
+    last_id = listener.last_id
     listener.close()
-    again = Listener(process, "1.0")  # from before: what was forgotten must not be told
+    again = EventListener(process, "1.0")  # from before: what was forgotten must not be sent
     kind, whole = next(again)
-    assert (kind, whole["position"]) == ("picture", 3)
-    assert mark == "3.0"
+    assert (kind, whole["position"]) == ("view", 3)
+    assert last_id == "3.0"
     again.close()
     running.transport.close()
 
@@ -281,25 +283,25 @@ def test_who_left_disappears_from_open_pages(process: ServerProcess) -> None:
 def test_pages_hear_of_health_when_nothing_else_happens(tmp_path: Path) -> None:
     health: dict[str, Any] = {"healthy": True, "clock": 1.0}
 
-    async def told() -> list[bytes]:
+    async def read_events() -> list[bytes]:
         feed = Feed(lambda: open_store(f"sqlite:///{tmp_path}/store.db"), lambda: health)
         events = await feed.follow(None)
         first = await anext(events)
         health["clock"] = 2.0  # runs on, and is no news
-        await asyncio.sleep(3 * PAUSE)
+        await asyncio.sleep(3 * POLL_SECONDS)
         health["healthy"] = False
         second = await anext(events)
         await feed.stop()
         return [first, second]
 
-    picture, news = asyncio.run(told())
-    assert b"event: picture" in picture
+    view, news = asyncio.run(read_events())
+    assert b"event: view" in view
     assert news == b'event: health\nid: 0.0\ndata: {"healthy":false,"clock":2.0}\n\n'
 
 
 def test_a_server_with_open_pages_stops_at_once(process: ServerProcess) -> None:
     process.connect().transport.close()
-    listener = Listener(process)
+    listener = EventListener(process)
     next(listener)
     began = time.monotonic()
     process.stop()
@@ -311,19 +313,21 @@ def test_a_server_with_open_pages_stops_at_once(process: ServerProcess) -> None:
 
 def test_regret_of_a_simulation_is_kept_until_the_next_one(running: RunningService) -> None:
     running.operator.report_measures([("this run", 10, 1.5, 8), ("alone", 10, 2.5, 7)], fresh=True)
-    assert picture(running)["measures"] == [["this run", 10, 1.5, 8], ["alone", 10, 2.5, 7]]
+    assert read_view(running)["measures"] == [["this run", 10, 1.5, 8], ["alone", 10, 2.5, 7]]
     running.operator.report_measures([("this run", 5, 0.5, 4)], fresh=True)
-    assert picture(running)["measures"] == [["this run", 5, 0.5, 4]]
+    assert read_view(running)["measures"] == [["this run", 5, 0.5, 4]]
 
 
-@pytest.mark.parametrize(("text", "mark"), [("7.2", (7, 2)), ("7", None), ("", None), ("-1.0", None), ("7.2.1", None)])
-def test_a_mark_is_two_numbers(text: str, mark: tuple[int, int] | None) -> None:
-    assert mark_of(text) == mark
+@pytest.mark.parametrize(
+    ("text", "event_id"), [("7.2", (7, 2)), ("7", None), ("", None), ("-1.0", None), ("7.2.1", None)]
+)
+def test_an_event_id_is_two_numbers(text: str, event_id: tuple[int, int] | None) -> None:
+    assert parse_event_id(text) == event_id
 
 
 def test_the_example_dashboard_and_its_page_name_metrics_that_exist(running: RunningService) -> None:
     root = Path(__file__).parents[3]
-    speak(running.enrol(), 0)
+    send_uploads(running.enrol(), 0)
     served = set(
         re.findall(r"^(fedcascade_\w+)", running.transport.send("GET", "/metrics", b"", {}).body.decode(), re.M)
     )

@@ -24,7 +24,7 @@ from fedcascade.service.store.open import open_store
 from fedcascade.service.store.postgres import open_postgres
 from fedcascade.testing.stores import StoreContract
 
-from ..dashboard.test_dashboard import Listener, ask
+from ..dashboard.test_dashboard import EventListener, send_request
 from ..helpers import FREE, TOKEN, ServerProcess, build_unit_upload
 from ..test_chaos import run_chaos
 from .migrations import check_migrations
@@ -152,24 +152,24 @@ def test_pages_of_two_servers_show_the_same_and_may_change_places(database: str,
     try:
         agents = [runnings[0].enrol() for _ in range(4)]
         both = [[client.AgentClient(one.transport, agent.key, agent.agent) for agent in agents] for one in runnings]
-        listener = Listener(servers[0])
+        listener = EventListener(servers[0])
         next(listener)
-        frames, changes = [], 0
+        updates, changes = [], 0
         for sequence in range(1, 13):
             for number in range(4):
                 both[(sequence + number) % 2][number].exchange(build_unit_upload(sequence, number % 2, 3))
             if sequence % 4 == 0:  # the page goes on at the other server
                 changes += 1
-                frames += listener.until(4 * sequence)
+                updates += listener.until(4 * sequence)
                 listener.close()
-                listener = Listener(servers[changes % 2], listener.mark)
+                listener = EventListener(servers[changes % 2], listener.mark)
         listener.close()
-        pictures = [ask(one, "/live/picture", authorization=f"Bearer {TOKEN}")[1] for one in runnings]
+        views = [send_request(one, "/live/view", authorization=f"Bearer {TOKEN}")[1] for one in runnings]
         for name in ("position", "uploads", "clusters", "agents", "moves", "causes", "sizes", "latest", "bins"):
-            assert pictures[0][name] == pictures[1][name]
-        assert (pictures[0]["uploads"], pictures[0]["clusters"]) == (48, 2)
-        assert [frame["after"] for frame in frames[1:]] == [frame["position"] for frame in frames[:-1]]
-        assert sum(frame["uploads"] for frame in frames) == 48
+            assert views[0][name] == views[1][name]
+        assert (views[0]["uploads"], views[0]["clusters"]) == (48, 2)
+        assert [update["after"] for update in updates[1:]] == [update["position"] for update in updates[:-1]]
+        assert sum(update["uploads"] for update in updates) == 48
     finally:
         for running in runnings:
             running.transport.close()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from litestar import Litestar
 
-from fedcascade.service.dashboard.feed import Feed, milliseconds
-from fedcascade.service.dashboard.picture import Plain
+from fedcascade.service.dashboard.feed import Feed, read_clock
+from fedcascade.service.dashboard.view import Plain
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.service import Service
@@ -38,7 +38,7 @@ class Dashboard:
         self.service = service
         self.demo = demo
         self.feed = Feed(service.writer.open_store, self.describe_health)
-        self._started = milliseconds()
+        self._started = read_clock()
         self._refused: Counter[str] = Counter()
         service.refusal_listeners.append(self._count_refusal)
 
@@ -70,7 +70,7 @@ class Dashboard:
 
     async def close_streams(self) -> None:
         """End the streams of all open pages, so that the server can stop."""
-        self.feed.close()
+        self.feed.close_streams()
 
     async def _flush_forever(self) -> None:
         while True:
@@ -82,7 +82,7 @@ class Dashboard:
         counts, self._refused = self._refused, Counter()
         if not counts:
             return
-        at = milliseconds()
+        at = read_clock()
         try:
             await self.service.run(lambda store, _: store.record_refusals(at, counts))
         except Refused:

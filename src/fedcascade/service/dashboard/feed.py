@@ -1,9 +1,9 @@
 """One reader of the journal per server process, whatever the number of pages; it rests while nobody looks.
 
-At most four times a second it makes one frame of everything that is new, and every page gets the same bytes; where only
-the server's health changed, or how far a demo is, that alone. The id of an event is the position in the log up to which
-a page has seen everything, so a page that lost its connection goes on from there, at this server or another, with no
-gap and nothing twice.
+At most four times a second it builds one update of everything that is new, and every page gets the same bytes; where
+only the server's health changed, or how far a demo is, that alone. The id of an event is the position in the log up to
+which a page has seen everything, so a page that lost its connection goes on from there, at this server or another, with
+no gap and nothing twice.
 """
 
 import asyncio
@@ -15,185 +15,191 @@ from typing import TypeVar
 
 import msgspec
 
-from fedcascade.service.dashboard.picture import Known, Plain, frame, known_at, picture
+from fedcascade.service.dashboard.view import FeedState, Plain, build_update, build_view, read_feed_state
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.store.contract import Store
 
 log = logging.getLogger("fedcascade.service")
-PAUSE = 0.25
-PING = 15.0
-PAGES = 64
-WAITING_FRAMES = 64
-CATCH_UP = 20_000
-Health = Callable[[], Plain]
+POLL_SECONDS = 0.25
+KEEPALIVE_SECONDS = 15.0
+MAX_PAGES = 64
+MAX_QUEUED_EVENTS = 64
+MAX_MISSED_EXCHANGES = 20_000
+EventId = tuple[int, int]  # the position in the log, and the number of the last measure
 Result = TypeVar("Result")
 
 
-def milliseconds() -> int:
-    """The time."""
+def read_clock() -> int:
+    """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
-def event(kind: str, position: int, measure: int, data: Plain) -> bytes:
-    """An event of a stream of server-sent events."""
+def encode_event(kind: str, position: int, measure: int, data: Plain) -> bytes:
+    """Encode an event of a stream of server-sent events."""
     return f"event: {kind}\nid: {position}.{measure}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
 
 
-def mark_of(text: str) -> tuple[int, int] | None:
-    """Position and measure of an event's id; None for anything else.
+def parse_event_id(text: str) -> EventId | None:
+    """Parse position and measure from an event's id; None for anything else.
 
-    >>> mark_of("17.3"), mark_of("17"), mark_of("")
+    >>> parse_event_id("17.3"), parse_event_id("17"), parse_event_id("")
     ((17, 3), None, None)
     """
     position, _, measure = text.partition(".")
-    good = position.isascii() and position.isdecimal() and measure.isascii() and measure.isdecimal()
-    return (int(position), int(measure)) if good and len(text) < 40 else None
+    valid = position.isascii() and position.isdecimal() and measure.isascii() and measure.isdecimal()
+    return (int(position), int(measure)) if valid and len(text) < 40 else None
 
 
-def lasting(health: Plain) -> Plain:
-    """What of the health stays as it is while nothing happens."""
+def _drop_clock(health: Plain) -> Plain:
+    """Leave out of the health what changes although nothing happens."""
     return {name: value for name, value in health.items() if name != "clock"}
 
 
 class Feed:
-    """Reads the journal and tells pages."""
+    """Reads the journal and streams what is new to all open pages."""
 
-    def __init__(self, open_store: Callable[[], Store], health: Health) -> None:
-        self._open = open_store
-        self._health = health
+    def __init__(self, open_store: Callable[[], Store], describe_health: Callable[[], Plain]) -> None:
+        self._open_store = open_store
+        self._describe_health = describe_health
         self._store: Store | None = None
-        self._known: Known | None = None
-        self._lasting: Plain = {}
+        self._state: FeedState | None = None
+        self._last_health: Plain = {}
         self._reading = asyncio.Lock()
         self._pages: set[asyncio.Queue[bytes | None]] = set()
-        self._watching: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def picture(self, position: int | None = None, at: int | None = None, span: int | None = None) -> Plain:
-        """The whole picture, at a position, at a time, or now."""
+    async def read_view(self, position: int | None = None, at: int | None = None, span: int | None = None) -> Plain:
+        """Read the whole view, at a position, at a time, or now."""
 
         def read(store: Store) -> Plain:
             head = store.find_head()
             until = head if at is None else store.find_position_at(at)
             until = until if position is None else min(position, head)
-            now = milliseconds() if until == head else store.find_time_range(until)[1]
-            return picture(store, until, now, span) | {"health": self._health(), "head": head}
+            now = read_clock() if until == head else store.find_time_range(until)[1]
+            return build_view(store, until, now, span) | {"health": self._describe_health(), "head": head}
 
         async with self._reading:
-            return await self._read(read)
+            return await self._run_on_store(read)
 
-    async def follow(self, mark: tuple[int, int] | None) -> AsyncIterator[bytes]:
-        """The events of one page: a picture, or what it missed since ``mark``; then every frame."""
-        if len(self._pages) >= PAGES:
-            raise Refused(503, "too-many-pages", f"{PAGES} pages are open already", retry_after=10.0)
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue(WAITING_FRAMES)
+    async def follow(self, event_id: EventId | None) -> AsyncIterator[bytes]:
+        """Stream the events of one page: the whole view, or what it missed since ``event_id``; then every update."""
+        if len(self._pages) >= MAX_PAGES:
+            raise Refused(503, "too-many-pages", f"{MAX_PAGES} pages are open already", retry_after=10.0)
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_QUEUED_EVENTS)
         async with self._reading:
-            first = await self._read(lambda store: self._first(store, mark))
+            first = await self._run_on_store(lambda store: self._build_first_event(store, event_id))
             self._pages.add(queue)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
-        return self._events(first, queue)
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll())
+        return self._stream(first, queue)
 
-    async def _events(self, first: bytes, queue: "asyncio.Queue[bytes | None]") -> AsyncIterator[bytes]:
+    async def _stream(self, first: bytes, queue: "asyncio.Queue[bytes | None]") -> AsyncIterator[bytes]:
         try:
             yield b"retry: 500\n\n" + first
             while not self._closed:
                 try:
-                    told = await asyncio.wait_for(queue.get(), PING)
+                    event = await asyncio.wait_for(queue.get(), KEEPALIVE_SECONDS)
                 except TimeoutError:
-                    told = b": still here\n\n"
-                if told is None:
+                    event = b": still here\n\n"
+                if event is None:
                     return
-                yield told
+                yield event
         finally:
             self._pages.discard(queue)
 
-    def close(self) -> None:
+    def close_streams(self) -> None:
         """End every page's stream, so that a server can stop."""
         self._closed = True
         for queue in self._pages:
-            _tell(queue, None)
+            _push(queue, None)
 
-    def _first(self, store: Store, mark: tuple[int, int] | None) -> bytes:
-        """Brings the feed up to date, so that the shared frames begin where the first event ends."""
-        if not self._pages or self._known is None:
-            self._known = known_at(store, store.find_head(), milliseconds())
-            self._lasting = lasting(self._health())
-        known, now = self._known, milliseconds()
-        if mark is not None and 0 <= known.position - mark[0] <= CATCH_UP and store.find_last_forgetting() <= mark[0]:
-            missed = Known(mark[0], mark[1], dict(known.clusters), dict(known.last), {})
-            told = frame(missed, store, known.position, now)
-            if told is not None:
-                return event("frame", known.position, known.measure, told | {"health": self._health()})
-            return event("health", known.position, known.measure, self._health())
-        whole = picture(store, known.position, now) | {"health": self._health(), "head": known.position}
-        return event("picture", known.position, known.measure, whole)
+    def _build_first_event(self, store: Store, event_id: EventId | None) -> bytes:
+        """Build a page's first event, and bring the feed up to date: the shared updates begin where this event ends."""
+        if not self._pages or self._state is None:
+            self._state = read_feed_state(store, store.find_head(), read_clock())
+            self._last_health = _drop_clock(self._describe_health())
+        state, now, health = self._state, read_clock(), self._describe_health()
+        if event_id is None or not self._can_catch_up(store, state, event_id[0]):
+            view = build_view(store, state.position, now) | {"health": health, "head": state.position}
+            return encode_event("view", state.position, state.measure, view)
+        page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {})
+        update = build_update(page_state, store, state.position, now)
+        if update is not None:
+            return encode_event("update", state.position, state.measure, update | {"health": health})
+        return encode_event("health", state.position, state.measure, health)
 
-    async def _watch(self) -> None:
-        """Look, tell, rest; until nobody is left."""
+    @staticmethod
+    def _can_catch_up(store: Store, state: FeedState, position: int) -> bool:
+        """Whether a page that saw everything up to a position needs only an update: not much, and nobody forgotten."""
+        return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_last_forgetting() <= position
+
+    async def _poll(self) -> None:
+        """Push what is new to all pages, four times a second, until no page is left."""
         while self._pages and not self._closed:
             try:
                 async with self._reading:
-                    told = await self._read(self._look)
+                    event = await self._run_on_store(self._build_next_event)
             except Refused as refusal:
-                told = b"event: trouble\ndata: " + msgspec.json.encode({"detail": refusal.detail}) + b"\n\n"
-            if told is not None:
+                event = b"event: trouble\ndata: " + msgspec.json.encode({"detail": refusal.detail}) + b"\n\n"
+            if event is not None:
                 for queue in self._pages:
-                    _tell(queue, told)
-            await asyncio.sleep(PAUSE)
-        self._known = None
+                    _push(queue, event)
+            await asyncio.sleep(POLL_SECONDS)
+        self._state = None
 
-    def _look(self, store: Store) -> bytes | None:
-        known, health = self._known, self._health()
-        head, now = store.find_head(), milliseconds()
-        before, self._lasting = self._lasting, lasting(health)
-        if known is None or store.find_last_forgetting() > known.position:  # show what is left without them
-            known = self._known = known_at(store, head, now)
-            return event("picture", head, known.measure, picture(store, head, now) | {"health": health, "head": head})
-        told = frame(known, store, head, now)
-        if told is not None:
-            return event("frame", head, known.measure, told | {"health": health})
-        return None if self._lasting == before else event("health", head, known.measure, health)
+    def _build_next_event(self, store: Store) -> bytes | None:
+        state, health = self._state, self._describe_health()
+        head, now = store.find_head(), read_clock()
+        last_health, self._last_health = self._last_health, _drop_clock(health)
+        if state is None or store.find_last_forgetting() > state.position:  # show what is left without the forgotten
+            state = self._state = read_feed_state(store, head, now)
+            view = build_view(store, head, now) | {"health": health, "head": head}
+            return encode_event("view", head, state.measure, view)
+        update = build_update(state, store, head, now)
+        if update is not None:
+            return encode_event("update", head, state.measure, update | {"health": health})
+        return None if self._last_health == last_health else encode_event("health", head, state.measure, health)
 
-    async def _read(self, job: Callable[[Store], Result]) -> Result:
+    async def _run_on_store(self, job: Callable[[Store], Result]) -> Result:
         """Run a job on the feed's own connection, away from the event loop; a broken one is opened anew."""
 
-        def work() -> Result:
+        def run() -> Result:
             if self._store is None:
-                self._store = self._open()
+                self._store = self._open_store()
             return job(self._store)
 
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(run)
         except Exception as error:
-            ours = self._store is not None and not isinstance(error, self._store.failures)
+            is_bug = self._store is not None and not isinstance(error, self._store.failures)
             self.close_store()
-            if ours:
+            if is_bug:
                 raise
             log.warning("the journal cannot be read: %s", error)
             raise Refused(503, "store-unavailable", f"the store cannot be read: {error}", retry_after=1.0) from None
 
     async def stop(self) -> None:
-        """Stop reading and let go of the store."""
-        self.close()
-        if self._watching is not None:
-            self._watching.cancel()
+        """Stop reading, end every page's stream and close the connection to the store."""
+        self.close_streams()
+        if self._polling is not None:
+            self._polling.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watching
+                await self._polling
         self.close_store()
 
     def close_store(self) -> None:
         """Close the connection to the store; the next reader opens another."""
-        store, self._store, self._known = self._store, None, None
+        store, self._store, self._state = self._store, None, None
         if store is not None:
             with suppress(*store.failures):
                 store.close()
 
 
-def _tell(queue: "asyncio.Queue[bytes | None]", told: bytes | None) -> None:
-    """A page that does not keep up is cut off; it comes back with the id of what it has seen."""
+def _push(queue: "asyncio.Queue[bytes | None]", event: bytes | None) -> None:
+    """Queue an event for a page. One that does not keep up is cut off, and comes back with the id of its last event."""
     if queue.full():
         while not queue.empty():
             queue.get_nowait()
-        told = None
-    queue.put_nowait(told)
+        event = None
+    queue.put_nowait(event)

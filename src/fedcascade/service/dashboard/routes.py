@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from fedcascade.service.dashboard.access import get_dashboard, log_in, log_out, require_viewer, show_session
 from fedcascade.service.dashboard.dashboard import Dashboard, DemoView
-from fedcascade.service.dashboard.feed import mark_of, milliseconds
+from fedcascade.service.dashboard.feed import parse_event_id, read_clock
 from fedcascade.service.dashboard.responses import PRIVATE_HEADERS, read_json, send_asset, send_json
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import Extension
@@ -51,17 +51,17 @@ async def show_asset(request: HttpRequest) -> Response[bytes]:
 async def stream_events(request: HttpRequest) -> Stream:
     """Send server-sent events, from where the page was when it lost its connection."""
     dashboard = await require_viewer(request)
-    mark = request.headers.get("last-event-id") or request.query_params.get("after") or ""
-    stream = await dashboard.feed.follow(mark_of(mark))
+    event_id = request.headers.get("last-event-id") or request.query_params.get("after") or ""
+    stream = await dashboard.feed.follow(parse_event_id(event_id))
     return Stream(stream, media_type="text/event-stream", headers={**PRIVATE_HEADERS, "x-accel-buffering": "no"})
 
 
-@get("/live/picture")
-async def show_picture(request: HttpRequest) -> Response[bytes]:
-    """Send the whole picture at a moment of the past, or with curves of another span."""
+@get("/live/view")
+async def show_view(request: HttpRequest) -> Response[bytes]:
+    """Send the whole view at a moment of the past, or with curves of another span."""
     dashboard = await require_viewer(request)
     position, at, span = (_read_whole_number(request, name) for name in ("position", "at", "span"))
-    return send_json(await dashboard.feed.picture(position, at, span))
+    return send_json(await dashboard.feed.read_view(position, at, span))
 
 
 @post("/live/measures", status_code=204, request_max_body_size=1 << 20)
@@ -74,12 +74,12 @@ async def save_measures(request: HttpRequest) -> None:
     def job(store: Store, _: ServerState) -> None:
         if report.fresh:
             store.delete_measures()
-        store.record_measures(milliseconds(), report.measures)
+        store.record_measures(read_clock(), report.measures)
 
     await service.run(job)
 
 
-ROUTES = (show_page, show_asset, show_session, log_in, log_out, stream_events, show_picture, save_measures)
+ROUTES = (show_page, show_asset, show_session, log_in, log_out, stream_events, show_view, save_measures)
 
 
 def build_dashboard(service: Service, demo: DemoView | None = None) -> Extension:

@@ -1,75 +1,75 @@
 // The dashboard: logs in where it must, follows the server, draws.
 
-import { bubbles } from "./clusters.js";
-import { count, html, number } from "./format.js";
-import { applyFrame, fits, fromPicture, now } from "./state.js";
-import { follow } from "./stream.js";
-import { drawAll } from "./draw.js";
+import { createClusterChart } from "./cluster-chart.js";
+import { createHtml, formatCount, formatNumber } from "./format.js";
+import { applyUpdate, buildState, canApply, estimateNow } from "./page-state.js";
+import { followEvents } from "./event-stream.js";
+import { drawPanels } from "./panels.js";
 
-const at = (id) => document.getElementById(id);
+const find = (id) => document.getElementById(id);
 const PACES = [0, 10, 30, 100, 300, 1000, 5000];
-const view = { live: null, past: null, lost: false, trouble: "", pictures: 0, session: null };
-const figure = bubbles(at("clusters"), () => view.live?.health?.demo?.visitor);
+const page = { live: null, past: null, lost: false, trouble: "", views: 0, session: null };
+const clusterChart = createClusterChart(find("clusters"), () => page.live?.health?.demo?.visitor);
 let due = 0, spokenAt = 0;
 
-async function ask(path, method = "GET", body = undefined) {
+async function sendRequest(path, method = "GET", body = undefined) {
   const reply = await fetch(path, { method, headers: body ? { "content-type": "application/json" } : {}, body: body && JSON.stringify(body) });
-  const told = await reply.json();
-  if (!reply.ok) throw new Error(told.detail ?? `status ${reply.status}`);
-  return told;
+  const content = await reply.json();
+  if (!reply.ok) throw new Error(content.detail ?? `status ${reply.status}`);
+  return content;
 }
 
-async function begin() {
-  view.session = await ask("/live/session");
-  at("login").hidden = view.session.known;
-  at("page").hidden = !view.session.known;
-  if (!view.session.known) {
-    status("waiting", "not logged in");
-    at("token").focus();
+async function startPage() {
+  page.session = await sendRequest("/live/session");
+  find("login").hidden = page.session.known;
+  find("page").hidden = !page.session.known;
+  if (!page.session.known) {
+    showStatus("waiting", "not logged in");
+    find("token").focus();
     return;
   }
-  at("leave").hidden = Boolean(view.session.demo);
-  const { policy, dimension } = view.session.terms;
-  at("runs").textContent = `${policy}, d = ${dimension}`;
-  if (view.session.demo) showDemo(view.session.demo);
-  follow({ onPicture, onFrame, onHealth, onTrouble: (detail) => { view.trouble = detail; draw(); }, onLost, onAlive });
+  find("leave").hidden = Boolean(page.session.demo);
+  const { policy, dimension } = page.session.terms;
+  find("runs").textContent = `${policy}, d = ${dimension}`;
+  if (page.session.demo) showDemo(page.session.demo);
+  followEvents({ onView, onUpdate, onHealth, onTrouble: (detail) => { page.trouble = detail; draw(); }, onLost, onAlive });
 }
 
-function onPicture(picture) {
-  view.live = fromPicture(picture);
-  view.pictures += 1;
-  view.trouble = "";
+function onView(view) {
+  page.live = buildState(view);
+  page.views += 1;
+  page.trouble = "";
   onAlive();
 }
 
-function onFrame(frame) {
-  if (!view.live || !fits(view.live, frame)) return false;
-  const before = view.live.clusters;
-  applyFrame(view.live, frame);
-  view.trouble = "";
-  if (!view.past) for (const [, , agent] of frame.latest) figure.pulse(agent);
-  speak(before, frame);
+function onUpdate(update) {
+  if (!page.live || !canApply(page.live, update)) return false;
+  const before = page.live.clusters;
+  applyUpdate(page.live, update);
+  page.trouble = "";
+  if (!page.past) for (const [, , agent] of update.latest) clusterChart.pulse(agent);
+  announceClusters(before, update);
   draw();
   return true;
 }
 
 function onHealth(health) {
-  if (view.live) view.live.health = health;
+  if (page.live) page.live.health = health;
   draw();
 }
 
-// Those who listen hear of changes that matter, and not more often than one can bear.
-function speak(before, frame) {
-  if (frame.clusters === before || Date.now() - spokenAt < 4000) return;
+// Screen readers are told of changes that matter, at most every four seconds.
+function announceClusters(before, update) {
+  if (update.clusters === before || Date.now() - spokenAt < 4000) return;
   spokenAt = Date.now();
-  at("spoken").textContent = `${count(frame.clusters, "cluster")} now, of ${count(frame.members, "agent")}.`;
+  find("spoken").textContent = `${formatCount(update.clusters, "cluster")} now, of ${formatCount(update.members, "agent")}.`;
 }
 
-function onLost() { view.lost = true; draw(); }
-function onAlive() { view.lost = false; draw(); }
+function onLost() { page.lost = true; draw(); }
+function onAlive() { page.lost = false; draw(); }
 
-function status(kind, text) {
-  const line = at("status");
+function showStatus(kind, text) {
+  const line = find("status");
   if (line.textContent !== text) line.textContent = text;
   line.dataset.kind = kind;
 }
@@ -77,95 +77,95 @@ function status(kind, text) {
 // Drawing waits for the next frame of the screen, and happens at most four times a second.
 function draw() {
   if (due) return;
-  due = setTimeout(() => requestAnimationFrame(() => { due = 0; drawNow(); }), view.live && view.drawn ? 220 : 0);
+  due = setTimeout(() => requestAnimationFrame(() => { due = 0; drawNow(); }), page.live && page.drawn ? 220 : 0);
 }
 
 function drawNow() {
-  if (!view.live) return;
-  view.drawn = true;
-  const state = view.past ?? view.live;
-  if (view.lost) status("lost", "connection lost, trying again");
-  else if (view.past) status("past", "looking back");
-  else status("live", "live");
-  if (view.live.health?.demo) showDemo(view.live.health.demo);
-  drawAll(state, view, figure);
-  Object.assign(at("main").dataset, { position: state.position, uploads: state.uploads, clusters: state.clusters, pictures: view.pictures });
+  if (!page.live) return;
+  page.drawn = true;
+  const state = page.past ?? page.live;
+  if (page.lost) showStatus("lost", "connection lost, trying again");
+  else if (page.past) showStatus("past", "looking back");
+  else showStatus("live", "live");
+  if (page.live.health?.demo) showDemo(page.live.health.demo);
+  drawPanels(state, page, clusterChart);
+  Object.assign(find("main").dataset, { position: state.position, uploads: state.uploads, clusters: state.clusters, views: page.views });
 }
 
 function showDemo(demo) {
-  at("demo").hidden = false;
-  if (demo.story) at("story").replaceChildren(...demo.story.map((sentence) => html("li", {}, sentence)));
+  find("demo").hidden = false;
+  if (demo.story) find("story").replaceChildren(...demo.story.map((sentence) => createHtml("li", {}, sentence)));
   const done = demo.state === "done";
-  at("progress").max = demo.rounds;
-  at("progress").value = demo.round;
-  at("progress-text").textContent = done ? `all ${number(demo.rounds)} rounds played` : `round ${number(demo.round)} of ${number(demo.rounds)}`;
-  if (document.activeElement !== at("pace")) setPace(demo.pace);
+  find("progress").max = demo.rounds;
+  find("progress").value = demo.round;
+  find("progress-text").textContent = done ? `all ${formatNumber(demo.rounds)} rounds played` : `round ${formatNumber(demo.round)} of ${formatNumber(demo.rounds)}`;
+  if (document.activeElement !== find("pace")) showPace(demo.pace);
 }
 
-function setPace(pace) {
-  const nearest = PACES.reduce((best, one, place) => (Math.abs(one - pace) < Math.abs(PACES[best] - pace) ? place : best), 0);
-  at("pace").value = nearest;
-  const text = PACES[nearest] === 0 ? "paused" : nearest === PACES.length - 1 ? "as fast as it goes" : `${number(PACES[nearest])} rounds/s`;
-  at("pace-text").textContent = text;
-  at("pace").setAttribute("aria-valuetext", text);
+function showPace(pace) {
+  const nearest = PACES.reduce((best, choice, place) => (Math.abs(choice - pace) < Math.abs(PACES[best] - pace) ? place : best), 0);
+  find("pace").value = nearest;
+  const text = PACES[nearest] === 0 ? "paused" : nearest === PACES.length - 1 ? "as fast as it goes" : `${formatNumber(PACES[nearest])} rounds/s`;
+  find("pace-text").textContent = text;
+  find("pace").setAttribute("aria-valuetext", text);
 }
 
-// One request at a time, and the newest wish last: two on their way at once could arrive in either order.
-let wish = null, telling = false;
-at("pace").addEventListener("input", () => {
-  wish = PACES[at("pace").value];
-  setPace(wish);
-  if (!telling) tellPace();
+// One request at a time, the newest pace last: two on their way at once could arrive in either order.
+let wantedPace = null, sending = false;
+find("pace").addEventListener("input", () => {
+  wantedPace = PACES[find("pace").value];
+  showPace(wantedPace);
+  if (!sending) sendPace();
 });
 
-async function tellPace() {
-  telling = true;
-  while (wish !== null) {
-    const pace = wish;
-    wish = null;
-    await ask("/live/demo", "PUT", { pace }).catch(() => at("pace").blur());  // the next frame then shows the pace it has
+async function sendPace() {
+  sending = true;
+  while (wantedPace !== null) {
+    const pace = wantedPace;
+    wantedPace = null;
+    await sendRequest("/live/demo", "PUT", { pace }).catch(() => find("pace").blur());  // the next update then shows the pace it has
   }
-  telling = false;
+  sending = false;
 }
 
-let asked = 0;
-at("when").addEventListener("input", () => {
-  clearTimeout(asked);
-  asked = setTimeout(lookBack, 60);
+let timer = 0;
+find("when").addEventListener("input", () => {
+  clearTimeout(timer);
+  timer = setTimeout(lookBack, 60);
 });
 
 async function lookBack() {
-  const slider = at("when"), share = slider.value / slider.max;
-  if (share === 1) return backToNow();
-  const { first } = view.live;
-  const past = await ask(`/live/picture?at=${Math.round(first + share * (now(view.live) - first))}`);
+  const slider = find("when"), share = slider.value / slider.max;
+  if (share === 1) return returnToNow();
+  const { first } = page.live;
+  const past = await sendRequest(`/live/view?at=${Math.round(first + share * (estimateNow(page.live) - first))}`);
   if (slider.value / slider.max !== share) return;
-  view.past = fromPicture(past);
-  view.past.colours = new Map([...view.past.colours, ...view.live.colours]);
-  at("now").hidden = false;
+  page.past = buildState(past);
+  page.past.colours = new Map([...page.past.colours, ...page.live.colours]);
+  find("now").hidden = false;
   draw();
 }
 
-function backToNow() {
-  view.past = null;
-  at("when").value = at("when").max;
-  at("now").hidden = true;
+function returnToNow() {
+  page.past = null;
+  find("when").value = find("when").max;
+  find("now").hidden = true;
   draw();
 }
-at("now").addEventListener("click", () => { backToNow(); at("when").focus(); });
+find("now").addEventListener("click", () => { returnToNow(); find("when").focus(); });
 
-at("login").addEventListener("submit", async (event) => {
+find("login").addEventListener("submit", async (event) => {
   event.preventDefault();
   try {
-    await ask("/live/session", "POST", { token: at("token").value.trim() });
-    at("login-problem").textContent = "";
-    await begin();
+    await sendRequest("/live/session", "POST", { token: find("token").value.trim() });
+    find("login-problem").textContent = "";
+    await startPage();
   } catch (problem) {
-    at("login-problem").textContent = problem.message;
+    find("login-problem").textContent = problem.message;
   }
 });
-at("leave").addEventListener("click", async () => { await ask("/live/session", "DELETE"); location.reload(); });
+find("leave").addEventListener("click", async () => { await sendRequest("/live/session", "DELETE"); location.reload(); });
 document.querySelectorAll("details").forEach((details) => details.addEventListener("toggle", draw));
-new ResizeObserver(draw).observe(at("main"));
-setInterval(() => { if (view.live && !document.hidden) draw(); }, 1000);
-begin();
+new ResizeObserver(draw).observe(find("main"));
+setInterval(() => { if (page.live && !document.hidden) draw(); }, 1000);
+startPage();

@@ -1,16 +1,16 @@
-// Who is pooled with whom: agents as dots that gather in their clusters, or a treemap where there are too many.
+// The chart of clusters: agents as dots that gather in circles, or a treemap where there are too many agents.
 
-import { number, svg } from "./format.js";
-import { frame } from "./charts.js";
-import { colourOf, groups } from "./state.js";
+import { createSvg, formatNumber } from "./format.js";
+import { startChart } from "./chart-primitives.js";
+import { getColour, listClusters } from "./page-state.js";
 
 const DOT = 15;
 const SPACING = DOT * 1.48;
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
 
-// Where clusters are is kept from one drawing to the next, so that they move only as far as they must.
-export function bubbles(element, visitor = () => null) {
-  const kept = new Map();
+// Circles keep their places from one drawing to the next, so that they move only as far as they must.
+export function createClusterChart(element, visitor = () => null) {
+  const places = new Map();
   const nodes = new Map();
   let drawing = null, layers = null, size = "";
 
@@ -18,8 +18,8 @@ export function bubbles(element, visitor = () => null) {
     const width = Math.max(260, element.clientWidth), height = Math.max(300, Math.min(element.clientHeight || 460, 620));
     if (size !== `${width} ${height}` || !drawing?.isConnected) {
       size = `${width} ${height}`;
-      layers = { hulls: svg("g"), agents: svg("g") };
-      drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" }, layers.hulls, layers.agents);
+      layers = { hulls: createSvg("g"), agents: createSvg("g") };
+      drawing = createSvg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" }, layers.hulls, layers.agents);
       element.replaceChildren(drawing);
       nodes.clear();
     }
@@ -29,23 +29,23 @@ export function bubbles(element, visitor = () => null) {
   function draw(state, label) {
     const [width, height] = prepare();
     drawing.setAttribute("aria-label", label);
-    const circles = place(groups(state), kept, width / height);
-    const fit = fitted(circles, width, height);
+    const circles = arrange(listClusters(state), places, width / height);
+    const fit = fitInto(circles, width, height);
     for (const circle of circles) {
-      const colour = colourOf(state, circle.cluster), alone = circle.size === 1;
-      if (!alone) hull(`hull ${circle.cluster}`, fit, circle, colour);
+      const colour = getColour(state, circle.cluster), alone = circle.size === 1;
+      if (!alone) drawHull(`hull ${circle.cluster}`, fit, circle, colour);
       circle.agents.forEach((agent, order) => {
         const [dx, dy] = circle.seats[order];
-        dot(agent, fit.x(circle.x + dx), fit.y(circle.y + dy), fit.scale, colour, circle);
+        drawDot(agent, fit.x(circle.x + dx), fit.y(circle.y + dy), fit.scale, colour, circle);
       });
     }
-    sweep(circles);
+    removeAbsent(circles);
   }
 
-  function hull(key, fit, circle, colour) {
+  function drawHull(key, fit, circle, colour) {
     let node = nodes.get(key);
     if (!node) {
-      node = { hull: svg("circle", { cx: fit.x(circle.x), cy: fit.y(circle.y), r: 0 }), text: svg("text", { "text-anchor": "middle" }) };
+      node = { hull: createSvg("circle", { cx: fit.x(circle.x), cy: fit.y(circle.y), r: 0 }), text: createSvg("text", { "text-anchor": "middle" }) };
       layers.hulls.append(node.hull, node.text);
       nodes.set(key, node);
     }
@@ -53,14 +53,14 @@ export function bubbles(element, visitor = () => null) {
     for (const [name, value] of [["cx", fit.x(circle.x)], ["cy", fit.y(circle.y)], ["r", circle.inner * fit.scale]]) node.hull.setAttribute(name, value.toFixed(1));
     node.text.setAttribute("x", fit.x(circle.x).toFixed(1));
     node.text.setAttribute("y", (fit.y(circle.y) - circle.inner * fit.scale - 5).toFixed(1));
-    node.text.textContent = `cluster ${circle.cluster} · ${number(circle.size)}`;
-    node.seen = circle;
+    node.text.textContent = `cluster ${circle.cluster} · ${formatNumber(circle.size)}`;
+    node.circle = circle;
   }
 
-  function dot(agent, x, y, scale, colour, circle) {
+  function drawDot(agent, x, y, scale, colour, circle) {
     let node = nodes.get(agent);
     if (!node) {
-      node = { group: svg("g", {}, svg("circle"), svg("text", {}, String(agent)), svg("title")) };
+      node = { group: createSvg("g", {}, createSvg("circle"), createSvg("text", {}, String(agent)), createSvg("title")) };
       layers.agents.append(node.group);
       nodes.set(agent, node);
     }
@@ -71,24 +71,24 @@ export function bubbles(element, visitor = () => null) {
     text.textContent = agent === visitor() ? "you" : agent;
     text.style.fontSize = `${Math.max(6, Math.min(12, 11.5 * scale)).toFixed(1)}px`;
     title.textContent = circle.size > 1 ? `agent ${agent}, in cluster ${circle.cluster}` : `agent ${agent}, alone`;
-    node.seen = circle;
+    node.circle = circle;
     node.radius = DOT * scale;
   }
 
-  function sweep(circles) {
+  function removeAbsent(circles) {
     const present = new Set(circles);
     for (const [key, node] of nodes) {
-      if (present.has(node.seen)) continue;
+      if (present.has(node.circle)) continue;
       for (const part of Object.values(node)) if (part instanceof Element) part.remove();
       nodes.delete(key);
     }
   }
 
-  // A ring that spreads from an agent that has just spoken.
+  // Let a ring spread from an agent that has just spoken.
   function pulse(agent) {
     const node = nodes.get(agent);
     if (!node) return;
-    const ring = svg("circle", { class: "pulse", r: node.radius });
+    const ring = createSvg("circle", { class: "pulse", r: node.radius });
     ring.addEventListener("animationend", () => ring.remove());
     node.group.prepend(ring);
     node.group.append(ring);
@@ -98,8 +98,8 @@ export function bubbles(element, visitor = () => null) {
   return { draw, pulse };
 }
 
-// Vogel's spiral, around its centre of gravity.
-function sunflower(size) {
+// Seats on Vogel's spiral, around its centre of gravity.
+function computeSeats(size) {
   const points = Array.from({ length: size }, (_, order) => {
     const away = SPACING * Math.sqrt(order + 0.5);
     return [away * Math.cos(order * GOLDEN), away * Math.sin(order * GOLDEN)];
@@ -108,13 +108,13 @@ function sunflower(size) {
   return points.map(([x, y]) => [x - middle[0], y - middle[1]]);
 }
 
-const inner = (seats) => Math.max(...seats.map(([x, y]) => Math.hypot(x, y))) + (seats.length > 1 ? DOT * 1.45 : DOT);
+const computeRadius = (seats) => Math.max(...seats.map(([x, y]) => Math.hypot(x, y))) + (seats.length > 1 ? DOT * 1.45 : DOT);
 
 // Circles that attract each other towards the middle and do not overlap, from where they were.
-function place(found, kept, aspect) {
-  const circles = found.map((group, order) => {
-    const before = kept.get(group.cluster) ?? start(group, kept, order, aspect);
-    const seats = sunflower(group.size), radius = inner(seats);
+function arrange(clusters, places, aspect) {
+  const circles = clusters.map((group, order) => {
+    const before = places.get(group.cluster) ?? chooseStart(group, places, order, aspect);
+    const seats = computeSeats(group.size), radius = computeRadius(seats);
     return { ...group, ...before, seats, inner: radius, outer: radius + (group.size > 1 ? 12 : 3.5) };
   });
   for (let step = 0; step < 260; step++) {
@@ -123,23 +123,23 @@ function place(found, kept, aspect) {
       circle.x -= circle.x * pull / aspect;
       circle.y -= circle.y * pull * aspect;
     }
-    for (let i = 0; i < circles.length; i++) for (let j = 0; j < i; j++) part(circles[i], circles[j]);
+    for (let i = 0; i < circles.length; i++) for (let j = 0; j < i; j++) separate(circles[i], circles[j]);
   }
-  kept.clear();
-  for (const { cluster, x, y, agents } of circles) kept.set(cluster, { x, y, of: agents });
+  places.clear();
+  for (const { cluster, x, y, agents } of circles) places.set(cluster, { x, y, of: agents });
   return circles;
 }
 
 // A new cluster begins where its agents were, else on a spiral.
-function start(group, kept, order, aspect) {
-  for (const { x, y, of } of kept.values()) {
+function chooseStart(group, places, order, aspect) {
+  for (const { x, y, of } of places.values()) {
     if (of?.some((agent) => group.agents.includes(agent))) return { x: x + (order % 2 ? 9 : -9), y: y + (order % 3) * 7 };
   }
   const away = 44 * Math.sqrt(order);
   return { x: away * Math.cos(order * GOLDEN) * aspect, y: away * Math.sin(order * GOLDEN) };
 }
 
-function part(one, two) {
+function separate(one, two) {
   const dx = two.x - one.x || 0.01, dy = two.y - one.y || 0.01;
   const gap = Math.hypot(dx, dy), overlap = one.outer + two.outer - gap;
   if (overlap <= 0) return;
@@ -150,7 +150,7 @@ function part(one, two) {
   two.y += dy * push * (1 - share) * 1.6;
 }
 
-function fitted(circles, width, height) {
+function fitInto(circles, width, height) {
   const left = Math.min(...circles.map(({ x, outer }) => x - outer)), right = Math.max(...circles.map(({ x, outer }) => x + outer));
   const top = Math.min(...circles.map(({ y, outer }) => y - outer)) - 8, bottom = Math.max(...circles.map(({ y, outer }) => y + outer));
   const scale = Math.min(1.5, width / (right - left), height / (bottom - top));
@@ -161,29 +161,29 @@ function fitted(circles, width, height) {
   };
 }
 
-// Areas as large as clusters have agents.
-export function treemap(element, state, label) {
+// One area per cluster, as large as it has agents.
+export function drawTreemap(element, state, label) {
   const height = Math.max(300, Math.min(element.clientHeight || 460, 620));
-  const area = frame(element, height, label, { top: 0, right: 0, bottom: 0, left: 0 });
-  const cells = state.sizes.largest.map(([cluster, size]) => ({ size, name: `cluster ${cluster}`, colour: colourOf(state, cluster) }));
-  if (state.sizes.others) cells.push({ size: state.sizes.others_agents, name: `${number(state.sizes.others)} smaller clusters`, colour: 0 });
-  for (const { size, name, colour, x, y, w, h } of squarified(cells, 0, 0, area.width, height)) {
-    const cell = svg("g", { class: `k${colour}` }, svg("rect", { class: "area", x: x + 1, y: y + 1, width: Math.max(0, w - 2), height: Math.max(0, h - 2), rx: 4 }),
-      svg("title", {}, `${name}: ${number(size)} agents`));
-    if (w > 54 && h > 36) cell.append(svg("text", { class: "strong", x: x + 9, y: y + 20 }, number(size)));
-    if (w > 84 && h > 50) cell.append(svg("text", { x: x + 9, y: y + 36 }, name));
+  const area = startChart(element, height, label, { top: 0, right: 0, bottom: 0, left: 0 });
+  const cells = state.sizes.largest.map(([cluster, size]) => ({ size, name: `cluster ${cluster}`, colour: getColour(state, cluster) }));
+  if (state.sizes.others) cells.push({ size: state.sizes.others_agents, name: `${formatNumber(state.sizes.others)} smaller clusters`, colour: 0 });
+  for (const { size, name, colour, x, y, w, h } of squarify(cells, 0, 0, area.width, height)) {
+    const cell = createSvg("g", { class: `k${colour}` }, createSvg("rect", { class: "area", x: x + 1, y: y + 1, width: Math.max(0, w - 2), height: Math.max(0, h - 2), rx: 4 }),
+      createSvg("title", {}, `${name}: ${formatNumber(size)} agents`));
+    if (w > 54 && h > 36) cell.append(createSvg("text", { class: "strong", x: x + 9, y: y + 20 }, formatNumber(size)));
+    if (w > 84 && h > 50) cell.append(createSvg("text", { x: x + 9, y: y + 36 }, name));
     area.drawing.append(cell);
   }
 }
 
-// Bruls, Huizing and van Wijk, 2000: rows of cells that are as square as they can be.
-export function squarified(cells, x, y, w, h) {
+// A squarified treemap (Bruls, Huizing and van Wijk, 2000): rows of cells that are as square as they can be.
+export function squarify(cells, x, y, w, h) {
   const total = cells.reduce((sum, { size }) => sum + size, 0), placed = [];
   let rest = [...cells].sort((a, b) => b.size - a.size), space = w * h / (total || 1);
   while (rest.length) {
     const side = Math.min(w, h);
     let row = [rest[0]];
-    while (row.length < rest.length && worst([...row, rest[row.length]], side, space) <= worst(row, side, space)) row = rest.slice(0, row.length + 1);
+    while (row.length < rest.length && computeWorstRatio([...row, rest[row.length]], side, space) <= computeWorstRatio(row, side, space)) row = rest.slice(0, row.length + 1);
     const thick = row.reduce((sum, { size }) => sum + size, 0) * space / side;
     let at = 0;
     for (const cell of row) {
@@ -197,7 +197,7 @@ export function squarified(cells, x, y, w, h) {
   return placed;
 }
 
-function worst(row, side, space) {
+function computeWorstRatio(row, side, space) {
   const sum = row.reduce((total, { size }) => total + size, 0) * space;
   return Math.max(...row.map(({ size }) => Math.max((side * side * size * space) / (sum * sum), (sum * sum) / (side * side * size * space))));
 }

@@ -1,0 +1,167 @@
+// The panels of the dashboard, each drawn from what the page knows. Regret, clusters and history have files of their own.
+
+import { buildLegend, drawBars, drawColumns, drawDots, drawLines } from "./chart-primitives.js";
+import { drawTreemap } from "./cluster-chart.js";
+import { computeMedian, createHtml, createTable, fillTable, formatAge, formatCount, formatNumber, formatPercent, formatTime } from "./format.js";
+import { drawHistory } from "./history-chart.js";
+import { estimateNow, getColour, listClusters } from "./page-state.js";
+import { drawRegret } from "./regret-chart.js";
+
+const find = (id) => document.getElementById(id);
+const CAUSES = [["determinant", 1], ["auxiliary", 5], ["forced", 4], ["synchronisation", 3], ["push", 2]];
+const AGE_NAMES = ["10 s", "1 m", "5 m", "30 m", "1 h", "6 h", "1 d", "1 w", "more"];
+const REASONS = {
+  "impossible": "numbers that no honest agent can have", "malformed": "not a message of the protocol",
+  "altered": "changed on the way, or not signed by its sender", "unsigned": "no signature", "stale": "signed too long ago",
+  "replayed": "a signature used before", "unknown-agent": "nobody of that number", "revoked": "may not speak any more",
+  "conflict": "another upload has that number", "too-many-requests": "faster than allowed", "store-unavailable": "the store was away",
+  "protocol": "a version not spoken here", "content-type": "neither JSON nor MessagePack", "request": "not a request we know",
+};
+
+export function drawPanels(state, page, clusterChart) {
+  drawNumbers(state);
+  drawClusters(state, clusterChart);
+  drawRegret(state, page);
+  drawReward(state);
+  drawHistory(page);
+  drawCauses(state);
+  drawStaleness(state);
+  drawHealth(state, page);
+  drawRefusals(state);
+  drawLatest(state);
+}
+
+function drawNumbers(state) {
+  const recent = computeRate(state);
+  const quiet = state.detailed ? computeMedian([...state.agents.values()].map(({ last }) => estimateNow(state) - last)) : null;
+  const refusals = Object.values(state.refused).reduce((sum, value) => sum + value, 0);
+  const entries = [
+    ["Clusters", formatNumber(state.clusters), state.detailed ? describeSingles(state) : `largest has ${formatNumber(state.sizes.largest[0]?.[1] ?? 0)} agents`],
+    ["Agents", formatNumber(state.members), state.enrolled > state.members ? `${formatNumber(state.enrolled - state.members)} more enrolled` : "all that enrolled"],
+    ["Exchanges", formatNumber(state.uploads), recent === null ? "" : `${formatNumber(recent, recent < 10 ? 1 : 0)} a second lately`],
+    ["Reward", state.rounds ? formatPercent(state.clicks / state.rounds) : "–", `of ${formatNumber(state.rounds)} lists were clicked`],
+    ["Staleness", quiet === null ? computeRecentShare(state.ages) : formatAge(quiet), quiet === null ? "spoke in the last 5 min" : "half spoke more recently"],
+    ["Refused", formatNumber(refusals), refusals ? "uploads" : "no upload so far"],
+  ];
+  const list = find("numbers");
+  if (list.children.length !== entries.length) {
+    list.replaceChildren(...entries.map(([name]) => createHtml("div", {}, createHtml("dt", {}, name), createHtml("dd", { id: `number-${name.toLowerCase()}` }))));
+  }
+  entries.forEach(([, value, small], place) => list.children[place].lastChild.replaceChildren(value, createHtml("small", {}, small || "\u00a0")));
+}
+
+const computeRecentShare = (ages) => formatPercent((ages[0] + ages[1] + ages[2]) / Math.max(1, ages.reduce((sum, value) => sum + value, 0)), 0);
+
+function describeSingles(state) {
+  const single = listClusters(state).filter(({ size }) => size === 1).length;
+  return single ? `${formatNumber(single)} of them a single agent` : "nobody is alone";
+}
+
+// Exchanges per second over the last half minute or so of bins.
+function computeRate(state) {
+  const { since, width, spans } = state.bins;
+  const window = Math.max(15_000, width), end = estimateNow(state), from = end - window;
+  let exchanges = 0;
+  for (const [place, span] of spans) {
+    if (since + (place + 1) * width > from) for (const totals of span.values()) exchanges += totals.exchanges;
+  }
+  return spans.size ? exchanges / (window / 1000) : null;
+}
+
+function drawClusters(state, clusterChart) {
+  const clusters = state.detailed ? listClusters(state) : [];
+  const words = `${formatCount(state.clusters, "cluster")} of ${formatCount(state.members, "agent")}`;
+  find("clusters-note").textContent = state.members === 0 ? "No agent has spoken yet."
+    : state.detailed ? "A dot is an agent. Agents in one circle share what they learn; a ring spreads from one that has just spoken."
+      : "An area is a cluster, as large as it has agents.";
+  if (state.detailed && state.members) clusterChart.draw(state, words);
+  else if (state.members) drawTreemap(find("clusters"), state, words);
+  else find("clusters").replaceChildren();
+  fillTable(find("clusters-table"), () => state.detailed
+    ? createTable(words, ["Cluster", "Agents", "Who"], clusters.map(({ cluster, size, agents }) => [cluster, formatNumber(size), createHtml("span", { class: "words" }, agents.join(", "))]))
+    : createTable(words, ["Size", "Clusters of that size"], state.sizes.histogram.map(([size, times]) => [formatNumber(size), formatNumber(times)])));
+}
+
+function drawReward(state) {
+  const { since, width, spans } = state.bins;
+  const points = [...spans].sort(([a], [b]) => a - b).map(([place, span]) => {
+    const all = [...span.values()];
+    return [since + (place + 0.5) * width, all.reduce((sum, { clicks }) => sum + clicks, 0), all.reduce((sum, { rounds }) => sum + rounds, 0)];
+  }).filter(([, , rounds]) => rounds);
+  const smoothed = smooth(points);
+  const words = state.rounds ? `${formatPercent(state.clicks / state.rounds)} of all lists were clicked` : "No lists so far";
+  if (smoothed.length > 1) drawLines(find("reward"), [{ name: "clicked", colour: 1, points: smoothed }], { label: words, height: 150, yText: (value) => formatPercent(value, Number.isInteger(Number((100 * value).toFixed(6))) ? 0 : 1), xText: (value) => formatTime(value, state.last - state.first) });
+  else find("reward").replaceChildren();
+  fillTable(find("reward-table"), () => createTable(words, ["Around", "Lists", "Clicked"], points.slice(-60).map(([when, clicks, rounds]) => [formatTime(when, state.last - state.first), formatNumber(rounds), formatPercent(clicks / rounds)])));
+}
+
+// Each point becomes the share over neighbours that together hold a twentieth of all lists, because few lists say little.
+function smooth(points) {
+  const need = points.reduce((sum, [, , rounds]) => sum + rounds, 0) / 20;
+  return points.map(([when], place) => {
+    let low = place, high = place, clicks = points[place][1], rounds = points[place][2];
+    while (rounds < need && (low > 0 || high < points.length - 1)) {
+      if (low > 0) { low -= 1; clicks += points[low][1]; rounds += points[low][2]; }
+      if (high < points.length - 1) { high += 1; clicks += points[high][1]; rounds += points[high][2]; }
+    }
+    return [when, clicks / rounds];
+  });
+}
+
+function drawCauses(state) {
+  const named = CAUSES.map(([name, colour]) => ({ name, colour, value: state.causes.get(name) ?? 0 })).filter(({ value }) => value);
+  const words = named.length ? `Exchanges by cause: ${named.map(({ name, value }) => `${name} ${formatNumber(value)}`).join(", ")}` : "No exchanges yet";
+  drawColumns(find("causes"), state.bins, named, { label: words, until: Math.max(estimateNow(state), state.last), timeText: (value) => formatTime(value, state.last - state.first) });
+  find("causes").append(buildLegend(named));
+  const rows = [...state.bins.spans].sort(([a], [b]) => b - a).slice(0, 60);
+  fillTable(find("causes-table"), () => createTable(words, ["From", ...named.map(({ name }) => name)],
+    rows.map(([place, span]) => [formatTime(state.bins.since + place * state.bins.width, state.last - state.first), ...named.map(({ name }) => formatNumber(span.get(name)?.exchanges ?? 0))])));
+}
+
+function drawStaleness(state) {
+  if (!state.detailed) {
+    const entries = state.ages.map((value, place) => [AGE_NAMES[place], value]);
+    drawBars(find("ages"), entries, { label: "How many agents last exchanged how long ago" });
+    fillTable(find("ages-table"), () => createTable("How many agents last exchanged how long ago", ["Up to", "Agents"], entries.map(([name, value]) => [name, formatNumber(value)])));
+    return;
+  }
+  const agents = [...state.agents.values()].map((agent) => ({ ...agent, age: Math.max(0, estimateNow(state) - agent.last), colour: getColour(state, agent.cluster) })).sort((a, b) => b.age - a.age);
+  const words = agents.length ? `The stalest agent is ${agents[0].agent}: ${formatAge(agents[0].age)}` : "No agent has spoken yet";
+  drawDots(find("ages"), agents, { label: words });
+  fillTable(find("ages-table"), () => createTable(words, ["Agent", "Ago", "Cluster", "Exchanges", "Lists"],
+    agents.map(({ agent, age, cluster, uploads, rounds }) => [agent, formatAge(age), cluster, formatNumber(uploads), formatNumber(rounds)])));
+}
+
+function drawHealth(state, page) {
+  const { healthy, waiting, started } = page.live.health;
+  const lines = [
+    page.trouble ? ["bad", `The store cannot be read: ${page.trouble}`] : healthy ? ["good", "The store answers"] : ["bad", "The store cannot be written just now"],
+    page.lost ? ["bad", "This page has lost the server"] : ["good", waiting > 100 ? `${formatNumber(waiting)} jobs wait for the writer` : "The writer keeps up"],
+    ["note", `This server has run for ${formatAge(estimateNow(page.live) - started)}`],
+    ["note", `The log is at position ${formatNumber(state.position)}`],
+  ];
+  const list = find("health"), key = JSON.stringify(lines);
+  if (list.dataset.key === key) return;
+  list.dataset.key = key;
+  list.replaceChildren(...lines.map(([kind, text]) => createHtml("li", { "data-kind": kind }, text)));
+}
+
+function drawRefusals(state) {
+  const rows = Object.entries(state.refused).sort(([, a], [, b]) => b - a);
+  const key = JSON.stringify(rows), place = find("refused");
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  if (!rows.length) { place.replaceChildren(createHtml("p", { class: "note" }, "None.")); return; }
+  fillTable(place, () => createTable("Refused uploads by reason", ["Reason", "Uploads"],
+    rows.map(([reason, value]) => [reason, formatNumber(value)])));
+  place.querySelectorAll("th[scope=row]").forEach((cell) => cell.append(createHtml("span", { class: "note" }, ` ${REASONS[cell.textContent] ?? ""}`)));
+}
+
+function drawLatest(state) {
+  const rows = [...state.latest].reverse().slice(0, 8);
+  const key = JSON.stringify([rows, state.clusters]), place = find("latest");
+  if (place.dataset.key === key) return;
+  place.dataset.key = key;
+  fillTable(place, () => createTable("Latest exchanges", ["Number", "Time", "Agent", "Cause", "Lists", "Clicked"],
+    rows.map(([position, when, agent, cause, rounds, clicks]) => [formatNumber(position), formatTime(when), agent, cause, formatNumber(rounds), formatNumber(clicks)])));
+}

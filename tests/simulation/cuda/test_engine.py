@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import cuda
 
 from fedcascade.cli import main
 from fedcascade.environments.synthetic import Synthetic
@@ -59,11 +61,11 @@ def run_simulator(names: list[str], shape: tuple[object, ...]) -> str:
         (["no-auxiliary", "fedind", "fedc3ucb-e"], (4, 40, "gaussian", 2, 6, 0)),
     ],
 )
-def test_the_kernels_leave_the_same_trace_in_the_simulator(names, shape):
+def test_the_kernels_leave_the_same_trace_in_the_simulator(names: list[str], shape: tuple[object, ...]) -> None:
     assert run_simulator(names, shape).endswith("equal\n")
 
 
-def test_runs_that_decide_anew_come_last_and_together():
+def test_runs_that_decide_anew_come_last_and_together() -> None:
     world, oracle = Synthetic(users=2, clusters=1, dimension=3, items=5), TopK(length=2)
     names = ["fedind", "fedlinucb", "fedc3ucb-h", "fedind"]
     scenarios = [Scenario(world, POLICIES[name], 10, oracle) for name in names]
@@ -72,9 +74,11 @@ def test_runs_that_decide_anew_come_last_and_together():
     assert split_scenarios(scenarios[:1], 1) == [[[0]]]
 
 
-@pytest.mark.skipif(device.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.skipif(cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("command", [["run", "--rounds", "10"], ["reproduce", "--quick"]])
-def test_without_a_gpu_one_line_says_what_to_install(command, capsys, tmp_path, monkeypatch):
+def test_without_a_gpu_one_line_says_what_to_install(
+    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:
         main([*command, "--engine", "cuda"])
@@ -83,7 +87,7 @@ def test_without_a_gpu_one_line_says_what_to_install(command, capsys, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numpy_has_its_dropped_alias_back_only_while_kernels_are_compiled(monkeypatch):
+def test_numpy_has_its_dropped_alias_back_only_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(np, "row_stack", raising=False)
     with device.forbid_contraction():
         assert vars(np)["row_stack"] is np.vstack

@@ -1,5 +1,9 @@
 """A run as the CUDA engine's host sees it: when agents have to stop, and how long they are silent."""
 
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
 import numpy as np
 
 from fedcascade.environments.synthetic import Synthetic
@@ -12,7 +16,7 @@ from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.scenario import Scenario
 
 
-def test_auxiliary_rounds_are_those_in_which_the_trigger_fires():
+def test_auxiliary_rounds_are_those_in_which_the_trigger_fires() -> None:
     world = Synthetic(users=2, clusters=1, dimension=3, items=5, seed=3)
     run = DeviceRun(Scenario(world, POLICIES["fedc3ucb-h"], 400, TopK(length=2)), ImmediateExecutor())
     states, policy = run.driver.states, run.driver.compiled_policy
@@ -27,7 +31,7 @@ def test_auxiliary_rounds_are_those_in_which_the_trigger_fires():
     assert 10 < len(fired) < 200
 
 
-def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough():
+def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough() -> None:
     rng = np.random.default_rng(1)
     world = Synthetic(users=2, clusters=1, dimension=6, items=9, seed=3)
     run = DeviceRun(Scenario(world, POLICIES["no-auxiliary"], 100, TopK(length=3)), ImmediateExecutor())
@@ -42,13 +46,10 @@ def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough():
     assert ridge.growth(buffer) < run.stop_rule.level
 
 
-class ImmediateExecutor:
+class ImmediateExecutor(Executor):
     """An executor that runs what is submitted at once."""
 
-    def submit(self, function, *arguments):
-        return Result(function(*arguments))
-
-
-class Result:
-    def __init__(self, value):
-        self.result = lambda: value
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments, **options))
+        return future

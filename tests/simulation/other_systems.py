@@ -13,8 +13,8 @@ from fedcascade.environments.synthetic import Synthetic
 
 
 @dataclass
-class Told:
-    """What a transcription tells of a run."""
+class Transcript:
+    """What a transcription records of a run."""
 
     lists: list[list[int]] = field(default_factory=list)
     exchanges: list[tuple[int, int, str]] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Data:
     n: int = 0
 
     @classmethod
-    def none(cls, d: int) -> "Data":
+    def zero(cls, d: int) -> "Data":
         return cls(np.zeros((d, d)), np.zeros(d))
 
     def plus(self, other: "Data") -> "Data":
@@ -45,7 +45,7 @@ class Data:
         self.n += 1
 
 
-def det(data: Data, lambda_: float) -> float:
+def compute_det(data: Data, lambda_: float) -> float:
     return float(np.linalg.det(data.A + lambda_ * np.eye(len(data.b))))
 
 
@@ -66,13 +66,13 @@ def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: float, da
     return order
 
 
-def async_linucb(world, *, rounds, K, lambda_, beta, gamma_u, gamma_d) -> Told:
+def play_async_linucb(world, *, rounds, K, lambda_, beta, gamma_u, gamma_d) -> Transcript:
     """Li and Wang 2021, algorithm 1: the server keeps for each client what it has not been sent yet."""
-    d, users, told = world.dimension, range(world.users), Told()
-    local = [Data.none(d) for _ in users]
-    upload_buffer = [Data.none(d) for _ in users]
-    download_buffer = [Data.none(d) for _ in users]
-    server = Data.none(d)
+    d, users, transcript = world.dimension, range(world.users), Transcript()
+    local = [Data.zero(d) for _ in users]
+    upload_buffer = [Data.zero(d) for _ in users]
+    download_buffer = [Data.zero(d) for _ in users]
+    server = Data.zero(d)
     for t in range(1, rounds + 1):
         u = world.arrival(t)
 
@@ -80,46 +80,46 @@ def async_linucb(world, *, rounds, K, lambda_, beta, gamma_u, gamma_d) -> Told:
             local[u].see(x, y)
             upload_buffer[u].see(x, y)
 
-        told.lists.append(play_round(world, t, K, lambda_, beta, local[u], see))
-        if det(local[u], lambda_) / det(local[u].minus(upload_buffer[u]), lambda_) > gamma_u:
-            told.exchanges.append((t, u, "determinant"))
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, local[u], see))
+        if compute_det(local[u], lambda_) / compute_det(local[u].minus(upload_buffer[u]), lambda_) > gamma_u:
+            transcript.exchanges.append((t, u, "determinant"))
             server = server.plus(upload_buffer[u])
             for v in users:
                 if v != u:
                     download_buffer[v] = download_buffer[v].plus(upload_buffer[u])
-            upload_buffer[u] = Data.none(d)
+            upload_buffer[u] = Data.zero(d)
             for v in users:
-                if det(server, lambda_) / det(server.minus(download_buffer[v]), lambda_) > gamma_d:
-                    told.exchanges.append((t, v, "push"))
+                if compute_det(server, lambda_) / compute_det(server.minus(download_buffer[v]), lambda_) > gamma_d:
+                    transcript.exchanges.append((t, v, "push"))
                     local[v] = local[v].plus(download_buffer[v])
-                    download_buffer[v] = Data.none(d)
-    told.partition = [0] * world.users
-    return told
+                    download_buffer[v] = Data.zero(d)
+    transcript.partition = [0] * world.users
+    return transcript
 
 
-def dislinucb(world, *, rounds, K, lambda_, beta, budget) -> Told:
+def play_dislinucb(world, *, rounds, K, lambda_, beta, budget) -> Transcript:
     """Wang et al. 2019, for agents that are active one at a time."""
-    d, users, told = world.dimension, range(world.users), Told()
-    synchronised = Data.none(d)
-    fresh = [Data.none(d) for _ in users]
+    d, users, transcript = world.dimension, range(world.users), Transcript()
+    synchronised = Data.zero(d)
+    fresh = [Data.zero(d) for _ in users]
     for t in range(1, rounds + 1):
         u = world.arrival(t)
-        told.lists.append(play_round(world, t, K, lambda_, beta, synchronised.plus(fresh[u]), fresh[u].see))
-        ratio = det(synchronised.plus(fresh[u]), lambda_) / det(synchronised, lambda_)
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, synchronised.plus(fresh[u]), fresh[u].see))
+        ratio = compute_det(synchronised.plus(fresh[u]), lambda_) / compute_det(synchronised, lambda_)
         if fresh[u].n * np.log(ratio) >= budget:
-            told.exchanges += [(t, v, "synchronisation") for v in [u, *(v for v in users if v != u)]]
-            told.exchanges += [(t, v, "synchronisation") for v in users]
+            transcript.exchanges += [(t, v, "synchronisation") for v in [u, *(v for v in users if v != u)]]
+            transcript.exchanges += [(t, v, "synchronisation") for v in users]
             for v in users:
                 synchronised = synchronised.plus(fresh[v])
-                fresh[v] = Data.none(d)
-    told.partition = [0] * world.users
-    return told
+                fresh[v] = Data.zero(d)
+    transcript.partition = [0] * world.users
+    return transcript
 
 
-def club_cascade(world, *, rounds, K, lambda_, beta, alpha_d) -> Told:
+def play_club_cascade(world, *, rounds, K, lambda_, beta, alpha_d) -> Transcript:
     """Li and Zhang 2018: serve with the component, learn, delete edges."""
-    d, users, told = world.dimension, range(world.users), Told()
-    data = [Data.none(d) for _ in users]
+    d, users, transcript = world.dimension, range(world.users), Transcript()
+    data = [Data.zero(d) for _ in users]
     G = nx.complete_graph(world.users)
 
     def theta(v):
@@ -130,15 +130,15 @@ def club_cascade(world, *, rounds, K, lambda_, beta, alpha_d) -> Told:
 
     for t in range(1, rounds + 1):
         u = world.arrival(t)
-        component = Data.none(d)
+        component = Data.zero(d)
         for v in sorted(nx.node_connected_component(G, u)):
             component = component.plus(data[v])
-        told.lists.append(play_round(world, t, K, lambda_, beta, component, data[u].see))
-        told.exchanges.append((t, u, "forced"))
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, component, data[u].see))
+        transcript.exchanges.append((t, u, "forced"))
         G.remove_edges_from(
             [(u, v) for v in list(G[u]) if np.linalg.norm(theta(u) - theta(v)) > alpha_d * (width(u) + width(v))]
         )
     names: dict[frozenset[int], int] = {}
     parts = [frozenset(nx.node_connected_component(G, v)) for v in users]
-    told.partition = [names.setdefault(part, len(names)) for part in parts]
-    return told
+    transcript.partition = [names.setdefault(part, len(names)) for part in parts]
+    return transcript

@@ -15,7 +15,7 @@ from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
 
-def world(seed: int = 0, items: int | tuple[int, int] = 12) -> Synthetic:
+def make_world(seed: int = 0, items: int | tuple[int, int] = 12) -> Synthetic:
     return Synthetic(users=6, clusters=2, dimension=4, items=items, seed=seed)
 
 
@@ -43,7 +43,7 @@ class Totals:
     observations: int
 
 
-def lists_of(trace: Trace) -> list[list[int]]:
+def get_lists(trace: Trace) -> list[list[int]]:
     assert trace.lists is not None
     return [[item for item in row if item >= 0] for row in trace.lists.tolist()]
 
@@ -51,7 +51,7 @@ def lists_of(trace: Trace) -> list[list[int]]:
 def replay(environment: Synthetic, trace: Trace, oracle: Oracle) -> Totals:
     best = chosen = 0.0
     reward = observations = 0
-    for t, listed in enumerate(lists_of(trace), 1):
+    for t, listed in enumerate(get_lists(trace), 1):
         user, x = environment.arrival(t), environment.items(t).astype(np.float64)
         weights = np.clip(x @ environment.thetas[user], 0.0, 1.0)
         best += 1 - np.prod(1 - weights[oracle.best(weights)])
@@ -64,18 +64,18 @@ def replay(environment: Synthetic, trace: Trace, oracle: Oracle) -> Totals:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_the_same_run_twice_is_equal_and_the_seed_changes_it(name: str) -> None:
-    one = simulate(Scenario(world(), POLICIES[name], rounds=200, keep_lists=True))
-    same = simulate(Scenario(world(), POLICIES[name], rounds=200, keep_lists=True))
-    other = simulate(Scenario(world(seed=1), POLICIES[name], rounds=200, keep_lists=True))
-    assert one == same
-    assert lists_of(one) == lists_of(same)
-    assert one != other
-    assert one.regret != other.regret
-    assert lists_of(one) != lists_of(other)
+    first = simulate(Scenario(make_world(), POLICIES[name], rounds=200, keep_lists=True))
+    again = simulate(Scenario(make_world(), POLICIES[name], rounds=200, keep_lists=True))
+    reseeded = simulate(Scenario(make_world(seed=1), POLICIES[name], rounds=200, keep_lists=True))
+    assert first == again
+    assert get_lists(first) == get_lists(again)
+    assert first != reseeded
+    assert first.regret != reseeded.regret
+    assert get_lists(first) != get_lists(reseeded)
 
 
 def test_a_world_is_not_used_up_by_a_run() -> None:
-    environment = world()
+    environment = make_world()
     alone = simulate(Scenario(environment, POLICIES["no-auxiliary"], rounds=150))
     simulate(Scenario(environment, POLICIES["fedc3ucb-h"], rounds=70))
     assert simulate(Scenario(environment, POLICIES["no-auxiliary"], rounds=150)) == alone
@@ -83,7 +83,7 @@ def test_a_world_is_not_used_up_by_a_run() -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_totals_are_those_of_a_replay(name: str) -> None:
-    environment, oracle = world(), TopK(length=3)
+    environment, oracle = make_world(), TopK(length=3)
     trace = simulate(Scenario(environment, POLICIES[name], rounds=300, oracle=oracle, keep_lists=True))
     totals = replay(environment, trace, oracle)
     assert trace.regret == pytest.approx(totals.best - totals.chosen, rel=1e-9)
@@ -95,10 +95,10 @@ def test_totals_are_those_of_a_replay(name: str) -> None:
 
 
 def test_regret_is_counted_against_alpha_times_the_best() -> None:
-    environment = world()
+    environment = make_world()
     fair = simulate(Scenario(environment, POLICIES["fedind"], rounds=200, oracle=Worst(1.0), keep_lists=True))
     half = simulate(Scenario(environment, POLICIES["fedind"], rounds=200, oracle=Worst(0.5), keep_lists=True))
-    assert lists_of(fair) == lists_of(half)
+    assert get_lists(fair) == get_lists(half)
     totals = replay(environment, half, Worst(0.5))
     assert fair.regret == pytest.approx(totals.best - totals.chosen, rel=1e-9)
     assert half.regret == pytest.approx(0.5 * totals.best - totals.chosen, rel=1e-9)
@@ -107,8 +107,8 @@ def test_regret_is_counted_against_alpha_times_the_best() -> None:
 
 def test_learning_beats_the_worst_lists() -> None:
     policy = POLICIES["fedind"].with_constants(beta=0.5)
-    good = simulate(Scenario(world(), policy, rounds=400, oracle=TopK(length=2)))
-    bad = simulate(Scenario(world(), policy, rounds=400, oracle=Worst(1.0)))
+    good = simulate(Scenario(make_world(), policy, rounds=400, oracle=TopK(length=2)))
+    bad = simulate(Scenario(make_world(), policy, rounds=400, oracle=Worst(1.0)))
     assert good.regret < bad.regret / 3
     first, second = good.curve[4].regret, good.regret - good.curve[4].regret
     assert second < first
@@ -116,9 +116,9 @@ def test_learning_beats_the_worst_lists() -> None:
 
 def test_per_category_runs_with_lists_shorter_than_k() -> None:
     oracle = PerCategory(length=4, categories=[0] * 6 + [1] * 6)
-    environment = world()
+    environment = make_world()
     trace = simulate(Scenario(environment, POLICIES["fedc3ucb-h"], rounds=200, oracle=oracle, keep_lists=True))
-    for listed in lists_of(trace):
+    for listed in get_lists(trace):
         assert len(listed) == 2
         assert {item // 6 for item in listed} == {0, 1}
     totals = replay(environment, trace, oracle)
@@ -128,12 +128,12 @@ def test_per_category_runs_with_lists_shorter_than_k() -> None:
 
 @pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind"])
 def test_shelves_may_hold_fewer_items_than_a_list(name: str) -> None:
-    environment, oracle = world(items=(2, 6)), TopK(length=4)
+    environment, oracle = make_world(items=(2, 6)), TopK(length=4)
     trace = simulate(Scenario(environment, POLICIES[name], rounds=300, oracle=oracle, keep_lists=True))
-    sizes = [len(listed) for listed in lists_of(trace)]
+    sizes = [len(listed) for listed in get_lists(trace)]
     assert sizes == [min(4, environment.shelf(t)) for t in range(1, 301)]
     assert set(sizes) == {2, 3, 4}
-    for t, listed in enumerate(lists_of(trace), 1):
+    for t, listed in enumerate(get_lists(trace), 1):
         assert len(set(listed)) == len(listed)
         assert max(listed) < environment.shelf(t)
     totals = replay(environment, trace, oracle)
@@ -142,24 +142,24 @@ def test_shelves_may_hold_fewer_items_than_a_list(name: str) -> None:
 
 
 def test_a_curve_is_the_prefix_of_a_longer_one() -> None:
-    short = simulate(Scenario(world(), POLICIES["fedc3ucb-h"], rounds=100, checkpoints=2))
-    long = simulate(Scenario(world(), POLICIES["fedc3ucb-h"], rounds=200, checkpoints=4))
+    short = simulate(Scenario(make_world(), POLICIES["fedc3ucb-h"], rounds=100, checkpoints=2))
+    long = simulate(Scenario(make_world(), POLICIES["fedc3ucb-h"], rounds=200, checkpoints=4))
     assert long.curve[:2] == short.curve
     assert [exchange for exchange in long.ledger if exchange.round <= 100] == list(short.ledger)
 
 
 def test_causes_are_those_of_the_policys_triggers() -> None:
-    def causes(name: str) -> set[Cause]:
-        return {exchange.cause for exchange in simulate(Scenario(world(), POLICIES[name], rounds=300)).ledger}
+    def list_causes(name: str) -> set[Cause]:
+        return {exchange.cause for exchange in simulate(Scenario(make_world(), POLICIES[name], rounds=300)).ledger}
 
-    assert causes("fedc3ucb-h") == {Cause.DETERMINANT, Cause.AUXILIARY}
-    assert causes("force-comm") == {Cause.DETERMINANT, Cause.FORCED}
-    assert causes("no-auxiliary") == {Cause.DETERMINANT}
-    assert causes("fedind") == set()
+    assert list_causes("fedc3ucb-h") == {Cause.DETERMINANT, Cause.AUXILIARY}
+    assert list_causes("force-comm") == {Cause.DETERMINANT, Cause.FORCED}
+    assert list_causes("no-auxiliary") == {Cause.DETERMINANT}
+    assert list_causes("fedind") == set()
 
 
 def test_partitions_are_those_of_the_groupings() -> None:
-    environment = world()
+    environment = make_world()
     assert simulate(Scenario(environment, POLICIES["fedlinucb"], rounds=50)).partition == (0,) * 6
     assert simulate(Scenario(environment, POLICIES["fedind"], rounds=50)).partition == tuple(range(6))
     known = simulate(Scenario(environment, POLICIES["known-clusters"], rounds=50))
@@ -167,12 +167,12 @@ def test_partitions_are_those_of_the_groupings() -> None:
 
 
 def test_progress_ends_with_the_last_round() -> None:
-    heard: list[int] = []
-    simulate(Scenario(world(), POLICIES["fedind"], rounds=1100), progress=heard.append)
-    assert heard == [500, 1000, 1100]
+    reported: list[int] = []
+    simulate(Scenario(make_world(), POLICIES["fedind"], rounds=1100), progress=reported.append)
+    assert reported == [500, 1000, 1100]
 
 
 @pytest.mark.parametrize(("rounds", "length", "complaint"), [(0, 2, "rounds"), (-1, 2, "rounds"), (5, 13, "items")])
 def test_runs_that_cannot_be_are_refused(rounds: int, length: int, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        simulate(Scenario(world(), POLICIES["fedind"], rounds=rounds, oracle=TopK(length=length), checkpoints=1))
+        simulate(Scenario(make_world(), POLICIES["fedind"], rounds=rounds, oracle=TopK(length=length), checkpoints=1))

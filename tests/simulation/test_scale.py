@@ -22,41 +22,43 @@ print(sum(kernels.advance_agents.stats.cache_hits.values()), sum(kernels.advance
 """
 
 
-def peak(system: str, *, rounds: int, users: int, items: int, dimension: int, minutes: int = 2) -> float:
+def measure_peak(system: str, *, rounds: int, users: int, items: int, dimension: int, minutes: int = 2) -> float:
     sizes = map(str, (rounds, users, items, dimension))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(BENCH), "--grow", system, *sizes],
         capture_output=True,
         text=True,
         timeout=60 * minutes,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout.split()[-1])
+    assert process.returncode == 0, process.stderr
+    return float(process.stdout.split()[-1])
 
 
 def test_eight_times_the_rounds_take_no_more_memory() -> None:
-    short, long = (peak("fedc3ucb-h", rounds=rounds, users=12, items=16, dimension=12) for rounds in (50_000, 400_000))
+    short, long = (
+        measure_peak("fedc3ucb-h", rounds=rounds, users=12, items=16, dimension=12) for rounds in (50_000, 400_000)
+    )
     assert long - short < 5.0, f"{short:.0f} MB after 50,000 rounds, {long:.0f} MB after 400,000"
 
 
 @pytest.mark.long
 def test_ten_million_rounds_stay_below_500_mb() -> None:
-    assert peak("fedc3ucb-h", rounds=10_000_000, users=40, items=200, dimension=20, minutes=30) < 500.0
+    assert measure_peak("fedc3ucb-h", rounds=10_000_000, users=40, items=200, dimension=20, minutes=30) < 500.0
 
 
 @pytest.mark.long
 def test_four_thousand_users_stay_below_2_gb() -> None:
-    assert peak("fedc3ucb-h", rounds=200_000, users=4_000, items=200, dimension=20, minutes=10) < 2_000.0
+    assert measure_peak("fedc3ucb-h", rounds=200_000, users=4_000, items=200, dimension=20, minutes=10) < 2_000.0
 
 
 def test_a_second_process_loads_compiled_code_from_disk() -> None:
     simulate(Synthetic(users=4, clusters=2, dimension=4, items=8), POLICIES["fedc3ucb-h"], rounds=50)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, timeout=120, check=False, env=os.environ
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["1", "0"], "cache hits and misses of the engine's main loop"
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == ["1", "0"], "cache hits and misses of the engine's main loop"
 
 
 def test_compilation_does_not_count_as_rounds() -> None:

@@ -14,13 +14,13 @@ from fedcascade.simulation.reference import make_agents
 from fedcascade.simulation.rounds import play_round
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
-from .other_systems import async_linucb, club_cascade, dislinucb
+from .other_systems import play_async_linucb, play_club_cascade, play_dislinucb
 
 SMALL = {"users": 8, "clusters": 2, "dimension": 6, "items": 20}
 ROUNDS = 1_500
 
 
-def run(world: Synthetic, policy: Policy, *, rounds: int = ROUNDS, K: int = 4) -> Trace:
+def simulate_with_lists(world: Synthetic, policy: Policy, *, rounds: int = ROUNDS, K: int = 4) -> Trace:
     return simulate(world, policy, rounds=rounds, oracle=TopK(length=K), keep_lists=True)
 
 
@@ -28,16 +28,16 @@ def make_policy(name: str, *, beta: float = 1.0, **constants: float) -> Policy:
     return POLICIES[name].with_beta(beta).with_constants(**{"lambda_": 1.0, **constants})
 
 
-def assert_same_run(one: Trace, other: Trace) -> None:
-    np.testing.assert_array_equal(one.lists, other.lists)
-    assert one.curve == other.curve
-    assert one.ledger == other.ledger
+def assert_same_run(ours: Trace, theirs: Trace) -> None:
+    np.testing.assert_array_equal(ours.lists, theirs.lists)
+    assert ours.curve == theirs.curve
+    assert ours.ledger == theirs.ledger
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_single_items_c3_ucb_is_oful(seed: int) -> None:
     world = Synthetic(**SMALL, seed=seed)
-    ours, theirs = (run(world, make_policy(name), K=1) for name in ("c3-ucb", "oful"))
+    ours, theirs = (simulate_with_lists(world, make_policy(name), K=1) for name in ("c3-ucb", "oful"))
     assert_same_run(ours, theirs)
     assert ours.communications() == 0
 
@@ -45,15 +45,15 @@ def test_with_single_items_c3_ucb_is_oful(seed: int) -> None:
 @pytest.mark.parametrize("K", [1, 4])
 def test_for_users_who_are_alike_the_papers_system_is_fedlinucb(K: int) -> None:
     world = Synthetic(**SMALL | {"clusters": 1})
-    ours = run(world, make_policy("fedc3ucb-h", alpha_d=1e9, p_scale=0.0), K=K)
-    theirs = run(world, make_policy("fedlinucb"), K=K)
+    ours = simulate_with_lists(world, make_policy("fedc3ucb-h", alpha_d=1e9, p_scale=0.0), K=K)
+    theirs = simulate_with_lists(world, make_policy("fedlinucb"), K=K)
     assert_same_run(ours, theirs)
     assert len(ours.ledger) > 20
 
 
 @pytest.mark.parametrize("rounds", [10, 700])
 def test_club_cascade_exchanges_exactly_t_times(rounds: int) -> None:
-    trace = run(Synthetic(**SMALL), POLICIES["club-cascade"], rounds=rounds)
+    trace = simulate_with_lists(Synthetic(**SMALL), POLICIES["club-cascade"], rounds=rounds)
     assert trace.communications() == rounds
     assert [line.round for line in trace.ledger] == list(range(1, rounds + 1))
     assert {(line.bytes_up, line.bytes_down) for line in trace.ledger} == {(256, 256)}
@@ -62,7 +62,8 @@ def test_club_cascade_exchanges_exactly_t_times(rounds: int) -> None:
 def test_club_cascade_decides_with_what_everybody_just_told() -> None:
     """While its graph is whole, it is one central learner."""
     world = Synthetic(**SMALL)
-    ours, central = run(world, make_policy("club-cascade", alpha_d=1e9)), run(world, make_policy("c3-ucb"))
+    ours = simulate_with_lists(world, make_policy("club-cascade", alpha_d=1e9))
+    central = simulate_with_lists(world, make_policy("c3-ucb"))
     np.testing.assert_array_equal(ours.lists, central.lists)
 
 
@@ -81,7 +82,7 @@ def test_with_no_budget_all_agents_of_dislinucb_know_the_same() -> None:
 
 
 def test_a_synchronisation_counts_twice_for_every_agent() -> None:
-    trace = run(Synthetic(**SMALL), make_policy("dislinucb", budget=20.0))
+    trace = simulate_with_lists(Synthetic(**SMALL), make_policy("dislinucb", budget=20.0))
     assert {line.cause for line in trace.ledger} == {Cause.SYNCHRONISATION}
     for t in {line.round for line in trace.ledger}:
         lines = [line for line in trace.ledger if line.round == t]
@@ -91,8 +92,8 @@ def test_a_synchronisation_counts_twice_for_every_agent() -> None:
 
 def test_async_linucb_that_never_speaks_is_independent_learners() -> None:
     world = Synthetic(**SMALL)
-    ours = run(world, make_policy("async-linucb", gamma_u=float("inf"), gamma_d=float("inf")))
-    assert_same_run(ours, run(world, make_policy("fedind")))
+    ours = simulate_with_lists(world, make_policy("async-linucb", gamma_u=float("inf"), gamma_d=float("inf")))
+    assert_same_run(ours, simulate_with_lists(world, make_policy("fedind")))
     assert ours.communications() == 0
 
 
@@ -101,8 +102,8 @@ def test_async_linucb_that_never_speaks_is_independent_learners() -> None:
 def test_async_linucb_that_always_speaks_is_one_central_learner(gamma: float, a_round: int, K: int) -> None:
     """With 1, an upload is pushed to everybody else; below 1, also to where it came from."""
     world = Synthetic(**SMALL)
-    ours = run(world, make_policy("async-linucb", gamma_u=gamma, gamma_d=gamma), K=K)
-    np.testing.assert_array_equal(ours.lists, run(world, make_policy("oful"), K=K).lists)
+    ours = simulate_with_lists(world, make_policy("async-linucb", gamma_u=gamma, gamma_d=gamma), K=K)
+    np.testing.assert_array_equal(ours.lists, simulate_with_lists(world, make_policy("oful"), K=K).lists)
     assert ours.communications(Cause.DETERMINANT) == ROUNDS
     assert ours.communications() == a_round * ROUNDS
 
@@ -110,7 +111,7 @@ def test_async_linucb_that_always_speaks_is_one_central_learner(gamma: float, a_
 @pytest.mark.parametrize("seed", range(3))
 def test_phase_fclub_never_splits_users_who_are_alike(seed: int) -> None:
     world = Synthetic(**SMALL | {"clusters": 1}, seed=seed)
-    trace = run(world, POLICIES["phase-fclub"].with_constants(local_servers=1, beta=1.0), rounds=10_000)
+    trace = simulate_with_lists(world, POLICIES["phase-fclub"].with_constants(local_servers=1, beta=1.0), rounds=10_000)
     assert {point.clustering_error for point in trace.curve} == {0.0}
     assert trace.clusters == 1
 
@@ -118,37 +119,39 @@ def test_phase_fclub_never_splits_users_who_are_alike(seed: int) -> None:
 @pytest.mark.parametrize("servers", [1, 3])
 def test_phase_fclub_finds_clusters_across_local_servers(servers: int) -> None:
     world = Synthetic(**SMALL | {"users": 12, "clusters": 3}, seed=2)
-    trace = run(world, POLICIES["phase-fclub"].with_constants(local_servers=servers, beta=1.0), rounds=10_000)
+    trace = simulate_with_lists(
+        world, POLICIES["phase-fclub"].with_constants(local_servers=servers, beta=1.0), rounds=10_000
+    )
     assert trace.clustering_error == 0.0
     assert trace.curve[0].clustering_error == 1.0
 
 
 def test_personal_parts_tell_users_apart_where_a_shared_one_cannot() -> None:
     world = Synthetic(**SMALL)
-    ours, shared = (run(world, make_policy(name, gamma_u=2.0, gamma_d=2.0), rounds=4_000)
+    ours, shared = (simulate_with_lists(world, make_policy(name, gamma_u=2.0, gamma_d=2.0), rounds=4_000)
                     for name in ("async-linucb-am", "async-linucb"))  # fmt: skip
     assert ours.regret < 0.5 * shared.regret
 
 
 TRANSCRIBED = {
-    "async-linucb": (async_linucb, {"gamma_u": 1.5, "gamma_d": 2.0}),
-    "dislinucb": (dislinucb, {"budget": 12.0}),
-    "club-cascade": (club_cascade, {"alpha_d": 1.2}),
+    "async-linucb": (play_async_linucb, {"gamma_u": 1.5, "gamma_d": 2.0}),
+    "dislinucb": (play_dislinucb, {"budget": 12.0}),
+    "club-cascade": (play_club_cascade, {"alpha_d": 1.2}),
 }
 
 
 @pytest.mark.parametrize("name", TRANSCRIBED)
 @pytest.mark.parametrize("K", [1, 3])
 def test_agrees_with_a_transcription(name: str, K: int) -> None:
-    transcribed, constants = TRANSCRIBED[name]
+    transcribe, constants = TRANSCRIBED[name]
     world = Synthetic(**SMALL, seed=5)
-    told = transcribed(world, rounds=1_200, K=K, lambda_=1.0, beta=0.7, **constants)
-    trace = run(world, make_policy(name, beta=0.7, **constants), rounds=1_200, K=K)
+    transcript = transcribe(world, rounds=1_200, K=K, lambda_=1.0, beta=0.7, **constants)
+    trace = simulate_with_lists(world, make_policy(name, beta=0.7, **constants), rounds=1_200, K=K)
     assert trace.lists is not None
-    assert trace.lists.tolist() == told.lists
-    assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == told.exchanges
-    assert list(trace.partition) == told.partition
-    assert len(told.exchanges) > 50
+    assert trace.lists.tolist() == transcript.lists
+    assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == transcript.exchanges
+    assert list(trace.partition) == transcript.partition
+    assert len(transcript.exchanges) > 50
     if name == "club-cascade":
         assert trace.clusters > 1
 
@@ -160,7 +163,7 @@ def test_sharing_is_ordered_as_theory_says_for_users_who_are_alike(name: str) ->
     for seed in range(3):
         world = Synthetic(users=20, clusters=1, dimension=8, items=30, seed=seed)
         for each in regrets:
-            regrets[each].append(run(world, make_policy(each), rounds=20_000, K=1))
+            regrets[each].append(simulate_with_lists(world, make_policy(each), rounds=20_000, K=1))
     spread = {each: (mean(t.regret for t in runs), stdev(t.regret for t in runs)) for each, runs in regrets.items()}
     print({each: f"{middle:.0f} +- {width:.0f}" for each, (middle, width) in spread.items()})
     for seed in range(3):
@@ -176,7 +179,7 @@ def test_every_system_runs_with_single_items_and_lists_and_another_confidence() 
     world = Synthetic(**SMALL)
     for row in POLICIES.values():
         for K in (1, 3):
-            trace = run(
+            trace = simulate_with_lists(
                 world, replace(row, confidence=POLICIES["async-linucb"].confidence, formulas=()), K=K, rounds=60
             )
             assert trace.engine == "exact"

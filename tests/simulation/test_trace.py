@@ -24,8 +24,8 @@ LABELS = st.integers(1, 12).flatmap(
 )
 
 
-def group(labels: list[int], user: int) -> set[int]:
-    return {other for other in range(len(labels)) if labels[other] == labels[user]}
+def find_group(labels: list[int], user: int) -> set[int]:
+    return {member for member in range(len(labels)) if labels[member] == labels[user]}
 
 
 @settings(deadline=None, max_examples=150)
@@ -34,7 +34,7 @@ def test_clustering_error_is_the_share_of_users_whose_cluster_is_not_exactly_the
     labels: tuple[list[int], list[int]],
 ) -> None:
     ours, truth = labels
-    wrong = sum(group(ours, user) != group(truth, user) for user in range(len(ours)))
+    wrong = sum(find_group(ours, user) != find_group(truth, user) for user in range(len(ours)))
     assert compute_clustering_error(ours, truth) == pytest.approx(wrong / len(ours), abs=1e-12)
     assert compute_clustering_error(truth, truth) == 0.0
     assert compute_clustering_error(truth, ours) == compute_clustering_error(ours, truth)
@@ -49,12 +49,12 @@ def test_clustering_error_by_hand() -> None:
 @settings(deadline=None, max_examples=100)
 @given(LABELS)
 def test_canonical_labels_are_equal_iff_the_partitions_are(labels: tuple[list[int], list[int]]) -> None:
-    one, other = labels
-    same = all(group(one, user) == group(other, user) for user in range(len(one)))
-    assert (relabel_canonically(one) == relabel_canonically(other)) == same
-    assert compute_clustering_error(relabel_canonically(one), one) == 0.0
-    assert relabel_canonically(relabel_canonically(one)) == relabel_canonically(one)
-    assert sorted(set(relabel_canonically(one))) == list(range(len(set(one))))
+    labels_u, labels_v = labels
+    same = all(find_group(labels_u, user) == find_group(labels_v, user) for user in range(len(labels_u)))
+    assert (relabel_canonically(labels_u) == relabel_canonically(labels_v)) == same
+    assert compute_clustering_error(relabel_canonically(labels_u), labels_u) == 0.0
+    assert relabel_canonically(relabel_canonically(labels_u)) == relabel_canonically(labels_u)
+    assert sorted(set(relabel_canonically(labels_u))) == list(range(len(set(labels_u))))
 
 
 @settings(deadline=None, max_examples=100)

@@ -67,18 +67,18 @@ SETTINGS = {
 def test_reference_agrees_with_the_transcription(name: str, system: System, order: Reading) -> None:
     setting = SETTINGS[name]
     world = Synthetic(**setting.world)
-    told = play(world, system, rounds=setting.rounds, K=K, constants=setting.constants, order=order)
-    policy = _policy(system, setting, order)
+    transcript = play(world, system, rounds=setting.rounds, K=K, constants=setting.constants, order=order)
+    policy = make_policy(system, setting, order)
     trace = simulate(Scenario(world, policy, rounds=setting.rounds, oracle=TopK(length=K), keep_lists=True))
 
     assert trace.lists is not None
-    assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == told.exchanges
-    assert trace.lists.tolist() == told.lists
-    assert trace.reward == told.clicks
-    assert trace.observations == told.observations
-    assert list(trace.partition) == told.partition
-    assert trace.regret == pytest.approx(told.regret, rel=1e-9, abs=0.0)
-    _check_that_something_happened(told, system, splits=setting.splits)
+    assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == transcript.exchanges
+    assert trace.lists.tolist() == transcript.lists
+    assert trace.reward == transcript.clicks
+    assert trace.observations == transcript.observations
+    assert list(trace.partition) == transcript.partition
+    assert trace.regret == pytest.approx(transcript.regret, rel=1e-9, abs=0.0)
+    assert_something_happened(transcript, system, splits=setting.splits)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -86,26 +86,26 @@ def test_server_holds_what_the_transcription_holds(order: Reading, monkeypatch: 
     """After every exchange: the statistics of every user, and every edge."""
     setting = SETTINGS["small"]
     world = Synthetic(**setting.world)
-    told: list[tuple[np.ndarray, ...]] = []
+    transcribed: list[tuple[np.ndarray, ...]] = []
     held: list[tuple[np.ndarray, ...]] = []
     receive = Server.receive
 
-    def note(t: int, state: State) -> None:
+    def record_state(t: int, state: State) -> None:
         edges = nx.to_numpy_array(state.G, nodelist=range(world.users))
-        told.append((state.T_ser.copy(), state.Sigma_ser.copy(), state.b_ser.copy(), edges))
+        transcribed.append((state.T_ser.copy(), state.Sigma_ser.copy(), state.b_ser.copy(), edges))
 
-    def spy(server: Server, upload: Upload) -> tuple[Download, ...]:
+    def receive_and_record(server: Server, upload: Upload) -> tuple[Download, ...]:
         downloads = receive(server, upload)
         ours = server.holdings
         held.append((ours.count.copy(), ours.gram.copy(), ours.moment.copy(), server.groups.edges.astype(float)))
         return downloads
 
-    play(world, "fedc3ucb-h", rounds=2_000, K=K, constants=setting.constants, order=order, after_exchange=note)
-    monkeypatch.setattr(Server, "receive", spy)
-    simulate(Scenario(world, _policy("fedc3ucb-h", setting, order), rounds=2_000, oracle=TopK(length=K)))
+    play(world, "fedc3ucb-h", rounds=2_000, K=K, constants=setting.constants, order=order, after_exchange=record_state)
+    monkeypatch.setattr(Server, "receive", receive_and_record)
+    simulate(Scenario(world, make_policy("fedc3ucb-h", setting, order), rounds=2_000, oracle=TopK(length=K)))
 
-    assert len(held) == len(told) > 50
-    for (T_ser, Sigma_ser, b_ser, edges), (count, gram, moment, ours) in zip(told, held, strict=True):
+    assert len(held) == len(transcribed) > 50
+    for (T_ser, Sigma_ser, b_ser, edges), (count, gram, moment, ours) in zip(transcribed, held, strict=True):
         np.testing.assert_array_equal(count, T_ser)
         np.testing.assert_allclose(gram, Sigma_ser, rtol=0, atol=1e-9)
         np.testing.assert_allclose(moment, b_ser, rtol=0, atol=1e-9)
@@ -122,18 +122,20 @@ def test_the_order_matters(system: System) -> None:
     """Otherwise the comparison above could not tell the two readings apart."""
     setting = SETTINGS["small"]
     world = Synthetic(**setting.world)
-    one, other = (play(world, system, rounds=1_000, K=K, constants=setting.constants, order=order) for order in ORDERS)
-    assert one.exchanges != other.exchanges
-    assert one.lists != other.lists
+    first, second = (
+        play(world, system, rounds=1_000, K=K, constants=setting.constants, order=order) for order in ORDERS
+    )
+    assert first.exchanges != second.exchanges
+    assert first.lists != second.lists
 
 
-def _policy(system: System, setting: Setting, order: Reading) -> Policy:
+def make_policy(system: System, setting: Setting, order: Reading) -> Policy:
     policy = POLICIES[system]
     wanted = {**asdict(setting.constants), "order": ORDERS[order]}
     return policy.with_constants(**{name: value for name, value in wanted.items() if name in policy.constants()})
 
 
-def _check_that_something_happened(told: Transcript, system: System, *, splits: bool) -> None:
+def assert_something_happened(transcript: Transcript, system: System, *, splits: bool) -> None:
     causes = {
         "fedc3ucb-h": {"determinant", "auxiliary"},
         "force-comm": {"determinant", "forced"},
@@ -141,7 +143,7 @@ def _check_that_something_happened(told: Transcript, system: System, *, splits: 
         "fedlinucb": {"determinant"},
         "fedind": set(),
     }
-    assert {cause for _, _, cause in told.exchanges} == causes[system]
+    assert {cause for _, _, cause in transcript.exchanges} == causes[system]
     if system in GRAPH_SYSTEMS:
-        assert (told.deletions > 0) == splits
-        assert (max(told.partition) > 0) == splits
+        assert (transcript.deletions > 0) == splits
+        assert (max(transcript.partition) > 0) == splits

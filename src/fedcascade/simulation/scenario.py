@@ -14,16 +14,7 @@ from fedcascade.simulation.trace import Recorder
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one run consists of.
-
-    Args:
-        environment: who arrives, what is on offer, what gets clicked.
-        policy: the system, for instance ``POLICIES["fedc3ucb-h"]``.
-        rounds: T.
-        oracle: chooses the list from the scores.
-        checkpoints: at how many evenly spaced rounds totals are recorded.
-        keep_lists: also record every list, which takes memory in proportion to the rounds.
-    """
+    """What one run consists of: the arguments of ``engines.simulate`` that say what is played, not how."""
 
     environment: Environment
     policy: Policy

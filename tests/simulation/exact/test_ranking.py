@@ -37,8 +37,8 @@ def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different,
     for row, place in ((scratch.score, screening.SCORE), (scratch.true_mean, screening.TRUTH)):
         reached = scratch.reached[place]
         assert (row[:items] >= reached).sum() >= length
-        found = screening.collect_reaching(row, items, reached, scratch.candidates)
-        assert set(np.flatnonzero(row[:items] >= reached)) <= set(scratch.candidates[:found]) <= set(range(items))
+        count = screening.collect_reaching(row, items, reached, scratch.candidates)
+        assert set(np.flatnonzero(row[:items] >= reached)) <= set(scratch.candidates[:count]) <= set(range(items))
 
     columns = scratch.columns[:d, :items].astype(np.float64)
     scores = theta @ columns + beta * np.linalg.norm(root @ columns, axis=0)

@@ -10,7 +10,7 @@ from fedcascade.numerics import linear, streams
 from fedcascade.simulation.exact import screening
 
 
-def ridge_of(d: int, seen: int, lambda_: float, seed: int) -> Ridge:
+def make_ridge(d: int, seen: int, lambda_: float, seed: int) -> Ridge:
     rng = np.random.default_rng(seed)
     data = rng.standard_normal((seen, d))
     data /= np.maximum(np.linalg.norm(data, axis=1, keepdims=True), 1.0)
@@ -19,8 +19,8 @@ def ridge_of(d: int, seen: int, lambda_: float, seed: int) -> Ridge:
     return Ridge(Statistics((gram + gram.T) / 2, moment, seen, 0, seen), lambda_)
 
 
-def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float, float]:
-    """By how much a score and a width are off at most, and the margin."""
+def measure_errors(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float, float]:
+    """The largest errors of a score and of a width, and the margin."""
     d = ridge.theta.size
     scratch = screening.make_scratch(d, items, 1)
     columns = scratch.columns[:d]
@@ -29,8 +29,8 @@ def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float,
     screening.screen_items(items, 1, beta, margin, scratch)
     widths = np.sqrt(linear.compute_squared_widths(ridge.root, columns))[:items]
     scores = linear.compute_means(ridge.theta, columns)[:items] + beta * widths
-    off_widths = np.abs(np.sqrt(scratch.squared_width[:items].astype(np.float64)) - widths)
-    return float(np.abs(scratch.score[:items] - scores).max()), float(off_widths.max()), margin
+    width_errors = np.abs(np.sqrt(scratch.squared_width[:items].astype(np.float64)) - widths)
+    return float(np.abs(scratch.score[:items] - scores).max()), float(width_errors.max()), margin
 
 
 @settings(deadline=None, max_examples=60)
@@ -44,11 +44,11 @@ def off(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[float, float,
 )
 def test_scores_and_widths_are_within_the_margin(d, items, seen, lambda_, beta, seed) -> None:
     """Within half of it: the other half is for the rounding of the reference itself."""
-    off_score, off_width, margin = off(ridge_of(d, seen, lambda_, seed), beta, items, seed)
-    assert off_score <= margin / 2
-    assert off_width <= screening.bound_error(d, (d / lambda_) ** 0.5) / 2
+    score_error, width_error, margin = measure_errors(make_ridge(d, seen, lambda_, seed), beta, items, seed)
+    assert score_error <= margin / 2
+    assert width_error <= screening.bound_error(d, (d / lambda_) ** 0.5) / 2
 
 
 def test_a_margin_that_is_a_thousand_times_smaller_would_not_do() -> None:
-    off_score, _, margin = off(ridge_of(20, 30, 1.0, 0), 10.5, 200, 0)
-    assert off_score > margin / 1000
+    score_error, _, margin = measure_errors(make_ridge(20, 30, 1.0, 0), 10.5, 200, 0)
+    assert score_error > margin / 1000

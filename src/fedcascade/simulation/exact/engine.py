@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fedcascade.checks import require_integer
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.event_driven import EventDrivenEngine
-from fedcascade.simulation.exact.lowering import REPLY_RULES, Order, lower
+from fedcascade.simulation.exact.lowering import REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.sequential import SequentialEngine
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 from fedcascade.simulation.trace import Trace
@@ -36,7 +36,7 @@ def simulate(
     require_integer("threads", threads)
     simulation = prepare_simulation(scenario)
     driver = ExchangeDriver(scenario, simulation)
-    if lower(REPLY_RULES, scenario.policy.reply_rule) is Order.BY_AGENT:
+    if lower(REPLY_RULES, scenario.policy.reply_rule) is RoundOrder.BY_AGENT:
         with ThreadPoolExecutor(max(1, threads - 1)) as pool:
             EventDrivenEngine(driver, pool, threads, window).play(progress)
     else:

@@ -17,15 +17,8 @@ from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import solve_ridge_into
-from fedcascade.simulation.exact.kernels import (
-    BETA,
-    AgentState,
-    CompiledEnvironment,
-    CompiledPolicy,
-    Window,
-    play_round,
-    view_agent,
-)
+from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact.kernels import BETA, AgentState, CompiledEnvironment, CompiledPolicy, Window
 from fedcascade.simulation.exact.screening import Scratch, load_decision, make_scratch
 
 
@@ -109,7 +102,7 @@ def _advance(
     begin: int,
     scratch: Scratch,
 ) -> int:
-    state = view_agent(states, 0)
+    state = kernels.view_agent(states, 0)
     for i in range(begin, users.size):
         user, label = users[i], graph.labels[users[i]]
         gram, moment = graph.pooled.gram[label], graph.pooled.moment[label]
@@ -118,7 +111,9 @@ def _advance(
         margin = load_decision(state.theta, state.root, state.numbers[BETA], np.inf, scratch)
         for k in range(state.theta.size):
             scratch.true_theta[k] = environment.thetas[user, k]
-        play_round(environment, policy, environment.thetas[user], state, window, scratch, window.first + i, margin)
+        kernels.play_round(
+            environment, policy, environment.thetas[user], state, window, scratch, window.first + i, margin
+        )
         _add_buffer(graph.held, user, state)
         _add_buffer(graph.pooled, label, state)
         state.buffer_gram[:] = 0.0

@@ -14,22 +14,13 @@ import numpy as np
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation import triggers
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
-from fedcascade.federation.triggers import (
-    Always,
-    AnyOf,
-    Auxiliary,
-    Determinant,
-    Doubling,
-    Never,
-    Ratio,
-    SyncBudget,
-    Trigger,
-)
+from fedcascade.federation.triggers import AnyOf, SyncBudget, Trigger
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
@@ -41,7 +32,7 @@ from fedcascade.simulation.scenario import Scenario
 Compiled = TypeVar("Compiled")
 
 
-class Order(Enum):
+class RoundOrder(Enum):
     """In which order rounds are played, which depends on whom an exchange reaches."""
 
     BY_AGENT = "an exchange reaches the agent that uploads alone: each plays ahead until it wants to upload"
@@ -67,7 +58,7 @@ def _lower_clustered(environment: Clustered) -> kernels.CompiledEnvironment:
     )
 
 
-def _lower_growth(trigger: Determinant | Ratio) -> list[LoweredTrigger]:
+def _lower_growth(trigger: triggers.Determinant | triggers.Ratio) -> list[LoweredTrigger]:
     return [LoweredTrigger(kernels.DETERMINANT, trigger.level)]
 
 
@@ -84,13 +75,13 @@ ORACLES: dict[type, Callable[[Any], int]] = {TopK: lambda oracle: oracle.length}
 # Whether an agent decides anew in every round.
 DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}
 TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
-    Determinant: _lower_growth,
-    Ratio: _lower_growth,
-    Auxiliary: lambda trigger: [LoweredTrigger(kernels.AUXILIARY, trigger.p_scale)],
-    Doubling: lambda _: [LoweredTrigger(kernels.DOUBLING, 0.0)],
-    Always: lambda _: [LoweredTrigger(kernels.ALWAYS, 0.0)],
+    triggers.Determinant: _lower_growth,
+    triggers.Ratio: _lower_growth,
+    triggers.Auxiliary: lambda trigger: [LoweredTrigger(kernels.AUXILIARY, trigger.p_scale)],
+    triggers.Doubling: lambda _: [LoweredTrigger(kernels.DOUBLING, 0.0)],
+    triggers.Always: lambda _: [LoweredTrigger(kernels.ALWAYS, 0.0)],
     SyncBudget: lambda trigger: [LoweredTrigger(kernels.SYNCHRONISATION, trigger.budget)],
-    Never: lambda _: [],
+    triggers.Never: lambda _: [],
 }
 CAUSES = {
     kernels.DETERMINANT: Cause.DETERMINANT,
@@ -99,12 +90,12 @@ CAUSES = {
     kernels.ALWAYS: Cause.FORCED,
     kernels.SYNCHRONISATION: Cause.SYNCHRONISATION,
 }
-REPLY_RULES: dict[type, Order] = {
-    Asker: Order.BY_AGENT,
-    OneLearner: Order.BY_TIME,
-    Everybody: Order.BY_TIME,
-    Lagging: Order.BY_TIME,
-    OnArrival: Order.ON_ARRIVAL,
+REPLY_RULES: dict[type, RoundOrder] = {
+    Asker: RoundOrder.BY_AGENT,
+    OneLearner: RoundOrder.BY_TIME,
+    Everybody: RoundOrder.BY_TIME,
+    Lagging: RoundOrder.BY_TIME,
+    OnArrival: RoundOrder.ON_ARRIVAL,
 }
 # Whether agents have a personal part beside the one that all share.
 PERSONAL_PARTS: dict[type, bool] = {type(None): False, AlternatingMinimisation: True}
@@ -151,12 +142,12 @@ def _explain_subclass(part: object, name: str, table: Mapping[type, object]) -> 
 
 
 def _list_unsupported_combinations(policy: Policy) -> Iterator[str]:
-    triggers, order = list_triggers(policy.trigger), REPLY_RULES.get(type(policy.reply_rule))
+    parts, order = list_triggers(policy.trigger), REPLY_RULES.get(type(policy.reply_rule))
     fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
     if policy.personal and not fits:
         yield "personal part beside such a reply rule or decision"
     # A synchronisation is looked for after all other triggers, and where rounds are played in the order of time alone.
-    if any(isinstance(trigger, SyncBudget) for trigger in (triggers[:-1] if order is Order.BY_TIME else triggers)):
+    if any(isinstance(trigger, SyncBudget) for trigger in (parts[:-1] if order is RoundOrder.BY_TIME else parts)):
         yield "trigger SyncBudget in such a place"
 
 
@@ -186,9 +177,9 @@ def compile_environment(environment: Clustered) -> kernels.CompiledEnvironment:
 
 def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kernels.CompiledPolicy:
     """A policy as arrays and numbers."""
-    triggers = merge_determinants(lower_triggers(policy.trigger))
-    budgets = [trigger.level for trigger in triggers if trigger.kind == kernels.SYNCHRONISATION]
-    checked = [trigger for trigger in triggers if trigger.kind != kernels.SYNCHRONISATION]
+    lowered = merge_determinants(lower_triggers(policy.trigger))
+    budgets = [trigger.level for trigger in lowered if trigger.kind == kernels.SYNCHRONISATION]
+    checked = [trigger for trigger in lowered if trigger.kind != kernels.SYNCHRONISATION]
     levels = np.array([trigger.level for trigger in checked], np.float64)
     d = problem.dimension
     return kernels.CompiledPolicy(
@@ -209,11 +200,11 @@ def lower_triggers(trigger: Trigger) -> list[LoweredTrigger]:
     return [lowered for part in list_triggers(trigger) for lowered in lower(TRIGGERS, part)(part)]
 
 
-def merge_determinants(triggers: list[LoweredTrigger]) -> list[LoweredTrigger]:
+def merge_determinants(lowered: list[LoweredTrigger]) -> list[LoweredTrigger]:
     """Of several determinant triggers only the one with the lowest level, which fires first, in the first's place."""
-    lowest = min((level for kind, level in triggers if kind == kernels.DETERMINANT), default=0.0)
-    lowered = [LoweredTrigger(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in triggers]
-    return list(dict.fromkeys(lowered))
+    lowest = min((level for kind, level in lowered if kind == kernels.DETERMINANT), default=0.0)
+    merged = [LoweredTrigger(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in lowered]
+    return list(dict.fromkeys(merged))
 
 
 def compile_beta(policy: Policy, problem: ProblemSize) -> BetaTerms:

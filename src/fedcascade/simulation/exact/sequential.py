@@ -13,7 +13,7 @@ from fedcascade.federation.messages import Cause, count_payload_bytes
 from fedcascade.simulation.exact import every_round
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.kernels import ALWAYS
-from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, Order, lower
+from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.sequential_kernels import Schedule, advance_by_time
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, record_batch
 from fedcascade.simulation.trace import Exchange
@@ -29,7 +29,7 @@ class SequentialEngine:
 
     def _choose_loop(self) -> Callable[[Batch], None]:
         driver = self.driver
-        if lower(REPLY_RULES, driver.policy.reply_rule) is not Order.ON_ARRIVAL:
+        if lower(REPLY_RULES, driver.policy.reply_rule) is not RoundOrder.ON_ARRIVAL:
             return self._play_by_time
         uploads_always = driver.compiled_policy.triggers.tolist() == [ALWAYS]
         compiled = uploads_always and type(driver.server.groups) is GraphPartition

@@ -11,21 +11,8 @@ from numpy.typing import NDArray
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline
-from fedcascade.simulation.exact.kernels import (
-    BETA,
-    EXAMINED,
-    LOG_DET,
-    SYNCHRONISATION,
-    AgentState,
-    CompiledEnvironment,
-    CompiledPolicy,
-    Window,
-    factorise_with_buffer,
-    find_trigger,
-    play_round,
-    prepare_decision,
-    view_agent,
-)
+from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact.kernels import BETA, AgentState, CompiledEnvironment, CompiledPolicy, Window
 from fedcascade.simulation.exact.screening import Scratch, load_decision, make_scratch
 
 
@@ -75,20 +62,20 @@ def _advance(
     has_personal = personal.theta.shape[0] > 0
     for i in range(begin, end):
         agent, t = schedule.agents[i], window.first + i
-        state = view_agent(states, agent)
+        state = kernels.view_agent(states, agent)
         theta = environment.thetas[schedule.users[i]]
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         if has_personal:
             margin = load_decision(state.theta, state.root, state.numbers[BETA], np.inf, scratch)
         else:
-            margin = prepare_decision(policy, state, scratch)
-        play_round(environment, policy, theta, state, window, scratch, t, margin)
+            margin = kernels.prepare_decision(policy, state, scratch)
+        kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
         if has_personal:
             _learn_personal(personal, agent, window, scratch, i)
-        fired = find_trigger(environment.seed, policy, state, scratch, t)
+        fired = kernels.find_trigger(environment.seed, policy, state, scratch, t)
         if fired < 0 and policy.sync_budget < np.inf and _compute_spent(policy, state, scratch) >= policy.sync_budget:
-            fired = SYNCHRONISATION
+            fired = kernels.SYNCHRONISATION
         if fired >= 0:
             return i + 1, fired
         if has_personal:
@@ -99,9 +86,9 @@ def _advance(
 @jit_inline
 def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> float:
     """n ln(det(A) / det(A - buffer)), as ``SyncBudget`` has it."""
-    factorise_with_buffer(policy.lambda_, state, scratch.upper)
-    growth = linear.compute_log_det(scratch.upper) - state.numbers[LOG_DET]
-    return float(state.counts[EXAMINED] * growth)
+    kernels.factorise_with_buffer(policy.lambda_, state, scratch.upper)
+    growth = linear.compute_log_det(scratch.upper) - state.numbers[kernels.LOG_DET]
+    return float(state.counts[kernels.EXAMINED] * growth)
 
 
 @jit_inline

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fedcascade.learning.confidence import Constant, Theory
 from fedcascade.simulation.cuda.layout import LANES, NEAR, Layout, Shape
 from fedcascade.simulation.exact import kernels, lowering
-from fedcascade.simulation.exact.lowering import DECISIONS, PERSONAL_PARTS, REPLY_RULES, Order, lower
+from fedcascade.simulation.exact.lowering import DECISIONS, PERSONAL_PARTS, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.scenario import Scenario
 
 THREADS = 512  # of a block whose teams play different rounds
@@ -49,7 +49,7 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield "environment whose users drift apart"
     if environment.catalogue.shape[1] > 0:
         yield f"catalogue of {type(environment).__name__}"
-    if lower(REPLY_RULES, policy.reply_rule) is not Order.BY_AGENT:
+    if lower(REPLY_RULES, policy.reply_rule) is not RoundOrder.BY_AGENT:
         yield f"reply rule {type(policy.reply_rule).__name__}"
     if lower(PERSONAL_PARTS, policy.personal):
         yield f"personal part {type(policy.personal).__name__}"

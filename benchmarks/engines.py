@@ -68,7 +68,7 @@ class Slice:
         return self.rounds / self.seconds
 
 
-class Paused:
+class PausedSimulation:
     """A simulation in a thread of its own that stands still between two slices."""
 
     def __init__(self, play: Callable[[Callable[[int], None]], object], pause: int) -> None:
@@ -92,101 +92,106 @@ class Paused:
             self._go.acquire()
 
 
-def engine(system: str, kind: str, threads: int, warm_up: int, pause: int) -> Contestant:
-    """An engine of ours; its run is long enough never to end."""
-    row, world = get_policy(system), Synthetic()
+def make_engine(system: str, kind: str, threads: int, warm_up: int, pause: int) -> Contestant:
+    """Make a contestant of an engine of ours; its run is long enough never to end."""
+    policy, environment = get_policy(system), Synthetic()
     if system == "dislinucb":  # the formula would take the length of this endless run
-        row = row.with_constants(budget=plain_systems.BUDGET)
+        policy = policy.with_constants(budget=plain_systems.BUDGET)
 
     def play(progress: Callable[[int], None]) -> object:
-        return simulate(world, row, rounds=2**40, engine=kind, threads=threads, checkpoints=1, progress=progress)
+        return simulate(
+            environment, policy, rounds=2**40, engine=kind, threads=threads, checkpoints=1, progress=progress
+        )
 
     name = "reference" if kind == "reference" else f"exact, {threads} thread{'s'[: threads != 1]}"
-    return Contestant(system, name, warm_up, iter(Paused(play, pause)))
+    return Contestant(system, name, warm_up, iter(PausedSimulation(play, pause)))
 
 
-def counted(loop: Iterator[object], pause: int) -> Iterator[int]:
-    """A loop that pauses after a known number of rounds, as one that counts them."""
+def count_rounds(loop: Iterator[object], pause: int) -> Iterator[int]:
+    """Yield the rounds that are done, of a loop that pauses after every ``pause`` rounds."""
     for turn, _ in enumerate(loop, 1):
         yield turn * pause
 
 
-def contestants(scale: float) -> list[Contestant]:
-    """Everybody, with slices of about 0.3 s times ``scale``."""
-    found = []
-    for system, loop in (("fedc3ucb-h", plain_numpy.fedc3ucb_h), ("fedind", plain_numpy.fedind)):
+def list_contestants(scale: float) -> list[Contestant]:
+    """Make all contestants, with slices of about 0.3 s times ``scale``."""
+    contestants = []
+    for system, loop in (("fedc3ucb-h", plain_numpy.run_fedc3ucb_h), ("fedind", plain_numpy.run_fedind)):
         slow, fast = int(1_500 * scale), int(30_000 * scale)
-        found.append(Contestant(system, NUMPY, int(10_000 * scale), counted(loop(slow), slow)))
-        found.append(engine(system, "reference", 1, int(3_000 * scale), int(1_000 * scale)))
-        found += [engine(system, "exact", threads, int(100_000 * scale), fast) for threads in THREADS]
-    for system, loop in (("c3-ucb", plain_systems.c3_ucb), ("dislinucb", plain_systems.dislinucb)):
+        contestants.append(Contestant(system, NUMPY, int(10_000 * scale), count_rounds(loop(slow), slow)))
+        contestants.append(make_engine(system, "reference", 1, int(3_000 * scale), int(1_000 * scale)))
+        contestants += [make_engine(system, "exact", threads, int(100_000 * scale), fast) for threads in THREADS]
+    for system, loop in (("c3-ucb", plain_systems.run_c3_ucb), ("dislinucb", plain_systems.run_dislinucb)):
         slow, fast = int(1_500 * scale), int(20_000 * scale)
-        found.append(Contestant(system, NUMPY, int(10_000 * scale), counted(loop(slow), slow)))
-        found.append(engine(system, "exact", 1, int(100_000 * scale), fast))  # in the order of time, so on one core
+        contestants.append(Contestant(system, NUMPY, int(10_000 * scale), count_rounds(loop(slow), slow)))
+        contestants.append(
+            make_engine(system, "exact", 1, int(100_000 * scale), fast)
+        )  # in the order of time, so on one core
     few = max(20, int(60 * scale))
-    for name in peers.load_policies():
-        loop = peers.play(name, Synthetic(), few)
-        found.append(Contestant("fedind", f"{name} {peers.PEERS[name][0]}", few, counted(loop, few)))
-    return found
+    for name in peers.list_installed():
+        loop = peers.run_peer(name, Synthetic(), few)
+        contestants.append(Contestant("fedind", f"{name} {peers.PEERS[name][0]}", few, count_rounds(loop, few)))
+    return contestants
 
 
-def take_turns(found: list[Contestant], turns: int) -> dict[Contestant, list[Slice]]:
-    """Warm everybody up; then one slice of each after another, again and again."""
+def take_turns(contestants: list[Contestant], turns: int) -> dict[Contestant, list[Slice]]:
+    """Warm all contestants up; then time one slice of each after another, again and again."""
     done: dict[Contestant, int] = {}
-    for one in found:
-        done[one] = next(one.loop)
-        while done[one] < one.warm_up:
-            done[one] = next(one.loop)
-    taken: dict[Contestant, list[Slice]] = {one: [] for one in found}
+    for contestant in contestants:
+        done[contestant] = next(contestant.loop)
+        while done[contestant] < contestant.warm_up:
+            done[contestant] = next(contestant.loop)
+    slices: dict[Contestant, list[Slice]] = {contestant: [] for contestant in contestants}
     for _ in range(turns):
-        for one in found:
+        for contestant in contestants:
             started, cpu = time.perf_counter(), time.process_time()
-            after = next(one.loop)
+            rounds = next(contestant.loop)
             spent = time.perf_counter() - started, time.process_time() - cpu
-            taken[one].append(Slice(after - done[one], *spent))
-            done[one] = after
-    return taken
+            slices[contestant].append(Slice(rounds - done[contestant], *spent))
+            done[contestant] = rounds
+    return slices
 
 
 def compute_ratio(slices: list[Slice], yardstick: list[Slice]) -> float:
-    """How many times as fast, turn by turn."""
-    return median(one.speed / other.speed for one, other in zip(slices, yardstick, strict=True))
+    """Return how many times as fast, turn by turn."""
+    return median(own.speed / its.speed for own, its in zip(slices, yardstick, strict=True))
 
 
-def show_contest(taken: dict[Contestant, list[Slice]]) -> dict[tuple[str, str], float]:
-    """The first table; returns the ratios by system and contestant."""
+def show_contest(slices_of: dict[Contestant, list[Slice]]) -> dict[tuple[str, str], float]:
+    """Print the first table; returns the ratios by system and contestant."""
     table = Table(title="40 users in 10 clusters, d 20, 200 fresh items per round, K 4", title_justify="left")
     for column in ("system", "contestant", "rounds", "rounds/s", "middle half of slices", "CPU us/round", "x NumPy"):
         table.add_column(column, justify="left" if column in ("system", "contestant") else "right")
     ratios = {}
-    yardsticks = {one.system: slices for one, slices in taken.items() if one.name == NUMPY}
-    for one, slices in taken.items():
-        ratios[one.system, one.name] = compute_ratio(slices, yardsticks[one.system])
+    yardsticks = {each.system: slices for each, slices in slices_of.items() if each.name == NUMPY}
+    for contestant, slices in slices_of.items():
+        system, name = contestant.system, contestant.name
+        ratios[system, name] = compute_ratio(slices, yardsticks[system])
         low, middle, high = quantiles([part.speed for part in slices], n=4, method="inclusive")
         table.add_row(
-            one.system,
-            one.name,
+            system,
+            name,
             f"{sum(part.rounds for part in slices):,}",
             f"{middle:,.0f}",
             f"{low:,.0f} to {high:,.0f}",
             f"{median(part.cpu / part.rounds for part in slices) * 1e6:,.1f}",
-            f"{ratios[one.system, one.name]:,.2f}",
+            f"{ratios[system, name]:,.2f}",
         )
     console.print(table)
     return ratios
 
 
-def grow(system: str, rounds: int, users: int, items: int, dimension: int) -> None:
-    """One line of the second table, in this process: prints seconds, CPU seconds, exchanges and peak memory in MB."""
-    world = Synthetic(users=users, items=items, dimension=dimension)
-    simulate(world, get_policy(system), rounds=100)  # so that loading compiled code does not count
+def measure_growth(system: str, rounds: int, users: int, items: int, dimension: int) -> None:
+    """Measure one line of the second table here: prints seconds, CPU seconds, exchanges and peak memory in MB."""
+    environment = Synthetic(users=users, items=items, dimension=dimension)
+    simulate(environment, get_policy(system), rounds=100)  # so that loading compiled code does not count
     cpu = time.process_time()
-    trace = simulate(world, get_policy(system), rounds=rounds)
-    print(trace.seconds, time.process_time() - cpu, trace.communications(), peak_memory())
+    trace = simulate(environment, get_policy(system), rounds=rounds)
+    print(trace.seconds, time.process_time() - cpu, trace.communications(), measure_peak_memory())
 
 
-def peak_memory() -> float:
-    """The most memory that this process ever had, in MB."""
+def measure_peak_memory() -> float:
+    """Return the most memory that this process ever had, in MB."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count the parent, too: Linux keeps its maximum across exec
         [line] = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
@@ -195,7 +200,7 @@ def peak_memory() -> float:
 
 
 def show_growth(times: int) -> float:
-    """The second table; returns the seconds of the paper's million rounds, the median of so many runs."""
+    """Print the second table; returns the seconds of the paper's million rounds, the median of so many runs."""
     table = Table(title=f"how time and memory grow, exact engine, {THREADS[-1]} threads", title_justify="left")
     for column in (
         "system",
@@ -229,7 +234,7 @@ def show_growth(times: int) -> float:
 
 
 def show_bars(ratios: dict[tuple[str, str], float], million: float) -> None:
-    """What was to be reached, and whether it was."""
+    """Print the bars, and whether they are met."""
     bars = [
         ("fedc3ucb-h, exact, 1 thread, x NumPy", ratios["fedc3ucb-h", "exact, 1 thread"], 25.0),
         ("fedc3ucb-h, exact, 2 threads, x NumPy", ratios.get(("fedc3ucb-h", "exact, 2 threads"), float("nan")), 45.0),
@@ -244,19 +249,19 @@ def show_bars(ratios: dict[tuple[str, str], float], million: float) -> None:
 
 
 def main() -> None:
-    """Both tables and the bars."""
+    """Print both tables and the bars."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter slices")
     parser.add_argument("--grow", nargs=5, metavar=("SYSTEM", "ROUNDS", "USERS", "ITEMS", "D"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.grow:
-        grow(given.grow[0], *map(int, given.grow[1:]))
+    options = parser.parse_args()
+    if options.grow:
+        measure_growth(options.grow[0], *map(int, options.grow[1:]))
         return
-    missing = sorted(set(peers.PEERS) - set(peers.load_policies()))
+    missing = sorted(set(peers.PEERS) - set(peers.list_installed()))
     if missing:
         print(f"not installed, so left out: {', '.join(missing)} (pip install 'fedcascade[bench]')")
-    ratios = show_contest(take_turns(contestants(0.3 if given.quick else 1.0), 5 if given.quick else 15))
-    million = show_growth(1 if given.quick else 3)
+    ratios = show_contest(take_turns(list_contestants(0.3 if options.quick else 1.0), 5 if options.quick else 15))
+    million = show_growth(1 if options.quick else 3)
     print(f"load of the machine over the last minutes: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
     show_bars(ratios, million)
 

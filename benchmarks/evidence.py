@@ -42,8 +42,8 @@ UNTIL = (0, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 7_500, 10_000)
 OURS = POLICIES["fedc3ucb-e"]
 
 
-def scaled(statistics: Statistics, share: float) -> Statistics:
-    """So much of some statistics."""
+def scale(statistics: Statistics, share: float) -> Statistics:
+    """Return a share of some statistics."""
     counts = (int(share * count) for count in (statistics.count, statistics.clicks, statistics.rounds))
     return Statistics(share * statistics.gram, share * statistics.moment, *counts)
 
@@ -96,7 +96,7 @@ class Pairs(BestGroup):
             if other != agent:
                 theirs = self.holdings[int(other)]
                 gain = self.rule.measure(own + theirs) - self.rule.measure(theirs) - alone
-                total += scaled(theirs, 1.0 / (1.0 + np.exp(np.clip(self.rule.hurdle - gain, -50, 50))))
+                total += scale(theirs, 1.0 / (1.0 + np.exp(np.clip(self.rule.hurdle - gain, -50, 50))))
         self.asker, self.last_answer = agent, total
 
 
@@ -130,8 +130,8 @@ class Watched(EvidencePartition):
         return sum(self.rule.measure(group) for group in groups)
 
 
-def tried(state: Callable[..., Partition], **constants: float) -> Policy:
-    """Our policy with another state of its grouping."""
+def make_variant(state: Callable[..., Partition], **constants: float) -> Policy:
+    """Make our policy with another state of its grouping."""
     return replace(OURS, grouping=Variant(state=state, **constants))
 
 
@@ -144,12 +144,12 @@ VARIANTS: dict[str, Policy] = {
     "40 visits": OURS.with_constants(visits=40),
     "noise 0.12": OURS.with_constants(variance=0.12),
     "noise 0.3": OURS.with_constants(variance=0.3),
-    "one partition of the walk": tried(OnePartition),
-    "the best group, hurdle 4": tried(BestGroup, hurdle=4.0),
-    "pairs, hurdle 4": tried(Pairs, hurdle=4.0),
-    "prior around the population": tried(Centred),
-    "learned prior, hurdle 0": tried(Population, hurdle=0.0),
-    "learned prior, speaks at 45% unsent": replace(tried(Population, hurdle=0.0), trigger=Unsent(0.45)),
+    "one partition of the walk": make_variant(OnePartition),
+    "the best group, hurdle 4": make_variant(BestGroup, hurdle=4.0),
+    "pairs, hurdle 4": make_variant(Pairs, hurdle=4.0),
+    "prior around the population": make_variant(Centred),
+    "learned prior, hurdle 0": make_variant(Population, hurdle=0.0),
+    "learned prior, speaks at 45% unsent": replace(make_variant(Population, hurdle=0.0), trigger=Unsent(0.45)),
     "speaks at 45% unsent": replace(OURS, trigger=Unsent(0.45)),
     "truth known, speaks at 45% unsent": replace(OURS, grouping=KnownClusters(), trigger=Unsent(0.45)),
     "beta by the variance of clicks": replace(OURS, confidence=ByVariance()),
@@ -162,38 +162,38 @@ VARIANTS: dict[str, Policy] = {
 }
 
 
-def measured(variant: str, features: str, clusters: int, beta: float, rounds: int) -> tuple[float, float]:
-    """Mean regret and exchanges over the seeds."""
+def measure_variant(variant: str, features: str, clusters: int, beta: float, rounds: int) -> tuple[float, float]:
+    """Return mean regret and exchanges over the seeds."""
     warnings.simplefilter("ignore")  # the exact engine does not know all of these parts and says so
     policy = VARIANTS[variant].with_constants(beta=beta)
-    worlds = [Synthetic(features=features, clusters=clusters, seed=seed) for seed in SEEDS]
-    traces = [simulate(world, policy, rounds=rounds, threads=1) for world in worlds]
+    environments = [Synthetic(features=features, clusters=clusters, seed=seed) for seed in SEEDS]
+    traces = [simulate(environment, policy, rounds=rounds, threads=1) for environment in environments]
     return float(np.mean([trace.regret for trace in traces])), float(np.mean([len(trace.ledger) for trace in traces]))
 
 
-def truth_less_walk(**constants: float) -> list[str]:
-    """How much better the truth explains the clicks than the walk's partition, by round."""
+def compare_truth_with_sampler(**constants: float) -> list[str]:
+    """Return how much better the truth explains the clicks than the sampler's partition, by round."""
     Watched.notes.clear()
     for seed in SEEDS:
         world = Synthetic(features="lifted", clusters=5, seed=seed)
-        simulate(world, tried(Watched, **constants).with_beta(0.5), rounds=10_000, threads=1)
+        simulate(world, make_variant(Watched, **constants).with_beta(0.5), rounds=10_000, threads=1)
     rounds, better = np.array(Watched.notes).T
     return [f"{better[(rounds > first) & (rounds <= last)].mean():+.1f}" for first, last in pairwise(UNTIL)]
 
 
-def compared_with_the_truth() -> Table:
-    """When clicks begin to tell: until then, a partition that is wrong explains them better than the true one."""
+def make_truth_table() -> Table:
+    """Make a table of when clicks begin to tell: before, a wrong partition explains them better than the true one."""
     table = Table(title="log-evidence of the true partition less that of the walk's, lifted, J 5, beta 0.5")
     table.add_column("variant")
     for last in UNTIL[1:]:
         table.add_column(f"to {last:,}", justify="right")
-    table.add_row("fedc3ucb-e", *truth_less_walk())
-    table.add_row("hurdle 0, 40 visits, 10 sweeps", *truth_less_walk(hurdle=0.0, visits=40, sweeps=10))
+    table.add_row("fedc3ucb-e", *compare_truth_with_sampler())
+    table.add_row("hurdle 0, 40 visits, 10 sweeps", *compare_truth_with_sampler(hurdle=0.0, visits=40, sweeps=10))
     return table
 
 
-def shown(cells: dict[str, list[tuple[float, float]]], rounds: int) -> Table:
-    """All that was measured, a line for each variant."""
+def make_results_table(cells: dict[str, list[tuple[float, float]]], rounds: int) -> Table:
+    """Make a table of all that was measured, a line for each variant."""
     table = Table(title=f"regret (exchanges) after {rounds:,} rounds, mean of seeds 100 to 102")
     table.add_column("variant")
     for features, clusters, beta in SETTINGS:
@@ -203,8 +203,8 @@ def shown(cells: dict[str, list[tuple[float, float]]], rounds: int) -> Table:
     return table
 
 
-def draw(cells: dict[str, list[tuple[float, float]]], path: str) -> None:
-    """What variants lose where all are alike, against what they lose where there are ten clusters."""
+def draw_figure(cells: dict[str, list[tuple[float, float]]], path: str) -> None:
+    """Draw what variants lose where all are alike, against what they lose where there are ten clusters."""
     alike, ten = SETTINGS.index(("lifted", 1, 2.0)), SETTINGS.index(("lifted", 10, 0.5))
     best = cells["known-clusters"]
     at = {name: (row[alike][0] / best[alike][0], row[ten][0] / best[ten][0]) for name, row in cells.items()}
@@ -214,11 +214,11 @@ def draw(cells: dict[str, list[tuple[float, float]]], path: str) -> None:
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(0.7, 20), ylim=(0.9, 11))
     axes.plot(*zip(*sorted(at[name] for name in frontier), strict=True), "-", color="C0", linewidth=1)
     for name, place in at.items():
-        told = name in (*frontier, OURS.name, "fedind") or name not in guessing
-        colour = "C3" if name == OURS.name else "C0" if told else "0.7"
-        axes.plot(*place, "o", color=colour, markersize=6 if told else 3)
+        is_labelled = name in (*frontier, OURS.name, "fedind") or name not in guessing
+        colour = "C3" if name == OURS.name else "C0" if is_labelled else "0.7"
+        axes.plot(*place, "o", color=colour, markersize=6 if is_labelled else 3)
         turned = 35 if name in guessing else 0
-        if told:
+        if is_labelled:
             axes.annotate(name, place, xytext=(2, 5), textcoords="offset points", fontsize=8, rotation=turned)
     axes.set_xlabel("regret with one cluster, lifted, beta 2: multiple of known-clusters")
     axes.set_ylabel("with ten clusters, lifted, beta 0.5")
@@ -235,13 +235,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--figure", help="also draw one cluster against ten into this file")
-    given = parser.parse_args()
+    options = parser.parse_args()
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
-        asked = {name: [pool.submit(measured, name, *at, given.rounds) for at in SETTINGS] for name in VARIANTS}
-        cells = {name: [cell.result() for cell in row] for name, row in asked.items()}
-    Console(width=170).print(shown(cells, given.rounds), compared_with_the_truth())
-    if given.figure:
-        draw(cells, given.figure)
+        futures = {
+            name: [pool.submit(measure_variant, name, *at, options.rounds) for at in SETTINGS] for name in VARIANTS
+        }
+        cells = {name: [cell.result() for cell in row] for name, row in futures.items()}
+    Console(width=170).print(make_results_table(cells, options.rounds), make_truth_table())
+    if options.figure:
+        draw_figure(cells, options.figure)
 
 
 if __name__ == "__main__":

@@ -49,31 +49,31 @@ class Job:
     seed: int
 
 
-def play(job: Job) -> tuple[float, int]:
-    """Regret and exchanges of one run."""
-    row = get_policy(job.policy).with_known_constants(SETTINGS[job.features])
-    world = Synthetic(clusters=job.clusters, features=job.features, seed=job.seed)
-    trace = simulate(world, row, rounds=ROUNDS)
+def run_job(job: Job) -> tuple[float, int]:
+    """Return regret and exchanges of one run."""
+    policy = get_policy(job.policy).with_known_constants(SETTINGS[job.features])
+    environment = Synthetic(clusters=job.clusters, features=job.features, seed=job.seed)
+    trace = simulate(environment, policy, rounds=ROUNDS)
     return trace.regret, trace.communications()
 
 
-def off(ours: float, expected: float) -> float:
-    """Relative difference."""
+def compute_difference(ours: float, expected: float) -> float:
+    """Return the relative difference."""
     return (ours - expected) / expected if expected else float(ours != 0)
 
 
 def main() -> None:
-    """Play everything, two runs at a time, and compare."""
+    """Run everything, two runs at a time, and compare."""
     jobs = [Job(*setting, name, seed) for setting, rows in EXPECTED.items() for name in rows for seed in SEEDS]
     with ProcessPoolExecutor() as pool:
-        played = dict(zip(jobs, pool.map(play, jobs), strict=True))
+        results = dict(zip(jobs, pool.map(run_job, jobs), strict=True))
     failed = False
     for (features, clusters), rows in EXPECTED.items():
         print(f"\n{features}, J = {clusters}, {ROUNDS:,} rounds, {len(SEEDS)} seeds: ours | prototype | difference")
         for name, (regret, exchanges) in rows.items():
-            runs = [played[Job(features, clusters, name, seed)] for seed in SEEDS]
+            runs = [results[Job(features, clusters, name, seed)] for seed in SEEDS]
             regrets, counts = zip(*runs, strict=True)
-            gaps = off(mean(regrets), regret), off(mean(counts), exchanges)
+            gaps = compute_difference(mean(regrets), regret), compute_difference(mean(counts), exchanges)
             good = abs(gaps[0]) <= REGRET_WITHIN and abs(gaps[1]) <= EXCHANGES_WITHIN
             failed |= not good
             print(

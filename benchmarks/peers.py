@@ -1,4 +1,4 @@
-"""The nearest thing that other libraries offer, on the same world: a linear model per user that scores every item.
+"""The nearest thing that other libraries offer, in the same environment: a linear model per user that scores items.
 
 mabwiser and river score optimistically (mean plus spread); Vowpal Wabbit ranks by optimistic regression. None
 of them has cascades or exchanges, so the loop below shows the K best, and teaches what was examined: what
@@ -21,8 +21,8 @@ K, LAMBDA, BETA = 4, 4.0, 10.5
 class Learner(Protocol):
     """One user's model."""
 
-    def scores(self, items: np.ndarray) -> np.ndarray:
-        """A score per row."""
+    def score(self, items: np.ndarray) -> np.ndarray:
+        """Return a score per row."""
 
     def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
         """Take examined rows and what they earned."""
@@ -37,7 +37,7 @@ class Mabwiser:
         self.bandit = MAB([0], LearningPolicy.LinUCB(alpha=BETA, l2_lambda=LAMBDA))
         self.bandit.fit([0], [0.0], np.zeros((1, dimension)))
 
-    def scores(self, items: np.ndarray) -> np.ndarray:
+    def score(self, items: np.ndarray) -> np.ndarray:
         """The arm's upper bound in every context."""
         return np.array([expected[0] for expected in self.bandit.predict_expectations(items)])
 
@@ -54,7 +54,7 @@ class River:
 
         self.model = BayesianLinearRegression(alpha=LAMBDA, beta=1.0)
 
-    def scores(self, items: np.ndarray) -> np.ndarray:
+    def score(self, items: np.ndarray) -> np.ndarray:
         """Mean plus spread."""
         bounds = (self.model.predict_one(dict(enumerate(row)), with_dist=True) for row in items.tolist())
         return np.array([bound.mu + BETA * bound.sigma for bound in bounds])
@@ -73,17 +73,17 @@ class VowpalWabbit:
 
         self.workspace = Workspace("--cb_explore_adf --regcbopt --noconstant -b 10 --quiet")
 
-    def scores(self, items: np.ndarray) -> np.ndarray:
+    def score(self, items: np.ndarray) -> np.ndarray:
         """The probability with which it would show each item."""
-        return np.array(self.workspace.predict([_line(row) for row in items.tolist()]))
+        return np.array(self.workspace.predict([_format_row(row) for row in items.tolist()]))
 
     def learn(self, items: np.ndarray, rewards: np.ndarray) -> None:
         """One labelled action after another; the actions that were not shown are left out, which is faster."""
         for row, reward in zip(items.tolist(), rewards.tolist(), strict=True):
-            self.workspace.learn([f"0:{-reward}:1.0 {_line(row)}"])
+            self.workspace.learn([f"0:{-reward}:1.0 {_format_row(row)}"])
 
 
-def _line(row: list[float]) -> str:
+def _format_row(row: list[float]) -> str:
     return "|f " + " ".join(f"{k}:{value:.6f}" for k, value in enumerate(row))
 
 
@@ -94,20 +94,20 @@ PEERS: dict[str, tuple[str, Callable[[int], Learner]]] = {
 }
 
 
-def load_policies() -> list[str]:
-    """The peers that can be imported."""
+def list_installed() -> list[str]:
+    """Return the peers that can be imported."""
     return [name for name in PEERS if find_spec(name) is not None]
 
 
-def play(name: str, world: Synthetic, pause: int) -> Iterator[int]:
-    """Every user alone, with a learner of that peer."""
-    learners = [PEERS[name][1](world.dimension) for _ in range(world.users)]
+def run_peer(name: str, environment: Synthetic, pause: int) -> Iterator[int]:
+    """Let every user learn alone, with a learner of that peer; yields the rounds after every ``pause``."""
+    learners = [PEERS[name][1](environment.dimension) for _ in range(environment.users)]
     ties = np.random.default_rng(0)
     for t in count(1):
-        user, items = world.arrival(t), world.items(t)
-        scores = learners[user].scores(items)
+        user, items = environment.arrival(t), environment.items(t)
+        scores = learners[user].score(items)
         chosen = np.lexsort((ties.random(len(items)), -scores))[:K]
-        click = find_first_click(world.attracted(t, chosen, world.weights(t, user, items)[chosen]))
+        click = find_first_click(environment.attracted(t, chosen, environment.weights(t, user, items)[chosen]))
         seen = chosen[: count_examined(K, click)]
         rewards = np.zeros(len(seen))
         if click is not None:

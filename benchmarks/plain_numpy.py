@@ -17,19 +17,19 @@ USERS, CLUSTERS, D, ITEMS, K = 40, 10, 20, 200, 4
 LAMBDA, ALPHA_C, ALPHA_D, BETA = 4.0, 1.0, 7.0, 10.5
 
 
-def lifted(z: np.ndarray) -> np.ndarray:
-    """(z / ||z||, 1) / sqrt(2) of every row."""
+def lift(z: np.ndarray) -> np.ndarray:
+    """Return (z / ||z||, 1) / sqrt(2) of every row."""
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     return np.hstack([z, np.ones((len(z), 1))]) * math.sqrt(0.5)
 
 
-def confidence_width(count: np.ndarray) -> np.ndarray:
-    """F(T)."""
+def compute_width(count: np.ndarray) -> np.ndarray:
+    """Return F(T)."""
     return np.sqrt((1 + np.log1p(count)) / (1 + count))
 
 
-def component(edges: np.ndarray, start: int) -> np.ndarray:
-    """The users who are connected to one."""
+def find_component(edges: np.ndarray, start: int) -> np.ndarray:
+    """Return the users who are connected to one."""
     reached = np.zeros(len(edges), bool)
     reached[start] = True
     while True:
@@ -39,11 +39,11 @@ def component(edges: np.ndarray, start: int) -> np.ndarray:
         reached = grown
 
 
-def fedc3ucb_h(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
-    """The paper's system."""
+def run_fedc3ucb_h(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
+    """Run the paper's system."""
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.standard_normal((D - 1, CLUSTERS)))[0].T
-    thetas = lifted(directions)[np.repeat(np.arange(CLUSTERS), USERS // CLUSTERS)]
+    thetas = lift(directions)[np.repeat(np.arange(CLUSTERS), USERS // CLUSTERS)]
 
     gram, moment, count = np.zeros((USERS, D, D)), np.zeros((USERS, D)), np.zeros(USERS)
     estimate, edges = np.zeros((USERS, D)), ~np.eye(USERS, dtype=bool)
@@ -56,7 +56,7 @@ def fedc3ucb_h(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
 
     for t in count_from(1):
         u = rng.integers(USERS)
-        x = lifted(rng.standard_normal((ITEMS, D - 1)))
+        x = lift(rng.standard_normal((ITEMS, D - 1)))
         width = np.sqrt(np.einsum("ij,ij->i", x @ inverse[u], x))
         score = np.minimum(x @ theta[u] + BETA * width, 1.0)
         chosen = np.lexsort((rng.random(ITEMS), -score))[:K]  # ties at random
@@ -78,30 +78,30 @@ def fedc3ucb_h(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
             moment[u] += buffer_moment[u]
             count[u] += buffer_count[u]
             buffer_gram[u], buffer_moment[u], buffer_count[u] = 0.0, 0.0, 0.0
-            members = component(edges, u)
+            members = find_component(edges, u)
             sigma[u] = LAMBDA * np.eye(D) + gram[members].sum(axis=0)
             inverse[u] = np.linalg.inv(sigma[u])
             log_det[u] = np.linalg.slogdet(sigma[u])[1]
             theta[u] = inverse[u] @ moment[members].sum(axis=0)
             estimate[u] = np.linalg.solve(LAMBDA * np.eye(D) + gram[u], moment[u])
             gap = np.linalg.norm(estimate - estimate[u], axis=1)
-            refuted = edges[u] & (gap > ALPHA_D * (confidence_width(count) + confidence_width(count[u])))
+            refuted = edges[u] & (gap > ALPHA_D * (compute_width(count) + compute_width(count[u])))
             edges[u, refuted] = edges[refuted, u] = False
         if t % pause == 0:
             yield regret, exchanges
 
 
-def fedind(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
-    """Every agent alone, up to date in every round, with rank-one updates of the inverse."""
+def run_fedind(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
+    """Run every agent alone, up to date in every round, with rank-one updates of the inverse."""
     rng = np.random.default_rng(seed)
     directions = np.linalg.qr(rng.standard_normal((D - 1, CLUSTERS)))[0].T
-    thetas = lifted(directions)[np.repeat(np.arange(CLUSTERS), USERS // CLUSTERS)]
+    thetas = lift(directions)[np.repeat(np.arange(CLUSTERS), USERS // CLUSTERS)]
     inverse = np.tile(np.eye(D) / LAMBDA, (USERS, 1, 1))
     moment, theta, regret = np.zeros((USERS, D)), np.zeros((USERS, D)), 0.0
 
     for t in count_from(1):
         u = rng.integers(USERS)
-        x = lifted(rng.standard_normal((ITEMS, D - 1)))
+        x = lift(rng.standard_normal((ITEMS, D - 1)))
         width = np.sqrt(np.einsum("ij,ij->i", x @ inverse[u], x))
         score = np.minimum(x @ theta[u] + BETA * width, 1.0)
         chosen = np.lexsort((rng.random(ITEMS), -score))[:K]

@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from itertools import count as count_from
 
 import numpy as np
-from plain_numpy import BETA, CLUSTERS, ITEMS, LAMBDA, USERS, D, K, lifted
+from plain_numpy import BETA, CLUSTERS, ITEMS, LAMBDA, USERS, D, K, lift
 
 BUDGET = 90.0  # D of DisLinUCB for a million rounds of this shape: T / (|U| d ln T)
 
 
-def world(rng: np.random.Generator) -> np.ndarray:
-    """The users' thetas."""
+def draw_thetas(rng: np.random.Generator) -> np.ndarray:
+    """Draw the users' thetas."""
     directions = np.linalg.qr(rng.standard_normal((D - 1, CLUSTERS)))[0].T
-    return lifted(directions)[np.repeat(np.arange(CLUSTERS), USERS // CLUSTERS)]
+    return lift(directions)[np.repeat(np.arange(CLUSTERS), USERS // CLUSTERS)]
 
 
-def show(
+def play_round(
     rng: np.random.Generator, true: np.ndarray, theta: np.ndarray, inverse: np.ndarray
 ) -> tuple[np.ndarray, bool, float]:
-    """One round: the items that were examined, whether the last of them was clicked, and the regret."""
-    x = lifted(rng.standard_normal((ITEMS, D - 1)))
+    """Play one round; returns the examined items, whether the last of them was clicked, and the regret."""
+    x = lift(rng.standard_normal((ITEMS, D - 1)))
     width = np.sqrt(np.einsum("ij,ij->i", x @ inverse, x))
     score = np.minimum(x @ theta + BETA * width, 1.0)
     chosen = np.lexsort((rng.random(ITEMS), -score))[:K]
@@ -36,8 +36,8 @@ def show(
     return x[chosen[: hits[0] + 1 if hits.size else K]], bool(hits.size), float(regret)
 
 
-def learn(inverse: np.ndarray, examined: np.ndarray) -> float:
-    """Rank-one updates of an inverse, in place; returns by how much the log-determinant of its matrix grew."""
+def update_inverse(inverse: np.ndarray, examined: np.ndarray) -> float:
+    """Update an inverse by ranks of one, in place; returns by how much the log-determinant of its matrix grew."""
     growth = 0.0
     for item in examined:
         v = inverse @ item
@@ -47,15 +47,15 @@ def learn(inverse: np.ndarray, examined: np.ndarray) -> float:
     return growth
 
 
-def c3_ucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
-    """One learner for everybody."""
+def run_c3_ucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
+    """Run one learner for everybody."""
     rng = np.random.default_rng(seed)
-    thetas, regret = world(rng), 0.0
+    thetas, regret = draw_thetas(rng), 0.0
     inverse, moment, theta = np.eye(D) / LAMBDA, np.zeros(D), np.zeros(D)
     for t in count_from(1):
-        examined, clicked, missed = show(rng, thetas[rng.integers(USERS)], theta, inverse)
+        examined, clicked, missed = play_round(rng, thetas[rng.integers(USERS)], theta, inverse)
         regret += missed
-        learn(inverse, examined)
+        update_inverse(inverse, examined)
         if clicked:
             moment += examined[-1]
         theta = inverse @ moment
@@ -63,20 +63,20 @@ def c3_ucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
             yield regret, 0
 
 
-def dislinucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
-    """Agents learn alone in every round; one that has learned enough makes all of them share everything."""
+def run_dislinucb(pause: int, seed: int = 0) -> Iterator[tuple[float, int]]:
+    """Run agents that learn alone in every round; one that has learned enough makes all of them share everything."""
     rng = np.random.default_rng(seed)
-    thetas, regret, synchronisations = world(rng), 0.0, 0
+    thetas, regret, synchronisations = draw_thetas(rng), 0.0, 0
     gram, moment = np.zeros((D, D)), np.zeros(D)  # what all know
     inverse, theta = np.tile(np.eye(D) / LAMBDA, (USERS, 1, 1)), np.zeros((USERS, D))
     buffer_gram, buffer_moment = np.zeros((USERS, D, D)), np.zeros((USERS, D))
     growth, count = np.zeros(USERS), np.zeros(USERS)
     for t in count_from(1):
         u = rng.integers(USERS)
-        examined, clicked, missed = show(rng, thetas[u], theta[u], inverse[u])
+        examined, clicked, missed = play_round(rng, thetas[u], theta[u], inverse[u])
         regret += missed
         buffer_gram[u] += examined.T @ examined
-        growth[u] += learn(inverse[u], examined)
+        growth[u] += update_inverse(inverse[u], examined)
         count[u] += len(examined)
         if clicked:
             buffer_moment[u] += examined[-1]

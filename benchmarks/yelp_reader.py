@@ -28,27 +28,27 @@ def write_reviews(path: Path, megabytes: int) -> int:
     draw, written = np.random.default_rng(0), 0
     with path.open("wb") as file:
         while file.tell() < megabytes * 1_000_000:
-            users = _long_tail(draw, (written + BATCH) / REVIEWS_PER_USER)
-            items = _long_tail(draw, (written + BATCH) / REVIEWS_PER_ITEM)
+            users = _draw_long_tail(draw, (written + BATCH) / REVIEWS_PER_USER)
+            items = _draw_long_tail(draw, (written + BATCH) / REVIEWS_PER_ITEM)
             stars = draw.choice([1.0, 2.0, 3.0, 4.0, 5.0], BATCH, p=[0.15, 0.08, 0.1, 0.21, 0.46])
             lengths = np.clip(draw.lognormal(6.0, 0.8, BATCH), 20, 5_000).astype(int)
             for user, item, star, length in zip(users, items, stars, lengths, strict=True):
-                file.write(_review(written, user, item, star, length))
+                file.write(_format_review(written, user, item, star, length))
                 written += 1
     return written
 
 
-def _long_tail(draw: np.random.Generator, size: float) -> np.ndarray:
+def _draw_long_tail(draw: np.random.Generator, size: float) -> np.ndarray:
     return (draw.random(BATCH) ** 2 * size).astype(np.int64)
 
 
-def _name(text: str) -> str:
+def _make_name(text: str) -> str:
     """22 letters, as Yelp's."""
     return urlsafe_b64encode(md5(text.encode()).digest())[:22].decode()
 
 
-def _review(number: int, user: int, item: int, star: float, length: int) -> bytes:
-    text, who, what = TEXT[number % 80 : number % 80 + length], _name(f"user {user}"), _name(f"item {item}")
+def _format_review(number: int, user: int, item: int, star: float, length: int) -> bytes:
+    text, who, what = TEXT[number % 80 : number % 80 + length], _make_name(f"user {user}"), _make_name(f"item {item}")
     return (
         f'{{"review_id":"{number:022d}","user_id":"{who}","business_id":"{what}","stars":{star},"useful":0,'
         f'"funny":0,"cool":0,"text":"{text}","date":"2018-07-07 22:09:11"}}\n'
@@ -59,30 +59,30 @@ def read(path: Path) -> dict[str, float]:
     """Read the file with fedcascade."""
     from fedcascade.data import read_ratings
 
-    before, start = _peak(), _clocks()
-    found = read_ratings(path)
-    return _facts(start, before, found.values.size, int(found.users.max()) + 1, int(found.items.max()) + 1)
+    before, start = _measure_peak(), _read_clocks()
+    ratings = read_ratings(path)
+    return _make_facts(start, before, ratings.values.size, int(ratings.users.max()) + 1, int(ratings.items.max()) + 1)
 
 
 def read_plainly(path: Path) -> dict[str, float]:
     """Read the file as a script would: every review becomes a dict."""
-    before, start = _peak(), _clocks()
+    before, start = _measure_peak(), _read_clocks()
     with path.open(encoding="utf-8") as file:
         rows = [(row["user_id"], row["business_id"], row["stars"]) for row in map(json.loads, file)]
-    return _facts(start, before, len(rows), len({row[0] for row in rows}), len({row[1] for row in rows}))
+    return _make_facts(start, before, len(rows), len({row[0] for row in rows}), len({row[1] for row in rows}))
 
 
-def _clocks() -> tuple[float, float]:
+def _read_clocks() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def _facts(start: tuple[float, float], before: float, ratings: int, users: int, items: int) -> dict[str, float]:
-    (seconds, busy), after = (now - then for now, then in zip(_clocks(), start, strict=True)), _peak()
+def _make_facts(start: tuple[float, float], before: float, ratings: int, users: int, items: int) -> dict[str, float]:
+    (seconds, busy), after = (now - then for now, then in zip(_read_clocks(), start, strict=True)), _measure_peak()
     sizes = {"ratings": ratings, "users": users, "items": items}
     return {"seconds": seconds, "busy": busy, **sizes, "before_mb": before, "peak_mb": after}
 
 
-def _peak() -> float:
+def _measure_peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_000
 
 

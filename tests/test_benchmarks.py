@@ -53,7 +53,7 @@ def test_the_profile_sets_up_its_loops(system: str, monkeypatch: pytest.MonkeyPa
 
 def test_every_contestant_plays_a_slice() -> None:
     engines = script("engines")
-    found = [one for one in engines.contestants(0.01) if one.name == engines.NUMPY or "exact" in one.name]
+    found = [one for one in engines.list_contestants(0.01) if one.name == engines.NUMPY or "exact" in one.name]
     taken = engines.take_turns(found, 2)
     assert all(part.rounds > 0 and part.seconds > 0 for slices in taken.values() for part in slices)
     assert all(np.isfinite(ratio) and ratio > 0 for ratio in engines.show_contest(taken).values())
@@ -61,13 +61,13 @@ def test_every_contestant_plays_a_slice() -> None:
 
 def test_every_job_of_the_tables_names_a_known_policy() -> None:
     table, figures = script("table1"), script("figures")
-    assert all(job.row().name for job in table.jobs())
+    assert all(job.build_policy().name for job in table.list_jobs())
     assert all(figures.get_policy(name).name == name for rows in figures.EXPECTED.values() for name in rows)
 
 
 def test_the_speed_up_finds_its_plan() -> None:
     speedup = script("speedup")
-    assert speedup.shipped(speedup.TEN).systems
+    assert speedup.load_builtin_plan(speedup.TEN).systems
 
 
 @pytest.mark.parametrize(("clusters", "alike"), [(1, True), (5, False)])
@@ -82,6 +82,6 @@ def test_a_learned_prior_sees_whether_all_are_alike(clusters: int, alike: bool) 
             states.append(self)
 
     world = Synthetic(features="gaussian", clusters=clusters, users=20, dimension=8, seed=100)
-    simulate(world, variants.tried(Seen, hurdle=0.0).with_beta(1.0), rounds=4_000)
+    simulate(world, variants.make_variant(Seen, hurdle=0.0).with_beta(1.0), rounds=4_000)
     (state,) = states
     assert (state.rule.make_model(8).prior > 20) == alike  # type: ignore[attr-defined]

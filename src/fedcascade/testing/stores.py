@@ -27,14 +27,15 @@ def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
 
 
 def make_unit_upload(agent: int, sequence: int, axis: int) -> Upload:
-    """An upload that carries a unit vector."""
+    """Make an upload of a unit vector."""
     return Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=make_unit_statistics(axis))
 
 
 def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
     """Make an entry of the log with an upload of a unit vector."""
-    upload = Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=make_unit_statistics(axis))
-    return LogEntry(position=position, upload=upload, nonce=sequence.to_bytes(8, "big"))
+    return LogEntry(
+        position=position, upload=make_unit_upload(agent, sequence, axis), nonce=sequence.to_bytes(8, "big")
+    )
 
 
 def are_same_entries(entries: Sequence[LogEntry], expected: Sequence[LogEntry]) -> bool:

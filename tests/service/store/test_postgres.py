@@ -100,17 +100,17 @@ def test_two_servers_on_one_database_are_one_server(pair: list[tuple[Writer, InP
     for sequence in range(1, 7):
         for number in range(4):
             agents[(sequence + number) % 2][number].exchange(build_unit_upload(sequence, number % 3, 3))
-    again = [one[0].exchange(build_unit_upload(3, 0, 3)) for one in agents]
-    assert again[0] == again[1]
+    repeated = [clients[0].exchange(build_unit_upload(3, 0, 3)) for clients in agents]
+    assert repeated[0] == repeated[1]
     states = [writer.submit(lambda _, state: state.dump()).result() for writer, _ in pair]
     assert states[0] == states[1]
     total = pair[0][0].submit(lambda _, state: state.sum_statistics()).result()
     assert np.diag(total.gram).tolist() == [12.0, 6.0, 6.0]
 
     operator.revoke(numbers[0])
-    for one in agents:
+    for clients in agents:
         with pytest.raises(Refused, match="revoked"):
-            one[0].exchange(build_unit_upload(9, 0, 3))
+            clients[0].exchange(build_unit_upload(9, 0, 3))
 
     agents[0][1].leave()
     with pytest.raises(Refused):

@@ -9,12 +9,12 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.server.writer import Job
-from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
+from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, UploadLog, is_same_upload
 
 OPERATOR = "operator"
 
 
-def record_upload(store: Store, state: ServerState, upload: Upload, nonce: int) -> bytes:
+def record_upload(store: UploadLog, state: ServerState, upload: Upload, nonce: int) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
 
     The same upload again gets the same answer; another upload under the same sequence number is refused.
@@ -30,7 +30,7 @@ def record_upload(store: Store, state: ServerState, upload: Upload, nonce: int) 
     return body
 
 
-def _repeat_answer(store: Store, earlier: LogEntry, entry: LogEntry) -> bytes:
+def _repeat_answer(store: UploadLog, earlier: LogEntry, entry: LogEntry) -> bytes:
     if entry.nonce == earlier.nonce:  # another process, or this one before a restart, has seen this very request
         raise Unauthorised("replayed", "this signature was used before: sign every request anew")
     if not is_same_upload(earlier.upload, entry.upload):

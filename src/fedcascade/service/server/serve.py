@@ -20,7 +20,7 @@ from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import SettingStore
 from fedcascade.service.store.open import open_store
 
 TERMS = "terms"
@@ -75,7 +75,7 @@ def open_writer(settings: ServerSettings) -> Writer:
     )
 
 
-def _check_terms(store: Store, settings: ServerSettings) -> None:
+def _check_terms(store: SettingStore, settings: ServerSettings) -> None:
     """Refuse a log of another dimension, which cannot be read. A log of another policy is replayed with the new one."""
     terms = json.loads(store.get_setting(TERMS) or "{}")
     dimension = terms.get("dimension", settings.dimension)

@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import SnapshotStore, Store
 from fedcascade.service.store.snapshot import copy_state, encode_in_parts
 
 Part = tuple[int, int, int, bytes]  # position, number of the part, number of parts, body
@@ -50,7 +50,7 @@ class SnapshotSchedule:
                 store.delete_snapshot_part(before=self._last_whole)
             store.save_snapshot_part(*self._unwritten.popleft())
 
-    def _begin(self, store: Store, state: ServerState) -> None:
+    def _begin(self, store: SnapshotStore, state: ServerState) -> None:
         self.position, self._last_whole = state.position, store.find_last_snapshot()
         self._copy = copy_state(state.to_state(), self._copy)
         self._encoding = self._executor.submit(encode_parts, state.position, self._copy)
@@ -70,7 +70,7 @@ class SnapshotSchedule:
         self._executor.shutdown()
 
 
-def save_snapshot(store: Store, state: ServerState) -> None:
+def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
     """Write a whole snapshot at once; earlier ones go."""
     for part in encode_parts(state.position, state.to_state()):
         store.save_snapshot_part(*part)

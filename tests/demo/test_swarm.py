@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcascade.demo.swarm import swarm
+from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import Theory
@@ -51,7 +51,7 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
     simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         assert build_policy(fetch_terms(running.transport)) == policy  # an agent is told what it needs to decide alike
-        trace = swarm(
+        trace = run_swarm(
             WORLD,
             policy,
             rounds=ROUNDS,
@@ -75,7 +75,7 @@ def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> N
     process = ServerProcess(tmp_path, "sqlite:///store.db", "--alpha-d", "1.5", "--beta", "5", dimension=6).start()
     try:
         running = process.connect()
-        trace = swarm(
+        trace = run_swarm(
             WORLD,
             policy,
             rounds=1_000,
@@ -95,7 +95,7 @@ def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
     policy = make_policy("fedc3ucb-h")
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         assert isinstance(running.transport, InProcessTransport)
-        trace = swarm(
+        trace = run_swarm(
             WORLD,
             policy,
             rounds=600,

@@ -29,20 +29,20 @@ def live(
     Example: fedcascade live
     """
     from fedcascade.demo.catalogue import DIMENSION
-    from fedcascade.demo.live import STORY, Demo, Play
+    from fedcascade.demo.live import STORY, Demo, DemoSettings
     from fedcascade.demo.serve import serve_demo
     from fedcascade.service.server.serve import ServerSettings, require_empty_store
     from fedcascade.service.server.service import Limits
 
     require_nonnegative("pace", pace)
-    play = Play(users=users, clusters=clusters, rounds=rounds, seed=seed)
-    play.world()  # refuse what cannot be before anything starts
+    demo_settings = DemoSettings(users=users, clusters=clusters, rounds=rounds, seed=seed)
+    demo_settings.build_environment()  # refuse what cannot be before anything starts
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         store_url = store or f"sqlite:///{name}/live.db"
         require_empty_store(store_url)
         settings = ServerSettings(
             store=store_url,
-            policy=play.policy(),
+            policy=demo_settings.build_policy(),
             dimension=DIMENSION,
             port=port,
             operator_token=Path(name) / "operator.token" if store is None else TOKEN,
@@ -54,7 +54,7 @@ def live(
             serve_demo(
                 settings,
                 lambda line: _show_line(line, no_browser),
-                Demo(play, pace=pace, token=settings.operator_token),
+                Demo(demo_settings, pace=pace, token=settings.operator_token),
             )
         except KeyboardInterrupt:
             print_notice("ended")

@@ -152,8 +152,8 @@ def swarm(
     from dataclasses import replace
 
     from fedcascade.cli import terminal
-    from fedcascade.demo.reporter import Reporter
-    from fedcascade.demo.swarm import swarm as play
+    from fedcascade.demo.reporter import RegretReporter
+    from fedcascade.demo.swarm import run_swarm
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.connection import build_policy
     from fedcascade.service.agent.transport import HttpTransport
@@ -165,7 +165,7 @@ def swarm(
         offered = fetch_terms(operator.transport)
         policy = build_policy(offered)
         floor = 0 if lockstep else 2 * offered.dimension
-        trace = play(
+        trace = run_swarm(
             replace(
                 environment_options, users=agents or environment_options.users, dimension=offered.dimension
             ).build(),
@@ -179,7 +179,7 @@ def swarm(
             lockstep=lockstep,
             min_observations=floor if min_observations is None else min_observations,
             progress=terminal.add_bar(bars, policy.name, rounds),
-            watch=Reporter(operator),
+            after_round=RegretReporter(operator).report_round,
         )
     summary = summarise(trace, seed=environment_options.seed)
     if json_:

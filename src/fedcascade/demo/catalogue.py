@@ -39,33 +39,36 @@ class Film:
     title: str
     amounts: tuple[float, ...]
 
-    def words(self, most: int = 3) -> list[str]:
-        """The film in words, what is strongest first.
+    def describe(self, most: int = 3) -> list[str]:
+        """Describe the film in words, what is strongest first.
 
-        >>> Film("A film", (0.1, -0.9, 0.3, 0.0, 0.0, 0.2)).words(2)
+        >>> Film("A film", (0.1, -0.9, 0.3, 0.0, 0.0, 0.2)).describe(2)
         ['very calm', 'a little fantastic']
         """
         order = sorted(range(len(self.amounts)), key=lambda place: -abs(self.amounts[place]))
-        return [f"{_degree(self.amounts[place])}{attribute(place, self.amounts[place])}" for place in order[:most]]
+        return [
+            f"{_name_degree(self.amounts[place])}{_name_attribute(place, self.amounts[place])}"
+            for place in order[:most]
+        ]
 
 
-def attribute(place: int, amount: float) -> str:
-    """The name of an attribute, or of its opposite."""
+def _name_attribute(place: int, amount: float) -> str:
+    """Name an attribute, or its opposite if the amount is negative."""
     return ATTRIBUTES[place][0 if amount >= 0 else 1]
 
 
-def films(seed: int, count: int = FILMS) -> tuple[list[Film], NDArray[np.float32]]:
-    """A catalogue and its features, one row per film."""
+def draw_films(seed: int, count: int = FILMS) -> tuple[list[Film], NDArray[np.float32]]:
+    """Draw a catalogue and its features, one row per film."""
     normals = np.empty((len(ATTRIBUTES), count), np.float32)
     streams.normals_into(np.uint64(seed), streams.THETA, 1, normals)
     units = (normals / np.linalg.norm(normals, axis=0)).T.astype(np.float64)
-    taken: set[str] = set()
-    listed = [Film(_title(unit, number, taken), tuple(unit.tolist())) for number, unit in enumerate(units)]
-    return listed, lift(units).astype(np.float32)
+    used_titles: set[str] = set()
+    films = [Film(_choose_title(unit, number, used_titles), tuple(unit.tolist())) for number, unit in enumerate(units)]
+    return films, lift(units).astype(np.float32)
 
 
-def _title(unit: NDArray[np.float64], number: int, taken: set[str]) -> str:
-    """The strongest attribute gives the first word, the next one the second; a title is used once."""
+def _choose_title(unit: NDArray[np.float64], number: int, used_titles: set[str]) -> str:
+    """Choose a title: the strongest attribute gives the first word, the next one the second. A title is used once."""
     first, second = (int(place) for place in np.argsort(-np.abs(unit))[:2])
     adjectives = ATTRIBUTES[first][2 if unit[first] >= 0 else 3].split()
     nouns = NOUNS[second][0 if unit[second] >= 0 else 1].split()
@@ -73,15 +76,15 @@ def _title(unit: NDArray[np.float64], number: int, taken: set[str]) -> str:
     for step in range(pairs):
         at = (5 * number + 7 * step) % pairs
         title = f"The {adjectives[at // len(nouns)]} {nouns[at % len(nouns)]}"
-        if title not in taken:
+        if title not in used_titles:
             break
     else:
         title = f"{title} {number}"
-    taken.add(title)
+    used_titles.add(title)
     return title
 
 
-def _degree(amount: float) -> str:
+def _name_degree(amount: float) -> str:
     if abs(amount) >= 0.6:
         return "very "
     return "" if abs(amount) >= 0.35 else "a little "

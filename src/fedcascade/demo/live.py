@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fedcascade.demo.catalogue import DIMENSION
-from fedcascade.demo.reporter import Reporter
+from fedcascade.demo.reporter import RegretReporter
 from fedcascade.demo.shop import Shop
-from fedcascade.demo.swarm import swarm
+from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import Always
@@ -36,32 +36,32 @@ STORY = (
     "Watch the regret flatten as the clusters are found: it should end below that of agents who never talk, and above"
     " that of agents who were told the clusters.",
 )
-Clusters = Callable[[], dict[int, int]]
+ReadClusters = Callable[[], dict[int, int]]
 
 
-class Stopped(Exception):  # noqa: N818 (not an accident)
+class DemoStopped(Exception):  # noqa: N818 (not an accident)
     """The demo ends before its last round."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Play:
-    """What a demo plays."""
+class DemoSettings:
+    """How many users a demo simulates, with how many tastes, for how many rounds; the seed names the world."""
 
     users: int = 40
     clusters: int = 5
     rounds: int = 20_000
     seed: int = 1
 
-    def world(self) -> Synthetic:
-        """The users and what they are offered."""
+    def build_environment(self) -> Synthetic:
+        """Build the simulated users and what they are offered."""
         return Synthetic(users=self.users, clusters=self.clusters, dimension=DIMENSION, items=ITEMS, seed=self.seed)
 
-    def policy(self) -> Policy:
-        """The system that serves them."""
+    def build_policy(self) -> Policy:
+        """Build the policy that serves them."""
         return get_policy(POLICY).with_known_constants(CONSTANTS)
 
-    def yardstick_command(self) -> list[str]:
-        """The command that plays both yardsticks with the exact engine, with the same users, items and luck."""
+    def build_yardstick_command(self) -> list[str]:
+        """Build the command that plays both yardsticks with the exact engine, with the same users, items and luck."""
         return [
             *(sys.executable, "-m", "fedcascade", "run", "--json"),
             *(word for name in YARDSTICKS for word in ("--policy", name)),
@@ -75,124 +75,124 @@ class Play:
 class Demo:
     """Simulated users at a pace that a page can change. ``start`` once the server listens, ``stop`` before it stops."""
 
-    def __init__(self, play: Play, *, pace: float, token: Path) -> None:
-        self.play = play
+    def __init__(self, settings: DemoSettings, *, pace: float, token: Path) -> None:
+        self.settings = settings
         self.pace = pace
         self.round = 0
         self.state = "starting"
         self._token = token
         self._url = ""
-        self._clusters: Clusters = dict
-        self._began = threading.Event()
-        self._woken = threading.Condition()
-        self._ending = False
+        self._read_clusters: ReadClusters = dict
+        self._running = threading.Event()
+        self._changed = threading.Condition()
+        self._stopping = False
         self._due = 0.0
         self._threads: list[threading.Thread] = []
         self._yardsticks: subprocess.Popen[str] | None = None
-        self.shop = Shop(self._visitor, lambda: self._clusters(), play.seed)
+        self.shop = Shop(self._connect_visitor, lambda: self._read_clusters(), settings.seed)
 
     def describe_progress(self) -> dict[str, Any]:
-        """How far it is, for pages."""
-        play = self.play
+        """State, pace and round of the demo, as plain data for pages."""
+        settings = self.settings
         return {
             "state": self.state,
             "pace": self.pace,
             "round": self.round,
-            "rounds": play.rounds,
-            "users": play.users,
-            "clusters": play.clusters,
-            "seed": play.seed,
+            "rounds": settings.rounds,
+            "users": settings.users,
+            "clusters": settings.clusters,
+            "seed": settings.seed,
             "visitor": self.shop.visitor,
         }
 
     def introduce(self) -> dict[str, Any]:
-        """The same for a page that has just been opened."""
+        """The progress and the story, for a page that has just been opened."""
         return self.describe_progress() | {"story": STORY}
 
     def set_pace(self, pace: float) -> None:
-        """Rounds per second from now on; 0 pauses."""
-        with self._woken:
+        """Set the rounds per second from now on; 0 pauses."""
+        with self._changed:
             self.pace, self._due = pace, time.monotonic()
-            self._woken.notify_all()
+            self._changed.notify_all()
 
-    def start(self, url: str, clusters: Clusters) -> None:
-        """Start the users and the yardsticks; ``clusters`` says where the server has placed whom."""
-        self._url, self._clusters = url, clusters
+    def start(self, url: str, read_clusters: ReadClusters) -> None:
+        """Start the users and the yardsticks; ``read_clusters`` returns the cluster of each agent."""
+        self._url, self._read_clusters = url, read_clusters
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents have much to say
-        for work in (self._swarm, self._measure_yardsticks):
+        for work in (self._run_swarm, self._run_yardsticks):
             thread = threading.Thread(target=work, name="fedcascade-demo", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop all of it."""
-        with self._woken:
-            self._ending = True
-            self._woken.notify_all()
+        """Stop the users, the yardsticks and the visitor's agent."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
         if self._yardsticks is not None:
             self._yardsticks.terminate()
         for thread in self._threads:
             thread.join(WAIT_SECONDS)
         self.shop.close()
 
-    def _operator(self) -> OperatorClient:
+    def _connect_operator(self) -> OperatorClient:
         return OperatorClient(HttpTransport(self._url), self._token.read_text(encoding="utf-8").strip())
 
-    def _swarm(self) -> None:
-        operator = self._operator()
-        reporter = Reporter(operator)
+    def _run_swarm(self) -> None:
+        operator = self._connect_operator()
+        reporter = RegretReporter(operator)
         try:
-            swarm(
-                self.play.world(),
-                self.play.policy(),
-                rounds=self.play.rounds,
+            run_swarm(
+                self.settings.build_environment(),
+                self.settings.build_policy(),
+                rounds=self.settings.rounds,
                 operator=operator,
                 new_transport=lambda: HttpTransport(self._url),
                 folder=None,
                 list_length=LIST_LENGTH,
-                watch=lambda t, recorder: self._after_round(t, recorder, reporter),
+                after_round=lambda t, recorder: self._finish_round(t, recorder, reporter),
             )
             self.state = "done"
-        except Stopped:
+        except DemoStopped:
             self.state = "stopped"
         except (OSError, ValueError) as error:
             self.state = f"stopped: {error}"
         finally:
             operator.transport.close()
 
-    def _after_round(self, t: int, recorder: Recorder, reporter: Reporter) -> None:
-        """Report, and wait until the next round is due; a pace that cannot be kept is not made up for."""
+    def _finish_round(self, t: int, recorder: Recorder, reporter: RegretReporter) -> None:
+        """Report, and wait until the next round is due. Delays are not made up for by going faster later."""
         self.round, self.state = t, "running"
-        self._began.set()
-        reporter(t, recorder)
-        with self._woken:
+        self._running.set()
+        reporter.report_round(t, recorder)
+        with self._changed:
             now = time.monotonic()
             self._due = max(self._due, now - 0.1) + 1.0 / max(self.pace, 1e-9)
-            while not self._ending and (self.pace == 0 or self._due > time.monotonic()):
-                self._woken.wait(None if self.pace == 0 else self._due - time.monotonic())
-            if self._ending:
-                raise Stopped
+            while not self._stopping and (self.pace == 0 or self._due > time.monotonic()):
+                self._changed.wait(None if self.pace == 0 else self._due - time.monotonic())
+            if self._stopping:
+                raise DemoStopped
 
-    def _measure_yardsticks(self) -> None:
-        """Play 'alone' and 'clusters known' in a process of their own, and report their curves."""
-        operator = self._operator()
-        command = self.play.yardstick_command()
+    def _run_yardsticks(self) -> None:
+        """Play 'alone' and 'clusters known' in a process of their own, and report their regret."""
+        operator = self._connect_operator()
+        command = self.settings.build_yardstick_command()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
             self._yardsticks = process
             assert process.stdout is not None
             for line in process.stdout:
-                told = json.loads(line)
-                series = YARDSTICKS[told["policy"]]
-                operator.report_measures([(series, point["round"], point["regret"], 0) for point in told["curve"]])
+                summary = json.loads(line)
+                series = YARDSTICKS[summary["policy"]]
+                operator.report_measures([(series, point["round"], point["regret"], 0) for point in summary["curve"]])
         operator.transport.close()
 
-    def _visitor(self) -> RemoteAgent:
-        """The agent of the visitor, who comes after the simulated users."""
-        self._began.wait(WAIT_SECONDS)
-        operator = self._operator()
+    def _connect_visitor(self) -> RemoteAgent:
+        """Connect the agent of the shop's visitor, who comes after the simulated users and uploads after every list."""
+        self._running.wait(WAIT_SECONDS)
+        operator = self._connect_operator()
         try:
             [token] = operator.create_tokens()
         finally:
             operator.transport.close()
-        eager = replace(self.play.policy(), trigger=Always())  # a visitor wants to see soon what the server decides
-        return connect(self._url, store=":memory:", token=token, policy=eager)
+        eager_policy = replace(self.settings.build_policy(), trigger=Always())
+        return connect(self._url, store=":memory:", token=token, policy=eager_policy)

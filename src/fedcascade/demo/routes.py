@@ -56,7 +56,7 @@ async def set_pace(request: HttpRequest) -> Response[bytes]:
 async def show_list(request: HttpRequest) -> Response[bytes]:
     """Send the visitor's list."""
     demo = await _get_demo(request)
-    return send_json(await demo.shop.look())
+    return send_json(await demo.shop.get_list())
 
 
 @post("/live/shop", status_code=200)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcascade.demo.catalogue import ATTRIBUTES, films
+from fedcascade.demo.catalogue import ATTRIBUTES, draw_films
 from fedcascade.federation.agent import ShownList
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.protocol.errors import Refused
@@ -24,38 +24,40 @@ SETTLE_SECONDS = 2.0
 class Shop:
     """One visitor and the visitor's agent, which is made at the first visit."""
 
-    def __init__(self, enrol: Callable[[], RemoteAgent], clusters: Callable[[], dict[int, int]], seed: int) -> None:
-        self._enrol = enrol
-        self._clusters = clusters
-        self._films, self._features = films(seed)
+    def __init__(
+        self, connect_visitor: Callable[[], RemoteAgent], read_clusters: Callable[[], dict[int, int]], seed: int
+    ) -> None:
+        self._connect_visitor = connect_visitor
+        self._read_clusters = read_clusters
+        self._films, self._features = draw_films(seed)
         self._agent: RemoteAgent | None = None
         self._shown: ShownList | None = None
         self._offered: list[int] = []
         self._rounds = self._clicks = 0
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def visitor(self) -> int | None:
         """The number of the visitor's agent, if there was a visit."""
         return None if self._agent is None else self._agent.id
 
-    async def look(self) -> dict[str, Any]:
-        """The list that waits for an answer."""
-        async with self._busy:
-            return await asyncio.to_thread(self._look)
+    async def get_list(self) -> dict[str, Any]:
+        """The list that waits for the visitor's answer, with what the agent and the server make of earlier ones."""
+        async with self._lock:
+            return await asyncio.to_thread(self._get_list)
 
     async def choose(self, impression: int, clicked: int | None) -> dict[str, Any]:
-        """Click a position, counted from 0, or pass; then the next list."""
-        async with self._busy:
+        """Click a position, counted from 0, or pass with None; returns the next list."""
+        async with self._lock:
             return await asyncio.to_thread(self._choose, impression, clicked)
 
-    def _look(self) -> dict[str, Any]:
+    def _get_list(self) -> dict[str, Any]:
         if self._agent is None:
-            self._agent = self._enrol()
+            self._agent = self._connect_visitor()
         if self._shown is None:
             self._offered = random.sample(range(len(self._films)), OFFERED)
             self._shown = self._agent.recommend(self._features[self._offered], SHOWN)
-        return self._told(self._agent, self._shown)
+        return self._describe(self._agent, self._shown)
 
     def _choose(self, impression: int, clicked: int | None) -> dict[str, Any]:
         shown, agent = self._shown, self._agent
@@ -63,25 +65,25 @@ class Shop:
             raise Refused(409, "conflict", "this list was answered already: load the page again")
         if clicked is not None and not 0 <= clicked < shown.items.size:
             raise Refused(422, "impossible", f"clicked must be a position from 0 to {shown.items.size - 1}")
-        uploaded = agent.feedback(shown, clicked)
+        upload = agent.feedback(shown, clicked)
         self._rounds += 1
         self._clicks += clicked is not None
         self._shown = None
-        if uploaded is not None:
-            agent.flush(SETTLE_SECONDS)  # so that the page can show at once where the server has placed the visitor
-        return self._look() | {"uploaded": None if uploaded is None else uploaded.statistics.count}
+        if upload is not None:
+            agent.flush(SETTLE_SECONDS)  # so that the page can show at once in which cluster the visitor is
+        return self._get_list() | {"uploaded": None if upload is None else upload.statistics.count}
 
-    def _told(self, agent: RemoteAgent, shown: ShownList) -> dict[str, Any]:
-        placed = self._clusters()
-        cluster = placed.get(agent.id)
+    def _describe(self, agent: RemoteAgent, shown: ShownList) -> dict[str, Any]:
+        clusters = self._read_clusters()
+        cluster = clusters.get(agent.id)
         likes = agent.estimate[: len(ATTRIBUTES)] * np.sqrt(2.0)
         return {
             "agent": agent.id,
             "impression": shown.impression,
-            "films": [self._film(int(item)) for item in shown.items],
+            "films": [self._describe_film(int(item)) for item in shown.items],
             "likes": [[*names[:2], float(amount)] for names, amount in zip(ATTRIBUTES, likes, strict=True)],
             "cluster": cluster,
-            "others": sorted(who for who, label in placed.items() if label == cluster and who != agent.id)
+            "others": sorted(other for other, label in clusters.items() if label == cluster and other != agent.id)
             if cluster is not None
             else [],
             "rounds": self._rounds,
@@ -90,11 +92,11 @@ class Shop:
             "floor": agent.floor,
         }
 
-    def _film(self, item: int) -> dict[str, Any]:
+    def _describe_film(self, item: int) -> dict[str, Any]:
         film = self._films[self._offered[item]]
-        return {"title": film.title, "words": film.words()}
+        return {"title": film.title, "words": film.describe()}
 
     def close(self) -> None:
-        """Let the visitor's agent go."""
+        """Close the visitor's agent."""
         if self._agent is not None:
             self._agent.close()

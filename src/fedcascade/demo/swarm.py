@@ -24,10 +24,10 @@ from fedcascade.simulation.rounds import play_round
 from fedcascade.simulation.trace import Exchange, Recorder, Trace
 
 REPORT_EVERY = 50
-PATIENCE = 60.0
+ANSWER_SECONDS = 60.0
 
 
-def swarm(
+def run_swarm(
     environment: Environment,
     policy: Policy,
     *,
@@ -40,7 +40,7 @@ def swarm(
     lockstep: bool = True,
     min_observations: int = 0,
     progress: Callable[[int], None] | None = None,
-    watch: Callable[[int, Recorder], None] | None = None,
+    after_round: Callable[[int, Recorder], None] | None = None,
 ) -> Trace:
     """Play a simulation with agents that speak to a server.
 
@@ -56,38 +56,38 @@ def swarm(
         lockstep: wait for every exchange.
         min_observations: the privacy floor of uploads; 0 makes the exchanges those of the simulator.
         progress: called now and then with the number of rounds that are done.
-        watch: called after every round with the totals so far; it may take its time, which sets the pace.
+        after_round: called after every round with the totals so far; it may take its time, which sets the pace.
     """
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
     oracle = TopK(length=list_length)
     problem = ProblemSize(
         users=environment.users, dimension=environment.dimension, list_length=list_length, rounds=rounds
     )
-    agents = _connect(environment, policy, problem, oracle, operator, new_transport, folder, min_observations)
+    agents = _connect_agents(environment, policy, problem, oracle, operator, new_transport, folder, min_observations)
     try:
         for t in range(1, rounds + 1):
             user = environment.arrival(t)
-            played = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
-            if played.upload is not None:
+            outcome = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
+            if outcome.upload is not None:
                 if lockstep:
-                    _wait(agents[user])
-                recorder.ledger.append(_line(t, user, played.upload))
-            recorder.record_round(played.regret, played.click, played.examined)
+                    _wait_for_answers(agents[user])
+                recorder.ledger.append(_build_exchange(t, user, outcome.upload))
+            recorder.record_round(outcome.regret, outcome.click, outcome.examined)
             if t == recorder.stops[len(recorder.curve)]:
-                recorder.record_checkpoint(t, _labels(agents, operator))
+                recorder.record_checkpoint(t, _fetch_labels(agents, operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
                 progress(t)
-            if watch is not None:
-                watch(t, recorder)
+            if after_round is not None:
+                after_round(t, recorder)
         for agent in agents:
-            _wait(agent)
-        return recorder.build_trace(policy.name, "swarm", _labels(agents, operator))
+            _wait_for_answers(agent)
+        return recorder.build_trace(policy.name, "swarm", _fetch_labels(agents, operator))
     finally:
         for agent in agents:
             agent.close()
 
 
-def _connect(
+def _connect_agents(
     environment: Environment,
     policy: Policy,
     problem: ProblemSize,
@@ -113,25 +113,25 @@ def _connect(
     ]
 
 
-def _wait(agent: RemoteAgent) -> None:
-    done = agent.flush(PATIENCE)
-    require(done, f"the server has not answered agent {agent.id} for {PATIENCE:.0f} s: {agent.trouble}")
+def _wait_for_answers(agent: RemoteAgent) -> None:
+    done = agent.flush(ANSWER_SECONDS)
+    require(done, f"the server has not answered agent {agent.id} for {ANSWER_SECONDS:.0f} s: {agent.trouble}")
 
 
-def _line(round_: int, user: int, upload: Upload) -> Exchange:
-    """One line of the ledger; a download is as large as an upload."""
+def _build_exchange(round_: int, user: int, upload: Upload) -> Exchange:
+    """Build a line of the ledger; a download is as large as an upload."""
     return Exchange(round_, user, upload.cause, upload.bytes, upload.bytes)
 
 
-def _labels(agents: list[RemoteAgent], operator: OperatorClient) -> NDArray[np.int64]:
-    """The group of every user."""
-    return labels_of([agent.id for agent in agents], operator.fetch_overview().labels)
+def _fetch_labels(agents: list[RemoteAgent], operator: OperatorClient) -> NDArray[np.int64]:
+    """Fetch the group of every user."""
+    return order_labels([agent.id for agent in agents], operator.fetch_overview().labels)
 
 
-def labels_of(agents: list[int], labels: Mapping[str, int]) -> NDArray[np.int64]:
-    """The groups in the order of users; each agent that has never spoken gets a group of its own.
+def order_labels(agents: list[int], labels: Mapping[str, int]) -> NDArray[np.int64]:
+    """Put the groups in the order of users; each agent that has never spoken gets a group of its own.
 
-    >>> labels_of([7, 8, 9], {"7": 0, "9": 0}).tolist()
+    >>> order_labels([7, 8, 9], {"7": 0, "9": 0}).tolist()
     [0, 1, 0]
     """
     fresh = max(labels.values(), default=-1) + 1

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.demo.live import Play
-from fedcascade.demo.reporter import Reporter
-from fedcascade.demo.swarm import swarm
+from fedcascade.demo.live import DemoSettings
+from fedcascade.demo.reporter import RegretReporter
+from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
@@ -36,7 +36,7 @@ ROUNDS, PAUSES = 3_000, (300, 900)
 REFUSED_CONNECTION = ("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
 
 
-class Run:
+class SwarmThread:
     """A swarm in a thread of its own, which stops at some rounds until it may go on."""
 
     def __init__(self, process: ServerProcess) -> None:
@@ -48,8 +48,8 @@ class Run:
 
     def _play(self, process: ServerProcess) -> None:
         operator = OperatorClient(HttpTransport(process.url), TOKEN)
-        self.reporter = Reporter(operator)
-        self.trace = swarm(
+        self.reporter = RegretReporter(operator)
+        self.trace = run_swarm(
             WORLD,
             POLICY,
             rounds=ROUNDS,
@@ -58,12 +58,12 @@ class Run:
             folder=None,
             list_length=3,
             checkpoints=1,
-            watch=self._watch,
+            after_round=self._finish_round,
         )
         operator.transport.close()
 
-    def _watch(self, t: int, recorder: Recorder) -> None:
-        self.reporter(t, recorder)
+    def _finish_round(self, t: int, recorder: Recorder) -> None:
+        self.reporter.report_round(t, recorder)
         if t in self.reached:
             self.reached[t].set()
             assert self.may_pass[t].wait(60)
@@ -84,7 +84,7 @@ def log_in(seen: Seen, url: str) -> None:
     seen.page.wait_for_selector("#main[data-position]")
 
 
-def held(process: ServerProcess) -> int:
+def count_exchanges(process: ServerProcess) -> int:
     """How many exchanges the server has."""
     running = process.connect()
     position = running.operator.fetch_overview().position
@@ -95,16 +95,16 @@ def held(process: ServerProcess) -> int:
 def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, process: ServerProcess) -> None:
     log_in(seen, process.url)
     assert seen.data("uploads") == "0"
-    run = Run(process)
+    run = SwarmThread(process)
     first, second = PAUSES
 
     assert run.reached[first].wait(60)
-    early = held(process)
+    early = count_exchanges(process)
     assert early > 0
     seen.wait_for("uploads", early)  # live: nobody has touched the page
     run.may_pass[first].set()
     assert run.reached[second].wait(60)
-    seen.wait_for("uploads", held(process))
+    seen.wait_for("uploads", count_exchanges(process))
     assert seen.problems == []
 
     process.kill()
@@ -125,25 +125,25 @@ def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, pro
     counted = seen.page.locator("#causes .legend li").all_inner_texts()
     causes = Counter(exchange.cause for exchange in simulated.ledger)
     assert {text.strip() for text in counted} == {f"{cause} {times}" for cause, times in causes.items()}
-    agents = table(seen, "ages")
+    agents = read_table(seen, "ages")
     assert sum(int(row[3]) for row in agents) == len(simulated.ledger)
-    assert sorted(int(row[1]) for row in table(seen, "clusters")) == [4, 4, 4]
-    regret = table(seen, "regret")
+    assert sorted(int(row[1]) for row in read_table(seen, "clusters")) == [4, 4, 4]
+    regret = read_table(seen, "regret")
     assert float(regret[-1][1].replace(",", "")) == pytest.approx(simulated.regret, abs=0.06)
 
     seen.problems = [one for one in seen.problems if not any(name in one for name in REFUSED_CONNECTION)]
     seen.assert_quiet(process.url)
-    look(seen, "swarm")
+    check_page(seen, "swarm")
 
 
-def look(seen: Seen, name: str) -> None:
+def check_page(seen: Seen, name: str) -> None:
     """Check the page for everyone's use and keep pictures of it: in light and dark, and on a phone."""
     page = seen.page
-    every_details(seen, "true")
+    toggle_details(seen, "true")
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         assert seen.violations() == []
-    every_details(seen, "false")
+    toggle_details(seen, "false")
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         seen.screenshot(f"{name}-{scheme}")
@@ -155,12 +155,12 @@ def look(seen: Seen, name: str) -> None:
     page.set_viewport_size({"width": 1360, "height": 900})
 
 
-def every_details(seen: Seen, opened: str) -> None:
+def toggle_details(seen: Seen, opened: str) -> None:
     seen.page.evaluate(f"document.querySelectorAll('details').forEach((one) => {{ one.open = {opened}; }})")
     seen.page.wait_for_timeout(500)
 
 
-def crowd(path: Path, agents: int, clusters: int) -> None:
+def write_journal(path: Path, agents: int, clusters: int) -> None:
     """Write a journal of very many agents."""
     store = open_store(f"sqlite:///{path}")
     began, random = time.time_ns() // 1_000_000 - 3_600_000, np.random.default_rng(0)
@@ -185,7 +185,7 @@ def crowd(path: Path, agents: int, clusters: int) -> None:
 
 
 def test_ten_thousand_agents_are_summarised(seen: Seen, tmp_path: Path) -> None:
-    crowd(tmp_path / "store.db", 10_000, 25)
+    write_journal(tmp_path / "store.db", 10_000, 25)
     process = ServerProcess(tmp_path, "sqlite:///store.db", dimension=6).start()
     try:
         process.connect().transport.close()
@@ -193,9 +193,9 @@ def test_ten_thousand_agents_are_summarised(seen: Seen, tmp_path: Path) -> None:
         seen.wait_for("uploads", 10_500)
         assert seen.page.locator("#number-agents").inner_text().startswith("10,000")
         assert seen.page.locator("#clusters rect").count() == 25
-        assert sum(int(row[1]) for row in table(seen, "clusters")) == 25
-        assert sum(int(row[1].replace(",", "")) for row in table(seen, "ages")) == 10_000
-        look(seen, "crowd")
+        assert sum(int(row[1]) for row in read_table(seen, "clusters")) == 25
+        assert sum(int(row[1].replace(",", "")) for row in read_table(seen, "ages")) == 10_000
+        check_page(seen, "crowd")
         seen.assert_quiet(process.url)
     finally:
         process.stop()
@@ -215,21 +215,23 @@ def test_a_newcomer_is_told_what_happens_and_can_take_part(seen: Seen, tmp_path:
 def take_part(seen: Seen, process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
-    assert asked_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
-    assert asked_as(url, "localhost") == 200
+    assert request_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
+    assert request_as(url, "localhost") == 200
     seen.page.goto(url)
     seen.page.wait_for_selector("#story li")
     assert seen.page.locator("#story li").count() == 3
     seen.page.wait_for_selector("#main[data-position]")
     pause_and_go_on(seen)
     seen.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
-    simulated = simulate(Play().world(), Play().policy(), rounds=4_000, oracle=TopK(length=2), engine="reference")
+    settings = DemoSettings()
+    environment, policy = settings.build_environment(), settings.build_policy()
+    simulated = simulate(environment, policy, rounds=4_000, oracle=TopK(length=2), engine="reference")
     seen.wait_for("uploads", len(simulated.ledger))
     assert seen.data("clusters") == str(simulated.clusters)
     # a function to wait for would be a string that the page's content policy does not let anybody evaluate
     seen.page.locator("#regret .line").nth(2).wait_for(state="attached", timeout=90_000)
     assert seen.page.locator("#regret .line").count() == 3
-    look(seen, "demo")
+    check_page(seen, "demo")
 
     seen.page.click("text=Be one of the users")
     seen.page.wait_for_selector("h1:has-text('You are user 41')")
@@ -261,7 +263,7 @@ def pause_and_go_on(seen: Seen) -> None:
     seen.page.unroute("**/live/demo")
 
 
-def asked_as(url: str, host: str) -> int:
+def request_as(url: str, host: str) -> int:
     """The status of the view, asked for under some name of the server."""
     connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=10)
     connection.request("GET", "/live/view", headers={"host": host})
@@ -270,7 +272,7 @@ def asked_as(url: str, host: str) -> int:
     return status
 
 
-def table(seen: Seen, name: str) -> list[list[str]]:
+def read_table(seen: Seen, name: str) -> list[list[str]]:
     """The table behind a figure, as somebody reads it who cannot see the figure."""
     details = seen.page.locator(f"details:has(#{name}-table)")
     if details.get_attribute("open") is None:
@@ -281,7 +283,7 @@ def table(seen: Seen, name: str) -> list[list[str]]:
 
 
 def test_one_can_look_back_and_return(seen: Seen, process: ServerProcess) -> None:
-    run = Run(process)
+    run = SwarmThread(process)
     for event in run.may_pass.values():
         event.set()
     run.thread.join(60)

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from litestar import Litestar, Response, delete, get, post
@@ -20,6 +20,8 @@ from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
 from fedcascade.service.server.exchanges import answer_exchange
 from fedcascade.service.server.service import HttpRequest, Service
+from fedcascade.service.server.state import ServerState
+from fedcascade.service.store.contract import Store
 
 PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -81,7 +83,7 @@ async def show_standing(request: HttpRequest) -> Response[bytes]:
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
 
-    def job(store: Any, _: Any) -> wire.Standing:
+    def job(store: Store, _: ServerState) -> wire.Standing:
         identity = store.find_identity(agent)
         if identity is None:
             raise Refused(404, "no-such-agent", f"there is no agent {agent}")

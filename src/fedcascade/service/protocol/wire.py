@@ -215,8 +215,6 @@ def encode(message: msgspec.Struct, media_type: str) -> bytes:
 
 def convert_answer(answer: bytes, protocol: int, media_type: str) -> bytes:
     """Write a stored answer (MessagePack, newest protocol) in the protocol and media type of the agent that asks."""
-    if media_type == MSGPACK and protocol == PROTOCOLS[-1]:
-        return answer
     message: msgspec.Struct = decode(answer, AnswerMessage, MSGPACK)
     for older in range(PROTOCOLS[-1] - 1, protocol - 1, -1):
         message = DOWNGRADES[older](message)

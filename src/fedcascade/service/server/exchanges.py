@@ -22,6 +22,7 @@ async def answer_exchange(service: Service, headers: Mapping[str, str], body: by
         return message, record_upload(store, state, message.to_upload(agent, state.dimension), nonce)
 
     message, answer = await service.writer.run(job, request, service.admit)
-    answer = wire.convert_answer(answer, message.protocol, media_type)
+    if media_type != wire.MSGPACK or message.protocol != wire.PROTOCOLS[-1]:
+        answer = wire.convert_answer(answer, message.protocol, media_type)
     service.metrics.count_exchange(message.cause, len(body), len(answer), time.perf_counter() - start)
     return answer

@@ -1,10 +1,10 @@
 """The state of a server, replayed from its log: the same uploads in the same order give the same bits."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from fedcascade.federation.holdings import ARRAYS
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
@@ -12,7 +12,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.snapshot import decode_state, encode_state
 
-FORMAT = 1
+STATE_FORMAT = 1  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
 
 
 class ServerState:
@@ -64,13 +64,11 @@ class ServerState:
         """Take the next upload of the log; return the agent's download."""
         upload, place = entry.upload, self._find_place(entry.upload.agent)
         assert self.server is not None
-        downloads = self.server.take(
-            Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
-        )
+        placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
+        downloads = self.server.take(placed)
         self.position = entry.position
-        return next(
-            download for download in downloads if download.agent == place
-        )  # other agents get theirs when they upload
+        # Other agents get their downloads when they upload.
+        return next(download for download in downloads if download.agent == place)
 
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
@@ -100,49 +98,37 @@ class ServerState:
 
     def to_state(self) -> dict[str, Any]:
         """The state as plain values and arrays; the arrays are those that the server goes on changing."""
-        server = self.server
         return {
-            "key": describe_origin(self.policy, self.dimension),
+            "format": STATE_FORMAT,
+            "origin": describe_origin(self.policy, self.dimension),
             "position": self.position,
             "places": self.places,
-            "rounds": self.rounds,
-            "holdings": None if server is None else {name: getattr(server.holdings, name) for name in ARRAYS},
-            "groups": None if server is None else _groups_state(server),
+            "server": None if self.server is None else self.server.to_state(),
         }
 
     @classmethod
-    def load(cls, policy: Policy, dimension: int, body: bytes) -> "ServerState | None":
-        """Read a snapshot; None if it is that of another policy, dimension or format."""
-        state = decode_state(body)
-        if state["key"] != describe_origin(policy, dimension):
+    def from_state(cls, state: Mapping[str, Any], policy: Policy, dimension: int) -> "ServerState | None":
+        """The state whose ``to_state`` gave ``state``; None if it is that of another format, policy or dimension."""
+        if (state.get("format"), state.get("origin")) != (STATE_FORMAT, describe_origin(policy, dimension)):
             return None
-        loaded_state = cls(policy, dimension)
-        loaded_state.position, loaded_state.places = state["position"], state["places"]
-        if loaded_state.places:
-            server = loaded_state.server = Server(policy=policy, agents=len(loaded_state.places), dimension=dimension)
-            server.rounds = state["rounds"]
-            vars(server.holdings).update(state["holdings"])
-            vars(server.groups).update(state["groups"])
-        return loaded_state
+        restored = cls(policy, dimension)
+        restored.position, restored.places = state["position"], state["places"]
+        if state["server"] is not None:
+            restored.server = Server.from_state(state["server"], policy=policy, dimension=dimension)
+        return restored
 
 
 def describe_origin(policy: Policy, dimension: int) -> str:
     """What a state depends on beside the log, as a text to compare."""
     constants = sorted((name, str(value)) for name, value in policy.constants().items())
-    return repr((FORMAT, policy.name, constants, dimension))
-
-
-def _groups_state(server: Server) -> dict[str, Any]:
-    kept_elsewhere = (server.holdings, server.policy.grouping)
-    groups = vars(server.groups).items()
-    return {name: value for name, value in groups if not any(value is other for other in kept_elsewhere)}
+    return repr((policy.name, constants, dimension))
 
 
 def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState | None = None) -> ServerState:
     """The state at the end of the log: from ``state`` on, or else from the last snapshot on."""
     if state is None or store.find_last_forgetting() > state.position:
         snapshot = store.load_snapshot()
-        state = None if snapshot is None else ServerState.load(policy, dimension, snapshot[1])
+        state = None if snapshot is None else ServerState.from_state(decode_state(snapshot[1]), policy, dimension)
         state = state or ServerState(policy, dimension)
     for entry in store.read_entries(after=state.position):
         state.apply(entry)

@@ -20,7 +20,7 @@ from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log
-from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest, Verdict
+from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest
 from fedcascade.service.store.contract import Store
 
 Result = TypeVar("Result")
@@ -150,9 +150,25 @@ class Writer:
             self._store.run_maintenance()
 
     def _admit(self, gathered: list[PendingJob]) -> list[PendingJob]:
-        """Keep the jobs without a request and those whose request is good; refuse the others."""
+        """Keep the jobs without a request and those whose request is good; report the refusals of the others.
+
+        A request with a bad signature is refused before its nonce is recorded, so that a forger cannot burn an
+        agent's nonces.
+        """
         verdicts = iter(self._verifier.collect())
-        return [pending for pending in gathered if pending.request is None or is_admitted(pending, next(verdicts))]
+        admitted = []
+        for pending in gathered:
+            try:
+                if pending.request is not None:
+                    verdict = next(verdicts)
+                    if pending.admit is not None and (verdict is None or verdict.is_signed):
+                        pending.admit(pending.request.signature)
+                    if verdict is not None:
+                        raise Refused(verdict.status, verdict.reason, verdict.detail)
+                admitted.append(pending)
+            except Exception as error:
+                report([pending], [error])
+        return admitted
 
     def _write_batch(self, batch: list[PendingJob]) -> None:
         """Commit a batch and report it. A job that breaks must not break its neighbours: then each runs alone."""
@@ -224,25 +240,6 @@ class Writer:
         self._snapshots.close()
         self._verifier.close()
         self._close_store()
-
-
-def is_admitted(pending: PendingJob, verdict: Verdict) -> bool:
-    """Whether a signed job may run; if not, its refusal is reported.
-
-    A request with a bad signature is refused before its nonce is recorded, so that a forger cannot burn an agent's
-    nonces.
-    """
-    assert pending.request is not None
-    assert pending.admit is not None
-    try:
-        if verdict is None or verdict.is_signed:
-            pending.admit(pending.request.signature)
-        if verdict is not None:
-            raise Refused(verdict.status, verdict.reason, verdict.detail)
-    except Exception as error:
-        report([pending], [error])
-        return False
-    return True
 
 
 def report(batch: list[PendingJob], results: list[Any]) -> None:

@@ -225,7 +225,9 @@ def test_help_describes_constants_by_their_own_words(capsys: pytest.CaptureFixtu
     for flag in fields(ConstantOptions):
         if flag.name != "set_":
             assert descriptions[flag.name].meaning[1:] in shown
-            assert descriptions[flag.name].range.words in shown
+            bounds = descriptions[flag.name].range
+            assert bounds is not None
+            assert bounds.words in shown
 
 
 def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> None:

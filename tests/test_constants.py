@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fedcascade.checks import NONNEGATIVE, NUMBER, POSITIVE, PROBABILITY, RATIO, Range, whole_numbers
 from fedcascade.constants import Part, constant, describe_constants, guess_range
+from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES, Order
-from fedcascade.federation.triggers import AtLeast, Cause, Determinant, Occasion, Trigger
+from fedcascade.federation.triggers import AtLeast, Determinant, Occasion, Trigger
 from fedcascade.learning.confidence import Theory
 
 

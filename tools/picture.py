@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "dashboard.png"
-SIZE = {"width": 1280, "height": 1190}
+SIZE: ViewportSize = {"width": 1280, "height": 1190}
 COLOURS = 160  # enough for a page of few colours, and a third of the bytes
 COMMAND = [sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--pace", "1000"]
 

@@ -1,6 +1,7 @@
 """What is described is what the ratings and the environment are."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from fedcascade.learning.cascade import compute_expected_reward
 
 MATRIX = generated_ratings(120, 100, seed=4)
 RATINGS = triplets_of(MATRIX)
-SIZES = {"users": 15, "clusters": 3, "dimension": 6, "items": 25, "seed": 2}
+SIZES: dict[str, Any] = {"users": 15, "clusters": 3, "dimension": 6, "items": 25, "seed": 2}
 
 
 def test_density_and_matrix() -> None:

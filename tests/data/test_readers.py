@@ -3,7 +3,9 @@
 import csv
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -76,7 +78,11 @@ def test_every_format_gives_the_same_ratings(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["likes.csv", "likes.jsonl", "likes.parquet"])
 def test_columns_may_have_any_name(name: str, tmp_path: Path) -> None:
     frame = pl.DataFrame({"who": ["a", "b", "a"], "what": ["x", "x", "y"], "how": [1, 0, 3]})
-    write = {".csv": frame.write_csv, ".jsonl": frame.write_ndjson, ".parquet": frame.write_parquet}
+    write: dict[str, Callable[[Path], object]] = {
+        ".csv": frame.write_csv,
+        ".jsonl": frame.write_ndjson,
+        ".parquet": frame.write_parquet,
+    }
     write[Path(name).suffix](tmp_path / name)
     found = read_ratings(tmp_path / name, columns=Columns("who", "what", "how"))
     assert [each.tolist() for each in found] == [[0, 1, 0], [0, 0, 1], [1.0, 0.0, 3.0]]
@@ -207,7 +213,7 @@ def test_memory_does_not_grow_with_the_text_of_reviews(tmp_path: Path) -> None:
 def test_a_world_from_a_file_is_the_world_of_its_ratings(tmp_path: Path) -> None:
     path = tmp_path / "ratings.csv"
     write_csv(path, some_ratings(1_500))
-    options = {"users": 10, "clusters": 3, "dimension": 5, "items": 20, "seed": 4}
+    options: dict[str, Any] = {"users": 10, "clusters": 3, "dimension": 5, "items": 20, "seed": 4}
     one, other = build_ratings_environment(path, **options), Ratings(of(some_ratings(1_500)), **options)
     np.testing.assert_array_equal(one.thetas, other.thetas)
     np.testing.assert_array_equal(one.items(9), other.items(9))

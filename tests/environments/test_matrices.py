@@ -1,6 +1,7 @@
 """Ratings become the matrix and the vectors that a slow and plain computation gives."""
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,15 @@ def plainly(rated: list[tuple[int, int, int]], top: int, wide: int, selection: s
         busy = most([user for user, _, _ in rated], 3 * top)
         items = most([item for user, item, _ in rated if user in busy], wide)
         users = most([user for user, item, _ in rated if user in busy and item in items], top)
-    stars = defaultdict(list)
+    stars: dict[tuple[int, int], list[float]] = defaultdict(list)
     for user, item, star in rated:
         stars[user, item].append(star)
-    of = {
+    of: dict[str, Callable[[list[float]], float]] = {
         "stars": lambda given: sum(given) / len(given),
         "counts": len,
         "threshold": lambda given: float(sum(given) / len(given) >= 4),
-    }[values]
-    return [[of(stars[user, item]) if stars[user, item] else 0.0 for item in items] for user in users]
+    }
+    return [[of[values](stars[user, item]) if stars[user, item] else 0.0 for item in items] for user in users]
 
 
 @settings(deadline=None, max_examples=150)
@@ -47,7 +48,7 @@ def plainly(rated: list[tuple[int, int, int]], top: int, wide: int, selection: s
     st.sampled_from(["independent", "nested"]),
     st.sampled_from(["stars", "counts", "threshold"]),
 )
-def test_the_matrix_is_the_one_that_was_asked_for(rated, top, wide, selection, values) -> None:
+def test_the_matrix_is_the_one_that_was_asked_for(rated: Any, top: int, wide: int, selection: str, values: str) -> None:
     options: dict[str, Any] = {"selection": selection, "values": values}
     matrix = rating_matrix(triplets(rated), top_users=top, top_items=wide, **options)
     np.testing.assert_allclose(matrix, plainly(rated, top, wide, selection, values), rtol=1e-12)
@@ -90,7 +91,7 @@ def test_what_is_no_matrix_of_numbers_is_refused(matrix: Any) -> None:
 
 def cosines(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     unit = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in (rows, columns)]
-    return unit[0] @ unit[1].T
+    return np.asarray(unit[0] @ unit[1].T)
 
 
 def test_scaled_vectors_multiply_to_the_best_matrix_of_their_rank() -> None:
@@ -108,7 +109,7 @@ def test_scaled_vectors_multiply_to_the_best_matrix_of_their_rank() -> None:
 def _root(square: np.ndarray, rank: int) -> np.ndarray:
     """U S U^T of the largest eigenvalues: its diagonal holds the squared lengths of rows of U sqrt(S)."""
     values, directions = np.linalg.eigh(square)
-    return directions[:, -rank:] @ np.diag(np.sqrt(values[-rank:])) @ directions[:, -rank:].T
+    return np.asarray(directions[:, -rank:] @ np.diag(np.sqrt(values[-rank:])) @ directions[:, -rank:].T)
 
 
 def test_vectors_without_scaling_are_rows_of_u() -> None:

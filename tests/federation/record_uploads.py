@@ -21,7 +21,8 @@ D = 6
 
 def replay(name: str, uploads: list[Upload]) -> str:
     """The hash of every answer and of the state at the end; agents join at their first upload, and one is forgotten."""
-    server, places, digest = Server(policy=POLICIES[name], agents=1, dimension=D), {}, hashlib.sha256()
+    server, digest = Server(policy=POLICIES[name], agents=1, dimension=D), hashlib.sha256()
+    places: dict[int, int] = {}
     forgotten = uploads[0].agent
     for number, upload in enumerate(uploads):
         if upload.agent not in places:

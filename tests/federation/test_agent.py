@@ -32,7 +32,7 @@ def agent_of(policy: Policy = SILENT, oracle: Oracle | None = None) -> Agent:
 
 def items(seed: int = 0, count: int = 5) -> NDArray[np.float32]:
     drawn = np.random.default_rng(seed).normal(size=(count, D))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True), np.float32)
 
 
 def words(count: int = 5) -> NDArray[np.uint32]:

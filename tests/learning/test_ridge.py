@@ -16,7 +16,7 @@ LAMBDAS = st.floats(-3.0, 3.0).map(lambda power: 10.0**power)
 
 def units(seed: int, count: int, dimension: int) -> NDArray[np.float32]:
     drawn = np.random.default_rng(seed).normal(size=(count, dimension))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True), np.float32)
 
 
 def learned(seed: int, rounds: int, dimension: int) -> Statistics:

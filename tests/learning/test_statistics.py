@@ -1,5 +1,7 @@
 """Statistics add and subtract, and a round adds exactly what the user examined."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from fedcascade.learning.statistics import Statistics
 
 def rows(seed: int, count: int, dimension: int) -> NDArray[np.float32]:
     drawn = np.random.default_rng(seed).normal(size=(count, dimension))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True), np.float32)
 
 
 def snapshot(statistics: Statistics) -> tuple[bytes, bytes, int, int, int]:
@@ -93,7 +95,8 @@ def test_the_memory_layout_of_a_list_does_not_matter() -> None:
     wide = np.zeros((5, 8), np.float32)
     wide[:, ::2] = listed
     plain = Statistics.zero(4).observe(listed, 3)
-    for other in (np.asfortranarray(listed), wide[:, ::2], listed.astype(np.float64)):
+    others: list[NDArray[Any]] = [np.asfortranarray(listed), wide[:, ::2], listed.astype(np.float64)]
+    for other in others:
         assert snapshot(Statistics.zero(4).observe(other, 3)) == snapshot(plain)
 
 

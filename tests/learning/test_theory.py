@@ -1,11 +1,13 @@
 """Theorem 1 in numbers: against scipy, by hand, and against what really happens."""
 
 import math
+from typing import Any
 
 import pytest
 from scipy.integrate import quad
 
 from fedcascade import POLICIES, Synthetic, TopK, simulate
+from fedcascade.environments.synthetic import FeatureKind
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.theory import auxiliary_exchanges, determinant_exchanges, guarantee, lambda_tilde
 
@@ -65,7 +67,7 @@ def test_failures_count_once_the_partition_is_there() -> None:
     "bad", [{"gamma": 0.0}, {"lambda_x": -1.0}, {"sigma": 0.0}, {"items": 0}, {"alpha_c": 0.0}, {"noise": -1.0}]
 )
 def test_bad_values_are_refused(bad: dict[str, float]) -> None:
-    good = {"clusters": 10, "items": 200, "gamma": 1.0, "lambda_x": 0.05, "sigma": 0.005}
+    good: dict[str, Any] = {"clusters": 10, "items": 200, "gamma": 1.0, "lambda_x": 0.05, "sigma": 0.005}
     with pytest.raises(ValueError, match=next(iter(bad))):
         guarantee(SIZES, **(good | bad))
 
@@ -85,7 +87,7 @@ def test_too_few_rounds_are_refused() -> None:
 @pytest.mark.parametrize("alpha_c", [0.05, 0.5, 1.0, 4.0])
 @pytest.mark.parametrize("clusters", [1, 5])
 @pytest.mark.parametrize("features", ["lifted", "gaussian"])
-def test_measured_exchanges_stay_under_the_bound(alpha_c: float, clusters: int, features: str) -> None:
+def test_measured_exchanges_stay_under_the_bound(alpha_c: float, clusters: int, features: FeatureKind) -> None:
     world = Synthetic(users=20, clusters=clusters, dimension=10, items=50, features=features, seed=1)
     rounds, K = 10_000, 4
     problem = ProblemSize(users=20, dimension=10, list_length=K, rounds=rounds)

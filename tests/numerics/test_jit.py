@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedcascade.numerics.jit import fetch_and_increment, fma, jit
 
@@ -40,7 +41,7 @@ def test_a_sum_is_rounded_once(a: float, b: float, c: float) -> None:
 
 
 @jit
-def take_many(counter, taken) -> None:
+def take_many(counter: NDArray[np.int64], taken: NDArray[np.int64]) -> None:
     for i in range(taken.size):
         taken[i] = fetch_and_increment(counter)
 

@@ -35,7 +35,8 @@ def facts(row: Row, number: np.float32) -> tuple[float, int, np.uint64]:
 
 @jit_inline
 def lowest(bits: np.uint64) -> int:
-    return simd.find_lowest_bit(bits)
+    place: int = simd.find_lowest_bit(bits)
+    return place
 
 
 @jit

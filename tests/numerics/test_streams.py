@@ -1,7 +1,7 @@
 """The random numbers are the published generator's, addressed, well distributed and the same everywhere."""
 
 import hashlib
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -167,9 +167,10 @@ def test_radius_and_direction_are_good_to_a_few_units_of_single_precision() -> N
 
 def test_compiled_normals_are_those_of_plain_python_to_the_bit() -> None:
     words = telling_words()[::7]
+    radius, direction = cast(Any, streams._radius), cast(Any, streams._direction)
     for length, angle in zip(words, words[::-1], strict=True):
-        plain = streams._radius.py_func(length), *streams._direction.py_func(angle)
-        compiled = streams._radius(length), *streams._direction(angle)
+        plain = radius.py_func(length), *direction.py_func(angle)
+        compiled = radius(length), *direction(angle)
         assert [float(number).hex() for number in compiled] == [float(number).hex() for number in plain]
 
 

@@ -15,6 +15,7 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import simulate
 from fedcascade.simulation.scenario import Scenario
 
+from ..federation.graphs import get_edges
 from .transcription import GRAPH_SYSTEMS, SYSTEMS, Constants, Reading, State, System, Transcript, play
 
 K = 4
@@ -97,7 +98,7 @@ def test_server_holds_what_the_transcription_holds(order: Reading, monkeypatch: 
     def receive_and_record(server: Server, upload: Upload) -> tuple[Download, ...]:
         downloads = receive(server, upload)
         ours = server.holdings
-        held.append((ours.count.copy(), ours.gram.copy(), ours.moment.copy(), server.groups.edges.astype(float)))
+        held.append((ours.count.copy(), ours.gram.copy(), ours.moment.copy(), get_edges(server).astype(float)))
         return downloads
 
     play(world, "fedc3ucb-h", rounds=2_000, K=K, constants=setting.constants, order=order, after_exchange=record_state)

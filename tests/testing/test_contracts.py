@@ -2,9 +2,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedcascade import POLICIES, PerCategory, Synthetic, TopK
-from fedcascade.federation.grouping.partition import Partition
+from fedcascade.federation.grouping.partition import Labels, Partition
+from fedcascade.federation.holdings import Holdings
+from fedcascade.learning.statistics import Statistics
 from fedcascade.testing import check_environment, check_oracle, check_policy
 
 
@@ -39,7 +42,7 @@ def test_an_environment_that_remembers_what_was_asked_is_refused() -> None:
 class Improbable(Synthetic):
     """Weights that are no probabilities."""
 
-    def weights(self, round_, user, features):
+    def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         return super().weights(round_, user, features) + 1.0
 
 
@@ -51,7 +54,7 @@ def test_weights_that_are_no_probabilities_are_refused() -> None:
 class Forgetful(Partition):
     """Loses what it was given."""
 
-    def add(self, agent, statistics) -> None:
+    def add(self, agent: int, statistics: Statistics) -> None:
         self.holdings.gram[agent] *= 0.5
 
 
@@ -59,7 +62,7 @@ class Forgetful(Partition):
 class Lossy:
     """A grouping that loses data."""
 
-    def begin(self, holdings, truth) -> Partition:
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:
         return Forgetful(holdings, np.zeros(len(holdings), np.int64))
 
 
@@ -76,21 +79,21 @@ def test_our_oracles_keep_the_contract(oracle: TopK | PerCategory) -> None:
 class WorstFirst(TopK):
     """Chooses the items of the lowest scores, and calls itself exact."""
 
-    def choose(self, scores, ties):
+    def choose(self, scores: NDArray[np.float64], ties: NDArray[np.uint32]) -> NDArray[np.intp]:
         return super().choose(-scores, ties)
 
 
 class Repeating(TopK):
     """Names the best item again and again."""
 
-    def choose(self, scores, ties):
+    def choose(self, scores: NDArray[np.float64], ties: NDArray[np.uint32]) -> NDArray[np.intp]:
         return np.zeros(2, np.intp)
 
 
 class Careless(TopK):
     """Takes the worst list for the best."""
 
-    def best(self, weights):
+    def best(self, weights: NDArray[np.float64]) -> NDArray[np.intp]:
         return super().best(-weights)
 
 

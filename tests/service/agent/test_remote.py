@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def running(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 
 def connect_agent(
-    running: RunningService, path: Path, transport: CuttableTransport | None = None, **options
+    running: RunningService, path: Path, transport: CuttableTransport | None = None, **options: Any
 ) -> RemoteAgent:  # type: ignore[no-untyped-def]
     [token] = running.operator.create_tokens()
     options = {"policy": TALKATIVE, "min_observations": 0, "pauses": (0.005, 1.0)} | options

@@ -53,7 +53,7 @@ def assert_equal(ours: Trace, theirs: Trace) -> None:
     assert ours.observations == theirs.observations
 
 
-def run_both(world: Clustered, policy: Policy, rounds: int, length: int, **options: int) -> tuple[Trace, Trace]:
+def run_both(world: Clustered, policy: Policy, rounds: int, length: int, **options: Any) -> tuple[Trace, Trace]:
     """The Traces of the exact engine and of the reference."""
     scenario = Scenario(world, policy, rounds, TopK(length=length), keep_lists=True)
     return exact.simulate(scenario, **options), reference.simulate(scenario)
@@ -102,6 +102,8 @@ def test_users_that_drift_apart_give_the_same_trace(name: str) -> None:
     steady, _ = run_both(
         Synthetic(users=13, clusters=3, dimension=9, items=50, seed=8), make_policy(name, QUICK), 1_500, 4
     )
+    assert fast.lists is not None
+    assert steady.lists is not None
     assert not np.array_equal(fast.lists, steady.lists)
 
 
@@ -131,7 +133,17 @@ def test_ratings_give_the_same_trace(name: str, items: int | tuple[int, int], pr
     window=st.integers(1, 700),
 )
 def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
-    users, dimension, items, more_items, length, name, features, beta, seed, threads, window
+    users: Any,
+    dimension: Any,
+    items: int,
+    more_items: Any,
+    length: int,
+    name: str,
+    features: Any,
+    beta: float,
+    seed: int,
+    threads: Any,
+    window: Any,
 ) -> None:
     world = Synthetic(
         users=users,
@@ -159,7 +171,7 @@ def test_any_shape_seed_thread_count_and_window_gives_the_same_trace(
 )
 @pytest.mark.parametrize("decision", [DownloadAndBuffer(), POLICIES["fedlinucb"].decision])
 @pytest.mark.parametrize("confidence", [Theory(), Oful()])
-def test_other_parts_give_the_same_trace(trigger, decision, confidence) -> None:
+def test_other_parts_give_the_same_trace(trigger: Any, decision: Any, confidence: Any) -> None:
     policy = replace(POLICIES["fedc3ucb-h"], trigger=trigger, decision=decision, confidence=confidence)
     fast, slow = run_both(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 1_000, 3)
     assert_equal(fast, slow)
@@ -204,9 +216,11 @@ def combine(grouping: Any, reply_rule: Any, trigger: Any, personal: Any, decisio
     )
 
 
-@pytest.mark.parametrize(("reply_rule", "trigger", "personal", "decision"), WITHOUT_PERSONAL + WITH_PERSONAL)
+@pytest.mark.parametrize(("reply_rule", "trigger", "personal", "decision"), [*WITHOUT_PERSONAL, *WITH_PERSONAL])
 @pytest.mark.parametrize("grouping", GROUPINGS)
-def test_other_replies_give_the_same_trace(reply_rule, trigger, personal, decision, grouping) -> None:
+def test_other_replies_give_the_same_trace(
+    reply_rule: Any, trigger: Any, personal: Any, decision: Any, grouping: Any
+) -> None:
     policy = combine(grouping, reply_rule, trigger, personal, decision)
     world = Synthetic(users=6, clusters=2, dimension=6, items=20)
     assert find_unsupported(Scenario(world, policy, 400, TopK(length=3))) is None
@@ -215,7 +229,9 @@ def test_other_replies_give_the_same_trace(reply_rule, trigger, personal, decisi
 
 
 @pytest.mark.parametrize(("reply_rule", "trigger", "personal", "decision"), REFUSED)
-def test_a_personal_part_beside_other_replies_is_refused_with_a_reason(reply_rule, trigger, personal, decision) -> None:
+def test_a_personal_part_beside_other_replies_is_refused_with_a_reason(
+    reply_rule: Any, trigger: Any, personal: Any, decision: Any
+) -> None:
     policy = combine(Everyone(), reply_rule, trigger, personal, decision)
     unsupported = find_unsupported(Scenario(Synthetic(users=6, clusters=2, dimension=6, items=20), policy, 400))
     assert unsupported == "personal part beside such a reply rule or decision"
@@ -237,7 +253,7 @@ class EveryThird(Trigger):
         ({"trigger": SyncBudget() | Doubling(), "reply_rule": Lagging()}, "trigger SyncBudget"),
     ],
 )
-def test_what_the_engine_cannot_play_exactly_it_leaves_to_the_reference(changed, named: str) -> None:
+def test_what_the_engine_cannot_play_exactly_it_leaves_to_the_reference(changed: Any, named: str) -> None:
     world = Synthetic(users=4, clusters=2, dimension=4, items=8)
     policy = replace(POLICIES["fedlinucb"], **changed)
     with pytest.warns(UserWarning, match=named):

@@ -21,7 +21,9 @@ from fedcascade.simulation.exact import screening
     bounded=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_list_of_the_best_reaches_the_floor(items, most, length, d, different, beta, bounded, seed) -> None:
+def test_a_list_of_the_best_reaches_the_floor(
+    items: int, most: int, length: int, d: int, different: int, beta: float, bounded: bool, seed: int
+) -> None:
     """Also where many items are the same, and where a longer round left its numbers in the room."""
     rng = np.random.default_rng(seed)
     scratch, length = screening.make_scratch(d, items + most, length), min(length, items)

@@ -42,7 +42,9 @@ def measure_errors(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[fl
     beta=st.sampled_from([0.0, 1e-5, 0.3, 10.5, 1e5]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_scores_and_widths_are_within_the_margin(d, items, seen, lambda_, beta, seed) -> None:
+def test_scores_and_widths_are_within_the_margin(
+    d: int, items: int, seen: int, lambda_: float, beta: float, seed: int
+) -> None:
     """Within half of it: the other half is for the rounding of the reference itself."""
     score_error, width_error, margin = measure_errors(make_ridge(d, seen, lambda_, seed), beta, items, seed)
     assert score_error <= margin / 2

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from nacl.signing import SigningKey
@@ -49,7 +50,7 @@ class RunningService:
 
 @contextmanager
 def serve_in_process(
-    path: Path, *, policy: Policy = POLICIES["fedc3ucb-h"], dimension: int = 3, limits: Limits = FREE, **options: int
+    path: Path, *, policy: Policy = POLICIES["fedc3ucb-h"], dimension: int = 3, limits: Limits = FREE, **options: Any
 ) -> Iterator[RunningService]:
     """A service without sockets, on a SQLite file."""
     url = f"sqlite:///{path}"

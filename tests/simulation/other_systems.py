@@ -11,6 +11,8 @@ import numpy as np
 
 from fedcascade.environments.synthetic import Synthetic
 
+See = Callable[[np.ndarray, float], None]
+
 
 @dataclass
 class Transcript:
@@ -49,7 +51,7 @@ def compute_det(data: Data, lambda_: float) -> float:
     return float(np.linalg.det(data.A + lambda_ * np.eye(len(data.b))))
 
 
-def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: float, data: Data, see: Callable) -> list[int]:
+def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: float, data: Data, see: See) -> list[int]:
     """Show the K best by optimistic score, and let ``see`` have every item that was examined."""
     user = world.arrival(t)
     X = world.items(t).astype(np.float64)
@@ -66,7 +68,9 @@ def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: float, da
     return order
 
 
-def play_async_linucb(world, *, rounds, K, lambda_, beta, gamma_u, gamma_d) -> Transcript:
+def play_async_linucb(
+    world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, gamma_u: float, gamma_d: float
+) -> Transcript:
     """Li and Wang 2021, algorithm 1: the server keeps for each client what it has not been sent yet."""
     d, users, transcript = world.dimension, range(world.users), Transcript()
     local = [Data.zero(d) for _ in users]
@@ -76,7 +80,7 @@ def play_async_linucb(world, *, rounds, K, lambda_, beta, gamma_u, gamma_d) -> T
     for t in range(1, rounds + 1):
         u = world.arrival(t)
 
-        def see(x, y, u=u):
+        def see(x: np.ndarray, y: float, u: int = u) -> None:
             local[u].see(x, y)
             upload_buffer[u].see(x, y)
 
@@ -97,7 +101,7 @@ def play_async_linucb(world, *, rounds, K, lambda_, beta, gamma_u, gamma_d) -> T
     return transcript
 
 
-def play_dislinucb(world, *, rounds, K, lambda_, beta, budget) -> Transcript:
+def play_dislinucb(world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, budget: float) -> Transcript:
     """Wang et al. 2019, for agents that are active one at a time."""
     d, users, transcript = world.dimension, range(world.users), Transcript()
     synchronised = Data.zero(d)
@@ -116,17 +120,19 @@ def play_dislinucb(world, *, rounds, K, lambda_, beta, budget) -> Transcript:
     return transcript
 
 
-def play_club_cascade(world, *, rounds, K, lambda_, beta, alpha_d) -> Transcript:
+def play_club_cascade(
+    world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, alpha_d: float
+) -> Transcript:
     """Li and Zhang 2018: serve with the component, learn, delete edges."""
     d, users, transcript = world.dimension, range(world.users), Transcript()
     data = [Data.zero(d) for _ in users]
     G = nx.complete_graph(world.users)
 
-    def theta(v):
-        return np.linalg.solve(data[v].A + lambda_ * np.eye(d), data[v].b)
+    def theta(v: int) -> np.ndarray:
+        return np.asarray(np.linalg.solve(data[v].A + lambda_ * np.eye(d), data[v].b))
 
-    def width(v):
-        return np.sqrt((1 + np.log(1 + data[v].n)) / (1 + data[v].n))
+    def width(v: int) -> float:
+        return float(np.sqrt((1 + np.log(1 + data[v].n)) / (1 + data[v].n)))
 
     for t in range(1, rounds + 1):
         u = world.arrival(t)

@@ -1,7 +1,9 @@
 """The systems of Table 1 are what their papers say: limits that must coincide, and an independent transcription."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean, stdev
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +16,9 @@ from fedcascade.simulation.reference import make_agents
 from fedcascade.simulation.rounds import play_round
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
-from .other_systems import play_async_linucb, play_club_cascade, play_dislinucb
+from .other_systems import Transcript, play_async_linucb, play_club_cascade, play_dislinucb
 
-SMALL = {"users": 8, "clusters": 2, "dimension": 6, "items": 20}
+SMALL: dict[str, Any] = {"users": 8, "clusters": 2, "dimension": 6, "items": 20}
 ROUNDS = 1_500
 
 
@@ -133,7 +135,7 @@ def test_personal_parts_tell_users_apart_where_a_shared_one_cannot() -> None:
     assert ours.regret < 0.5 * shared.regret
 
 
-TRANSCRIBED = {
+TRANSCRIBED: dict[str, tuple[Callable[..., Transcript], dict[str, float]]] = {
     "async-linucb": (play_async_linucb, {"gamma_u": 1.5, "gamma_d": 2.0}),
     "dislinucb": (play_dislinucb, {"budget": 12.0}),
     "club-cascade": (play_club_cascade, {"alpha_d": 1.2}),

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import POLICIES, Policy, get_policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
-    from fedcascade.service.agent.async_remote import connect_async  # noqa: F401
-    from fedcascade.service.agent.connection import connect  # noqa: F401
+    from fedcascade.service.agent.async_remote import connect_async as connect_async
+    from fedcascade.service.agent.connection import connect as connect
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 

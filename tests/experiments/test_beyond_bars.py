@@ -21,7 +21,7 @@ from fedcascade.experiments.beyond_bars import (
     make_label,
 )
 from fedcascade.experiments.builtin_plans import load_builtin_plan
-from fedcascade.experiments.environments import RatingsSpec
+from fedcascade.experiments.environments import PluginSpec, RatingsSpec
 from fedcascade.experiments.intervals import Interval
 from fedcascade.experiments.jobs import list_planned_jobs
 from fedcascade.experiments.plan import Plan, resize_plan, select_systems
@@ -77,6 +77,7 @@ def test_the_plan_is_the_setting_of_the_bars(plan: Plan) -> None:
     assert (plan.rounds, plan.list_length, plan.seeds) == (ROUNDS, 4, (0, 1, 2, 3, 4))
     assert plan.rounds // plan.checkpoints == beyond_bars.EARLY
     for environment in plan.environments:
+        assert not isinstance(environment.spec, PluginSpec)
         assert (environment.spec.users, environment.spec.items) == (40, 200)
         assert environment.spec.dimension == (40 if environment.name == "Gaussian, J = 40" else 20)
         assert not isinstance(environment.spec, RatingsSpec) or environment.spec.file is None
@@ -190,7 +191,12 @@ def test_the_command_knows_whose_report_it_writes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written: list[Results] = []
-    monkeypatch.setattr(beyond_report, "write_report", lambda found: (written.append(found) or Path("there"), []))
+
+    def write_report(results: Results) -> tuple[Path, list[Path]]:
+        written.append(results)
+        return Path("there"), []
+
+    monkeypatch.setattr(beyond_report, "write_report", write_report)
     main(["report", str(folder)])
     assert capsys.readouterr().out == "report: there\n"
     assert len(written) == 1
@@ -209,4 +215,4 @@ def test_a_trade_off_labels_every_point_and_no_label_covers_another() -> None:
     boxes = [label.get_window_extent() for label in axes.texts]
     assert [label.get_text() for label in axes.texts] == [point.name for point in points]
     assert not any(box.overlaps(earlier) for index, box in enumerate(boxes) for earlier in boxes[:index])
-    assert axes.lines[0].get_xdata().tolist() == [400, 900]
+    assert np.asarray(axes.lines[0].get_xdata()).tolist() == [400, 900]

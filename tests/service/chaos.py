@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -61,7 +62,7 @@ def run_agent(folder: Path, number: int, port: int, stop: Path) -> None:
     generations = len(list(folder.glob(f"agent-{number}-*.done")))
     while not stop.exists() or list(folder.glob(f"agent-{number}-{generations}.db")):
         path = folder / f"agent-{number}-{generations}.db"
-        agent = patiently(lambda path=path: enrolled(url, path))
+        agent = patiently(partial(enrolled, url, path))
         live(agent)
         path.with_suffix(".done").touch()
         path.rename(path.with_suffix(".old"))

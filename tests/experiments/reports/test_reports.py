@@ -91,7 +91,7 @@ def test_a_band_is_one_standard_deviation_wide(small_results: Results) -> None:
     runs = own.sort("round").drop("round").to_numpy()
     (axes,) = figure.axes
     assert np.allclose(axes.lines[0].get_ydata(), runs.mean(axis=1))
-    band = axes.collections[0].get_paths()[0].vertices
+    band = np.asarray(axes.collections[0].get_paths()[0].vertices)
     assert band[:, 1].max() == pytest.approx((runs.mean(axis=1) + runs.std(axis=1, ddof=1)).max())
 
 

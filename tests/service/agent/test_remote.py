@@ -58,15 +58,15 @@ def running(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def connect_agent(
     running: RunningService, path: Path, transport: CuttableTransport | None = None, **options: Any
-) -> RemoteAgent:  # type: ignore[no-untyped-def]
+) -> RemoteAgent:
     [token] = running.operator.create_tokens()
-    options = {"policy": TALKATIVE, "min_observations": 0, "pauses": (0.005, 1.0)} | options
+    options = dict[str, Any](policy=TALKATIVE, min_observations=0, pauses=(0.005, 1.0)) | options
     return connect("", store=str(path), token=token, transport=transport or CuttableTransport(running), **options)
 
 
 def draw_items(random: np.random.Generator, count: int = 6) -> np.ndarray:
     drawn = random.normal(size=(count, D))
-    return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(drawn / np.linalg.norm(drawn, axis=1, keepdims=True), np.float32)
 
 
 def play_rounds(agent: RemoteAgent, rounds: int, seed: int = 0) -> None:

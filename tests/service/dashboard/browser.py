@@ -15,9 +15,13 @@ class Seen:
         self.page = page
         self.problems: list[str] = []
         self.requests: list[str] = []
-        page.on("console", lambda message: message.type in ("error", "warning") and self.problems.append(message.text))
+        page.on("console", self._record_message)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
+
+    def _record_message(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
 
     def data(self, name: str) -> str | None:
         """A figure that the page shows, as it has it."""

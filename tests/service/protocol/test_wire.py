@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -95,7 +96,7 @@ def test_one_connection_serves_exchange_after_exchange(served: Served) -> None:
 
 
 @pytest.mark.parametrize("unusual", [{"connection": "close"}, {"expect": "100-continue"}])
-def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, unusual: dict[str, str]) -> None:
+def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, unusual: dict[str, Any]) -> None:
     with served.connect() as connection:
         connection.sendall(served.request(**unusual))
         if "expect" in unusual:
@@ -105,7 +106,7 @@ def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, un
 
 
 @pytest.mark.parametrize("way", [{}, {"connection": "close"}], ids=["short", "long"])
-def test_both_ways_refuse_in_the_same_words(served: Served, way: dict[str, str]) -> None:
+def test_both_ways_refuse_in_the_same_words(served: Served, way: dict[str, Any]) -> None:
     impossible = wire.encode(msgspec.structs.replace(build_unit_upload(90, 0, 3), clicks=7), wire.MSGPACK)
     wrong = wire.encode(build_unit_upload(91, 0, 4), wire.MSGPACK)
     assert reason(served.ask(served.request(signature=FORGED, **way))) == (401, "altered")

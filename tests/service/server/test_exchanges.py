@@ -31,7 +31,8 @@ def running(tmp_path: Path):  # type: ignore[no-untyped-def]
 
 def diagonal(running: RunningService) -> list[float]:
     assert running.writer is not None
-    return np.diag(running.writer.submit(lambda _, state: state.sum_statistics()).result().gram).tolist()
+    held: Statistics = running.writer.submit(lambda _, state: state.sum_statistics()).result()
+    return [float(number) for number in np.diag(held.gram)]
 
 
 def test_repeated_reordered_and_concurrent_deliveries_count_once_and_get_the_same_answer(
@@ -202,14 +203,14 @@ def test_many_uploads_are_judged_as_each_alone(seed: int, dimension: int, moved:
         counts = held.count, held.clicks, held.rounds + int(random.integers(-1, 2) * (shift != 0))
         batch.append(Statistics(gram, moment, *counts))
     numbers = np.array([np.frombuffer(wire.pack_numbers(statistics), "<f8") for statistics in batch])
-    counts = np.array([(statistics.count, statistics.clicks, statistics.rounds) for statistics in batch])
-    assert are_possible(numbers, counts).tolist() == [accepted(statistics, dimension) for statistics in batch]
+    counted = np.array([(statistics.count, statistics.clicks, statistics.rounds) for statistics in batch])
+    assert are_possible(numbers, counted).tolist() == [accepted(statistics, dimension) for statistics in batch]
 
 
 GRAM, MOMENT = [1.0, 0, 0, 0, 0, 0], [1.0, 0, 0]  # of one unit vector that was clicked
 
 
-LIES = {
+LIES: dict[str, dict[str, Any]] = {
     "trace beyond the count": {"gram": [2.0, 0, 0, 0, 0, 0]},
     "negative diagonal": {"gram": [-0.5, 0, 0, 0, 0, 0]},
     "indefinite": {"gram": [0.5, 0.6, 0, 0.5, 0, 0]},

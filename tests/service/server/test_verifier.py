@@ -26,7 +26,7 @@ def sign_request(number: int, *, by: int | None = None, sequence: int | None = N
     body = changed.pop("signed_body", None) or wire.encode(build_unit_upload(number + 1, number % 3, 3), wire.MSGPACK)
     key, signed = KEYS[(number if by is None else by) % 3], number + 1 if sequence is None else sequence
     headers = auth.sign(key, agent=7, method="POST", path=PATH, body=body, sequence=signed, created=5, nonce=6)
-    fields = {"path": PATH, "body": body, "upload": wire.MSGPACK} | changed
+    fields: dict[str, Any] = {"path": PATH, "body": body, "upload": wire.MSGPACK} | changed
     public = bytes(KEYS[number % 3].verify_key)
     return SignedRequest(
         public, "POST", fields["path"], auth.parse_signature(headers), fields["body"], fields["upload"]

@@ -162,7 +162,7 @@ def test_pages_of_two_servers_show_the_same_and_may_change_places(database: str,
                 changes += 1
                 updates += listener.until(4 * sequence)
                 listener.close()
-                listener = EventListener(servers[changes % 2], listener.mark)
+                listener = EventListener(servers[changes % 2], listener.last_id)
         listener.close()
         views = [send_request(one, "/live/view", authorization=f"Bearer {TOKEN}")[1] for one in runnings]
         for name in ("position", "uploads", "clusters", "agents", "moves", "causes", "sizes", "latest", "bins"):

@@ -82,7 +82,8 @@ HEAD = """# The systems
 All systems of the paper's Table 1 run here, on the same statistics, the same ridge regression, the same graph and the
 same loop. A system is a row of `fedcascade.federation.policies:POLICIES`. It names who shares, when an agent speaks,
 what it decides with and who is answered, and brings at most one part that no other has. `fedcascade policies` prints
-these tables; `fedcascade run --policy NAME` runs a row, with its own constants unless you give others.
+these tables; `fedcascade run --policy NAME` runs a row, with its own constants unless you give others:
+`--set name=value` reaches each of them, and `--set policy.name=value` that of one policy.
 
 How agents speak and whether users may differ follow from a row's parts. The orders of regret and communication are
 those of the paper's Table 2; they are claims of the respective papers, not measurements.

@@ -214,6 +214,18 @@ def test_a_job_of_a_plug_ins_environment_runs() -> None:
     assert record["job"]["environment"]["arguments"] == {"tastes": 2}
 
 
+@pytest.mark.filterwarnings("default")
+def test_an_experiment_says_in_one_line_what_its_engine_does_not_know(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text(PLAN.replace('["punctual", "fedind"]', '"fedind"').replace("constants = { every = 7 }\n", ""))
+    main(["experiment", str(plan), "--out", str(tmp_path / "results"), "--jobs", "1", "--format", "json"])
+    printed = capfd.readouterr()
+    assert [json.loads(line)["engine"] for line in printed.out.splitlines()] == ["reference", "reference"]
+    assert [line[:46] for line in printed.err.splitlines()] == ["fedcascade: the exact engine does not know the"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "words"),
     [

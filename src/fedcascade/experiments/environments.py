@@ -5,7 +5,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
@@ -73,18 +73,7 @@ def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
 
 
 def _build_synthetic(spec: SyntheticSpec, seed: int) -> Synthetic:
-    return Synthetic(
-        users=spec.users,
-        clusters=spec.clusters,
-        dimension=spec.dimension,
-        items=_to_range(spec.items),
-        features=spec.features,
-        directions=spec.directions,
-        gap=spec.gap,
-        drift=spec.drift,
-        arrivals=spec.arrivals,
-        seed=seed,
-    )
+    return Synthetic(**structs.asdict(spec) | {"items": _to_range(spec.items)}, seed=seed)
 
 
 def _to_range(items: int | tuple[int, ...]) -> int | tuple[int, int]:
@@ -95,10 +84,8 @@ def _to_range(items: int | tuple[int, ...]) -> int | tuple[int, int]:
 
 
 def _build_ratings(spec: RatingsSpec, seed: int) -> Environment:
-    options = {name: getattr(spec, name) for name in spec.__struct_fields__ if name != "file"}
-    return Ratings(
-        _read_ratings(spec.file), seed=seed, **{name: value for name, value in options.items() if value is not None}
-    )
+    options = {name: value for name, value in structs.asdict(spec).items() if name != "file" and value is not None}
+    return Ratings(_read_ratings(spec.file), seed=seed, **options)
 
 
 @cache

@@ -4,10 +4,13 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from functools import cache
 from multiprocessing.connection import wait as wait_for_process
 from typing import Any
 
@@ -56,12 +59,13 @@ def _has_failed(future: Future[Any]) -> bool:
 
 @contextmanager
 def _open_pool(workers: int, context: Any, counter: Any) -> Iterator[ProcessPoolExecutor]:
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _start_worker, (counter,))
     try:
         yield pool
     except BaseException:
         # Results of unfinished runs would be thrown away, so do not wait for them; finished ones are on disk.
-        for process in list(pool._processes.values()):
+        for process in set(multiprocessing.active_children()) - others:
             process.kill()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
@@ -69,11 +73,17 @@ def _open_pool(workers: int, context: Any, counter: Any) -> Iterator[ProcessPool
 
 
 def _start_worker(counter: Any) -> None:
-    """Leave Ctrl-C to the parent, and end when the parent ends, however that happens."""
+    """Leave Ctrl-C to the parent, end when it ends, however that happens, and print each warning once, in one line."""
     global _rounds_done
     _rounds_done = counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.showwarning = lambda message, *_, **__: _print_once(f"fedcascade: {message}")
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+@cache
+def _print_once(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _end_with_parent() -> None:

@@ -166,7 +166,7 @@ def test_shorter_runs_are_not_judged(plan: Plan) -> None:
     assert "early regret" not in {finding.bar.quantity for finding in findings}
 
 
-@pytest.mark.timeout(900)  # the folder has 300 short runs
+@pytest.mark.timeout(900)  # 184 short runs
 def test_the_page_has_every_figure_and_needs_nothing_else(
     folder: Path, plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,14 +30,14 @@ from fedcascade.service.protocol import wire
 from service import Connection, Load, cpu_seconds, enrolled, observed, server
 
 PAGES = 8
-WATCH = """() => {
+RECORD_LONG_TASKS = """() => {
   window.busy = [];
-  new PerformanceObserver((list) => window.busy.push(...list.getEntries().map((one) => one.duration)))
+  new PerformanceObserver((list) => window.busy.push(...list.getEntries().map((task) => task.duration)))
     .observe({ type: "longtask" });
 }"""
 
 
-class Paced(Load):
+class PacedLoad(Load):
     """Uploads at a given rate in all."""
 
     def __init__(self, load: Load, rate: float) -> None:
@@ -64,8 +64,8 @@ class Paced(Load):
 
 
 @contextmanager
-def listening(port: int, token: str, pages: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Processes that read the events of pages and throw them away."""
+def open_pages(port: int, token: str, pages: int) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Start processes that read the events of pages and throw them away."""
     command = f"""
 import http.client
 c = http.client.HTTPConnection("127.0.0.1", {port})
@@ -83,15 +83,15 @@ while r.read1(65536): pass
             reader.wait()
 
 
-def most(
+def measure_throughput(
     load: Load, port: int, pid: int, token: str, seconds: float, turns: int, connections: int
 ) -> dict[str, object]:
-    """The highest rate with pages and without, in turns; the median of each, and of the ratios of neighbours."""
+    """Measure the highest rate with pages and without, in turns: the median of each, and of their ratios."""
     rates: dict[int, list[float]] = {0: [], PAGES: []}
     cost: dict[int, list[float]] = {0: [], PAGES: []}
     for _ in range(turns):
         for pages in (0, PAGES):
-            with listening(port, token, pages):
+            with open_pages(port, token, pages):
                 before = cpu_seconds(pid)
                 rates[pages].append(uvloop.run(load.run(port, seconds, connections)))
                 cost[pages].append((cpu_seconds(pid) - before) / len(load.latencies))
@@ -104,71 +104,71 @@ def most(
     }
 
 
-def responsive(load: Load, port: int, token: str, seconds: float, rate: float) -> dict[str, object]:
-    """A real page at a steady rate of exchanges."""
+def measure_page(load: Load, port: int, token: str, seconds: float, rate: float) -> dict[str, object]:
+    """Measure how a real page responds at a steady rate of exchanges."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         return {"page": "Chromium is not installed"}
     from playwright.sync_api import sync_playwright
 
-    quiet = Paced(load, rate)
+    quiet = PacedLoad(load, rate)
     uvloop.run(quiet.run(port, seconds, 16))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1360, "height": 900})
-        page.add_init_script(f"({WATCH})()")
+        page.add_init_script(f"({RECORD_LONG_TASKS})()")
         page.goto(f"http://127.0.0.1:{port}/")
         page.fill("#token", token)
         page.click("#login button")
         page.wait_for_selector("#main[data-position]")
         page.evaluate("window.busy.length = 0")
         script = Path(__file__).resolve()
-        loading = subprocess.Popen(
+        loader = subprocess.Popen(
             [sys.executable, script, "--loader", json.dumps([port, seconds, rate, quiet.sent])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert loading.stdin is not None
-        loading.stdin.write(json.dumps([[agent.agent, bytes(agent.key).hex()] for agent in load.agents]))
-        loading.stdin.close()
+        assert loader.stdin is not None
+        loader.stdin.write(json.dumps([[agent.agent, bytes(agent.key).hex()] for agent in load.agents]))
+        loader.stdin.close()
         answers = []
-        while loading.poll() is None:
-            asked = time.perf_counter()
+        while loader.poll() is None:
+            start = time.perf_counter()
             page.evaluate("new Promise((done) => requestAnimationFrame(done))")
-            answers.append(time.perf_counter() - asked)
+            answers.append(time.perf_counter() - start)
             page.wait_for_timeout(100)
-        assert loading.stdout is not None
-        told = json.loads(loading.stdout.read())
-        page.wait_for_selector(f'#main[data-position="{told["position"]}"]', timeout=10_000)
+        assert loader.stdout is not None
+        loaded = json.loads(loader.stdout.read())
+        page.wait_for_selector(f'#main[data-position="{loaded["position"]}"]', timeout=10_000)
         busy = page.evaluate("window.busy")
         browser.close()
     return {
-        "exchanges_per_second": round(told["rate"]),
-        "upload_p50_p99_ms_without": _milliseconds(quiet.latencies),
-        "upload_p50_p99_ms_with": told["latencies"],
-        "page_answers_p50_p99_ms": _milliseconds(answers),
+        "exchanges_per_second": round(loaded["rate"]),
+        "upload_p50_p99_ms_without": _compute_percentiles(quiet.latencies),
+        "upload_p50_p99_ms_with": loaded["latencies"],
+        "page_answers_p50_p99_ms": _compute_percentiles(answers),
         "page_longest_task_ms": round(max(busy, default=0.0)),
         "page_busy_over_50_ms": f"{sum(busy) / (1e3 * seconds):.1%} of the time",
     }
 
 
-def _milliseconds(values: list[float]) -> list[float]:
+def _compute_percentiles(values: list[float]) -> list[float]:
     return [round(1e3 * float(value), 1) for value in np.percentile(values, [50, 99])]
 
 
 def make_messages() -> list[wire.UploadMessage]:
-    """Uploads to choose from."""
+    """Make uploads to choose from."""
     random = np.random.default_rng(0)
-    statistics_ = (observed(random, 20) for _ in range(256))
+    observations = (observed(random, 20) for _ in range(256))
     return [
-        wire.UploadMessage.from_upload(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=one))
-        for one in statistics_
+        wire.UploadMessage.from_upload(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=statistics_))
+        for statistics_ in observations
     ]
 
 
-def loader(port: int, seconds: float, rate: float, sent: int) -> None:
-    """The load of ``responsive``, in a process of its own, since Playwright needs this one."""
+def run_load(port: int, seconds: float, rate: float, sent: int) -> None:
+    """Put the load of ``measure_page`` on a server, in a process of its own, since Playwright needs this one."""
     from nacl.signing import SigningKey
 
     from fedcascade.service.agent.client import AgentClient
@@ -177,9 +177,9 @@ def loader(port: int, seconds: float, rate: float, sent: int) -> None:
     agents = [AgentClient(None, SigningKey(bytes.fromhex(key)), agent) for agent, key in keys]
     load = Load(agents, make_messages())
     load.sent = sent
-    paced = Paced(load, rate)
+    paced = PacedLoad(load, rate)
     reached = uvloop.run(paced.run(port, seconds, 16))
-    print(json.dumps({"rate": reached, "position": paced.sent, "latencies": _milliseconds(paced.latencies)}))
+    print(json.dumps({"rate": reached, "position": paced.sent, "latencies": _compute_percentiles(paced.latencies)}))
 
 
 def main() -> None:
@@ -191,20 +191,22 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=500.0)
     parser.add_argument("--connections", type=int, default=48)
     parser.add_argument("--loader", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.loader:
-        loader(*json.loads(given.loader))
+    options = parser.parse_args()
+    if options.loader:
+        run_load(*json.loads(options.loader))
         return
-    results: dict[str, object] = {"cpus": os.cpu_count(), "agents": given.agents}
+    results: dict[str, object] = {"cpus": os.cpu_count(), "agents": options.agents}
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder, token = Path(name), "a token of this benchmark alone"
         (folder / "operator.token").write_text(token, encoding="utf-8")
-        load = Load(enrolled(f"sqlite:///{folder}/bench.db", given.agents), make_messages())
+        load = Load(enrolled(f"sqlite:///{folder}/bench.db", options.agents), make_messages())
         with server(folder) as (port, pid, _):
-            while load.sent < given.agents:
-                uvloop.run(load.run(port, 1.0, given.connections))
-            results["most"] = most(load, port, pid, token, given.seconds, given.turns, given.connections)
-            results["steady"] = responsive(load, port, token, 10.0, given.rate)
+            while load.sent < options.agents:
+                uvloop.run(load.run(port, 1.0, options.connections))
+            results["most"] = measure_throughput(
+                load, port, pid, token, options.seconds, options.turns, options.connections
+            )
+            results["steady"] = measure_page(load, port, token, 10.0, options.rate)
     print(json.dumps(results, indent=2))
 
 

@@ -63,7 +63,19 @@ def run_swarm(
     problem = ProblemSize(
         users=environment.users, dimension=environment.dimension, list_length=list_length, rounds=rounds
     )
-    agents = _connect_agents(environment, policy, problem, oracle, operator, new_transport, folder, min_observations)
+    agents = [
+        connect(
+            "",
+            store=":memory:" if folder is None else str(folder / f"agent-{user}.db"),
+            token=token,
+            policy=policy,
+            problem=problem,
+            oracle=oracle,
+            min_observations=min_observations,
+            transport=new_transport(),
+        )
+        for user, token in enumerate(operator.create_tokens(environment.users))
+    ]
     try:
         for t in range(1, rounds + 1):
             user = environment.arrival(t)
@@ -85,32 +97,6 @@ def run_swarm(
     finally:
         for agent in agents:
             agent.close()
-
-
-def _connect_agents(
-    environment: Environment,
-    policy: Policy,
-    problem: ProblemSize,
-    oracle: TopK,
-    operator: OperatorClient,
-    new_transport: Callable[[], Transport],
-    folder: Path | None,
-    min_observations: int,
-) -> list[RemoteAgent]:
-    tokens = operator.create_tokens(environment.users)
-    return [
-        connect(
-            "",
-            store=":memory:" if folder is None else str(folder / f"agent-{user}.db"),
-            token=tokens[user],
-            policy=policy,
-            problem=problem,
-            oracle=oracle,
-            min_observations=min_observations,
-            transport=new_transport(),
-        )
-        for user in range(environment.users)
-    ]
 
 
 def _wait_for_answers(agent: RemoteAgent) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numba import cuda as numba_cuda
 
 from fedcascade.environments.clustered import Clustered
-from fedcascade.environments.matrices import Triplets, generated_ratings, triplets_of
+from fedcascade.environments.matrices import Triplets, generate_ratings, to_triplets
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.decisions import LastDownload
@@ -120,7 +120,7 @@ def list_evaluation(first_seed: int) -> list[Case]:
 @cache
 def generate_triplets() -> Triplets:
     """Generate ratings."""
-    return triplets_of(generated_ratings())
+    return to_triplets(generate_ratings())
 
 
 @cache

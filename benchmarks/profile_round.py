@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedcascade import Synthetic, TopK, get_policy
+from fedcascade.environments import draws
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.simulation.exact import kernels, ranking, screening
@@ -32,9 +33,9 @@ def draw_words(environment, first, scratch):
     """The random words of every item."""
     count = scratch.columns.shape[1]
     for t in range(first, first + ROUNDS):
-        streams._share(environment.seed, streams.ITEMS, t, 0, count, scratch.draft)
+        streams.share_rounds(environment.seed, streams.ITEMS, t, 0, count, scratch.draft)
         for group in range((environment.thetas.shape[1] - environment.lifted + 3) // 4):
-            streams._words_into(environment.seed, t, group, count, scratch.draft)
+            streams.draw_group_words(environment.seed, t, group, count, scratch.draft)
 
 
 @jit_inline
@@ -42,7 +43,7 @@ def draw_normals(environment, first, scratch):
     """The same and Box-Muller."""
     rows = scratch.columns[: environment.thetas.shape[1] - environment.lifted]
     for t in range(first, first + ROUNDS):
-        streams._block_into(environment.seed, streams.ITEMS, t, 0, rows, scratch.draft)
+        streams.draw_normal_block(environment.seed, streams.ITEMS, t, 0, rows, scratch.draft)
 
 
 @jit_inline
@@ -50,7 +51,7 @@ def draw_items(environment, first, scratch):
     """The same, of length 1."""
     columns = scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
+        draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
 
 
 @jit_inline
@@ -58,7 +59,7 @@ def screen(environment, policy, first, scratch, beta, margin):
     """The same, scored in single precision."""
     columns = scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
+        draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
         screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
 
 
@@ -67,7 +68,7 @@ def select(environment, policy, state, first, scratch, margin):
     """The same, and the list."""
     beta, columns = state.numbers[kernels.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
+        draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
         screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
         ranking.select_list(
             environment.seed, t, environment.most_items, policy.length, state.theta, state.root, beta, margin, scratch
@@ -79,7 +80,7 @@ def count_regret(environment, policy, state, theta, first, scratch, margin):
     """The same, and the best list."""
     beta, columns = state.numbers[kernels.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
-        streams.unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
+        draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
         screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
         ranking.select_list(
             environment.seed, t, environment.most_items, policy.length, state.theta, state.root, beta, margin, scratch

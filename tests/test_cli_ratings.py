@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.environments.ratings import generated_ratings
+from fedcascade.environments.matrices import generate_ratings
 
 SMALL = ["--users", "10", "--clusters", "3", "--dimension", "5", "--items", "20"]
 
 
 @pytest.fixture(scope="module")
 def ratings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    matrix = generated_ratings(60, 50, seed=3)
+    matrix = generate_ratings(60, 50, seed=3)
     path = tmp_path_factory.mktemp("ratings") / "ratings.csv"
     rows = (f"u{user},i{item},{matrix[user, item]}" for user, item in zip(*np.nonzero(matrix), strict=True))
     path.write_text("user,item,rating\n" + "\n".join(rows) + "\n")

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from fedcascade.data.describe import describe, make_histogram
-from fedcascade.environments.matrices import Triplets, triplets_of
-from fedcascade.environments.ratings import Ratings, generated_ratings
+from fedcascade.environments.matrices import Triplets, generate_ratings, to_triplets
+from fedcascade.environments.ratings import Ratings
 from fedcascade.learning.cascade import compute_expected_reward
 
-MATRIX = generated_ratings(120, 100, seed=4)
-RATINGS = triplets_of(MATRIX)
+MATRIX = generate_ratings(120, 100, seed=4)
+RATINGS = to_triplets(MATRIX)
 SIZES: dict[str, Any] = {"users": 15, "clusters": 3, "dimension": 6, "items": 25, "seed": 2}
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from fedcascade import POLICIES
 from fedcascade.data import Columns, build_ratings_environment, json_lines, read_ratings
-from fedcascade.environments.ratings import Ratings, Triplets
+from fedcascade.environments.matrices import Triplets
+from fedcascade.environments.ratings import Ratings
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact

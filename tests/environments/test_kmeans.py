@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.cluster.vq import kmeans2
 
-from fedcascade.environments.kmeans import kmeans
+from fedcascade.environments.kmeans import cluster_points
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -23,7 +23,7 @@ def cost(points: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_few_points_are_divided_as_well_as_can_be(clusters: int, seed: int) -> None:
     points = np.random.default_rng(seed).normal(size=(7, 2))
-    _, labels = kmeans(points, clusters, seed=seed)
+    _, labels = cluster_points(points, clusters, seed=seed)
     best = min(
         cost(points, np.array(each)) for each in product(range(clusters), repeat=7) if len(set(each)) == clusters
     )
@@ -32,7 +32,7 @@ def test_few_points_are_divided_as_well_as_can_be(clusters: int, seed: int) -> N
 
 def test_many_points_are_divided_as_well_as_by_scipy() -> None:
     points = np.random.default_rng(0).normal(size=(60, 8))
-    _, labels = kmeans(points, 10, seed=1, starts=30)
+    _, labels = cluster_points(points, 10, seed=1, starts=30)
     theirs = min(cost(points, kmeans2(points, 10, minit="++", rng=seed)[1]) for seed in range(30))
     assert cost(points, labels) <= 1.02 * theirs
 
@@ -46,7 +46,7 @@ def test_every_cluster_has_a_point_and_its_centre_is_their_mean(seed: int, data:
     )
     points = np.array(flat, np.float64).reshape(-1, 2)
     clusters = data.draw(st.integers(1, len(np.unique(points, axis=0))))
-    centres, labels = kmeans(points, clusters, seed=seed, starts=3)
+    centres, labels = cluster_points(points, clusters, seed=seed, starts=3)
     assert sorted(set(labels.tolist())) == list(range(clusters))
     for label in range(clusters):
         np.testing.assert_allclose(centres[label], points[labels == label].mean(axis=0), atol=1e-12)
@@ -54,11 +54,11 @@ def test_every_cluster_has_a_point_and_its_centre_is_their_mean(seed: int, data:
 
 def test_the_seed_decides() -> None:
     points = np.random.default_rng(3).normal(size=(40, 5))
-    one, same, other = (kmeans(points, 8, seed=seed, starts=1) for seed in (1, 1, 2))
+    one, same, other = (cluster_points(points, 8, seed=seed, starts=1) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one[0], same[0])
     assert not np.array_equal(one[0], other[0])
 
 
 def test_more_clusters_than_different_points_are_refused() -> None:
     with pytest.raises(ValueError, match="clusters must be <= 2, as many as users who differ, got 3"):
-        kmeans(np.array([[0.0], [1.0], [0.0]]), 3, seed=0)
+        cluster_points(np.array([[0.0], [1.0], [0.0]]), 3, seed=0)

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.environments.matrices import Triplets, generated_ratings, rating_matrix, triplets_of, vectors
+from fedcascade.environments.matrices import (
+    Triplets,
+    build_rating_matrix,
+    compute_vectors,
+    generate_ratings,
+    to_triplets,
+)
 
 RATED = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 7), st.integers(1, 5)), min_size=1, max_size=80)
 
@@ -50,7 +56,7 @@ def plainly(rated: list[tuple[int, int, int]], top: int, wide: int, selection: s
 )
 def test_the_matrix_is_the_one_that_was_asked_for(rated: Any, top: int, wide: int, selection: str, values: str) -> None:
     options: dict[str, Any] = {"selection": selection, "values": values}
-    matrix = rating_matrix(triplets(rated), top_users=top, top_items=wide, **options)
+    matrix = build_rating_matrix(triplets(rated), top_users=top, top_items=wide, **options)
     np.testing.assert_allclose(matrix, plainly(rated, top, wide, selection, values), rtol=1e-12)
 
 
@@ -58,7 +64,8 @@ def test_nested_differs_from_independent() -> None:
     # Item 9 is popular among users who rate little, so only an independent choice takes it.
     rated = [(user, item, 5) for user in range(3) for item in range(4)] + [(10 + extra, 9, 5) for extra in range(8)]
     one, other = (
-        rating_matrix(triplets(rated), top_users=1, top_items=4, selection=kind) for kind in ("independent", "nested")
+        build_rating_matrix(triplets(rated), top_users=1, top_items=4, selection=kind)
+        for kind in ("independent", "nested")
     )
     assert (one == 0).sum() == 1
     assert (other == 0).sum() == 0
@@ -75,18 +82,18 @@ def test_nested_differs_from_independent() -> None:
 )
 def test_unknown_steps_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        rating_matrix(triplets([(0, 0, 5)]), **options)
+        build_rating_matrix(triplets([(0, 0, 5)]), **options)
 
 
 def test_no_ratings_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one rating"):
-        rating_matrix(triplets_of(np.zeros((3, 4))))
+        build_rating_matrix(to_triplets(np.zeros((3, 4))))
 
 
 @pytest.mark.parametrize("matrix", [np.ones(3), np.array([[1.0, np.nan]]), np.array([[np.inf]])])
 def test_what_is_no_matrix_of_numbers_is_refused(matrix: Any) -> None:
     with pytest.raises(ValueError, match="matrix"):
-        triplets_of(matrix)
+        to_triplets(matrix)
 
 
 def cosines(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -99,7 +106,7 @@ def test_scaled_vectors_multiply_to_the_best_matrix_of_their_rank() -> None:
     values, directions = np.linalg.eigh(matrix.T @ matrix)
     top = directions[:, np.argsort(values)[-4:]]
     nearest = matrix @ top @ top.T
-    found = vectors(matrix, 4, "root")
+    found = compute_vectors(matrix, 4, "root")
     # Unit vectors are known by their signs and proportions: divide the lengths out of the matrix too.
     lengths = [np.sqrt(np.diag(each)) for each in (_root(matrix @ matrix.T, 4), _root(matrix.T @ matrix, 4))]
     np.testing.assert_allclose(found.users @ found.items.T, nearest / np.outer(*lengths), atol=1e-9)
@@ -116,35 +123,37 @@ def test_vectors_without_scaling_are_rows_of_u() -> None:
     matrix = np.random.default_rng(2).normal(size=(10, 6))
     _, directions = np.linalg.eigh(matrix @ matrix.T)
     expected = directions[:, -3:]
-    found = vectors(matrix, 3, "none")
+    found = compute_vectors(matrix, 3, "none")
     np.testing.assert_allclose(found.users @ found.users.T, cosines(expected, expected), atol=1e-9)
 
 
 def test_signs_do_not_depend_on_the_solver() -> None:
     matrix = np.random.default_rng(4).normal(size=(10, 6))
-    found = vectors(matrix, 6, "none")
+    found = compute_vectors(matrix, 6, "none")
     left = np.linalg.svd(matrix, full_matrices=False)[0]
     largest = np.abs(left).argmax(axis=0)
     assert np.all(found.users[largest, np.arange(6)] > 0)
-    np.testing.assert_allclose(vectors(-matrix, 6, "none").users, found.users, atol=1e-9)
+    np.testing.assert_allclose(compute_vectors(-matrix, 6, "none").users, found.users, atol=1e-9)
 
 
 def test_who_points_nowhere_is_left_out() -> None:
     matrix = np.random.default_rng(5).normal(size=(8, 7))
     matrix[3] = 0.0
     matrix[:, 1] = 0.0
-    found = vectors(matrix, 3, "root")
+    found = compute_vectors(matrix, 3, "root")
     assert (len(found.users), len(found.items)) == (7, 6)
     np.testing.assert_allclose(np.linalg.norm(found.users, axis=1), 1.0)
 
 
 def test_a_rank_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="rank >= 3 for this dimension, got rank 2"):
-        vectors(np.outer(np.arange(1.0, 6), np.ones(4)) + np.eye(5, 4, 1)[:, :] * [[1], [0], [0], [0], [0]], 3, "root")
+        compute_vectors(
+            np.outer(np.arange(1.0, 6), np.ones(4)) + np.eye(5, 4, 1)[:, :] * [[1], [0], [0], [0], [0]], 3, "root"
+        )
 
 
 def test_generated_ratings_are_low_rank_with_noise_and_a_long_tail() -> None:
-    matrix = generated_ratings(seed=3)
+    matrix = generate_ratings(seed=3)
     assert 0.05 < (matrix > 0).mean() < 0.1
     assert set(np.unique(matrix)) == {0.0, 1.0, 2.0, 3.0, 4.0, 5.0}
     for axis in (0, 1):
@@ -163,7 +172,7 @@ def _singular(matrix: np.ndarray) -> np.ndarray:
 
 
 def test_generated_ratings_follow_from_their_seed() -> None:
-    one, same, other = (generated_ratings(40, 30, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (generate_ratings(40, 30, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
     assert Counter(one.ravel().tolist())[0.0] < 1200

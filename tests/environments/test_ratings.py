@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from scipy import linalg, stats
 
+from fedcascade.environments import draws
 from fedcascade.environments.clustered import lift
-from fedcascade.environments.matrices import vectors
-from fedcascade.environments.ratings import Ratings, generated_ratings
+from fedcascade.environments.matrices import compute_vectors, generate_ratings
+from fedcascade.environments.ratings import Ratings
 from fedcascade.numerics import streams
 from fedcascade.testing import check_environment
 
-MATRIX = generated_ratings(150, 120, seed=2)
+MATRIX = generate_ratings(150, 120, seed=2)
 
 
 def world(**changes: Any) -> Ratings:
@@ -70,7 +71,7 @@ def test_the_paper_s_preset_is_the_paper_s_lineage() -> None:
     items = made.items(3)
     np.testing.assert_allclose(items[:, -1], 0.5**0.5, rtol=1e-6)
     fresh = np.empty((6, 30), np.float32)
-    streams.unit_items_into(np.uint64(1), 3, fresh, True, streams.make_draft())
+    draws.draw_unit_items_into(np.uint64(1), 3, fresh, True, streams.make_word_buffer())
     np.testing.assert_array_equal(items, fresh.T)
 
 
@@ -80,7 +81,7 @@ def test_thetas_are_the_means_of_their_cluster_s_users_and_not_of_norm_one(prese
     paper = preset == "paper"
     dense = MATRIX[np.argsort(-(MATRIX > 0).sum(axis=1), kind="stable")]
     dense = dense[:, np.argsort(-(MATRIX > 0).sum(axis=0), kind="stable")]
-    found = vectors(dense[(dense > 0).any(axis=1)], 5 if paper else 6, "none" if paper else "root").users
+    found = compute_vectors(dense[(dense > 0).any(axis=1)], 5 if paper else 6, "none" if paper else "root").users
     rows = lift(found) if paper else found
     sampled = rows[np.argsort(streams.uniforms(np.uint64(1), streams.SAMPLE, 0, len(rows)))[:20]]
     for label in range(4):
@@ -122,7 +123,7 @@ def other_svd(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_zero_vectors_are_dropped_with_a_notice() -> None:
     # User 0 rated only item 0, which only user 0 rated: a singular vector of its own, and not a large one.
-    matrix = generated_ratings(40, 30, seed=1)
+    matrix = generate_ratings(40, 30, seed=1)
     matrix[0], matrix[:, 0] = 0.0, 0.0
     matrix[0, 0] = 0.01
     with pytest.warns(UserWarning, match="left out, because their vector is zero: 1 of 34 users and 1 of 25 items"):
@@ -156,7 +157,7 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, Any], named: str
 
 def drawn(seed: int, round_: int, items: int, catalogue: np.ndarray) -> np.ndarray:
     out = np.full((len(catalogue), items), np.nan, np.float32)
-    streams.items_into(np.uint64(seed), round_, out, False, catalogue, streams.make_draft())
+    draws.draw_items_into(np.uint64(seed), round_, out, False, catalogue, streams.make_word_buffer())
     return out
 
 

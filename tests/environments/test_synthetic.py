@@ -113,7 +113,7 @@ def test_items_stay_in_their_range_and_every_size_occurs_evenly() -> None:
     sizes = [len(made.items(t)) for t in range(1, 1001)]
     assert set(sizes) == {2, 3, 4, 5, 6}
     assert stats.chisquare(np.bincount(sizes)[2:]).pvalue > 0.001
-    assert sizes == [made.shelf(t) for t in range(1, 1001)]
+    assert sizes == [made.count_items(t) for t in range(1, 1001)]
     assert made.most_items == 6
 
 
@@ -257,14 +257,14 @@ def test_gaps_that_cannot_be_are_refused() -> None:
 
 def test_a_drift_parts_every_second_user_of_a_cluster() -> None:
     steady, drifting = world(clusters=2), world(clusters=2, drift=50)
-    np.testing.assert_array_equal(drifting.thetas_in(49), steady.thetas)
-    moved = np.any(drifting.thetas_in(50) != steady.thetas, axis=1)
+    np.testing.assert_array_equal(drifting.get_thetas(49), steady.thetas)
+    moved = np.any(drifting.get_thetas(50) != steady.thetas, axis=1)
     assert moved.sum() == 6
     for cluster in range(2):
         assert moved[steady.clusters == cluster].sum() == 3
     for one in range(12):  # the clusters are those of the end
         for other in range(12):
-            alike = np.array_equal(drifting.thetas_in(50)[one], drifting.thetas_in(50)[other])
+            alike = np.array_equal(drifting.get_thetas(50)[one], drifting.get_thetas(50)[other])
             assert alike == (drifting.clusters[one] == drifting.clusters[other])
     features = drifting.items(50)
     user = int(np.flatnonzero(moved)[0])

@@ -21,13 +21,7 @@ SIZES = st.integers(0, 70)
 def normals(seed: int, stream: int, round_: int, coordinates: int, items: int) -> NDArray[np.float32]:
     out = np.full((coordinates, items), np.nan, np.float32)
     # Through np.uint64, so that seeds below and above 2^63 need one compilation and not two.
-    streams.normals_into(np.uint64(seed), stream, round_, out)
-    return out
-
-
-def unit_items(seed: int, round_: int, dimension: int, items: int, lifted: bool) -> NDArray[np.float32]:
-    out = np.full((dimension, items), np.nan, np.float32)
-    streams.unit_items_into(np.uint64(seed), round_, out, lifted, streams.make_draft())
+    streams.draw_normals_into(np.uint64(seed), stream, round_, out)
     return out
 
 
@@ -157,8 +151,8 @@ def telling_words() -> NDArray[np.uint32]:
 
 def test_radius_and_direction_are_good_to_a_few_units_of_single_precision() -> None:
     words = telling_words()
-    radius = np.array([streams._radius(word) for word in words], np.float64)
-    cosine, sine = np.array([streams._direction(word) for word in words], np.float64).T
+    radius = np.array([streams.compute_radius(word) for word in words], np.float64)
+    cosine, sine = np.array([streams.compute_direction(word) for word in words], np.float64).T
     assert np.abs(radius - exact_radius(words)).max() < 6e-7  # of up to 6.66
     np.testing.assert_allclose(radius, exact_radius(words), rtol=3e-7, atol=1e-12)
     assert np.abs(cosine - np.cos(exact_angle(words))).max() < 3e-7
@@ -167,7 +161,7 @@ def test_radius_and_direction_are_good_to_a_few_units_of_single_precision() -> N
 
 def test_compiled_normals_are_those_of_plain_python_to_the_bit() -> None:
     words = telling_words()[::7]
-    radius, direction = cast(Any, streams._radius), cast(Any, streams._direction)
+    radius, direction = cast(Any, streams.compute_radius), cast(Any, streams.compute_direction)
     for length, angle in zip(words, words[::-1], strict=True):
         plain = radius.py_func(length), *direction.py_func(angle)
         compiled = radius(length), *direction(angle)
@@ -178,12 +172,10 @@ def checksum(arrays: list[NDArray[np.float32]]) -> str:
     return hashlib.sha256(b"".join(array.astype("<f4").tobytes() for array in arrays)).hexdigest()
 
 
-def test_the_bits_of_normals_and_items_are_pinned() -> None:
+def test_the_bits_of_normals_are_pinned() -> None:
     """If this fails, the arithmetic has changed, and with it every published run."""
     drawn = [normals(0, streams.ITEMS, round_, 19, 203) for round_ in (1, 2, 3)]
-    items = [unit_items(0, round_, 20, 203, lifted) for round_ in (1, 2, 3) for lifted in (False, True)]
     assert checksum(drawn) == "93bcd3a504f73d696a3b09f62a7231e5017324bea564c74aecd1da9589ae1b7c"
-    assert checksum(items) == "3af48be68b9dd326cbff7f783d240c05be17bd589d7c3123ee0438be56cc1048"
 
 
 def test_uniforms_are_uniform() -> None:
@@ -232,26 +224,3 @@ def test_neighbouring_rounds_of_uniforms_are_uncorrelated() -> None:
     other = streams.uniforms_of_rounds(16, streams.ARRIVAL, 1, 500_000, 1)
     assert uncorrelated(sample[1:], sample[:-1])
     assert uncorrelated(sample, other)
-
-
-@settings(deadline=None, max_examples=60)  # the first example may compile
-@given(seed=SEEDS, round_=ROUNDS, dimension=st.integers(2, 40), items=SIZES, lifted=st.booleans())
-def test_items_have_length_one(seed: int, round_: int, dimension: int, items: int, lifted: bool) -> None:
-    found = unit_items(seed, round_, dimension, items, lifted)
-    np.testing.assert_allclose(np.linalg.norm(found.astype(np.float64), axis=0), 1, rtol=0, atol=1e-6)
-    free = dimension - lifted
-    directions = normals(seed, streams.ITEMS, round_, free, items).astype(np.float64)
-    directions *= np.sqrt(0.5 if lifted else 1.0) / np.linalg.norm(directions, axis=0)
-    np.testing.assert_allclose(found[:free], directions, rtol=0, atol=1e-6)
-    assert np.all(found[free:] == np.float32(0.5**0.5))
-
-
-def test_an_item_without_direction_is_no_nan() -> None:
-    nothing = np.zeros((3, 5), np.float32)
-    streams._resize(nothing, 0, np.zeros(5, np.float32), np.float32(1))
-    assert np.all(nothing == 0)
-
-
-def test_items_of_one_dimension_are_signs_or_lifted_alone() -> None:
-    assert np.all(np.abs(np.abs(unit_items(1, 1, 1, 30, False)) - 1) < 1e-6)
-    assert np.all(unit_items(1, 1, 1, 30, True) == np.float32(0.5**0.5))

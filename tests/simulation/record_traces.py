@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedcascade import POLICIES, Ratings, Synthetic, TopK, Trace, simulate
-from fedcascade.environments.matrices import generated_ratings
+from fedcascade.environments.matrices import generate_ratings
 
 ASSET = Path(__file__).parent / "assets" / "traces.json"
 SEEDS = (0, 7)
@@ -37,7 +37,7 @@ def make_uneven_world(seed: int) -> Any:
 
 
 def make_ratings_world(seed: int) -> Any:
-    return Ratings.from_matrix(generated_ratings(60, 80), users=10, clusters=3, dimension=8, items=20, seed=seed)
+    return Ratings.from_matrix(generate_ratings(60, 80), users=10, clusters=3, dimension=8, items=20, seed=seed)
 
 
 # name of a shape: its world, the rounds to play, the length of a list

@@ -11,7 +11,8 @@ from fedcascade.checks import require
 
 if TYPE_CHECKING:
     from fedcascade.environments.environment import Environment
-    from fedcascade.environments.ratings import Ratings, Triplets
+    from fedcascade.environments.matrices import Triplets
+    from fedcascade.environments.ratings import Ratings
 
 _PLAIN = Group("Options", sort_key=0)
 _ENVIRONMENT = Group("Environment", sort_key=1)

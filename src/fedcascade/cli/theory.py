@@ -42,11 +42,11 @@ def theory(
     from fedcascade.checks import require
     from fedcascade.cli import terminal
     from fedcascade.learning.confidence import ProblemSize
-    from fedcascade.learning.theory import guarantee
+    from fedcascade.learning.theory import compute_guarantee
 
     require(lambda_x is not None or dimension >= 2, f"dimension must be >= 2, got {dimension}")
     regular = lambda_x if lambda_x is not None else 1 / (2 * (dimension - 1))
-    bound = guarantee(
+    bound = compute_guarantee(
         ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds),
         clusters=clusters,
         items=items,

@@ -26,7 +26,7 @@ def describe(ratings: Triplets, environment: Ratings, *, list_length: int = 4, r
     """
     most = environment.most_items
     require(list_length <= most, f"list length must be <= items ({most}), got {list_length}")
-    matrix = environment.steps.matrix(ratings)
+    matrix = environment.steps.build_matrix(ratings)
     squared = environment.singular_values**2
     return {
         "ratings": _describe_file(ratings),

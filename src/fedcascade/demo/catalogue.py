@@ -60,7 +60,7 @@ def _name_attribute(place: int, amount: float) -> str:
 def draw_films(seed: int, count: int = FILMS) -> tuple[list[Film], NDArray[np.float32]]:
     """Draw a catalogue and its features, one row per film."""
     normals = np.empty((len(ATTRIBUTES), count), np.float32)
-    streams.normals_into(np.uint64(seed), streams.THETA, 1, normals)
+    streams.draw_normals_into(np.uint64(seed), streams.THETA, 1, normals)
     units = (normals / np.linalg.norm(normals, axis=0)).T.astype(np.float64)
     used_titles: set[str] = set()
     films = [Film(_choose_title(unit, number, used_titles), tuple(unit.tolist())) for number, unit in enumerate(units)]

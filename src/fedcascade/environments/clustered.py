@@ -1,4 +1,4 @@
-"""What worlds of clustered users share: who arrives, what is on the shelf, what gets clicked, and luck."""
+"""What environments of clustered users share: arrivals, items on offer, clicks and random draws."""
 
 from typing import Literal
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer, require_known
+from fedcascade.environments import draws
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import compute_means
 
@@ -40,13 +41,13 @@ class Clustered:
         self.clusters = clusters
         self.thetas = thetas
         self.users, self.dimension = thetas.shape
-        self.fewest_items, self.most_items = item_bounds(items)
+        self.fewest_items, self.most_items = check_item_bounds(items)
         self.lifted = lifted
         self.catalogue = np.empty((self.dimension, 0), np.float32) if catalogue is None else catalogue
         offered = self.catalogue.shape[1]
         require(offered == 0 or self.most_items <= offered, f"items must be <= {offered}, the size of the catalogue, "
                 f"got {self.most_items}")  # fmt: skip
-        self._arrival_steps = arrival_steps(self.users, arrivals)
+        self._arrival_steps = compute_arrival_steps(self.users, arrivals)
         if change is not None:
             require_integer("drift", change[0])
         self._change = change
@@ -56,12 +57,12 @@ class Clustered:
         """Whether the thetas ever change."""
         return self._change is not None
 
-    def thetas_in(self, round_: int) -> NDArray[np.float64]:
+    def get_thetas(self, round_: int) -> NDArray[np.float64]:
         """The theta of each user in a round."""
         return self.thetas if self._change is None or round_ < self._change[0] else self._change[1]
 
-    def steady(self, round_: int, most: int) -> int:
-        """For how many rounds from ``round_`` on the thetas stay what they are; at most ``most``."""
+    def count_unchanged_rounds(self, round_: int, most: int) -> int:
+        """For how many rounds from ``round_`` on the thetas do not change; at most ``most``."""
         return most if self._change is None or round_ >= self._change[0] else min(most, self._change[0] - round_)
 
     def arrival(self, round_: int) -> int:
@@ -71,27 +72,27 @@ class Clustered:
     def arrivals(self, first: int, count: int) -> NDArray[np.int64]:
         """The users who arrive in ``count`` rounds from ``first`` on."""
         users = np.empty(count, np.int64)
-        streams.arrivals(self.seed, first, self._arrival_steps, users)
+        draws.draw_arrivals_into(self.seed, first, self._arrival_steps, users)
         return users
 
     def items(self, round_: int) -> NDArray[np.float32]:
         """The features on offer, one row per item."""
-        columns = np.empty((self.dimension, self.shelf(round_)), np.float32)
-        streams.items_into(self.seed, round_, columns, self.lifted, self.catalogue, streams.make_draft())
+        columns = np.empty((self.dimension, self.count_items(round_)), np.float32)
+        draws.draw_items_into(self.seed, round_, columns, self.lifted, self.catalogue, streams.make_word_buffer())
         return columns.T
 
-    def shelf(self, round_: int) -> int:
+    def count_items(self, round_: int) -> int:
         """How many items a round offers."""
-        return int(streams.shelf(self.seed, round_, self.fewest_items, self.most_items))
+        return int(draws.count_items(self.seed, round_, self.fewest_items, self.most_items))
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """<theta, x>, clipped to [0, 1]."""
-        return np.clip(compute_means(self.thetas_in(round_)[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
+        return np.clip(compute_means(self.get_thetas(round_)[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """w_t(i): each item has its own luck in a round, wherever in a list it stands."""
-        luck = [streams.uniform(self.seed, streams.CLICK, round_, int(item)) for item in items]
-        return np.asarray(luck) < weights
+        """w_t(i): each item has its own draw in a round, wherever in a list it stands."""
+        uniforms = [streams.uniform(self.seed, streams.CLICK, round_, int(item)) for item in items]
+        return np.asarray(uniforms) < weights
 
     def ties(self, round_: int, items: int) -> NDArray[np.uint32]:
         """A random word per item."""
@@ -103,19 +104,19 @@ class Clustered:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse what cannot name a world."""
+    """Refuse a seed that is no whole number of 64 bits."""
     require_integer("seed", seed, 0)
     require(seed < 2**64, f"seed must be in 0..2^64 - 1, got {seed}")
 
 
 def lift(units: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(z, 1) / sqrt(2) of every row."""
+    """Turn every row z into (z, 1) / sqrt(2), so that the products of two rows of length 1 are in [0, 1]."""
     lifted: NDArray[np.float64] = np.hstack([units, np.ones((len(units), 1))]) * 0.5**0.5
     return lifted
 
 
-def item_bounds(items: int | tuple[int, int]) -> tuple[int, int]:
-    """The least and the most items of a round."""
+def check_item_bounds(items: int | tuple[int, int]) -> tuple[int, int]:
+    """The least and the most items of a round, from one number or a pair; anything else is refused."""
     fewest, most = (items, items) if isinstance(items, int) else items
     require_integer("items", fewest)
     require_integer("items", most)
@@ -123,8 +124,8 @@ def item_bounds(items: int | tuple[int, int]) -> tuple[int, int]:
     return fewest, most
 
 
-def arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> NDArray[np.float64]:
-    """The inner steps of the cumulative distribution: as many as are <= a draw, that user arrives."""
+def compute_arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> NDArray[np.float64]:
+    """The inner steps of the cumulative distribution: the user who arrives is the number of steps <= a draw."""
     if arrivals is None or isinstance(arrivals, str):
         weights = np.ones(users) if arrivals is None else 1.0 / np.arange(1, users + 1)
         require_known("arrivals", arrivals or "zipf", ["zipf"])

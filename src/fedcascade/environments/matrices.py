@@ -34,10 +34,10 @@ class Vectors:
     singular_values: NDArray[np.float64]
 
 
-def triplets_of(matrix: NDArray[np.float64]) -> Triplets:
+def to_triplets(matrix: NDArray[np.float64]) -> Triplets:
     """The ratings of a matrix (users, items), in which 0 says that there is none.
 
-    >>> triplets_of(np.array([[5.0, 0.0], [0.0, 3.0]])).values.tolist()
+    >>> to_triplets(np.array([[5.0, 0.0], [0.0, 3.0]])).values.tolist()
     [5.0, 3.0]
     """
     matrix = np.asarray(matrix, np.float64)
@@ -47,7 +47,7 @@ def triplets_of(matrix: NDArray[np.float64]) -> Triplets:
     return Triplets(users, items, matrix[users, items])
 
 
-def rating_matrix(
+def build_rating_matrix(
     ratings: Triplets,
     *,
     top_users: int = 1_000,
@@ -73,43 +73,43 @@ def rating_matrix(
     require_integer("top_users", top_users)
     require_integer("top_items", top_items)
     require(ratings.values.size > 0, "ratings must hold at least one rating")
-    users, items = _selected(ratings, top_users, top_items, selection == "nested")
-    rows, columns = _places(ratings.users, users), _places(ratings.items, items)
-    kept = (rows >= 0) & (columns >= 0)
-    place, size = rows[kept] * items.size + columns[kept], users.size * items.size
-    counts = np.bincount(place, minlength=size)
+    users, items = _select_busiest(ratings, top_users, top_items, selection == "nested")
+    rows, columns = _find_positions(ratings.users, users), _find_positions(ratings.items, items)
+    selected = (rows >= 0) & (columns >= 0)
+    cells, size = rows[selected] * items.size + columns[selected], users.size * items.size
+    counts = np.bincount(cells, minlength=size)
     if values == "counts":
         return counts.astype(np.float64).reshape(users.size, items.size)
-    stars = np.bincount(place, ratings.values[kept], size) / np.maximum(counts, 1)
+    stars = np.bincount(cells, ratings.values[selected], size) / np.maximum(counts, 1)
     chosen = stars if values == "stars" else np.where((counts > 0) & (stars >= threshold), 1.0, 0.0)
     return chosen.reshape(users.size, items.size)
 
 
-def _selected(
+def _select_busiest(
     ratings: Triplets, top_users: int, top_items: int, nested: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if not nested:
-        return _most_frequent(ratings.users, top_users), _most_frequent(ratings.items, top_items)
-    busy = _places(ratings.users, _most_frequent(ratings.users, 3 * top_users)) >= 0
-    items = _most_frequent(ratings.items[busy], top_items)
-    both = busy & (_places(ratings.items, items) >= 0)
-    return _most_frequent(ratings.users[both], top_users), items
+        return _find_most_frequent(ratings.users, top_users), _find_most_frequent(ratings.items, top_items)
+    busy = _find_positions(ratings.users, _find_most_frequent(ratings.users, 3 * top_users)) >= 0
+    items = _find_most_frequent(ratings.items[busy], top_items)
+    both = busy & (_find_positions(ratings.items, items) >= 0)
+    return _find_most_frequent(ratings.users[both], top_users), items
 
 
-def _most_frequent(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def _find_most_frequent(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     counts = np.bincount(numbers)
     order = np.argsort(-counts, kind="stable")[:most]
     return order[counts[order] > 0]
 
 
-def _places(numbers: NDArray[np.int64], among: NDArray[np.int64]) -> NDArray[np.int64]:
+def _find_positions(numbers: NDArray[np.int64], among: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where in ``among`` each number is, or -1."""
-    places = np.full(int(numbers.max()) + 1, -1)
-    places[among] = np.arange(among.size)
-    return places[numbers]
+    positions = np.full(int(numbers.max()) + 1, -1)
+    positions[among] = np.arange(among.size)
+    return positions[numbers]
 
 
-def vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scaling) -> Vectors:
+def compute_vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scaling) -> Vectors:
     """Users and items as unit vectors: rows of U sqrt(S) and V sqrt(S), or with scaling "none" of U and V.
 
     Singular vectors are known up to their sign; here the largest entry of each in U is positive. Users and
@@ -122,23 +122,25 @@ def vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scaling) -> Ve
     left, right = left[:, :dimension], right[:dimension].T
     signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(dimension)])
     scales = signs * (np.sqrt(singular[:dimension]) if scaling == "root" else 1.0)
-    return Vectors(users=_units(left * scales), items=_units(right * scales), singular_values=singular)
+    return Vectors(
+        users=_normalise_rows(left * scales), items=_normalise_rows(right * scales), singular_values=singular
+    )
 
 
-def _units(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalise_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     lengths = np.linalg.norm(rows, axis=1)
-    some = lengths > NOTHING * lengths.max()
-    units: NDArray[np.float64] = rows[some] / lengths[some, None]
+    nonzero = lengths > NOTHING * lengths.max()
+    units: NDArray[np.float64] = rows[nonzero] / lengths[nonzero, None]
     return units
 
 
-def generated_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> NDArray[np.float64]:
+def generate_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> NDArray[np.float64]:
     """A matrix of stars from 1 to 5, 0 where there is no rating: low rank, with noise and a long tail.
 
     A user's affinity to an item has rank 20 at most. It moves both the stars, to which noise is added, and
     whether the item is rated at all; few users and few items have most of the ratings. Less than a tenth is rated.
 
-    >>> matrix = generated_ratings(50, 80, seed=0)
+    >>> matrix = generate_ratings(50, 80, seed=0)
     >>> matrix.shape, sorted(set(matrix.ravel().tolist()))
     ((50, 80), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     """
@@ -146,20 +148,20 @@ def generated_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> 
     require_integer("items", items)
     importance = 1.0 / np.sqrt(np.arange(1, RANK + 1))
     importance /= np.linalg.norm(importance)
-    affinity = (_normals(seed, 0, (RANK, users)).T * importance) @ _normals(seed, 1, (RANK, items))
-    wanted = np.exp(affinity) * np.outer(_long_tail(seed, 2, users), _long_tail(seed, 3, items))
-    luck = streams.uniforms(np.uint64(seed), streams.RATINGS, 4, users * items).reshape(users, items)
-    stars = np.clip(np.rint(3.5 + 0.8 * affinity + 0.6 * _normals(seed, 5, (users, items))), 1.0, 5.0)
-    return np.where(luck < DENSITY * wanted / wanted.mean(), stars, 0.0)
+    affinity = (_draw_normals(seed, 0, (RANK, users)).T * importance) @ _draw_normals(seed, 1, (RANK, items))
+    wanted = np.exp(affinity) * np.outer(_draw_long_tail(seed, 2, users), _draw_long_tail(seed, 3, items))
+    uniforms = streams.uniforms(np.uint64(seed), streams.RATINGS, 4, users * items).reshape(users, items)
+    stars = np.clip(np.rint(3.5 + 0.8 * affinity + 0.6 * _draw_normals(seed, 5, (users, items))), 1.0, 5.0)
+    return np.where(uniforms < DENSITY * wanted / wanted.mean(), stars, 0.0)
 
 
-def _normals(seed: int, which: int, shape: tuple[int, int]) -> NDArray[np.float64]:
-    drawn = np.empty(shape, np.float32)
-    streams.normals_into(np.uint64(seed), streams.RATINGS, which, drawn)
-    return drawn.astype(np.float64)
+def _draw_normals(seed: int, which: int, shape: tuple[int, int]) -> NDArray[np.float64]:
+    normals = np.empty(shape, np.float32)
+    streams.draw_normals_into(np.uint64(seed), streams.RATINGS, which, normals)
+    return normals.astype(np.float64)
 
 
-def _long_tail(seed: int, which: int, size: int) -> NDArray[np.float64]:
-    """The powers of 1, 1/2, 1/3, ..., in random order."""
+def _draw_long_tail(seed: int, which: int, size: int) -> NDArray[np.float64]:
+    """The numbers 1, 2, 3, ... to the power -TAIL, in random order."""
     ranks = np.argsort(streams.uniforms(np.uint64(seed), streams.RATINGS, which, size)) + 1
     return np.power(ranks.astype(np.float64), -TAIL)

@@ -9,21 +9,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments.clustered import Clustered, check_seed, lift
-from fedcascade.environments.kmeans import kmeans
+from fedcascade.environments.kmeans import cluster_points
 from fedcascade.environments.matrices import (
     Scaling,
     Selection,
     Triplets,
     Values,
     Vectors,
-    generated_ratings,
-    rating_matrix,
-    triplets_of,
-    vectors,
+    build_rating_matrix,
+    compute_vectors,
+    to_triplets,
 )
 from fedcascade.numerics import streams
-
-__all__ = ["PRESETS", "Ratings", "Steps", "Triplets", "generated_ratings"]
 
 Shelf = Literal["catalogue", "random"]
 
@@ -35,7 +32,7 @@ class Steps:
     Args:
         top_users: how many of the most active users to keep, at most.
         top_items: how many of the most rated items to keep, at most.
-        selection: "independent" or "nested", see ``rating_matrix``.
+        selection: "independent" or "nested", see ``build_rating_matrix``.
         values: what the matrix holds: "stars", "counts", or 1 for stars of at least the "threshold".
         threshold: see ``values``.
         scaling: "root": singular vectors times the roots of their singular values; "none": without.
@@ -58,10 +55,10 @@ class Steps:
         number = isinstance(self.threshold, int | float) and np.isfinite(self.threshold)
         require(bool(number), f"threshold must be a number, got {self.threshold}")
 
-    def matrix(self, ratings: Triplets) -> NDArray[np.float64]:
+    def build_matrix(self, ratings: Triplets) -> NDArray[np.float64]:
         """The matrix of the selected users and items."""
         chosen = asdict(self)
-        return rating_matrix(ratings, **{name: chosen[name] for name in _OF_THE_MATRIX})
+        return build_rating_matrix(ratings, **{name: chosen[name] for name in _OF_THE_MATRIX})
 
 
 _OF_THE_MATRIX = ("top_users", "top_items", "selection", "values", "threshold")
@@ -72,7 +69,7 @@ PRESETS = {
 }
 
 
-def steps_of(preset: str, changes: dict[str, Any]) -> Steps:
+def make_steps(preset: str, changes: dict[str, Any]) -> Steps:
     """A preset with some steps taken in another way."""
     require_known("preset", preset, PRESETS)
     for name in changes:
@@ -98,7 +95,7 @@ class Ratings(Clustered):
         seed: names this world: who is sampled, where k-means starts, and all that happens in its rounds.
         steps: steps that differ from the preset's.
 
-    >>> world = Ratings.from_matrix(generated_ratings(60, 80), users=12, clusters=3, dimension=5, items=20)
+    >>> world = Ratings.from_matrix(generate_ratings(60, 80), users=12, clusters=3, dimension=5, items=20)
     >>> world.items(1).shape, np.unique(world.clusters).tolist()
     ((20, 5), [0, 1, 2])
     """
@@ -121,13 +118,13 @@ class Ratings(Clustered):
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         require_integer("dimension", dimension, 2)
         check_seed(seed)
-        self.steps = steps_of(preset, steps)
-        found = self._vectors(self.steps.matrix(ratings), dimension)
-        sampled = lifted_if(self.steps.lifted, _sample(found.users, users, seed))
-        centres, labels = kmeans(sampled, clusters, seed=seed)
+        self.steps = make_steps(preset, steps)
+        vectors = self._compute_vectors(self.steps.build_matrix(ratings), dimension)
+        sampled = lift_if(self.steps.lifted, _sample_rows(vectors.users, users, seed))
+        centres, labels = cluster_points(sampled, clusters, seed=seed)
         # Single precision, as items have: the last bits, which depend on the solver of the SVD, are rounded away.
         self.centres = centres.astype(np.float32).astype(np.float64)
-        catalogue = lifted_if(self.steps.lifted, found.items).T.astype(np.float32, order="C")
+        catalogue = lift_if(self.steps.lifted, vectors.items).T.astype(np.float32, order="C")
         super().__init__(
             seed=seed,
             clusters=labels,
@@ -137,29 +134,29 @@ class Ratings(Clustered):
             catalogue=catalogue if self.steps.shelf == "catalogue" else None,
             arrivals=arrivals,
         )
-        self.singular_values = found.singular_values
+        self.singular_values = vectors.singular_values
 
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], **options: Any) -> Self:
         """The world of a matrix (users, items), 0 where a user has not rated; options are those of ``Ratings``."""
-        return cls(triplets_of(matrix), **options)
+        return cls(to_triplets(matrix), **options)
 
-    def _vectors(self, matrix: NDArray[np.float64], dimension: int) -> Vectors:
-        found = vectors(matrix, dimension - self.steps.lifted, self.steps.scaling)
-        counts = {"users": (len(matrix), len(found.users)), "items": (matrix.shape[1], len(found.items))}
-        lost = [f"{rows - kept} of {rows} {kind}" for kind, (rows, kept) in counts.items() if kept < rows]
+    def _compute_vectors(self, matrix: NDArray[np.float64], dimension: int) -> Vectors:
+        vectors = compute_vectors(matrix, dimension - self.steps.lifted, self.steps.scaling)
+        counts = {"users": (len(matrix), len(vectors.users)), "items": (matrix.shape[1], len(vectors.items))}
+        lost = [f"{rows - left} of {rows} {kind}" for kind, (rows, left) in counts.items() if left < rows]
         if lost:
             warnings.warn(f"left out, because their vector is zero: {' and '.join(lost)}", stacklevel=4)
-        return found
+        return vectors
 
 
-def lifted_if(lifted: bool, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rows, lifted or as they are."""
+def lift_if(lifted: bool, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lift the rows if ``lifted``."""
     return lift(rows) if lifted else rows
 
 
-def _sample(rows: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
-    """So many of the rows, in random order."""
-    there = len(rows)
-    require(count <= there, f"users must be <= {there}, as many as the ratings leave, got {count}")
-    return rows[np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, there))[:count]]
+def _sample_rows(rows: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
+    """Choose ``count`` of the rows, in random order."""
+    available = len(rows)
+    require(count <= available, f"users must be <= {available}, as many as the ratings leave, got {count}")
+    return rows[np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, available))[:count]]

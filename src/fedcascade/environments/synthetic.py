@@ -59,12 +59,12 @@ class Synthetic(Clustered):
         require_integer("dimension", dimension, 2)
         check_seed(seed)
         lifted = features == "lifted"
-        sizes = _sizes(users, clusters)
+        sizes = _compute_cluster_sizes(users, clusters)
         ordered = np.repeat(np.arange(len(sizes)), sizes)
-        later = ordered if drift is None else ordered + len(sizes) * (_places(sizes) % 2)
-        units = _directions(int(later.max()) + 1, dimension - lifted, directions, gap, seed, lifted)
+        later = ordered if drift is None else ordered + len(sizes) * (_number_within_clusters(sizes) % 2)
+        units = _draw_directions(int(later.max()) + 1, dimension - lifted, directions, gap, seed, lifted)
         thetas = lift(units) if lifted else units
-        order = _shuffled(users, seed)
+        order = _shuffle_users(users, seed)
         super().__init__(
             seed=seed,
             clusters=later[order],
@@ -76,50 +76,50 @@ class Synthetic(Clustered):
         )
 
 
-def _places(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """The place of each user in its cluster."""
+def _number_within_clusters(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """The number of each user within its cluster."""
     return np.concatenate([np.arange(size) for size in sizes])
 
 
-def _shuffled(users: int, seed: int) -> NDArray[np.intp]:
+def _shuffle_users(users: int, seed: int) -> NDArray[np.intp]:
     """Users in random order, so that uneven arrivals do not favour a cluster."""
     return np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
 
 
-def _directions(
+def _draw_directions(
     clusters: int, free: int, directions: DirectionKind, gap: float | None, seed: int, lifted: bool
 ) -> NDArray[np.float64]:
-    """A unit vector for each cluster."""
+    """A unit vector for each cluster, one per row."""
     if gap is not None:
-        return _at_distance(clusters, free, gap * 2**0.5 if lifted else gap, seed)
+        return _draw_equidistant(clusters, free, gap * 2**0.5 if lifted else gap, seed)
     require(
         directions == "random" or clusters <= free,
         f"clusters must be <= {free} with orthonormal directions in dimension {free + lifted}"
         f"{' (one coordinate lifts)' if lifted else ''}, got {clusters}; use directions 'random' for more",
     )
-    drawn = _normals(clusters, free, seed)
+    drawn = _draw_normals(clusters, free, seed)
     orthonormal = directions == "orthonormal"
     units: NDArray[np.float64] = np.linalg.qr(drawn).Q if orthonormal else drawn / np.linalg.norm(drawn, axis=0)
     return np.array(units.T)
 
 
-def _at_distance(clusters: int, free: int, distance: float, seed: int) -> NDArray[np.float64]:
-    """Unit vectors with the same distance between any two: what all share, and a part of each one's own."""
+def _draw_equidistant(clusters: int, free: int, distance: float, seed: int) -> NDArray[np.float64]:
+    """Unit vectors with the same distance between any two: a direction that all share, and one of their own."""
     require(0 < distance <= 2**0.5, f"gap must be > 0 and at most that of orthogonal directions, got {distance:.4g}")
     require(clusters < free, f"clusters must be < {free} where a gap is given, got {clusters}")
-    basis = np.linalg.qr(_normals(clusters + 1, free, seed)).Q.T
+    basis = np.linalg.qr(_draw_normals(clusters + 1, free, seed)).Q.T
     alike = 1.0 - distance**2 / 2.0
     units: NDArray[np.float64] = np.sqrt(alike) * basis[0] + np.sqrt(1.0 - alike) * basis[1:]
     return units
 
 
-def _normals(count: int, free: int, seed: int) -> NDArray[np.float64]:
+def _draw_normals(count: int, free: int, seed: int) -> NDArray[np.float64]:
     normals = np.empty((free, count), np.float32)
-    streams.normals_into(np.uint64(seed), streams.THETA, 0, normals)
+    streams.draw_normals_into(np.uint64(seed), streams.THETA, 0, normals)
     return normals.astype(np.float64)
 
 
-def _sizes(users: int, clusters: int | Sequence[int]) -> list[int]:
+def _compute_cluster_sizes(users: int, clusters: int | Sequence[int]) -> list[int]:
     if isinstance(clusters, int):
         require_integer("clusters", clusters)
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")

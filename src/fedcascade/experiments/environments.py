@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, structs
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
-from fedcascade.environments.matrices import Triplets, generated_ratings, triplets_of
+from fedcascade.environments.matrices import Triplets, generate_ratings, to_triplets
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import DirectionKind, FeatureKind, Synthetic
 from fedcascade.plugins import get_plugin
@@ -92,7 +92,7 @@ def _build_ratings(spec: RatingsSpec, seed: int) -> Environment:
 def _read_ratings(file: str | None) -> Triplets:
     """Read the ratings of a file, once in a process."""
     if file is None:
-        return triplets_of(generated_ratings())
+        return to_triplets(generate_ratings())
     from fedcascade.data import read_ratings
 
     return read_ratings(file)

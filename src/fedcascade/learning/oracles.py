@@ -81,11 +81,11 @@ class PerCategory:
             f"categories must name a category for each of {scores.size} items, got {len(self.categories)}",
         )
         chosen: list[int] = []
-        taken: dict[int, int] = {}
+        chosen_of: dict[int, int] = {}  # items chosen of each category
         for item in select_top(scores, ties, scores.size):
             category = self.categories[item]
-            if len(chosen) < self.length and taken.get(category, 0) < self.limit:
-                taken[category] = taken.get(category, 0) + 1
+            if len(chosen) < self.length and chosen_of.get(category, 0) < self.limit:
+                chosen_of[category] = chosen_of.get(category, 0) + 1
                 chosen.append(int(item))
         return np.array(chosen, np.intp)
 
@@ -112,13 +112,13 @@ def select_top(scores: Scores, ties: Ties, length: int) -> Chosen:
 
 @jit_inline
 def select_top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
-    """Fill ``chosen``, which is no longer than there are scores."""
+    """Fill ``chosen``, which is at most as long as ``scores``, in the order of ``select_top``."""
     size, filled = chosen.size, 0
     for item in range(scores.size):
-        if filled == size and not _before(scores, ties, item, chosen[size - 1]):
+        if filled == size and not _goes_before(scores, ties, item, chosen[size - 1]):
             continue
         place = filled if filled < size else size - 1
-        while place > 0 and _before(scores, ties, item, chosen[place - 1]):
+        while place > 0 and _goes_before(scores, ties, item, chosen[place - 1]):
             chosen[place] = chosen[place - 1]
             place -= 1
         chosen[place] = item
@@ -126,8 +126,8 @@ def select_top_into(scores: Scores, ties: Ties, chosen: Chosen) -> None:
 
 
 @jit_inline
-def _before(scores: Scores, ties: Ties, one: int, other: int) -> bool:
-    """Whether item ``one``, the later index, goes before item ``other``."""
-    if scores[one] != scores[other]:
-        return bool(scores[one] > scores[other])
-    return bool(ties[one] > ties[other])
+def _goes_before(scores: Scores, ties: Ties, item: int, listed: int) -> bool:
+    """Whether ``item``, the later index, goes before an item that is listed already."""
+    if scores[item] != scores[listed]:
+        return bool(scores[item] > scores[listed])
+    return bool(ties[item] > ties[listed])

@@ -37,7 +37,7 @@ class Statistics:
 
     @classmethod
     def zero(cls, dimension: int) -> "Statistics":
-        """Nothing seen yet."""
+        """The statistics of no data."""
         return cls(np.zeros((dimension, dimension)), np.zeros(dimension), 0, 0, 0)
 
     @property
@@ -46,7 +46,7 @@ class Statistics:
         return self.moment.size
 
     def check(self, dimension: int) -> None:
-        """Refuse statistics of another dimension, and such as no data can have."""
+        """Refuse statistics of another dimension, and those that no data can have."""
         if self.gram.shape != (dimension, dimension) or self.moment.shape != (dimension,):
             shapes = f"gram {self.gram.shape}, moment {self.moment.shape}"
             raise ValueError(f"statistics must have the shapes of dimension {dimension}, got {shapes}")
@@ -56,20 +56,20 @@ class Statistics:
             raise ValueError(f"counts must satisfy 0 <= clicks <= count and rounds >= 0, got {counts}")
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        return self._with(other, operator.add)
+        return self._combine(other, operator.add)
 
     def __sub__(self, other: "Statistics") -> "Statistics":
-        return self._with(other, operator.sub)
+        return self._combine(other, operator.sub)
 
-    def _with(self, other: "Statistics", combine: Callable[[Any, Any], Any]) -> "Statistics":
+    def _combine(self, other: "Statistics", operate: Callable[[Any, Any], Any]) -> "Statistics":
         if self.dimension != other.dimension:
             raise ValueError(f"dimensions must agree, got {self.dimension} and {other.dimension}")
         return Statistics(
-            combine(self.gram, other.gram),
-            combine(self.moment, other.moment),
-            combine(self.count, other.count),
-            combine(self.clicks, other.clicks),
-            combine(self.rounds, other.rounds),
+            operate(self.gram, other.gram),
+            operate(self.moment, other.moment),
+            operate(self.count, other.count),
+            operate(self.clicks, other.clicks),
+            operate(self.rounds, other.rounds),
         )
 
     def observe(self, listed: NDArray[np.float32], click: int | None) -> "Statistics":
@@ -83,7 +83,7 @@ class Statistics:
             listed.ndim == 2 and listed.shape[1] == self.dimension,
             f"listed must have shape (positions, {self.dimension}), got {listed.shape}",
         )
-        seen = count_examined(len(listed), click)
+        examined = count_examined(len(listed), click)
         gram, moment = self.gram.copy(), self.moment.copy()
-        add_examined(gram, moment, np.asarray(listed, np.float32), seen, -1 if click is None else click)
-        return Statistics(gram, moment, self.count + seen, self.clicks + (click is not None), self.rounds + 1)
+        add_examined(gram, moment, np.asarray(listed, np.float32), examined, -1 if click is None else click)
+        return Statistics(gram, moment, self.count + examined, self.clicks + (click is not None), self.rounds + 1)

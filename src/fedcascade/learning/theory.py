@@ -18,7 +18,7 @@ PANELS, NODES = 64, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Guarantee:
-    """Theorem 1 for one problem; see ``guarantee`` for what goes in."""
+    """Theorem 1 for one problem; see ``compute_guarantee`` for what goes in."""
 
     delta: float
     beta: float
@@ -42,7 +42,7 @@ class Guarantee:
         return self.exchanges_determinant + self.exchanges_auxiliary
 
 
-def guarantee(
+def compute_guarantee(
     problem: ProblemSize,
     *,
     clusters: int,
@@ -55,7 +55,7 @@ def guarantee(
     p_scale: float = 3.0,
     noise: float = 0.5,
 ) -> Guarantee:
-    """Everything that Theorem 1 says.
+    """Compute every number of Theorem 1.
 
     Args:
         problem: |U|, d, K and T.
@@ -70,43 +70,43 @@ def guarantee(
         noise: R of Lemma 1.
 
     >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
-    >>> bound = guarantee(sizes, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01)
+    >>> bound = compute_guarantee(sizes, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01)
     >>> round(bound.lambda_tilde, 4), round(bound.exchanges)
     (0.0763, 522)
     """
     require_positive("gamma", gamma)
     users, rounds = problem.users, problem.rounds
-    delta = confidence_level(users, rounds)
-    tilde = lambda_tilde(lambda_x, sigma, items)
+    delta = compute_failure_probability(users, rounds)
+    tilde = compute_lambda_tilde(lambda_x, sigma, items)
     beta = Theory(alpha_c=alpha_c, noise=noise, delta=delta).radius(
         Ridge(Statistics.zero(problem.dimension), lambda_), problem
     )
-    first = rounds_to_tell_apart(problem, gamma=gamma, lambda_tilde=tilde, delta=delta)
-    second = rounds_to_hear_of_it(users, rounds, delta)
+    separated = bound_rounds_to_separate(problem, gamma=gamma, lambda_tilde=tilde, delta=delta)
+    exchanged = bound_rounds_until_exchange(users, rounds, delta)
     return Guarantee(
         delta=delta,
         beta=beta,
         lambda_tilde=tilde,
-        T_0=first,
-        T_1=second,
-        regret_learning=regret_of_learning(problem, clusters=clusters, beta=beta, lambda_=lambda_, alpha_c=alpha_c),
-        regret_partition=first + second,
-        regret_failure=max(0.0, rounds - first - second) * (2 * delta + users * delta**1.5),
-        exchanges_determinant=determinant_exchanges(problem, lambda_=lambda_, alpha_c=alpha_c),
-        exchanges_auxiliary=auxiliary_exchanges(rounds, p_scale),
+        T_0=separated,
+        T_1=exchanged,
+        regret_learning=bound_learning_regret(problem, clusters=clusters, beta=beta, lambda_=lambda_, alpha_c=alpha_c),
+        regret_partition=separated + exchanged,
+        regret_failure=max(0.0, rounds - separated - exchanged) * (2 * delta + users * delta**1.5),
+        exchanges_determinant=bound_determinant_exchanges(problem, lambda_=lambda_, alpha_c=alpha_c),
+        exchanges_auxiliary=bound_auxiliary_exchanges(rounds, p_scale),
     )
 
 
-def confidence_level(users: int, rounds: int) -> float:
+def compute_failure_probability(users: int, rounds: int) -> float:
     """delta = |U|^2 / T, as the proof of Theorem 1 sets it."""
     require(rounds > users**2, f"rounds must be > users^2 ({users**2}) for the theorem to say anything, got {rounds}")
     return users**2 / rounds
 
 
-def lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
+def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     """The integral from 0 to lambda_x of (1 - exp(-(lambda_x - x)^2 / (2 sigma^2)))^I, by Gauss-Legendre.
 
-    >>> round(lambda_tilde(1.0, 1e-9, 200), 6)
+    >>> round(compute_lambda_tilde(1.0, 1e-9, 200), 6)
     1.0
     """
     require_positive("lambda_x", lambda_x)
@@ -120,7 +120,7 @@ def lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     return float(half * np.sum(weights * np.exp(power)))
 
 
-def rounds_to_tell_apart(problem: ProblemSize, *, gamma: float, lambda_tilde: float, delta: float) -> float:
+def bound_rounds_to_separate(problem: ProblemSize, *, gamma: float, lambda_tilde: float, delta: float) -> float:
     """T_0: after so many rounds the estimates of all users would be within gamma / 2, if the server had them."""
     if lambda_tilde == 0.0:
         return math.inf
@@ -130,12 +130,12 @@ def rounds_to_tell_apart(problem: ProblemSize, *, gamma: float, lambda_tilde: fl
     return 16 * users * math.log(4 * users * problem.rounds / delta) + 4 * users * max(regular, apart)
 
 
-def rounds_to_hear_of_it(users: int, rounds: int, delta: float) -> float:
+def bound_rounds_until_exchange(users: int, rounds: int, delta: float) -> float:
     """T_1: in so many rounds more, every agent has had an exchange."""
     return 16 * users * math.log(4 * users * rounds / delta) + 4 * users * math.sqrt(1 / delta)
 
 
-def regret_of_learning(problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float) -> float:
+def bound_learning_regret(problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float) -> float:
     """2 d K |U| ln(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda))."""
     users, d, seen = problem.users, problem.dimension, problem.list_length * problem.rounds
     logs = math.log1p(seen / lambda_)
@@ -144,13 +144,13 @@ def regret_of_learning(problem: ProblemSize, *, clusters: int, beta: float, lamb
     )
 
 
-def determinant_exchanges(problem: ProblemSize, *, lambda_: float, alpha_c: float) -> float:
+def bound_determinant_exchanges(problem: ProblemSize, *, lambda_: float, alpha_c: float) -> float:
     """Equation 37: 2 ln 2 d (|U| + 1/alpha_c) ln(1 + KT / (lambda d))."""
     seen = problem.list_length * problem.rounds
     d = problem.dimension
     return 2 * math.log(2) * d * (problem.users + 1 / alpha_c) * math.log1p(seen / (lambda_ * d))
 
 
-def auxiliary_exchanges(rounds: int, p_scale: float) -> float:
+def bound_auxiliary_exchanges(rounds: int, p_scale: float) -> float:
     """Equation 38: k (ln T + ln^2 T), in expectation."""
     return p_scale * (math.log(rounds) + math.log(rounds) ** 2)

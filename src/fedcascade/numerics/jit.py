@@ -12,7 +12,7 @@ from numba.extending import intrinsic, overload
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
-# Said in both cases: without a word, a function would be compiled as its first caller happened to be.
+# Both are explicit: without the option, a function would be compiled as its first caller happened to be.
 _COUNTING: dict[str, Any] = {"_nrt": True}
 _NOT_COUNTING: dict[str, Any] = {"_nrt": False}
 
@@ -28,17 +28,17 @@ def jit(function: Function) -> Function:
 
 
 def jit_inline(function: Function) -> Function:
-    """Compile likewise, inlined wherever it is called, and without counting references to arrays.
+    """Compile with numba, inlined wherever it is called, and without counting references to arrays.
 
-    Either would take longer than a short function does: a call hands over every word of every array. Such a function
-    neither makes arrays nor returns them, and calls nothing that returns them. Compiling it fails if it makes one; the
-    rest is up to its author.
+    A call and the counting would take longer than a short function does: a call hands over every word of every array.
+    Such a function neither makes arrays nor returns them, and calls nothing that returns them. Compiling it fails if it
+    makes one; the rest is up to its author.
     """
     return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING, forceinline=True)(function))
 
 
 def jit_no_refcount(function: Function) -> Function:
-    """The same for a function that is worth a call: it is compiled once, and not again in whatever calls it."""
+    """Compile without counting references, as a call: for functions too long to be inlined wherever they are called."""
     return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING)(function))
 
 
@@ -59,14 +59,14 @@ def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:
     return np.float32(total)
 
 
-def _one_instruction(typing: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
+def _emit_fma(typing: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         return builder.fma(*arguments)
 
     return types.float32(types.float32, types.float32, types.float32), generate
 
 
-_fused: Any = intrinsic(_one_instruction)
+_fused: Any = intrinsic(_emit_fma)
 
 
 @overload(fma, strict=False)  # so that compiled code may call it
@@ -76,13 +76,13 @@ def _compiled_fma(a: Any, b: Any, c: Any) -> Any:
     return None
 
 
-def _one_more(typing: Any, counter: Any) -> Any:  # noqa: ARG001
+def _emit_increment(typing: Any, counter: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
-        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
+        address = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
+        return builder.atomic_rmw("add", address, ir.Constant(ir.IntType(64), 1), "monotonic")
 
     return types.int64(counter), generate
 
 
 # fetch_and_increment(counter): counter[0] before one was added to it; no two threads get the same.
-fetch_and_increment: Any = intrinsic(_one_more)
+fetch_and_increment: Any = intrinsic(_emit_increment)

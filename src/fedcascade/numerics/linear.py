@@ -25,7 +25,7 @@ def cholesky(matrix: Matrix) -> Matrix:
 
 @jit_inline
 def factorise(matrix: Matrix) -> None:
-    """Put the upper factor in the place of its matrix, and zeros below it."""
+    """Overwrite a matrix with its upper factor, and zeros below it."""
     size = matrix.shape[0]
     for k in range(size):
         matrix[k, :k] = 0.0
@@ -81,7 +81,7 @@ def invert_root(upper: Matrix) -> Matrix:
 
 @jit_inline
 def invert_root_into(upper: Matrix, root: Matrix) -> None:
-    """Fill ``root`` with the same."""
+    """Fill ``root`` with the lower triangular R with R^T R = matrix^-1."""
     for j in range(upper.shape[0]):
         root[j] = 0.0
         root[j, j] = 1.0
@@ -104,7 +104,7 @@ def solve(root: Matrix, vector: Vector) -> Vector:
 
 @jit_inline
 def solve_into(root: Matrix, vector: Vector, solution: Vector) -> None:
-    """Fill ``solution`` with the same."""
+    """Fill ``solution`` with matrix^-1 vector, by way of the inverse root."""
     solution[:] = 0.0
     for j in range(root.shape[0]):
         value = 0.0
@@ -119,7 +119,7 @@ def bound_width(root: Matrix, inner: Matrix, room: Matrix) -> float:
     """The largest squared width of a vector of length 1 whose last coordinate is 0, or a little more; never less.
 
     It is the largest eigenvalue of the inner part of R^T R, hence the least shift for which shift I - inner is
-    definite; bisection gets within 3 % of it at d = 20. ``inner`` and ``room`` are room of the root's size.
+    definite; bisection gets within 3 % of it at d = 20. ``inner`` and ``room`` are memory of the root's size.
     """
     size, trace = root.shape[0], 0.0
     inner[:] = 0.0
@@ -206,7 +206,7 @@ def compute_squared_widths(root: Matrix, columns: Features) -> Vector:
 
 @jit_inline
 def compute_squared_widths_into(root: Matrix, columns: Features, total: Vector, part: Vector) -> None:
-    """Fill ``total`` with the same; ``part`` is room of the same size."""
+    """Fill ``total`` with x^T matrix^-1 x of every item; ``part`` is memory of the same size."""
     size, items = columns.shape
     total[:] = 0.0
     for j in range(size):
@@ -231,7 +231,7 @@ def compute_ucb_scores(theta: Vector, root: Matrix, beta: float, columns: Featur
 def compute_ucb_scores_into(
     theta: Vector, root: Matrix, beta: float, columns: Features, score: Vector, room: Matrix
 ) -> None:
-    """Fill ``score`` with the same; ``room`` has two rows of its size."""
+    """Fill ``score`` with U(i) of every item; ``room`` is memory for two rows of that size."""
     width = room[0]
     compute_means_into(theta, columns, score)
     compute_squared_widths_into(root, columns, width, room[1])
@@ -275,17 +275,17 @@ def multiply(matrix: Matrix, vector: Vector) -> Vector:
 
 
 @jit
-def combine_roots(one: Matrix, other: Matrix) -> Matrix:
-    """The lower triangular R with R^T R = one^T one + other^T other.
+def combine_roots(first: Matrix, second: Matrix) -> Matrix:
+    """The lower triangular R with R^T R = first^T first + second^T second.
 
     It is a Cholesky factor taken from the last coordinate to the first.
     """
-    size = one.shape[0]
+    size = first.shape[0]
     flipped = np.zeros((size, size))
     for k in range(size):
         for i in range(k + 1):
             for j in range(k + 1):
-                flipped[size - 1 - i, size - 1 - j] += one[k, i] * one[k, j] + other[k, i] * other[k, j]
+                flipped[size - 1 - i, size - 1 - j] += first[k, i] * first[k, j] + second[k, i] * second[k, j]
     upper = cholesky(flipped)
     root = np.zeros((size, size))
     for i in range(size):

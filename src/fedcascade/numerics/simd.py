@@ -1,8 +1,8 @@
 """Sixteen single-precision numbers at a time, for loops that LLVM would not vectorise by itself.
 
-``Lanes`` exist in compiled code alone. LLVM makes of them what the processor has: one register of 512 bits, two of
-256 or four of 128. Each function emits the instructions that its comment tells; but for ``total`` none rounds more
-than once, so the numbers are the same everywhere.
+``Float32x16`` exists in compiled code alone. LLVM makes of it what the processor has: one register of 512 bits, two
+of 256 or four of 128. Each function emits the instructions that its comment names; but for ``reduce_sum`` none rounds
+more than once, so the numbers are the same everywhere.
 """
 
 from collections.abc import Callable
@@ -41,23 +41,23 @@ class _Float32x16Model(models.PrimitiveModel):
 _PACK, _ROW, _AT, _ONE = Float32x16(), types.Array(types.float32, 1, "C"), types.intp, types.float32
 
 
-def _function(signature: Any, emit: Callable[..., Any]) -> Any:
-    """A function for compiled code, from one that emits its instructions."""
+def _make_intrinsic(signature: Any, emit: Callable[..., Any]) -> Any:
+    """Make a function for compiled code out of one that emits its instructions."""
 
     def generate(context: Any, builder: Any, _: Any, values: Any) -> Any:
         values = [
             context.make_array(_ROW)(context, builder, value=value).data if kind == _ROW else value
             for value, kind in zip(values, signature.args, strict=True)
         ]
-        made = emit(builder, *values)
-        return context.get_dummy_value() if signature.return_type == types.void else made
+        result = emit(builder, *values)
+        return context.get_dummy_value() if signature.return_type == types.void else result
 
-    made = signature, generate
+    typed = signature, generate
     return intrinsic(
         {
-            1: lambda typing, a: made,  # noqa: ARG005
-            2: lambda typing, a, b: made,  # noqa: ARG005
-            3: lambda typing, a, b, c: made,  # noqa: ARG005
+            1: lambda typing, a: typed,  # noqa: ARG005
+            2: lambda typing, a, b: typed,  # noqa: ARG005
+            3: lambda typing, a, b, c: typed,  # noqa: ARG005
         }[len(signature.args)]
     )
 
@@ -73,12 +73,12 @@ def _broadcast(builder: Any, value: Any, kind: Any = _VECTOR) -> Any:
     return builder.shuffle_vector(builder.insert_element(nothing, value, ir.Constant(_INDEX, 0)), nothing, nowhere)
 
 
-def _place(builder: Any, row: Any, at: Any) -> Any:
+def _point_at(builder: Any, row: Any, at: Any) -> Any:
     return builder.bitcast(builder.gep(row, [at]), _VECTOR.as_pointer())
 
 
 def _load(builder: Any, row: Any, at: Any) -> Any:
-    return builder.load(_place(builder, row, at), align=4)
+    return builder.load(_point_at(builder, row, at), align=4)
 
 
 def _keep_first(builder: Any, lanes: Any, count: Any) -> Any:
@@ -87,15 +87,15 @@ def _keep_first(builder: Any, lanes: Any, count: Any) -> Any:
 
 
 def _reduce_max(builder: Any, lanes: Any) -> Any:
-    found = _call(builder, "llvm.vector.reduce.fmax.v16f32", _SINGLE, lanes)
-    found.fastmath.add("nnan")  # without NaN in mind, LLVM needs fewer instructions
-    return found
+    largest = _call(builder, "llvm.vector.reduce.fmax.v16f32", _SINGLE, lanes)
+    largest.fastmath.add("nnan")  # without NaN in mind, LLVM needs fewer instructions
+    return largest
 
 
 def _reduce_sum(builder: Any, lanes: Any) -> Any:
-    found = _call(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
-    found.fastmath.add("reassoc")  # in whatever order is fastest
-    return found
+    total = _call(builder, "llvm.vector.reduce.fadd.v16f32", _SINGLE, ir.Constant(_SINGLE, 0.0), lanes)
+    total.fastmath.add("reassoc")  # in whatever order is fastest
+    return total
 
 
 def _count_at_least(builder: Any, lanes: Any, number: Any) -> Any:
@@ -112,46 +112,48 @@ def _mask_at_least(builder: Any, row: Any, at: Any, floor: Any) -> Any:
     return bits
 
 
-# load(row, at): sixteen neighbours of a row. store(row, at, lanes) puts them there.
-load = _function(_PACK(_ROW, _AT), _load)
-store = _function(
+# load(row, at): sixteen neighbours of a row. store(row, at, lanes) writes them.
+load = _make_intrinsic(_PACK(_ROW, _AT), _load)
+store = _make_intrinsic(
     types.void(_ROW, _AT, _PACK),
-    lambda builder, row, at, lanes: builder.store(lanes, _place(builder, row, at), align=4),
+    lambda builder, row, at, lanes: builder.store(lanes, _point_at(builder, row, at), align=4),
 )
-# fill(number): sixteen times the same. spread(row, at): sixteen times one number of a row.
-broadcast = _function(_PACK(_ONE), _broadcast)
-load_broadcast = _function(
+# broadcast(number): sixteen times the number. load_broadcast(row, at): sixteen times one number of a row.
+broadcast = _make_intrinsic(_PACK(_ONE), _broadcast)
+load_broadcast = _make_intrinsic(
     _PACK(_ROW, _AT), lambda builder, row, at: _broadcast(builder, builder.load(builder.gep(row, [at])))
 )
-# add_product(a, b, c): a b + c, rounded once.
-multiply_add = _function(
+# multiply_add(a, b, c): a b + c, rounded once.
+multiply_add = _make_intrinsic(
     _PACK(_PACK, _PACK, _PACK), lambda builder, a, b, c: _call(builder, "llvm.fma.v16f32", _VECTOR, a, b, c)
 )
-add = _function(_PACK(_PACK, _PACK), lambda builder, a, b: builder.fadd(a, b))
-sqrt = _function(_PACK(_PACK), lambda builder, a: _call(builder, "llvm.sqrt.v16f32", _VECTOR, a))
-maximum = _function(_PACK(_PACK, _PACK), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b))
-# first(lanes, count): the first so many of them; below(lanes, number): those below. The others become -inf.
-keep_first = _function(_PACK(_PACK, _AT), _keep_first)
-keep_below = _function(
+add = _make_intrinsic(_PACK(_PACK, _PACK), lambda builder, a, b: builder.fadd(a, b))
+sqrt = _make_intrinsic(_PACK(_PACK), lambda builder, a: _call(builder, "llvm.sqrt.v16f32", _VECTOR, a))
+maximum = _make_intrinsic(
+    _PACK(_PACK, _PACK), lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b)
+)
+# keep_first(lanes, count): the first ``count``; keep_below(lanes, number): those below. The others become -inf.
+keep_first = _make_intrinsic(_PACK(_PACK, _AT), _keep_first)
+keep_below = _make_intrinsic(
     _PACK(_PACK, _ONE),
     lambda builder, a, number: builder.select(builder.fcmp_ordered("<", a, _broadcast(builder, number)), a, _LOWEST),
 )
-# highest(lanes): the largest of them.
-reduce_max = _function(_ONE(_PACK), _reduce_max)
-# total(lanes): their sum, in no certain order, so that its last bits may differ from one processor to another.
-reduce_sum = _function(_ONE(_PACK), _reduce_sum)
-# how_many(lanes, number): how many of them are at least the number.
-count_at_least = _function(types.int64(_PACK, _ONE), _count_at_least)
-# reaching(row, at, floor): 64 neighbours of a row as bits, set where the number is at least the floor.
-mask_at_least = _function(types.uint64(_ROW, _AT, _ONE), _mask_at_least)
-# lowest(bits): the place of the lowest bit that is set; there must be one.
-find_lowest_bit = _function(
+# reduce_max(lanes): the largest of them.
+reduce_max = _make_intrinsic(_ONE(_PACK), _reduce_max)
+# reduce_sum(lanes): their sum, in no certain order, so that its last bits may differ from one processor to another.
+reduce_sum = _make_intrinsic(_ONE(_PACK), _reduce_sum)
+# count_at_least(lanes, number): how many of them are at least the number.
+count_at_least = _make_intrinsic(types.int64(_PACK, _ONE), _count_at_least)
+# mask_at_least(row, at, floor): 64 neighbours of a row as bits, set where the number is at least the floor.
+mask_at_least = _make_intrinsic(types.uint64(_ROW, _AT, _ONE), _mask_at_least)
+# find_lowest_bit(bits): the place of the lowest bit that is set; there must be one.
+find_lowest_bit = _make_intrinsic(
     types.int64(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 1))
 )
 
 
 @jit
-def align_to_cache_line(room: NDArray[Any]) -> NDArray[Any]:
-    """The part of ``room`` that begins where the processor's memory begins a line; it is 64 bytes shorter."""
-    skip = -room.ctypes.data % _LINE // room.itemsize
-    return room[skip : room.size - _LINE // room.itemsize + skip]
+def align_to_cache_line(memory: NDArray[Any]) -> NDArray[Any]:
+    """The part of an array that begins where a cache line begins; it is 64 bytes shorter."""
+    skip = -memory.ctypes.data % _LINE // memory.itemsize
+    return memory[skip : memory.size - _LINE // memory.itemsize + skip]

@@ -37,8 +37,7 @@ _LOW32, _LOW24 = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFF)
 _24, _32 = np.uint64(24), np.uint64(32)
 
 # Typed, because numba turns float32 * 1.0 into float64 and int32 + uint32 into int64.
-_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)
-_ROOT_HALF = np.float32(0.5**0.5)
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _U1, _SIGN = np.uint32(1), np.uint32(0x80000000)
 _EXPONENT, _FULL_WORD = np.int32(-(1 << 23)), np.int32(32 << 23)  # masks and steps of float32's exponent
 _TWO_THIRDS = np.int32(0x3F2AAAAB)  # the bits of 2/3
@@ -80,8 +79,8 @@ def philox(seed: Integer, stream: Integer, round_: Integer, index: Integer, grou
     return np.uint32(a), np.uint32(b), np.uint32(c), np.uint32(d)
 
 
-class Draft(NamedTuple):
-    """Room for the words of one block of items, and what the groups of coordinates of an item share."""
+class WordBuffer(NamedTuple):
+    """Memory for one block of items: what the groups of coordinates share, random words, squared lengths."""
 
     shared: NDArray[np.uint64]
     words: NDArray[np.uint32]
@@ -89,9 +88,9 @@ class Draft(NamedTuple):
 
 
 @jit
-def make_draft() -> Draft:
-    """Room that any number of calls may use one after another."""
-    return Draft(
+def make_word_buffer() -> WordBuffer:
+    """A buffer that any number of calls may use one after another."""
+    return WordBuffer(
         align_to_cache_line(np.empty(3 * BLOCK + 8, np.uint64)),
         align_to_cache_line(np.empty(4 * BLOCK + 16, np.uint32)),
         align_to_cache_line(np.empty(BLOCK + 16, np.float32)),
@@ -99,13 +98,13 @@ def make_draft() -> Draft:
 
 
 @jit_inline
-def _share(seed: Integer, stream: Integer, round_: Integer, first: int, count: int, draft: Draft) -> None:
-    """What the first three of Philox's rounds make of an index, whatever the group.
+def share_rounds(seed: Integer, stream: Integer, round_: Integer, first: int, count: int, buffer: WordBuffer) -> None:
+    """Compute, for each index, what the first three of Philox's rounds share among all groups.
 
     The index and the group meet slowly: after one round two of the words depend on the index alone and one on
     the group, after two rounds only one depends on both. These are the index's parts, with the keys.
     """
-    shared, low = draft.shared, np.uint64(round_)
+    shared, low = buffer.shared, np.uint64(round_)
     high = (np.uint64(stream) << _24) | ((low >> _32) & _LOW24)
     k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
     b = _M1 * (low & _LOW32)
@@ -119,9 +118,9 @@ def _share(seed: Integer, stream: Integer, round_: Integer, first: int, count: i
 
 
 @jit_inline
-def _words_into(seed: Integer, round_: Integer, group: Integer, count: int, draft: Draft) -> None:
-    """The same words as philox has, of the items that were shared out; each of the four in a stretch of its own."""
-    shared, words = draft.shared, draft.words
+def draw_group_words(seed: Integer, round_: Integer, group: Integer, count: int, buffer: WordBuffer) -> None:
+    """Fill ``buffer.words`` with the words of ``philox``, each of the four in a stretch of its own."""
+    shared, words = buffer.shared, buffer.words
     k0, k1 = np.uint64(seed), np.uint64(seed) >> _32
     p = _M0 * ((((_M1 * (np.uint64(round_) & _LOW32)) >> _32) ^ np.uint64(group) ^ k0) & _LOW32)
     k0, k1 = k0 + _W0 + _W0, k1 + _W1 + _W1
@@ -171,42 +170,28 @@ def uniforms_of_rounds(
 
 
 @jit
-def shelf(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
-    """How many items a round offers, between fewest and most."""
-    if fewest == most:
-        return most
-    return fewest + int(uniform(seed, SHELF, round_, 0) * (most - fewest + 1))
-
-
-@jit
-def arrivals(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDArray[np.int64]) -> None:
-    """Fill out with who arrives in rounds first, first + 1, ...; steps are the inner steps of the distribution."""
-    for i in range(out.size):
-        draw = uniform(seed, ARRIVAL, np.uint64(first) + np.uint64(i), 0)
-        out[i] = np.searchsorted(steps, draw, side="right")
-
-
-@jit
 def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> NDArray[np.uint32]:
     """The first random word at indices 0 to count - 1; as sort keys they break ties evenly."""
     out = np.empty(count, np.uint32)
-    words_into(seed, stream, round_, out, make_draft())
+    draw_words_into(seed, stream, round_, out, make_word_buffer())
     return out
 
 
 @jit_inline
-def words_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.uint32], draft: Draft) -> None:
-    """Fill out with the same."""
+def draw_words_into(
+    seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.uint32], buffer: WordBuffer
+) -> None:
+    """Fill ``out`` with the first random word at indices 0, 1, ..."""
     for first in range(0, out.size, BLOCK):
         count = min(BLOCK, out.size - first)
-        _share(seed, stream, round_, first, count, draft)
-        _words_into(seed, round_, 0, count, draft)
+        share_rounds(seed, stream, round_, first, count, buffer)
+        draw_group_words(seed, round_, 0, count, buffer)
         for i in range(count):
-            out[first + i] = draft.words[i]
+            out[first + i] = buffer.words[i]
 
 
 @jit
-def _radius(word: np.uint32) -> np.float32:
+def compute_radius(word: np.uint32) -> np.float32:
     """sqrt(-2 ln u) for u = (word | 1) / 2^32, an odd multiple of 2^-32, taken as m 2^e with m in [2/3, 4/3)."""
     bits = np.int32(np.float32(np.uint32(word | _U1)).view(np.int32) - _FULL_WORD)
     step = np.int32(np.int32(bits - _TWO_THIRDS) & _EXPONENT)  # e, where a float32 keeps it
@@ -217,7 +202,7 @@ def _radius(word: np.uint32) -> np.float32:
 
 
 @jit
-def _direction(word: np.uint32) -> tuple[np.float32, np.float32]:
+def compute_direction(word: np.uint32) -> tuple[np.float32, np.float32]:
     """Cosine and sine of an angle in [-pi/2, pi/2): the word but its top bit, as a signed number."""
     t = np.float32(np.uint32(word << _U1).view(np.int32)) * _TURN
     z = t * t
@@ -229,15 +214,17 @@ def _direction(word: np.uint32) -> tuple[np.float32, np.float32]:
 @jit
 def normal_pair(length: np.uint32, angle: np.uint32) -> tuple[np.float32, np.float32]:
     """Two independent standard normals from two words, by Box and Muller; the angle's top bit is their sign."""
-    radius = np.uint32(np.float32(_radius(length)).view(np.uint32) ^ np.uint32(angle & _SIGN)).view(np.float32)
-    cosine, sine = _direction(angle)
+    radius = np.uint32(np.float32(compute_radius(length)).view(np.uint32) ^ np.uint32(angle & _SIGN)).view(np.float32)
+    cosine, sine = compute_direction(angle)
     return radius * cosine, radius * sine
 
 
 @jit_inline
-def _pair_into(draft: Draft, pair: int, xs: NDArray[np.float32], ys: NDArray[np.float32], count: int) -> None:
-    """Two rows of normals; their squares are added up."""
-    words, squares = draft.words[2 * pair * BLOCK :], draft.squares
+def _draw_normal_pairs(
+    buffer: WordBuffer, pair: int, xs: NDArray[np.float32], ys: NDArray[np.float32], count: int
+) -> None:
+    """Fill two rows with normals, and add their squares to ``buffer.squares``."""
+    words, squares = buffer.words[2 * pair * BLOCK :], buffer.squares
     for i in range(count):
         x, y = normal_pair(words[i], words[BLOCK + i])
         squares[i] = fma(y, y, fma(x, x, squares[i]))
@@ -245,9 +232,9 @@ def _pair_into(draft: Draft, pair: int, xs: NDArray[np.float32], ys: NDArray[np.
 
 
 @jit_inline
-def _half_into(draft: Draft, pair: int, xs: NDArray[np.float32], count: int) -> None:
-    """The first row of a pair of which the second is not needed."""
-    words, squares = draft.words[2 * pair * BLOCK :], draft.squares
+def _draw_single_normals(buffer: WordBuffer, pair: int, xs: NDArray[np.float32], count: int) -> None:
+    """Fill the first row of a pair of which the second is not needed, and add its squares."""
+    words, squares = buffer.words[2 * pair * BLOCK :], buffer.squares
     for i in range(count):
         x, _ = normal_pair(words[i], words[BLOCK + i])
         squares[i] = fma(x, x, squares[i])
@@ -255,89 +242,27 @@ def _half_into(draft: Draft, pair: int, xs: NDArray[np.float32], count: int) -> 
 
 
 @jit_inline
-def _block_into(
-    seed: Integer, stream: Integer, round_: Integer, first: int, out: NDArray[np.float32], draft: Draft
+def draw_normal_block(
+    seed: Integer, stream: Integer, round_: Integer, first: int, out: NDArray[np.float32], buffer: WordBuffer
 ) -> int:
-    """Fill a block of out's columns with normals, and draft.squares with their squared lengths; returns how many."""
+    """Fill a block of columns with normals and ``buffer.squares`` with their squared lengths; returns how many."""
     rows, count = out.shape[0], int(min(BLOCK, out.shape[1] - first))
-    draft.squares[:count] = _ZERO
-    _share(seed, stream, round_, first, count, draft)
+    buffer.squares[:count] = _ZERO
+    share_rounds(seed, stream, round_, first, count, buffer)
     for k in range(0, rows, 2):
         pair = k % 4 // 2
         if pair == 0:
-            _words_into(seed, round_, k // 4, count, draft)
+            draw_group_words(seed, round_, k // 4, count, buffer)
         if k + 1 < rows:
-            _pair_into(draft, pair, out[k, first:], out[k + 1, first:], count)
+            _draw_normal_pairs(buffer, pair, out[k, first:], out[k + 1, first:], count)
         else:
-            _half_into(draft, pair, out[k, first:], count)
+            _draw_single_normals(buffer, pair, out[k, first:], count)
     return count
 
 
 @jit
-def normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.float32]) -> None:
-    """Fill out (coordinates, items) with standard normals; a value does not depend on out's shape."""
-    draft = make_draft()
+def draw_normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDArray[np.float32]) -> None:
+    """Fill ``out`` (coordinates, items) with standard normals; a value does not depend on the shape of ``out``."""
+    buffer = make_word_buffer()
     for first in range(0, out.shape[1], BLOCK):
-        _block_into(seed, stream, round_, first, out, draft)
-
-
-@jit_inline
-def _resize(rows: NDArray[np.float32], first: int, squares: NDArray[np.float32], length: np.float32) -> None:
-    """Give columns from ``first`` on a length, their squared lengths being known."""
-    for i in range(squares.size):
-        squares[i] = length / np.sqrt(max(squares[i], _TINY))
-    for k in range(rows.shape[0]):
-        row = rows[k, first:]
-        for i in range(squares.size):
-            row[i] *= squares[i]
-
-
-@jit_inline
-def unit_items_into(seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool, draft: Draft) -> None:
-    """Fill out (dimension, items) with items of length 1, uniform on the sphere.
-
-    Lifted items are uniform on a sphere of one dimension less, and their last coordinate is the constant
-    1/sqrt(2).
-    """
-    free = out.shape[0] - 1 if lifted else out.shape[0]
-    for first in range(0, out.shape[1], BLOCK):
-        count = _block_into(seed, ITEMS, round_, first, out[:free], draft)
-        _resize(out[:free], first, draft.squares[:count], _ROOT_HALF if lifted else _ONE)
-    out[free:] = _ROOT_HALF
-
-
-@jit
-def catalogue_items_into(
-    seed: Integer, round_: Integer, out: NDArray[np.float32], catalogue: NDArray[np.float32]
-) -> None:
-    """Fill out (dimension, items) with different columns of ``catalogue``, every choice equally likely.
-
-    The first steps of a Fisher-Yates shuffle, so that the first items do not depend on how many are drawn.
-    Columns of out for which there is no item left are 0.
-    """
-    offered = catalogue.shape[1]
-    drawn = min(out.shape[1], offered)
-    order, picks = np.arange(offered), words(seed, ITEMS, round_, drawn)
-    for i in range(drawn):
-        j = i + np.int64((np.uint64(picks[i]) * np.uint64(offered - i)) >> _32)
-        order[i], order[j] = order[j], order[i]
-    for k in range(out.shape[0]):
-        for i in range(drawn):
-            out[k, i] = catalogue[k, order[i]]
-    out[:, drawn:] = _ZERO
-
-
-@jit_inline
-def items_into(
-    seed: Integer,
-    round_: Integer,
-    out: NDArray[np.float32],
-    lifted: bool,
-    catalogue: NDArray[np.float32],
-    draft: Draft,
-) -> None:
-    """Fill out (dimension, items) with a round's items: from ``catalogue``, or fresh ones where it is empty."""
-    if catalogue.shape[1] > 0:
-        catalogue_items_into(seed, round_, out, catalogue)
-    else:
-        unit_items_into(seed, round_, out, lifted, draft)
+        draw_normal_block(seed, stream, round_, first, out, buffer)

@@ -24,15 +24,17 @@ def check_environment(environment: Environment, *, rounds: int = 50) -> None:
     backwards.
     """
     require(len(environment.clusters) == environment.users, "clusters must name a cluster for each user")
-    forwards = [_round(environment, t) for t in range(1, rounds + 1)]
-    backwards = [_round(environment, t) for t in range(rounds, 0, -1)][::-1]
-    for t, (one, other) in enumerate(zip(forwards, backwards, strict=True), start=1):
-        for name in one:
-            same = np.array_equal(one[name], other[name])
-            require(same, f"{name} of round {t} must not depend on what was asked before")
+    forwards = [_check_round(environment, t) for t in range(1, rounds + 1)]
+    backwards = [_check_round(environment, t) for t in range(rounds, 0, -1)][::-1]
+    for t, (first, second) in enumerate(zip(forwards, backwards, strict=True), start=1):
+        for name in first:
+            require(
+                np.array_equal(first[name], second[name]),
+                f"{name} of round {t} must not depend on what was asked before",
+            )
 
 
-def _round(environment: Environment, t: int) -> dict[str, Any]:
+def _check_round(environment: Environment, t: int) -> dict[str, Any]:
     user, features = environment.arrival(t), environment.items(t)
     require(0 <= user < environment.users, f"arrival({t}) must be in 0..{environment.users - 1}, got {user}")
     shape = (1 <= len(features) <= environment.most_items, features.shape[1] == environment.dimension)
@@ -87,10 +89,10 @@ def check_policy(policy: Policy, *, rounds: int = 400) -> None:
     world = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
     first, second = (simulate(Scenario(world, policy, rounds)) for _ in range(2))
     require(first == second, "the same world and rounds must give the same Trace")
-    _conserves(policy, world, rounds)
+    _check_conservation(policy, world, rounds)
 
 
-def _conserves(policy: Policy, world: Synthetic, rounds: int) -> None:
+def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
     oracle = TopK(length=3)
     simulation = prepare_simulation(Scenario(world, policy, rounds, oracle, checkpoints=1))
     server, agents = simulation.server, make_agents(simulation, oracle)
@@ -106,10 +108,10 @@ def _conserves(policy: Policy, world: Synthetic, rounds: int) -> None:
         if played.upload or t == rounds:
             for agent in set(agents):
                 held = server.holdings[agent.id]
-                _same(observed[agent.id], held + agent.buffer, agent.id, t)
+                _require_equal(observed[agent.id], held + agent.buffer, agent.id, t)
 
 
-def _same(observed: Statistics, accounted: Statistics, agent: int, t: int) -> None:
+def _require_equal(observed: Statistics, accounted: Statistics, agent: int, t: int) -> None:
     counts = [(s.count, s.clicks, s.rounds) for s in (observed, accounted)]
     good = counts[0] == counts[1] and np.allclose(observed.gram, accounted.gram, rtol=1e-9, atol=1e-9)
     require(bool(good), f"round {t}: what agent {agent} observed must be what the server and its buffer hold")

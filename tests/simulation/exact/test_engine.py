@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedcascade import PerCategory, Synthetic, simulate
 from fedcascade.environments.clustered import Clustered
-from fedcascade.environments.ratings import Ratings, generated_ratings
+from fedcascade.environments.matrices import generate_ratings
+from fedcascade.environments.ratings import Ratings
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Everyone
@@ -111,7 +112,7 @@ def test_users_that_drift_apart_give_the_same_trace(name: str) -> None:
 @pytest.mark.parametrize("items", [201, (2, 9)], ids=["whole-catalogue", "short-lists"])
 @pytest.mark.parametrize("preset", ["catalogue", "paper"])
 def test_ratings_give_the_same_trace(name: str, items: int | tuple[int, int], preset: str) -> None:
-    matrix = generated_ratings(120, 201, seed=5)
+    matrix = generate_ratings(120, 201, seed=5)
     world = Ratings.from_matrix(matrix, users=13, clusters=4, dimension=7, items=items, preset=preset, seed=6)
     fast, slow = run_both(world, make_policy(name, QUICK), 2_000, 4)
     assert_equal(fast, slow)

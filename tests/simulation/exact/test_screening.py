@@ -4,9 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcascade.environments import draws
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics import linear, streams
+from fedcascade.numerics import linear
 from fedcascade.simulation.exact import screening
 
 
@@ -24,7 +25,7 @@ def measure_errors(ridge: Ridge, beta: float, items: int, seed: int) -> tuple[fl
     d = ridge.theta.size
     scratch = screening.make_scratch(d, items, 1)
     columns = scratch.columns[:d]
-    streams.unit_items_into(seed, 1, columns, True, scratch.draft)
+    draws.draw_unit_items_into(seed, 1, columns, True, scratch.draft)
     margin = screening.load_decision(ridge.theta, ridge.root, beta, np.inf, scratch)
     screening.screen_items(items, 1, beta, margin, scratch)
     widths = np.sqrt(linear.compute_squared_widths(ridge.root, columns))[:items]

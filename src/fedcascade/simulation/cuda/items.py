@@ -26,7 +26,7 @@ UNROLLED = 32  # dimensions; more take minutes to compile
 
 @jit
 def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Column) -> None:
-    """Fill ``column`` with the features of one item, to the bit as ``streams.unit_items_into`` draws it."""
+    """Fill ``column`` with the features of one item, to the bit as ``draws.draw_unit_items_into`` draws it."""
     d = column.shape[0]
     free = d - 1 if lifted else d
     square = _ZERO

@@ -15,6 +15,7 @@ from typing import Any
 
 from numba import cuda, float32, float64, int32, uint64
 
+from fedcascade.environments import draws
 from fedcascade.numerics import streams
 from fedcascade.simulation.cuda import layout
 from fedcascade.simulation.cuda.device import jit_kernel
@@ -181,7 +182,7 @@ def make_play(shape: Shape) -> Any:
         seed, t, items, beta = task.seed, int(task.first), 0, float32(rules.beta)
         if place < task.end:
             t = int(task.first + arrays.order[task.run, place])
-            items = streams.shelf(seed, t, shape.fewest_items, shape.most_items)
+            items = draws.count_items(seed, t, shape.fewest_items, shape.most_items)
         round_ = Round(seed, t, items)
         for item in range(lane, items, width):
             score, true_score, _ = score_item(round_, item, agent, beta, x)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.environments import draws
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.learning.confidence import BetaTerms, compute_beta
 from fedcascade.numerics import linear, streams
@@ -206,8 +207,8 @@ def play_round(
     margin: float,
 ) -> None:
     """Play one round: draw the items, select the list, click, learn, count the regret."""
-    items = streams.shelf(environment.seed, t, environment.fewest_items, environment.most_items)
-    streams.items_into(
+    items = draws.count_items(environment.seed, t, environment.fewest_items, environment.most_items)
+    draws.draw_items_into(
         environment.seed, t, scratch.columns[: theta.size], environment.lifted, environment.catalogue, scratch.draft
     )
     beta = state.numbers[BETA]

@@ -53,7 +53,7 @@ def _draw_ties(seed: np.uint64, t: int, items: int, candidates: NDArray[np.int64
     """Draw the candidates' tie-breaks; where there are many, those of all items together."""
     many = candidates.size > FEW
     if many:
-        streams.words_into(seed, streams.TIE, t, scratch.tie_words[:items], scratch.draft)
+        streams.draw_words_into(seed, streams.TIE, t, scratch.tie_words[:items], scratch.draft)
     for place in range(candidates.size):
         item = candidates[place]
         scratch.ties[place] = scratch.tie_words[item] if many else streams.philox(seed, streams.TIE, t, item, 0)[0]

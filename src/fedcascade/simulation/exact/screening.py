@@ -25,7 +25,7 @@ FLOOR = -1e30  # every score reaches it; the padding, which is -inf, does not
 class Scratch(NamedTuple):
     """Workspace for one round of one thread. Rows of items are padded to whole lanes, factors with zeros."""
 
-    draft: streams.Draft
+    draft: streams.WordBuffer
     columns: NDArray[np.float32]  # the items' features, one column per item
     flat_columns: NDArray[np.float32]  # the memory of ``columns``, row after row
     true_mean: NDArray[np.float32]
@@ -61,7 +61,7 @@ def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
     width = _pad(most_items, simd.LANES)
     flat = _allocate(rows * width)
     return Scratch(
-        draft=streams.make_draft(),
+        draft=streams.make_word_buffer(),
         columns=flat.reshape(rows, width),
         flat_columns=flat,
         true_mean=_allocate(items),

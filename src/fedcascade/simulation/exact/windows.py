@@ -29,9 +29,9 @@ def make_batch(driver: ExchangeDriver, first: int, most: int) -> Batch:
     """At most ``most`` rounds from ``first`` on, up to a checkpoint or a change of what users want."""
     stops, environment = driver.recorder.stops, driver.environment
     stop = stops[bisect_left(stops, first)] if first <= stops[-1] else first - 1
-    count = environment.steady(first, min(most, stop - first + 1))
+    count = environment.count_unchanged_rounds(first, min(most, stop - first + 1))
     arrivals = environment.arrivals(first, count)
-    compiled = driver.compiled_environment._replace(thetas=environment.thetas_in(first))
+    compiled = driver.compiled_environment._replace(thetas=environment.get_thetas(first))
     return Batch(compiled, make_window(driver, first, arrivals), arrivals)
 
 

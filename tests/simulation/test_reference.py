@@ -131,11 +131,11 @@ def test_shelves_may_hold_fewer_items_than_a_list(name: str) -> None:
     environment, oracle = make_world(items=(2, 6)), TopK(length=4)
     trace = simulate(Scenario(environment, POLICIES[name], rounds=300, oracle=oracle, keep_lists=True))
     sizes = [len(listed) for listed in get_lists(trace)]
-    assert sizes == [min(4, environment.shelf(t)) for t in range(1, 301)]
+    assert sizes == [min(4, environment.count_items(t)) for t in range(1, 301)]
     assert set(sizes) == {2, 3, 4}
     for t, listed in enumerate(get_lists(trace), 1):
         assert len(set(listed)) == len(listed)
-        assert max(listed) < environment.shelf(t)
+        assert max(listed) < environment.count_items(t)
     totals = replay(environment, trace, oracle)
     assert trace.regret == pytest.approx(totals.best - totals.chosen, rel=1e-9)
     assert (trace.reward, trace.observations) == (totals.reward, totals.observations)

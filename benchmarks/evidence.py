@@ -92,9 +92,9 @@ class Pairs(BestGroup):
         """Weigh all others."""
         own, alone = self.holdings[agent], self.rule.measure(self.holdings[agent])
         total = own
-        for other in np.flatnonzero(self.holdings.count > 0):
-            if other != agent:
-                theirs = self.holdings[int(other)]
+        for neighbour in np.flatnonzero(self.holdings.count > 0):
+            if neighbour != agent:
+                theirs = self.holdings[int(neighbour)]
                 gain = self.rule.measure(own + theirs) - self.rule.measure(theirs) - alone
                 total += scale(theirs, 1.0 / (1.0 + np.exp(np.clip(self.rule.hurdle - gain, -50, 50))))
         self.asker, self.last_answer = agent, total
@@ -122,10 +122,10 @@ class Watched(EvidencePartition):
     def add(self, agent: int, statistics: Statistics) -> None:
         """Walk, and compare."""
         super().add(agent, statistics)
-        better = self._explained(self._truth) - self._explained(self.labels)
+        better = self._measure_labels(self._truth) - self._measure_labels(self.labels)
         self.notes.append((int(self.holdings.rounds.sum()), better))
 
-    def _explained(self, labels: np.ndarray) -> float:
+    def _measure_labels(self, labels: np.ndarray) -> float:
         groups = [self.holdings.total(np.flatnonzero(labels == label)) for label in np.unique(labels)]
         return sum(self.rule.measure(group) for group in groups)
 
@@ -209,7 +209,11 @@ def draw_figure(cells: dict[str, list[tuple[float, float]]], path: str) -> None:
     best = cells["known-clusters"]
     at = {name: (row[alike][0] / best[alike][0], row[ten][0] / best[ten][0]) for name, row in cells.items()}
     guessing = [name for name in at if "know" not in name]
-    frontier = [one for one in guessing if not any(at[o][0] < at[one][0] and at[o][1] < at[one][1] for o in guessing)]
+    frontier = [
+        name
+        for name in guessing
+        if not any(at[rival][0] < at[name][0] and at[rival][1] < at[name][1] for rival in guessing)
+    ]
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.add_subplot(xscale="log", yscale="log", xlim=(0.7, 20), ylim=(0.9, 11))
     axes.plot(*zip(*sorted(at[name] for name in frontier), strict=True), "-", color="C0", linewidth=1)

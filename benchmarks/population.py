@@ -45,8 +45,8 @@ class Centred(EvidencePartition):
         held, centre = self.holdings, self.centre(agent)
         moments = held.moment
         held.moment = moments - held.gram @ centre
-        for other in range(len(held)):
-            self.own_evidence[other] = self.rule.measure(held[other])
+        for user in range(len(held)):
+            self.own_evidence[user] = self.rule.measure(held[user])
         super().add(agent, statistics)
         held.moment = moments
         self.last_answer = replace(self.last_answer, moment=self.last_answer.moment + self.last_answer.gram @ centre)
@@ -79,13 +79,13 @@ class Population(Centred):
     def centre(self, agent: int) -> NDArray[np.float64]:
         """Mu of the l that explains everybody's clicks best; that l and the noise become the rule's."""
         own = self.holdings[agent]
-        found = [self._look(i, own, agent) for i in range(LENGTHS.size)]
-        best = int(np.argmax([likelihood for likelihood, _, _ in found]))
-        _, noise, self._mu = found[best]
+        fits = [self._fit_prior(i, own, agent) for i in range(LENGTHS.size)]
+        best = int(np.argmax([likelihood for likelihood, _, _ in fits]))
+        _, noise, self._mu = fits[best]
         self.rule = replace(self._first, variance=noise, length=math.sqrt(noise / LENGTHS[best]))
         return self._mu
 
-    def _look(self, i: int, own: Statistics, agent: int) -> tuple[float, float, NDArray[np.float64]]:
+    def _fit_prior(self, i: int, own: Statistics, agent: int) -> tuple[float, float, NDArray[np.float64]]:
         """The log-likelihood of everybody's clicks under one l, the noise and mu."""
         d = own.dimension
         prior, one, held = LENGTHS[i] * d, np.eye(d), self.holdings

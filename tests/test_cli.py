@@ -407,10 +407,10 @@ def test_causes_beyond_the_papers_are_there_where_they_occur(capsys: pytest.Capt
 
 def test_theory_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     main(["theory", "--users", "40", "--sigma", "0.5", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["delta"] == 0.0016
-    assert found["T_0"] is None  # infinite
-    assert found["exchanges"] == pytest.approx(found["exchanges_determinant"] + found["exchanges_auxiliary"])
+    bounds = json.loads(capsys.readouterr().out)
+    assert bounds["delta"] == 0.0016
+    assert bounds["T_0"] is None  # infinite
+    assert bounds["exchanges"] == pytest.approx(bounds["exchanges_determinant"] + bounds["exchanges_auxiliary"])
     main(["theory", "--users", "40"])
     printed = capsys.readouterr().out
     assert "T_0" in printed

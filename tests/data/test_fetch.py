@@ -103,19 +103,19 @@ WHOLE = {f"movielens-small/{name}" for name in ("ratings.csv", "README.txt", "fe
 
 def test_ratings_are_fetched_checked_and_recorded(publisher: Publisher, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    found = fetch(
+    dataset = fetch(
         "movielens-small", source=publisher.address, folder=tmp_path, progress=lambda *bytes_: seen.append(bytes_)
     )
     content = publisher.files["/ml-latest-small.zip"]
-    assert found.sha256 == hashlib.sha256(content).hexdigest()
-    assert found.md5 == hashlib.md5(content).hexdigest()
-    assert (found.bytes, found.cached) == (len(content), False)
+    assert dataset.sha256 == hashlib.sha256(content).hexdigest()
+    assert dataset.md5 == hashlib.md5(content).hexdigest()
+    assert (dataset.bytes, dataset.cached) == (len(content), False)
     assert seen[-1] == (len(content), len(content))
-    assert found.ratings.read_text() == RATINGS
-    assert found.terms.read_text() == "terms"
+    assert dataset.ratings.read_text() == RATINGS
+    assert dataset.terms.read_text() == "terms"
     assert kept(tmp_path) == WHOLE
-    assert json.loads((tmp_path / "movielens-small" / "fetched.json").read_text())["sha256"] == found.sha256
-    assert read_ratings(found.ratings).values.size == 9_000
+    assert json.loads((tmp_path / "movielens-small" / "fetched.json").read_text())["sha256"] == dataset.sha256
+    assert read_ratings(dataset.ratings).values.size == 9_000
 
 
 def test_what_is_in_the_cache_is_not_fetched_again(publisher: Publisher, tmp_path: Path) -> None:
@@ -150,9 +150,9 @@ def test_a_cache_that_was_changed_is_noticed(
 
 def test_a_broken_connection_is_resumed_where_it_broke(publisher: Publisher, tmp_path: Path) -> None:
     publisher.break_after = [40_000, 1, 30_000]
-    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    dataset = fetch("movielens-small", source=publisher.address, folder=tmp_path)
     assert publisher.archives_asked() == [None, "bytes=40000-", "bytes=40001-", "bytes=70001-"]
-    assert found.ratings.read_text() == RATINGS
+    assert dataset.ratings.read_text() == RATINGS
     assert kept(tmp_path) == WHOLE
 
 
@@ -164,17 +164,17 @@ def test_a_connection_that_stays_broken_is_given_up_and_the_next_call_goes_on(
         fetch("movielens-small", source=publisher.address, folder=tmp_path)
     assert kept(tmp_path) == {"movielens-small/ml-latest-small.zip.part"}
     publisher.asked.clear()
-    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    dataset = fetch("movielens-small", source=publisher.address, folder=tmp_path)
     assert publisher.archives_asked() == ["bytes=50000-"]
-    assert found.ratings.read_text() == RATINGS
+    assert dataset.ratings.read_text() == RATINGS
 
 
 def test_a_server_without_ranges_sends_everything_again(publisher: Publisher, tmp_path: Path) -> None:
     publisher.ranges = False
     publisher.break_after = [50_000]
-    found = fetch("movielens-small", source=publisher.address, folder=tmp_path)
+    dataset = fetch("movielens-small", source=publisher.address, folder=tmp_path)
     assert publisher.archives_asked() == [None, "bytes=50000-"]
-    assert found.ratings.read_text() == RATINGS
+    assert dataset.ratings.read_text() == RATINGS
 
 
 def test_a_whole_archive_that_was_not_unpacked_needs_no_byte_more(publisher: Publisher, tmp_path: Path) -> None:

@@ -69,11 +69,11 @@ WRITERS = {
 def test_every_format_gives_the_same_ratings(name: str, tmp_path: Path) -> None:
     rated = some_ratings()
     WRITERS[name](tmp_path / name, rated)
-    found = read_ratings(tmp_path / name)
+    ratings = read_ratings(tmp_path / name)
     users, items, stars = zip(*rated, strict=True)
-    assert found.users.tolist() == numbered(list(users))
-    assert found.items.tolist() == numbered(list(items))
-    assert found.values.tolist() == list(stars)
+    assert ratings.users.tolist() == numbered(list(users))
+    assert ratings.items.tolist() == numbered(list(items))
+    assert ratings.values.tolist() == list(stars)
 
 
 @pytest.mark.parametrize("name", ["likes.csv", "likes.jsonl", "likes.parquet"])
@@ -85,8 +85,8 @@ def test_columns_may_have_any_name(name: str, tmp_path: Path) -> None:
         ".parquet": frame.write_parquet,
     }
     write[Path(name).suffix](tmp_path / name)
-    found = read_ratings(tmp_path / name, columns=Columns("who", "what", "how"))
-    assert [each.tolist() for each in found] == [[0, 1, 0], [0, 0, 1], [1.0, 0.0, 3.0]]
+    ratings = read_ratings(tmp_path / name, columns=Columns("who", "what", "how"))
+    assert [each.tolist() for each in ratings] == [[0, 1, 0], [0, 0, 1], [1.0, 0.0, 3.0]]
     with pytest.raises(ValueError, match="has no column user or"):
         read_ratings(tmp_path / name)
 
@@ -221,12 +221,12 @@ def test_a_world_from_a_file_is_the_world_of_its_ratings(tmp_path: Path) -> None
 
 
 def test_movielens_is_read(movielens: Path) -> None:
-    found = read_ratings(movielens)
-    assert (found.values.size, np.unique(found.users).size, np.unique(found.items).size) == (100_836, 610, 9_724)
-    assert set(np.unique(found.values)) == {half / 2 for half in range(1, 11)}
+    ratings = read_ratings(movielens)
+    assert (ratings.values.size, np.unique(ratings.users).size, np.unique(ratings.items).size) == (100_836, 610, 9_724)
+    assert set(np.unique(ratings.values)) == {half / 2 for half in range(1, 11)}
     with movielens.open() as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["rating"]) for row in rows] == found.values.tolist()
+    assert [float(row["rating"]) for row in rows] == ratings.values.tolist()
 
 
 @pytest.mark.parametrize("preset", ["catalogue", "paper"])

@@ -174,16 +174,16 @@ def test_the_page_has_every_figure_and_needs_nothing_else(
     shown = capsys.readouterr().out
     assert "bars | measured" in shown
     assert shown.endswith(f"report: {folder / 'report.html'}\n")
-    found, text = read(folder / "report.html"), (folder / "report.html").read_text(encoding="utf-8")
+    page, text = read(folder / "report.html"), (folder / "report.html").read_text(encoding="utf-8")
     settings = [
         (environment.name, beta)
         for environment in plan.environments
         for beta in beyond_bars.list_betas(plan, environment.name)
     ]
     placed = [setting for setting in settings if len(beyond_report.choose_quantities(setting[0])) == 2]
-    assert found.drawings == len(settings) + len(placed) + len(beyond_bars.TRADE_OFFS)
-    assert len(list((folder / "figures").glob("*.svg"))) == found.drawings
-    assert found.found == []
+    assert page.drawings == len(settings) + len(placed) + len(beyond_bars.TRADE_OFFS)
+    assert len(list((folder / "figures").glob("*.svg"))) == page.drawings
+    assert page.loaded == []
     for words in ("not judged", "generated ones", "alpha_c = 40", "async-linucb", "drift = 150000"):
         assert words in text
 

@@ -60,8 +60,8 @@ def test_every_combination_is_one_run() -> None:
         "fedind beta=5.0",
         "FedLinUCB",
     ]
-    found = [(planned.environment, planned.job.seed, planned.system) for planned in jobs]
-    assert found == list(product(environments, [3, 5], systems))
+    combinations = [(planned.environment, planned.job.seed, planned.system) for planned in jobs]
+    assert combinations == list(product(environments, [3, 5], systems))
     assert len({planned.job.key for planned in jobs}) == len(jobs)
 
 

@@ -26,16 +26,16 @@ class References(HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.loaded: list[str] = []
         self.drawings = 0
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.drawings += tag == "svg"
         if tag in {"script", "link", "img", "iframe", "object", "embed"}:
-            self.found.append(tag)
+            self.loaded.append(tag)
         for name, value in attributes:
             if name in {"src", "href", "xlink:href"} and not (value or "").startswith("#"):
-                self.found.append(f"{name}={value}")
+                self.loaded.append(f"{name}={value}")
 
 
 def read(path: Path) -> References:
@@ -60,9 +60,9 @@ def paper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_any_results_folder_has_a_report(small_results: Results) -> None:
     path = summary.write_report(small_results)
-    found = read(path)
-    assert found.drawings == 3
-    assert found.found == []
+    page = read(path)
+    assert page.drawings == 3
+    assert page.loaded == []
     for quantity in figures.QUANTITIES:
         for kind in KINDS:
             file = small_results.folder / "figures" / f"small-j---3-{quantity.replace('_', '-')}.{kind}"
@@ -97,9 +97,9 @@ def test_a_band_is_one_standard_deviation_wide(small_results: Results) -> None:
 
 def test_the_paper_report_is_whole_and_needs_nothing_else(paper_folder: Path) -> None:
     path = paper_folder / "report.html"
-    found, text = read(path), path.read_text(encoding="utf-8")
-    assert found.drawings == 4
-    assert found.found == []
+    page, text = read(path), path.read_text(encoding="utf-8")
+    assert page.drawings == 4
+    assert page.loaded == []
     assert {file.name for file in (paper_folder / "figures").iterdir()} == {
         f"figure-1{letter}.{kind}" for letter in "abcd" for kind in KINDS
     }

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.kernels import advance_agents
 from fedcascade.simulation.exact.lowering import CAUSES
-from fedcascade.simulation.exact.screening import Scratch, make_scratch
-from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, record_batch
+from fedcascade.simulation.exact.screening import Scratch
+from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
 
 SHORTEST_WINDOW = 64
 
@@ -119,24 +119,12 @@ class EventDrivenEngine:
         return events
 
     def _advance(self, task: Task) -> None:
-        driver, batch = self.driver, task.batch
-        advance_agents(
-            batch.environment,
-            driver.compiled_policy,
-            driver.states,
-            batch.window,
-            task.agents,
-            task.taken,
-            self._get_scratch(),
-        )
+        advance_agents(task.batch.simulation, task.batch.window, task.agents, task.taken, self._get_scratch())
 
     def _get_scratch(self) -> Scratch:
         """The workspace of this thread."""
         if not hasattr(self._workspace, "scratch"):
-            driver = self.driver
-            self._workspace.scratch = make_scratch(
-                driver.problem.dimension, driver.environment.most_items, driver.compiled_policy.length
-            )
+            self._workspace.scratch = make_driver_scratch(self.driver)
         return cast(Scratch, self._workspace.scratch)
 
 

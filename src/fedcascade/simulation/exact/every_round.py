@@ -15,11 +15,11 @@ from fedcascade.federation.grouping.graph import GraphPartition, is_far_apart
 from fedcascade.federation.holdings import Holdings, compute_confidence_width
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit_inline, jit_no_refcount
 from fedcascade.numerics.linear import solve_ridge_into
 from fedcascade.simulation.exact import kernels
-from fedcascade.simulation.exact.kernels import BETA, AgentState, CompiledEnvironment, CompiledPolicy, Window
-from fedcascade.simulation.exact.screening import Scratch, load_decision, make_scratch
+from fedcascade.simulation.exact.kernels import BETA, AgentState, CompiledSimulation, Window
+from fedcascade.simulation.exact.screening import Scratch, load_decision
 
 
 class Sums(NamedTuple):
@@ -76,33 +76,13 @@ def _make_sums(rows: int, d: int) -> Sums:
     return Sums(np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 3), np.int64))
 
 
-@jit
+@jit_no_refcount
 def advance_every_round(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    states: AgentState,
-    graph: Graph,
-    window: Window,
-    users: NDArray[np.int64],
-    begin: int,
+    simulation: CompiledSimulation, graph: Graph, window: Window, users: NDArray[np.int64], begin: int, scratch: Scratch
 ) -> int:
     """Play rounds until an edge may have to go; returns how many are done."""
-    scratch = make_scratch(environment.thetas.shape[1], environment.most_items, policy.length)
-    return _advance(environment, policy, states, graph, window, users, begin, scratch)
-
-
-@jit_inline
-def _advance(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    states: AgentState,
-    graph: Graph,
-    window: Window,
-    users: NDArray[np.int64],
-    begin: int,
-    scratch: Scratch,
-) -> int:
-    state = kernels.view_agent(states, 0)
+    environment, policy = simulation.environment, simulation.policy
+    state = kernels.view_agent(simulation.states, 0)
     for i in range(begin, users.size):
         user, label = users[i], graph.labels[users[i]]
         gram, moment = graph.pooled.gram[label], graph.pooled.moment[label]

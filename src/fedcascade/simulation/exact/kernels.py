@@ -60,6 +60,23 @@ class AgentState(NamedTuple):
     counts: NDArray[np.int64]  # of the buffer: items examined, clicks, rounds; and arrivals in all
 
 
+class PersonalState(NamedTuple):
+    """Personal parts, as arrays over agents: all that an agent ever saw, and theta_u; no rows where there are none."""
+
+    gram: NDArray[np.float64]
+    moment: NDArray[np.float64]
+    theta: NDArray[np.float64]
+
+
+class CompiledSimulation(NamedTuple):
+    """What compiled rounds read and write; agents are the first axis of ``states`` and ``personal``."""
+
+    environment: CompiledEnvironment
+    policy: CompiledPolicy
+    states: AgentState
+    personal: PersonalState
+
+
 class Window(NamedTuple):
     """Consecutive rounds: which agent plays which of them, how far each agent is, and what came out."""
 
@@ -115,9 +132,7 @@ def view_agent(states: AgentState, agent: int) -> AgentState:
 
 @jit_no_refcount
 def advance_agents(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    states: AgentState,
+    simulation: CompiledSimulation,
     window: Window,
     agents: NDArray[np.int64],
     taken: NDArray[np.int64],
@@ -128,10 +143,11 @@ def advance_agents(
     ``taken`` counts the agents that some thread has begun with; threads that share it share the agents. Each thread
     has a ``scratch`` of its own.
     """
+    environment, policy = simulation.environment, simulation.policy
     place = fetch_and_increment(taken)
     while place < agents.size:
         agent = agents[place]
-        state, theta = view_agent(states, agent), environment.thetas[agent]
+        state, theta = view_agent(simulation.states, agent), environment.thetas[agent]
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1

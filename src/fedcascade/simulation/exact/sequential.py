@@ -10,12 +10,12 @@ import numpy as np
 
 from fedcascade.federation.grouping.graph import GraphPartition
 from fedcascade.federation.messages import Cause, count_payload_bytes
-from fedcascade.simulation.exact import every_round
 from fedcascade.simulation.exact.driver import ExchangeDriver
+from fedcascade.simulation.exact.every_round import advance_every_round, copy_graph, write_back
 from fedcascade.simulation.exact.kernels import ALWAYS
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.sequential_kernels import Schedule, advance_by_time
-from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, record_batch
+from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
 from fedcascade.simulation.trace import Exchange
 
 
@@ -26,6 +26,7 @@ class SequentialEngine:
         self.driver = driver
         self.window = window or LONGEST_WINDOW
         self._play = self._choose_loop()
+        self._scratch = make_driver_scratch(driver)
 
     def _choose_loop(self) -> Callable[[Batch], None]:
         driver = self.driver
@@ -73,18 +74,9 @@ class SequentialEngine:
                 driver.run_exchange(batch.window.first + done, agent, CAUSES[fired], fetched)
 
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
-        driver, users = self.driver, batch.arrivals
-        agents = np.zeros_like(users) if driver.policy.reply_rule.single_learner else users
-        return advance_by_time(
-            batch.environment,
-            driver.compiled_policy,
-            driver.states,
-            driver.personal,
-            batch.window,
-            Schedule(users, agents),
-            begin,
-            end,
-        )
+        users = batch.arrivals
+        agents = np.zeros_like(users) if self.driver.policy.reply_rule.single_learner else users
+        return advance_by_time(batch.simulation, batch.window, Schedule(users, agents), begin, end, self._scratch)
 
     def _play_every_round(self, batch: Batch) -> None:
         """Play agents that exchange in every round, in compiled code until the heterogeneity graph may change."""
@@ -92,11 +84,9 @@ class SequentialEngine:
         groups = cast(GraphPartition, driver.server.groups)
         done = 0
         while done < users.size:
-            graph = every_round.copy_graph(groups)
-            done = every_round.advance_every_round(
-                batch.environment, driver.compiled_policy, driver.states, graph, batch.window, users, done
-            )
-            every_round.write_back(graph, groups)
+            graph = copy_graph(groups)
+            done = advance_every_round(batch.simulation, graph, batch.window, users, done, self._scratch)
+            write_back(graph, groups)
             groups.revise(int(users[done - 1]))
         driver.server.rounds += users.size
         size = count_payload_bytes(driver.problem.dimension)

@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.numerics import linear
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact import kernels
-from fedcascade.simulation.exact.kernels import BETA, AgentState, CompiledEnvironment, CompiledPolicy, Window
-from fedcascade.simulation.exact.screening import Scratch, load_decision, make_scratch
+from fedcascade.simulation.exact.kernels import (
+    BETA,
+    AgentState,
+    CompiledPolicy,
+    CompiledSimulation,
+    PersonalState,
+    Window,
+)
+from fedcascade.simulation.exact.screening import Scratch, load_decision
 
 
 class Schedule(NamedTuple):
@@ -23,46 +30,16 @@ class Schedule(NamedTuple):
     agents: NDArray[np.int64]
 
 
-class PersonalState(NamedTuple):
-    """Personal parts, as arrays over agents: all that an agent ever saw, and theta_u; no rows where there are none."""
-
-    gram: NDArray[np.float64]
-    moment: NDArray[np.float64]
-    theta: NDArray[np.float64]
-
-
-@jit
+@jit_no_refcount
 def advance_by_time(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    states: AgentState,
-    personal: PersonalState,
-    window: Window,
-    schedule: Schedule,
-    begin: int,
-    end: int,
+    simulation: CompiledSimulation, window: Window, schedule: Schedule, begin: int, end: int, scratch: Scratch
 ) -> tuple[int, int]:
     """Play rounds until an agent wants to upload; returns how many are done, and the kind of trigger or -1."""
-    scratch = make_scratch(environment.thetas.shape[1], environment.most_items, policy.length)
-    return _advance(environment, policy, states, personal, window, schedule, begin, end, scratch)
-
-
-@jit_inline
-def _advance(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    states: AgentState,
-    personal: PersonalState,
-    window: Window,
-    schedule: Schedule,
-    begin: int,
-    end: int,
-    scratch: Scratch,
-) -> tuple[int, int]:
+    environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
     has_personal = personal.theta.shape[0] > 0
     for i in range(begin, end):
         agent, t = schedule.agents[i], window.first + i
-        state = kernels.view_agent(states, agent)
+        state = kernels.view_agent(simulation.states, agent)
         theta = environment.thetas[schedule.users[i]]
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]

@@ -3,8 +3,7 @@
 import numpy as np
 
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.exact.kernels import ARRIVALS, AgentState
-from fedcascade.simulation.exact.sequential_kernels import PersonalState
+from fedcascade.simulation.exact.kernels import ARRIVALS, AgentState, PersonalState
 
 
 def make_states(users: int, d: int) -> AgentState:

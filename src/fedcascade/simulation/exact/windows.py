@@ -7,15 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.simulation.exact.driver import ExchangeDriver
-from fedcascade.simulation.exact.kernels import CompiledEnvironment, Window, sort_rounds
+from fedcascade.simulation.exact.kernels import CompiledSimulation, Window, sort_rounds
+from fedcascade.simulation.exact.screening import Scratch, make_scratch
 
 LONGEST_WINDOW = 4_096
 
 
 class Batch(NamedTuple):
-    """A window of rounds, the user who arrives in each of them, and the environment as it is then."""
+    """A window of rounds, the user who arrives in each of them, and the simulation with the thetas of then."""
 
-    environment: CompiledEnvironment
+    simulation: CompiledSimulation
     window: Window
     arrivals: NDArray[np.int64]
 
@@ -32,7 +33,8 @@ def make_batch(driver: ExchangeDriver, first: int, most: int) -> Batch:
     count = environment.count_unchanged_rounds(first, min(most, stop - first + 1))
     arrivals = environment.arrivals(first, count)
     compiled = driver.compiled_environment._replace(thetas=environment.get_thetas(first))
-    return Batch(compiled, make_window(driver, first, arrivals), arrivals)
+    simulation = CompiledSimulation(compiled, driver.compiled_policy, driver.states, driver.personal)
+    return Batch(simulation, make_window(driver, first, arrivals), arrivals)
 
 
 def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64]) -> Window:
@@ -52,6 +54,11 @@ def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64])
         examined=np.empty(count, np.int64),
         lists=np.full((lists, driver.compiled_policy.length), -1, np.int32),
     )
+
+
+def make_driver_scratch(driver: ExchangeDriver) -> Scratch:
+    """Workspace for one thread that plays rounds of a run."""
+    return make_scratch(driver.problem.dimension, driver.environment.most_items, driver.compiled_policy.length)
 
 
 def record_batch(driver: ExchangeDriver, batch: Batch) -> None:

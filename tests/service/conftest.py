@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .dashboard.browser import Seen
+from .dashboard.browser import BrowserPage
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking"]
@@ -18,14 +18,14 @@ def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed")
     with api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
-def seen(browser: Any) -> Iterator[Seen]:
+def browser_page(browser: Any) -> Iterator[BrowserPage]:
     """A fresh page of a fresh profile."""
     context = browser.new_context(viewport={"width": 1360, "height": 900}, reduced_motion="reduce")
-    yield Seen(context.new_page())
+    yield BrowserPage(context.new_page())
     context.close()

@@ -209,10 +209,10 @@ def test_an_agent_that_comes_back_after_months_finds_everything_in_its_place(
         open_list = agent.recommend(np.eye(D), 2)
         assert not agent.flush(0.05)
         agent.close()
-        other = connect_agent(running, tmp_path / "other.db")
-        play_rounds(other, 30, seed=2)
-        assert other.flush(20)
-        other.close()
+        neighbour = connect_agent(running, tmp_path / "other.db")
+        play_rounds(neighbour, 30, seed=2)
+        assert neighbour.flush(20)
+        neighbour.close()
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 200 * 86_400)
     with serve_in_process(tmp_path / "store.db", snapshot_every=5) as running:
@@ -243,9 +243,9 @@ def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: P
     theory = replace(POLICIES["fedc3ucb-h"], confidence=Theory(alpha_c=0.5, noise=0.1, delta=0.2))
     policy = replace(theory, trigger=Always()).with_constants(alpha_c=0.5)
     with serve_in_process(tmp_path / "store.db", policy=theory.with_constants(alpha_c=0.5)) as running:
-        other = connect_agent(running, tmp_path / "other.db", policy=policy)
-        play_rounds(other, 7)
-        assert other.flush(10)
+        neighbour = connect_agent(running, tmp_path / "other.db", policy=policy)
+        play_rounds(neighbour, 7)
+        assert neighbour.flush(10)
         agent = connect_agent(running, tmp_path / "agent.db", policy=None)
         inner = agent._agent
         assert inner.policy.confidence == theory.confidence
@@ -257,10 +257,10 @@ def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: P
             rounds, upload = rounds + 1, agent.feedback(agent.recommend(np.eye(D), 2), 0)
         assert agent.flush(10)
         agent.recommend(np.eye(D), 3)
-        known = ProblemSize(users=2, dimension=D, list_length=3, rounds=rounds)  # what the server has told
-        assert inner.beta == theory.confidence.radius(inner.decision, known) > 1
+        size = ProblemSize(users=2, dimension=D, list_length=3, rounds=rounds)  # what the server has told
+        assert inner.beta == theory.confidence.radius(inner.decision, size) > 1
         agent.close()
-        other.close()
+        neighbour.close()
 
 
 def test_the_asyncio_agent_works_offline_and_goes_on_after_a_restart(running: RunningService, tmp_path: Path) -> None:

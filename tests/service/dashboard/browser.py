@@ -8,7 +8,7 @@ import pytest
 SCREENSHOTS = Path(__file__).parents[3] / ".cache" / "screenshots"
 
 
-class Seen:
+class BrowserPage:
     """A page, and what happened in it."""
 
     def __init__(self, page: Any) -> None:
@@ -23,7 +23,7 @@ class Seen:
         if message.type in ("error", "warning"):
             self.problems.append(message.text)
 
-    def data(self, name: str) -> str | None:
+    def read_figure(self, name: str) -> str | None:
         """A figure that the page shows, as it has it."""
         value: str | None = self.page.locator("#main").get_attribute(f"data-{name}")
         return value
@@ -35,13 +35,13 @@ class Seen:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
-    def violations(self) -> list[str]:
+    def find_violations(self) -> list[str]:
         """What axe-core finds wrong; each with where."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed")
-        found = axe.Axe().run(self.page).response["violations"]
-        return [f"{one['id']}: {[node['target'] for node in one['nodes']]}" for one in found]
+        violations = axe.Axe().run(self.page).response["violations"]
+        return [f"{rule['id']}: {[node['target'] for node in rule['nodes']]}" for rule in violations]
 
     def assert_quiet(self, url: str) -> None:
         """No console error, and no request to anywhere else."""
         assert self.problems == []
-        assert [asked for asked in self.requests if not asked.startswith(url)] == []
+        assert [address for address in self.requests if not address.startswith(url)] == []

@@ -28,7 +28,7 @@ from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder, Trace
 
 from ..helpers import TOKEN, ServerProcess
-from .browser import Seen
+from .browser import BrowserPage
 
 WORLD = Synthetic(users=12, clusters=3, dimension=6, items=20, seed=3)
 POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=1.5, beta=5.0)
@@ -77,11 +77,11 @@ def process(tmp_path: Path) -> Iterator[ServerProcess]:
     started.stop()
 
 
-def log_in(seen: Seen, url: str) -> None:
-    seen.page.goto(url)
-    seen.page.fill("#token", TOKEN)
-    seen.page.click("#login button")
-    seen.page.wait_for_selector("#main[data-position]")
+def log_in(browser_page: BrowserPage, url: str) -> None:
+    browser_page.page.goto(url)
+    browser_page.page.fill("#token", TOKEN)
+    browser_page.page.click("#login button")
+    browser_page.page.wait_for_selector("#main[data-position]")
 
 
 def count_exchanges(process: ServerProcess) -> int:
@@ -92,72 +92,78 @@ def count_exchanges(process: ServerProcess) -> int:
     return position
 
 
-def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(seen: Seen, process: ServerProcess) -> None:
-    log_in(seen, process.url)
-    assert seen.data("uploads") == "0"
+def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(
+    browser_page: BrowserPage, process: ServerProcess
+) -> None:
+    log_in(browser_page, process.url)
+    assert browser_page.read_figure("uploads") == "0"
     run = SwarmThread(process)
     first, second = PAUSES
 
     assert run.reached[first].wait(60)
     early = count_exchanges(process)
     assert early > 0
-    seen.wait_for("uploads", early)  # live: nobody has touched the page
+    browser_page.wait_for("uploads", early)  # live: nobody has touched the page
     run.may_pass[first].set()
     assert run.reached[second].wait(60)
-    seen.wait_for("uploads", count_exchanges(process))
-    assert seen.problems == []
+    browser_page.wait_for("uploads", count_exchanges(process))
+    assert browser_page.problems == []
 
     process.kill()
-    seen.page.wait_for_selector('#status[data-kind="lost"]')
+    browser_page.page.wait_for_selector('#status[data-kind="lost"]')
     process.start()
-    seen.page.wait_for_selector('#status[data-kind="live"]', timeout=20_000)
+    browser_page.page.wait_for_selector('#status[data-kind="live"]', timeout=20_000)
     run.may_pass[second].set()
     run.thread.join(60)
     assert run.trace is not None
 
     simulated = simulate(WORLD, POLICY, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=1, engine="reference")
     assert len(run.trace.ledger) == len(simulated.ledger)
-    seen.wait_for("uploads", len(simulated.ledger))  # no gap, nothing twice
-    assert seen.data("position") == str(len(simulated.ledger))
-    assert seen.data("views") == "1"  # and that without asking for everything again
-    assert seen.data("clusters") == str(simulated.clusters) == "3"
-    assert seen.page.locator("#number-clusters").inner_text().startswith("3")
-    counted = seen.page.locator("#causes .legend li").all_inner_texts()
+    browser_page.wait_for("uploads", len(simulated.ledger))  # no gap, nothing twice
+    assert browser_page.read_figure("position") == str(len(simulated.ledger))
+    assert browser_page.read_figure("views") == "1"  # and that without asking for everything again
+    assert browser_page.read_figure("clusters") == str(simulated.clusters) == "3"
+    assert browser_page.page.locator("#number-clusters").inner_text().startswith("3")
+    legend = browser_page.page.locator("#causes .legend li").all_inner_texts()
     causes = Counter(exchange.cause for exchange in simulated.ledger)
-    assert {text.strip() for text in counted} == {f"{cause} {times}" for cause, times in causes.items()}
-    agents = read_table(seen, "ages")
+    assert {text.strip() for text in legend} == {f"{cause} {times}" for cause, times in causes.items()}
+    agents = read_table(browser_page, "ages")
     assert sum(int(row[3]) for row in agents) == len(simulated.ledger)
-    assert sorted(int(row[1]) for row in read_table(seen, "clusters")) == [4, 4, 4]
-    regret = read_table(seen, "regret")
+    assert sorted(int(row[1]) for row in read_table(browser_page, "clusters")) == [4, 4, 4]
+    regret = read_table(browser_page, "regret")
     assert float(regret[-1][1].replace(",", "")) == pytest.approx(simulated.regret, abs=0.06)
 
-    seen.problems = [one for one in seen.problems if not any(name in one for name in REFUSED_CONNECTION)]
-    seen.assert_quiet(process.url)
-    check_page(seen, "swarm")
+    browser_page.problems = [
+        problem for problem in browser_page.problems if not any(name in problem for name in REFUSED_CONNECTION)
+    ]
+    browser_page.assert_quiet(process.url)
+    check_page(browser_page, "swarm")
 
 
-def check_page(seen: Seen, name: str) -> None:
+def check_page(browser_page: BrowserPage, name: str) -> None:
     """Check the page for everyone's use and keep pictures of it: in light and dark, and on a phone."""
-    page = seen.page
-    toggle_details(seen, "true")
+    page = browser_page.page
+    toggle_details(browser_page, "true")
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
-        assert seen.violations() == []
-    toggle_details(seen, "false")
+        assert browser_page.find_violations() == []
+    toggle_details(browser_page, "false")
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
-        seen.screenshot(f"{name}-{scheme}")
+        browser_page.screenshot(f"{name}-{scheme}")
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_timeout(500)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert seen.violations() == []
-    seen.screenshot(f"{name}-phone")
+    assert browser_page.find_violations() == []
+    browser_page.screenshot(f"{name}-phone")
     page.set_viewport_size({"width": 1360, "height": 900})
 
 
-def toggle_details(seen: Seen, opened: str) -> None:
-    seen.page.evaluate(f"document.querySelectorAll('details').forEach((one) => {{ one.open = {opened}; }})")
-    seen.page.wait_for_timeout(500)
+def toggle_details(browser_page: BrowserPage, opened: str) -> None:
+    browser_page.page.evaluate(
+        f"document.querySelectorAll('details').forEach((details) => {{ details.open = {opened}; }})"
+    )
+    browser_page.page.wait_for_timeout(500)
 
 
 def write_journal(path: Path, agents: int, clusters: int) -> None:
@@ -184,83 +190,87 @@ def write_journal(path: Path, agents: int, clusters: int) -> None:
     store.close()
 
 
-def test_ten_thousand_agents_are_summarised(seen: Seen, tmp_path: Path) -> None:
+def test_ten_thousand_agents_are_summarised(browser_page: BrowserPage, tmp_path: Path) -> None:
     write_journal(tmp_path / "store.db", 10_000, 25)
     process = ServerProcess(tmp_path, "sqlite:///store.db", dimension=6).start()
     try:
         process.connect().transport.close()
-        log_in(seen, process.url)
-        seen.wait_for("uploads", 10_500)
-        assert seen.page.locator("#number-agents").inner_text().startswith("10,000")
-        assert seen.page.locator("#clusters rect").count() == 25
-        assert sum(int(row[1]) for row in read_table(seen, "clusters")) == 25
-        assert sum(int(row[1].replace(",", "")) for row in read_table(seen, "ages")) == 10_000
-        check_page(seen, "crowd")
-        seen.assert_quiet(process.url)
+        log_in(browser_page, process.url)
+        browser_page.wait_for("uploads", 10_500)
+        assert browser_page.page.locator("#number-agents").inner_text().startswith("10,000")
+        assert browser_page.page.locator("#clusters rect").count() == 25
+        assert sum(int(row[1]) for row in read_table(browser_page, "clusters")) == 25
+        assert sum(int(row[1].replace(",", "")) for row in read_table(browser_page, "ages")) == 10_000
+        check_page(browser_page, "crowd")
+        browser_page.assert_quiet(process.url)
     finally:
         process.stop()
 
 
-def test_a_newcomer_is_told_what_happens_and_can_take_part(seen: Seen, tmp_path: Path) -> None:
+def test_a_newcomer_is_told_what_happens_and_can_take_part(browser_page: BrowserPage, tmp_path: Path) -> None:
     command = [*(sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--pace", "5000")]
     with subprocess.Popen([*command, "--rounds", "4000"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         try:
-            take_part(seen, process)
+            take_part(browser_page, process)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
         finally:
             process.kill()
 
 
-def take_part(seen: Seen, process: subprocess.Popen[str]) -> None:
+def take_part(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
     assert request_as(url, "elsewhere.example") == 401  # a name that was made to point to this machine
     assert request_as(url, "localhost") == 200
-    seen.page.goto(url)
-    seen.page.wait_for_selector("#story li")
-    assert seen.page.locator("#story li").count() == 3
-    seen.page.wait_for_selector("#main[data-position]")
-    pause_and_go_on(seen)
-    seen.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
+    browser_page.page.goto(url)
+    browser_page.page.wait_for_selector("#story li")
+    assert browser_page.page.locator("#story li").count() == 3
+    browser_page.page.wait_for_selector("#main[data-position]")
+    pause_and_go_on(browser_page)
+    browser_page.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
     settings = DemoSettings()
     environment, policy = settings.build_environment(), settings.build_policy()
     simulated = simulate(environment, policy, rounds=4_000, oracle=TopK(length=2), engine="reference")
-    seen.wait_for("uploads", len(simulated.ledger))
-    assert seen.data("clusters") == str(simulated.clusters)
+    browser_page.wait_for("uploads", len(simulated.ledger))
+    assert browser_page.read_figure("clusters") == str(simulated.clusters)
     # a function to wait for would be a string that the page's content policy does not let anybody evaluate
-    seen.page.locator("#regret .line").nth(2).wait_for(state="attached", timeout=90_000)
-    assert seen.page.locator("#regret .line").count() == 3
-    check_page(seen, "demo")
+    browser_page.page.locator("#regret .line").nth(2).wait_for(state="attached", timeout=90_000)
+    assert browser_page.page.locator("#regret .line").count() == 3
+    check_page(browser_page, "demo")
 
-    seen.page.click("text=Be one of the users")
-    seen.page.wait_for_selector("h1:has-text('You are user 41')")
-    first = seen.page.locator(".film strong").all_inner_texts()
+    browser_page.page.click("text=Be one of the users")
+    browser_page.page.wait_for_selector("h1:has-text('You are user 41')")
+    first = browser_page.page.locator(".film strong").all_inner_texts()
     assert len(first) == 10
-    for _ in range(6):  # ten films seen with each
-        seen.page.locator("#films button:enabled").first.wait_for()
-        seen.page.click("#pass")
-    seen.page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
-    assert seen.page.locator(".film strong").all_inner_texts() != first
-    assert seen.violations() == []
-    seen.screenshot("shop")
-    seen.page.click("text=Back to the dashboard")
-    seen.page.wait_for_selector("#number-agents:has-text('41')")
-    seen.assert_quiet(url)
+    for _ in range(6):  # ten films are looked at each time
+        browser_page.page.locator("#films button:enabled").first.wait_for()
+        browser_page.page.click("#pass")
+    browser_page.page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
+    assert browser_page.page.locator(".film strong").all_inner_texts() != first
+    assert browser_page.find_violations() == []
+    browser_page.screenshot("shop")
+    browser_page.page.set_viewport_size({"width": 390, "height": 844})
+    assert browser_page.page.evaluate("document.documentElement.scrollWidth") <= 390
+    browser_page.screenshot("shop-phone")
+    browser_page.page.set_viewport_size({"width": 1360, "height": 900})
+    browser_page.page.click("text=Back to the dashboard")
+    browser_page.page.wait_for_selector("#number-agents:has-text('41')")
+    browser_page.assert_quiet(url)
 
 
-def pause_and_go_on(seen: Seen) -> None:
+def pause_and_go_on(browser_page: BrowserPage) -> None:
     """Pause, and go on before the pause has reached the server: the last word counts, whatever the network does."""
     held: list[Any] = []
-    seen.page.route("**/live/demo", lambda route: held.append(route))
-    seen.page.locator("#pace").fill("0")
-    seen.page.wait_for_selector("#pace-text:has-text('paused')")
-    seen.page.locator("#pace").fill("6")
-    seen.page.wait_for_timeout(300)
+    browser_page.page.route("**/live/demo", lambda route: held.append(route))
+    browser_page.page.locator("#pace").fill("0")
+    browser_page.page.wait_for_selector("#pace-text:has-text('paused')")
+    browser_page.page.locator("#pace").fill("6")
+    browser_page.page.wait_for_timeout(300)
     while held:  # the last first
         held.pop().continue_()
-        seen.page.wait_for_timeout(300)
-    seen.page.unroute("**/live/demo")
+        browser_page.page.wait_for_timeout(300)
+    browser_page.page.unroute("**/live/demo")
 
 
 def request_as(url: str, host: str) -> int:
@@ -272,45 +282,45 @@ def request_as(url: str, host: str) -> int:
     return status
 
 
-def read_table(seen: Seen, name: str) -> list[list[str]]:
+def read_table(browser_page: BrowserPage, name: str) -> list[list[str]]:
     """The table behind a figure, as somebody reads it who cannot see the figure."""
-    details = seen.page.locator(f"details:has(#{name}-table)")
+    details = browser_page.page.locator(f"details:has(#{name}-table)")
     if details.get_attribute("open") is None:
         details.locator("summary").click()
-    rows = seen.page.locator(f"#{name}-table tbody tr")
+    rows = browser_page.page.locator(f"#{name}-table tbody tr")
     rows.first.wait_for()
     return [row.locator("th, td").all_inner_texts() for row in rows.all()]
 
 
-def test_one_can_look_back_and_return(seen: Seen, process: ServerProcess) -> None:
+def test_one_can_look_back_and_return(browser_page: BrowserPage, process: ServerProcess) -> None:
     run = SwarmThread(process)
     for event in run.may_pass.values():
         event.set()
     run.thread.join(60)
-    log_in(seen, process.url)
-    seen.wait_for("clusters", 3)
-    total = int(seen.data("uploads") or 0)
-    slider = seen.page.locator("#when")
+    log_in(browser_page, process.url)
+    browser_page.wait_for("clusters", 3)
+    total = int(browser_page.read_figure("uploads") or 0)
+    slider = browser_page.page.locator("#when")
     slider.focus()
     for _ in range(7):  # tenths of the time
-        seen.page.keyboard.press("PageDown")
-    seen.page.wait_for_selector('#status[data-kind="past"]')
-    past = int(seen.data("uploads") or 0)
+        browser_page.page.keyboard.press("PageDown")
+    browser_page.page.wait_for_selector('#status[data-kind="past"]')
+    past = int(browser_page.read_figure("uploads") or 0)
     assert 0 < past < total
-    seen.page.click("#now")
-    seen.wait_for("uploads", total)
-    assert seen.data("clusters") == "3"
-    seen.assert_quiet(process.url)
+    browser_page.page.click("#now")
+    browser_page.wait_for("uploads", total)
+    assert browser_page.read_figure("clusters") == "3"
+    browser_page.assert_quiet(process.url)
 
 
-def test_a_wrong_token_opens_nothing_and_leaving_closes(seen: Seen, process: ServerProcess) -> None:
-    seen.page.goto(process.url)
-    seen.page.fill("#token", "not the token, but as long as one")
-    seen.page.click("#login button")
-    seen.page.wait_for_selector("#login-problem:has-text('not the operator')")
-    assert seen.violations() == []
-    log_in(seen, process.url)
-    [cookie] = seen.page.context.cookies()
+def test_a_wrong_token_opens_nothing_and_leaving_closes(browser_page: BrowserPage, process: ServerProcess) -> None:
+    browser_page.page.goto(process.url)
+    browser_page.page.fill("#token", "not the token, but as long as one")
+    browser_page.page.click("#login button")
+    browser_page.page.wait_for_selector("#login-problem:has-text('not the operator')")
+    assert browser_page.find_violations() == []
+    log_in(browser_page, process.url)
+    [cookie] = browser_page.page.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
-    seen.page.click("#leave")
-    seen.page.wait_for_selector("#login:not([hidden])")
+    browser_page.page.click("#leave")
+    browser_page.page.wait_for_selector("#login:not([hidden])")

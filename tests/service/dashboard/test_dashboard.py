@@ -51,8 +51,8 @@ def send_uploads(agent: AgentClient, *axes: int, first: int = 1) -> None:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningService]:
     policy = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
-    with serve_in_process(tmp_path / "store.db", policy=policy) as found:
-        yield found
+    with serve_in_process(tmp_path / "store.db", policy=policy) as service:
+        yield service
 
 
 class EventListener:
@@ -103,25 +103,25 @@ def process(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def test_a_view_says_what_the_log_says(running: RunningService) -> None:
-    one, two, three = (running.enrol() for _ in range(3))
-    send_uploads(one, 0, 0, 0)
-    send_uploads(two, 0, 0, 0)
-    send_uploads(three, 1, 1, 1)
+    first, second, third = (running.enrol() for _ in range(3))
+    send_uploads(first, 0, 0, 0)
+    send_uploads(second, 0, 0, 0)
+    send_uploads(third, 1, 1, 1)
     view = read_view(running)
     assert (view["position"], view["uploads"], view["members"], view["enrolled"]) == (9, 9, 3, 3)
     assert (view["rounds"], view["clicks"], view["causes"]) == (9, 9, {"forced": 9})
     labels = {agent: cluster for agent, *_, cluster in view["agents"]}
-    assert labels[one.agent] == labels[two.agent] != labels[three.agent]
+    assert labels[first.agent] == labels[second.agent] != labels[third.agent]
     assert view["clusters"] == 2 == len(set(running.operator.fetch_overview().labels.values()))
     assert [row[0] for row in view["latest"]] == list(range(1, 10))
     assert sum(row[2] for row in view["bins"]["rows"]) == 9
 
 
 def test_the_past_is_as_it_was(running: RunningService) -> None:
-    one, two = running.enrol(), running.enrol()
-    send_uploads(one, 0, 0, 0)
+    first, second = running.enrol(), running.enrol()
+    send_uploads(first, 0, 0, 0)
     before = read_view(running)
-    send_uploads(two, 0, 0, 0)
+    send_uploads(second, 0, 0, 0)
     after = read_view(running)
     then = read_view(running, "?position=3")
     for name in ("position", "uploads", "members", "clusters", "agents", "causes", "latest", "moves", "sizes"):
@@ -134,13 +134,13 @@ def test_the_past_is_as_it_was(running: RunningService) -> None:
 
 
 def test_a_forgotten_agent_is_in_no_view(running: RunningService) -> None:
-    one, two = running.enrol(), running.enrol()
-    send_uploads(one, 0, 0)
-    send_uploads(two, 0, 0)
-    running.operator.forget(one.agent)
+    first, second = running.enrol(), running.enrol()
+    send_uploads(first, 0, 0)
+    send_uploads(second, 0, 0)
+    running.operator.forget(first.agent)
     view = read_view(running)
-    assert [agent for agent, *_ in view["agents"]] == [two.agent]
-    assert all(agent == two.agent for _, agent, _ in view["moves"])
+    assert [agent for agent, *_ in view["agents"]] == [second.agent]
+    assert all(agent == second.agent for _, agent, _ in view["moves"])
     assert (view["position"], view["uploads"]) == (5, 2)
     assert read_view(running, "?position=2")["uploads"] == 0
 
@@ -261,15 +261,15 @@ def test_a_stream_goes_on_where_it_broke_also_after_a_crash(process: ServerProce
 
 def test_who_left_disappears_from_open_pages(process: ServerProcess) -> None:
     running = process.connect()
-    one, two = running.enrol(), running.enrol()
-    send_uploads(one, 0)
-    send_uploads(two, 0)
+    first, second = running.enrol(), running.enrol()
+    send_uploads(first, 0)
+    send_uploads(second, 0)
     listener = EventListener(process)
     next(listener)
-    running.operator.forget(one.agent)
+    running.operator.forget(first.agent)
     kind, whole = next(listener)
     assert kind == "view"
-    assert [agent for agent, *_ in whole["agents"]] == [two.agent]
+    assert [agent for agent, *_ in whole["agents"]] == [second.agent]
     last_id = listener.last_id
     listener.close()
     again = EventListener(process, "1.0")  # from before: what was forgotten must not be sent
@@ -332,9 +332,11 @@ def test_the_example_dashboard_and_its_page_name_metrics_that_exist(running: Run
         re.findall(r"^(fedcascade_\w+)", running.transport.send("GET", "/metrics", b"", {}).body.decode(), re.M)
     )
     dashboard = json.loads((root / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))
-    asked = {name for panel in dashboard["panels"] for one in panel["targets"] for name in METRIC.findall(one["expr"])}
+    asked = {
+        name for panel in dashboard["panels"] for target in panel["targets"] for name in METRIC.findall(target["expr"])
+    }
     assert len(asked) > 5
     assert asked <= served | {"fedcascade_refused_total"}  # which is there from the first refusal on
     page = set(METRIC.findall((root / "docs" / "how-to-watch-it-live.md").read_text(encoding="utf-8")))
     assert {name.removesuffix("_bucket") for name in asked} <= page
-    assert all(any(one.startswith(name) for one in served | {"fedcascade_refused_total"}) for name in page)
+    assert all(any(metric.startswith(name) for metric in served | {"fedcascade_refused_total"}) for name in page)

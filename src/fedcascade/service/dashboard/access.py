@@ -70,10 +70,10 @@ def _is_secure(request: HttpRequest) -> bool:
 @get("/live/session")
 async def show_session(request: HttpRequest) -> Response[bytes]:
     """Say whether this caller may look; to those who may, what the server runs, and whether a demo runs beside it."""
-    dashboard, known = get_dashboard(request), await _is_viewer(request)
-    terms = msgspec.to_builtins(dashboard.service.terms) if known else {}
-    demo = dashboard.demo.introduce() if known and dashboard.demo else None
-    return send_json({"known": known, "terms": terms, "demo": demo})
+    dashboard, allowed = get_dashboard(request), await _is_viewer(request)
+    terms = msgspec.to_builtins(dashboard.service.terms) if allowed else {}
+    demo = dashboard.demo.introduce() if allowed and dashboard.demo else None
+    return send_json({"known": allowed, "terms": terms, "demo": demo})
 
 
 @post("/live/session", status_code=200)

@@ -51,11 +51,12 @@ coverage: $(INSTALLED_DEV) ## branch coverage of the core, compiled functions in
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
 
-check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter
+check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_structure.py --any-size
 
 structure: $(INSTALLED_DEV) ## private names across modules, long functions, import cycles, lines of src
 	$(BIN)/python tools/check_structure.py

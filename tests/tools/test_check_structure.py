@@ -123,7 +123,13 @@ def test_the_command_prints_findings_and_fails(
 ) -> None:
     write(package, SOUND)
     monkeypatch.setattr(check_structure, "SRC", package.parent)
-    assert check_structure.main() == 0
+    assert check_structure.main([]) == 0
     write(package, {"nosy.py": "from box.low import _hidden"})
-    assert check_structure.main() == 1
-    assert "box/nosy.py:1: imports _hidden of box.low" in capsys.readouterr().out
+    assert check_structure.main([]) == 1
+    monkeypatch.setattr(check_structure.find_growth, "__defaults__", (1,))
+    assert check_structure.main(["--any-size"]) == 1
+    assert "more than 1" not in capsys.readouterr().out
+    assert check_structure.main([]) == 1
+    printed = capsys.readouterr().out
+    assert "more than 1" in printed
+    assert "box/nosy.py:1: imports _hidden of box.low" in printed

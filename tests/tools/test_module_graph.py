@@ -27,7 +27,7 @@ def test_a_picture_names_every_module_of_its_room(room: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text("utf-8")
-    names = re.findall(r"`((?:[a-z_]+/)+(?:\w+\.(?:py|js))?|[a-z_]+\.py)`", text)
+    names = re.findall(r"`((?:[a-z_]+/)*[\w-]+\.(?:py|js)|(?:[a-z_]+/)+)`", text)
     assert len(names) > 20
     missing = [name for name in names if not any((ROOT / "src" / "fedcascade").rglob(name))]
     assert [name for name in missing if not (ROOT / name).exists()] == []

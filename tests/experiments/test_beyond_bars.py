@@ -45,7 +45,7 @@ def make_results(plan: Plan, worse_at: int = 0) -> Results:
          "round": round_,
          "regret": (150.0 if (system.policy, round_) == (OURS, worse_at) else REGRET.get(system.policy, 100.0))
          + luck.normal(), "exchanges": 80 if system.policy == OURS else 100, "clustering_error": 0.0}
-        for environment in plan.environments for system in select_systems(plan, environment.name)
+        for environment in plan.environments for system in select_systems(plan.systems, environment.name)
         for seed in plan.seeds for round_ in (1_000, 5_000, 10_000, plan.rounds)
     ]  # fmt: skip
     table = pl.DataFrame(curves)

@@ -236,7 +236,7 @@ def test_a_pattern_may_be_a_name_with_brackets() -> None:
 def test_a_label_may_stand_in_two_environments_for_different_constants() -> None:
     text = restrict_last_policy("rated") + '[[policies]]\nname = "fedlinucb"\nlabel = "FedLinUCB"\non = ["even*"]\n'
     plan = read_plan(text)
-    assert [system.label for system in select_systems(plan, "rated")][-1] == "FedLinUCB"
+    assert [system.label for system in select_systems(plan.systems, "rated")][-1] == "FedLinUCB"
     with pytest.raises(ValueError, match="distinct names, got FedLinUCB twice"):
         read_plan(text.replace('on = ["even*"]', 'on = ["even*", "rat*"]'))
 

@@ -160,20 +160,24 @@ def judge_measurement(measured: Interval, most: float) -> Verdict:
 def list_betas(plan: Plan, environment: str) -> list[float]:
     """Return the betas of an environment's systems, sorted."""
     return sorted(
-        {float(system.constants["beta"]) for system in select_systems(plan, environment) if _has_beta(system)}
+        {float(system.constants["beta"]) for system in select_systems(plan.systems, environment) if _has_beta(system)}
     )
 
 
 def select_systems_at_beta(plan: Plan, environment: str, beta: float) -> list[System]:
     """Return the systems of an environment with this beta and otherwise their own constants, for a figure."""
-    return [system for system in select_systems(plan, environment) if system.label == make_label(system.policy, beta)]
+    return [
+        system
+        for system in select_systems(plan.systems, environment)
+        if system.label == make_label(system.policy, beta)
+    ]
 
 
 def select_trade_off_systems(plan: Plan, environment: str, beta: float) -> Sequence[System]:
     """Return the systems of a trade-off: those with this beta and any other constants, and those without a beta."""
     return [
         system
-        for system in select_systems(plan, environment)
+        for system in select_systems(plan.systems, environment)
         if not _has_beta(system) or float(system.constants["beta"]) == beta
     ]
 

@@ -70,7 +70,7 @@ def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
         for plan in plans
         for environment in plan.environments
         for seed in plan.seeds
-        for system in select_systems(plan, environment.name)
+        for system in select_systems(plan.systems, environment.name)
     ]
 
 

@@ -42,13 +42,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     systems: tuple[System, ...]
 
 
-def select_systems(plan: Plan, environment: str) -> list[System]:
-    """Return the systems that run in an environment, in the plan's order."""
-    return filter_systems(plan.systems, environment)
-
-
-def filter_systems(systems: Iterable[System], environment: str) -> list[System]:
-    """Return those of the systems whose patterns match the environment."""
+def select_systems(systems: Iterable[System], environment: str) -> list[System]:
+    """Return the systems that run in an environment, in their order."""
     return [system for system in systems if any(matches_pattern(environment, pattern) for pattern in system.on)]
 
 

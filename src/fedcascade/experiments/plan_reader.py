@@ -17,8 +17,8 @@ from fedcascade.experiments.plan import (
     Plan,
     System,
     Value,
-    filter_systems,
     matches_pattern,
+    select_systems,
     to_field_names,
     to_plain_names,
 )
@@ -119,7 +119,7 @@ class _PlanReader:
         ]
         self.check_distinct("environments", names)
         for path, environment in located:
-            labels = [system.label for system in filter_systems(systems, environment.name)]
+            labels = [system.label for system in select_systems(systems, environment.name)]
             self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
             self.check_distinct("policies", labels)
         self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))

@@ -74,7 +74,7 @@ def describe_effort(results: Results) -> str:
 
 
 def _render_environment(results: Results, plan: Plan, environment: str) -> Html:
-    systems = [system.label for system in select_systems(plan, environment)]
+    systems = [system.label for system in select_systems(plan.systems, environment)]
     summaries = [
         summary
         for summary in summarise_systems(results)

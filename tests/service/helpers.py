@@ -116,7 +116,7 @@ class ServerProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def connect(self) -> RunningService:
-        transport = HttpTransport(self.url)
+        transport = HttpTransport(self.url, timeout=60.0)  # in a fresh cache, the first upload waits for a compiler
         wait_until_ready(transport)
         return RunningService(self.url, transport, None, client.OperatorClient(transport, TOKEN))
 

@@ -124,7 +124,7 @@ def test_a_restart_goes_on_where_it_stopped_bit_for_bit(tmp_path: Path) -> None:
         assert again.writer.submit(lambda _, state: state.dump()).result() == live  # type: ignore[union-attr]
     with serve_in_process(
         tmp_path / "store.db", policy=POLICIES["fedlinucb"]
-    ) as other:  # the log is the truth: fold it anew
+    ) as other:  # the log is the truth: replay it anew
         assert other.writer.submit(lambda _, state: state.clusters).result() == 1  # type: ignore[union-attr]
 
 

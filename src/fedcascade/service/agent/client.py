@@ -43,14 +43,11 @@ class AgentClient:
 
     def send(self, method: str, path: str, body: bytes, sequence: int) -> HttpReply:
         """Send a signed request; once more if the server finds this agent's clock wrong."""
-        reply = self._send_once(method, path, body, sequence)
+        reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
         if reply.status == 401 and decode_refusal(reply).reason == "stale" and "date" in reply.headers:
             self.clock_offset = parsedate_to_datetime(reply.headers["date"]).timestamp() - time.time()
-            reply = self._send_once(method, path, body, sequence)
+            reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
         return reply
-
-    def _send_once(self, method: str, path: str, body: bytes, sequence: int) -> HttpReply:
-        return self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
 
     def sign_headers(self, method: str, path: str, body: bytes, sequence: int) -> dict[str, str]:
         """Sign a request and return its headers; no two calls give the same nonce."""

@@ -41,13 +41,6 @@ class PendingJob:
     request: SignedRequest | None = None  # the job is done only if this is verified
     admit: Admit | None = None  # raises if a verified request is refused all the same
 
-    def run(self, store: Store, state: ServerState) -> Any:
-        """Do the job; a refusal is a result too."""
-        try:
-            return self.job(store, state)
-        except Refused as refusal:
-            return refusal
-
 
 class Writer:
     """The only one who touches the store and the state."""
@@ -113,15 +106,21 @@ class Writer:
         self._thread.join()
 
     def _run_loop(self) -> None:
-        """While one batch is written, the next one is verified."""
+        """While one batch is written, the next one is verified. With nothing to do, a part of a snapshot is written."""
         admitted: list[PendingJob] = []
         is_last = False
         while not is_last:
             gathered, is_last = self._gather(wait=not admitted)
             self._verifier.submit([pending.request for pending in gathered if pending.request is not None])
-            self._write(admitted, is_idle=not gathered)
+            if admitted:
+                self._write(admitted)
+            elif not gathered and self._snapshots.is_busy:
+                self._commit([])
+            if self._store is not None:
+                self._store.run_maintenance()
             admitted = self._admit(gathered)
-        self._write(admitted, is_idle=False)
+        if admitted:
+            self._write(admitted)
         self._finish()
 
     def _gather(self, *, wait: bool) -> tuple[list[PendingJob], bool]:
@@ -139,15 +138,6 @@ class Writer:
         except queue.Empty:
             pass
         return batch, False
-
-    def _write(self, batch: list[PendingJob], *, is_idle: bool) -> None:
-        """Write a batch, or if there is nothing to do, a part of a snapshot."""
-        if batch:
-            self._write_batch(batch)
-        elif is_idle and self._snapshots.is_busy:
-            self._commit([])
-        if self._store is not None:
-            self._store.run_maintenance()
 
     def _admit(self, gathered: list[PendingJob]) -> list[PendingJob]:
         """Keep the jobs without a request and those whose request is good; report the refusals of the others.
@@ -170,12 +160,12 @@ class Writer:
                 report([pending], [error])
         return admitted
 
-    def _write_batch(self, batch: list[PendingJob]) -> None:
+    def _write(self, batch: list[PendingJob]) -> None:
         """Commit a batch and report it. A job that breaks must not break its neighbours: then each runs alone."""
         results, error = self._commit(batch)
         if error is not None and len(batch) > 1 and not isinstance(error, Unavailable):
             for pending in batch:
-                self._write_batch([pending])
+                self._write([pending])
             return
         report(batch, results or [error] * len(batch))
 
@@ -190,7 +180,12 @@ class Writer:
                     pending.request.signature for pending in batch if pending.request and pending.request.upload
                 ]
                 store.prefetch_entries([(signature.agent, signature.sequence) for signature in signatures])
-                results = [pending.run(store, state) for pending in batch]
+                results: list[Any] = []
+                for pending in batch:
+                    try:
+                        results.append(pending.job(store, state))
+                    except Refused as refusal:  # the transaction goes on: a job refuses before it changes anything
+                        results.append(refusal)
                 self._journal.write(store, state, start)
                 self._snapshots.advance(store, state)
                 forgotten = store.find_last_forgetting()

@@ -71,17 +71,9 @@ def solve_upper_transposed(upper: Matrix, vector: Vector) -> Vector:
     return solution
 
 
-@jit
-def invert_root(upper: Matrix) -> Matrix:
-    """The lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
-    root = np.empty_like(upper)
-    invert_root_into(upper, root)
-    return root
-
-
 @jit_inline
 def invert_root_into(upper: Matrix, root: Matrix) -> None:
-    """Fill ``root`` with the lower triangular R with R^T R = matrix^-1."""
+    """Fill ``root`` with the lower triangular R with R^T R = matrix^-1, so that the width of x is the length of R x."""
     for j in range(upper.shape[0]):
         root[j] = 0.0
         root[j, j] = 1.0
@@ -92,14 +84,6 @@ def invert_root_into(upper: Matrix, root: Matrix) -> None:
         pivot = upper[j, j]
         for c in range(j + 1):
             root[j, c] /= pivot
-
-
-@jit
-def solve(root: Matrix, vector: Vector) -> Vector:
-    """matrix^-1 vector, by way of the inverse root."""
-    solution = np.empty_like(vector)
-    solve_into(root, vector, solution)
-    return solution
 
 
 @jit_inline

@@ -66,7 +66,7 @@ def add_examined(shape: Shape, thread: Thread, agent: AgentMemory, played: TeamM
 def factorise(shape: Shape, thread: Thread, agent: AgentMemory, lambda_: float) -> float:
     """Factorise download and buffer as ``linear.factorise`` does; returns about ln det.
 
-    Where agents decide anew, also invert the factor, as ``linear.invert_root`` does.
+    Where agents decide anew, also invert the factor, as ``linear.invert_root_into`` does.
     """
     d, upper, root, with_root = shape.dimension, agent.upper, agent.root, shape.every_round
     threads = shape.teams * shape.width

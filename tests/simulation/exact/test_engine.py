@@ -181,7 +181,6 @@ def test_other_parts_give_the_same_trace(trigger: Any, decision: Any, confidence
 REPLIES = [
     (OneLearner(), Never()),
     (OnArrival(), Always()),
-    (OnArrival(), Doubling() | Auxiliary(p_scale=20.0)),
     (Everybody(), Doubling() | SyncBudget(budget=3.0)),
     (Everybody(), Determinant() | Auxiliary()),
     (Lagging(gamma_d=1.2), Doubling() | SyncBudget(budget=3.0)),
@@ -282,7 +281,7 @@ class Hourly(Doubling):
 
 def test_a_subclass_of_a_known_part_is_reported_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     shop = Shop(users=4, clusters=2, dimension=4, items=8)
-    advice = r"environment Shop \(a subclass of Synthetic .* lowering.ENVIRONMENTS\[Shop\] = ENVIRONMENTS\[Synthetic\]"
+    advice = r"environment Shop \(a subclass of Synthetic .*lowering.ENVIRONMENTS\[Shop\] = ENVIRONMENTS\[Synthetic\]"
     with pytest.warns(UserWarning, match=advice):
         assert simulate(shop, POLICIES["fedind"], rounds=50).engine == "reference"
     with pytest.warns(UserWarning, match="trigger Hourly .a subclass of Doubling"):

@@ -12,7 +12,6 @@ from fedcascade.federation.grouping.graph import GraphPartition
 from fedcascade.federation.messages import Cause, count_payload_bytes
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.every_round import advance_every_round, copy_graph, write_back
-from fedcascade.simulation.exact.kernels import ALWAYS
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.sequential_kernels import Schedule, advance_by_time
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
@@ -32,9 +31,7 @@ class SequentialEngine:
         driver = self.driver
         if lower(REPLY_RULES, driver.policy.reply_rule) is not RoundOrder.ON_ARRIVAL:
             return self._play_by_time
-        uploads_always = driver.compiled_policy.triggers.tolist() == [ALWAYS]
-        compiled = uploads_always and type(driver.server.groups) is GraphPartition
-        return self._play_every_round if compiled else self._play_on_arrival
+        return self._play_every_round if type(driver.server.groups) is GraphPartition else self._play_on_arrival
 
     def play(self, progress: Callable[[int], None] | None) -> None:
         """Play all rounds, window by window; ``progress`` is called between windows."""
@@ -70,8 +67,7 @@ class SequentialEngine:
             for download in fetched:
                 driver.receive(download)
             _, fired = self._advance(batch, done, done + 1)
-            if fired >= 0:
-                driver.run_exchange(batch.window.first + done, agent, CAUSES[fired], fetched)
+            driver.run_exchange(batch.window.first + done, agent, CAUSES[fired], fetched)  # OnArrival uploads always
 
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
         users = batch.arrivals

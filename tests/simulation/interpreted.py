@@ -73,15 +73,14 @@ def hash_runs(policies: list[str]) -> Iterator[tuple[str, str]]:
 
     from .record_traces import SHAPES, hash_trace
 
-    worlds: dict[str, tuple[Any, int]] = {shape: (make(0), length) for shape, (make, _, length) in SHAPES.items()}
-    # So many items that a bound rules most of them out before their widths are computed.
-    worlds["crowded"] = (Synthetic(users=2, clusters=1, dimension=5, items=160), 2)
-    for shape, (world, length) in worlds.items():
-        for policy in policies:
-            trace = simulate(
-                world, POLICIES[policy], rounds=ROUNDS, oracle=TopK(length=length), keep_lists=True, threads=2
-            )
-            yield f"{policy} {shape}", hash_trace(trace)
+    worlds: dict[str, tuple[Any, int, float]] = {name: (make(0), k, 1.0) for name, (make, _, k) in SHAPES.items()}
+    # So many items and so small a beta that a bound rules most items out before their widths are computed.
+    worlds["crowded"] = (Synthetic(users=2, clusters=1, dimension=4, items=80), 2, 0.2)
+    for shape, (world, length, beta) in worlds.items():
+        for name in policies:
+            policy, oracle = POLICIES[name].with_beta(beta), TopK(length=length)
+            trace = simulate(world, policy, rounds=ROUNDS, oracle=oracle, keep_lists=True, threads=2)
+            yield f"{name} {shape}", hash_trace(trace)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Runs of one shape that are played together: their arrays on the device, and a stream of launches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from fedcascade.simulation.cuda import layout
 from fedcascade.simulation.cuda.device import forbid_contraction
 from fedcascade.simulation.cuda.kernels import make_kernel
 from fedcascade.simulation.cuda.layout import DeviceArrays, Shape
-from fedcascade.simulation.cuda.runs import LONGEST_SEGMENT, NEVER, DeviceRun, Positions
+from fedcascade.simulation.cuda.lowering import StopRule
+from fedcascade.simulation.cuda.runs import NEVER, DeviceRun, Positions, split_rounds
 from fedcascade.simulation.trace import Trace
 
 ROUNDS_PER_LAUNCH = 128  # of an agent, so that one without a trigger in sight does not hold up the others
@@ -27,8 +28,8 @@ class DeviceBatch:
         self.shape = shape
         self.numbers, self.runs = list(runs), list(runs.values())
         self.stream, self.finished = cuda.stream(), cuda.event()
-        has_triggers = any(run.has_triggers for run in self.runs)
-        self.rounds_per_launch = ROUNDS_PER_LAUNCH if has_triggers else ROUNDS_WITHOUT_TRIGGERS
+        anyone_uploads = any(run.stop_rule != StopRule() for run in self.runs)
+        self.rounds_per_launch = ROUNDS_PER_LAUNCH if anyone_uploads else ROUNDS_WITHOUT_TRIGGERS
         self.users = max(run.environment.users for run in self.runs)
         self.positions = Positions.of(self.users * len(self.runs))
         self.playing = np.empty(0, np.int64)  # the slots of the last launch, one for each block
@@ -42,8 +43,10 @@ class DeviceBatch:
         """Make the arrays of the host and of the device."""
         runs, shape, d = self.runs, self.shape, self.shape.dimension
         offsets, slots = shape.layout, self.users * len(runs)
-        longest = max(_find_longest_segment(run.simulation.recorder.stops) for run in runs)
+        longest = max(count for run in runs for _, count in split_rounds(run.simulation.recorder.stops))
         lists = longest if any(run.scenario.keep_lists for run in runs) else 0
+        policies = [(run.stop_rule, run.driver.compiled_policy) for run in runs]
+        params = [(rule.level, rule.bound, policy.slack, policy.lambda_) for rule, policy in policies]
         rows = np.zeros((slots, offsets.size))
         for place, run in enumerate(runs):
             rows[place * self.users :][: run.environment.users, offsets.truth :] = run.environment.thetas
@@ -57,7 +60,7 @@ class DeviceBatch:
             rows=cuda.to_device(rows),
             factors=cuda.device_array((slots, 2, d, d) if d > layout.NEAR else (1, 2, 1, 1), np.float64),
             seeds=cuda.to_device(np.array([run.environment.seed for run in runs], np.uint64)),
-            params=cuda.to_device(np.array([run.parameters for run in runs])),
+            params=cuda.to_device(np.array(params)),
             order=cuda.to_device(self.order),
             firsts=cuda.to_device(self.firsts),
             regret=cuda.device_array((len(runs), longest), np.float64),
@@ -92,11 +95,9 @@ class DeviceBatch:
         self.playing = playing = np.flatnonzero(positions.next_upload < NEVER)
         inbox, cursor = self.inbox[: playing.size], positions.cursor[playing]
         needs_download = positions.needs_download[playing]
-        inbox[:, layout.SLOT] = playing
-        inbox[:, layout.RUN] = playing // self.users
-        inbox[:, layout.BEGIN] = cursor
+        inbox[:, layout.SLOT], inbox[:, layout.RUN] = playing, playing // self.users
+        inbox[:, layout.BEGIN], inbox[:, layout.FRESH] = cursor, needs_download
         inbox[:, layout.END] = np.minimum(positions.stop[playing], cursor + self.rounds_per_launch)
-        inbox[:, layout.FRESH] = needs_download
         for block in np.flatnonzero(needs_download).tolist():
             place, agent = divmod(int(playing[block]), self.users)
             self.runs[place].write_download(agent, inbox[block, layout.DOWNLOAD :])
@@ -117,17 +118,12 @@ class DeviceBatch:
         return config.ENABLE_CUDASIM or bool(self.finished.query())
 
     def wait(self) -> None:
-        """Wait until the last launch is over."""
         self.finished.synchronize()
 
     def process_launch(self, add_done: Callable[[int], None]) -> Iterator[tuple[int, Trace]]:
-        """Wait for a launch, run the exchanges that are due, and begin new segments.
+        """Wait for a launch, run the exchanges that are due, and begin new segments; yields runs that have ended.
 
-        Args:
-            add_done: called with the number of rounds of each segment that has been played.
-
-        Yields:
-            The number of each run that has ended, and its Trace.
+        ``add_done`` is called with the number of rounds of each segment that has been played.
         """
         self.wait()
         positions, playing = self.positions, self.playing
@@ -154,11 +150,6 @@ class DeviceBatch:
         lists = arrays.lists[place].copy_to_host()[:size] if run.scenario.keep_lists else NO_LISTS
         run.record_segment(regret[:size], outcome[:size], lists)
         return size
-
-
-def _find_longest_segment(stops: Sequence[int]) -> int:
-    """Return the number of rounds of the longest segment between checkpoints."""
-    return min(LONGEST_SEGMENT, int(np.diff([0, *stops]).max()))
 
 
 def _allocate_twins(shape: tuple[int, ...]) -> tuple[NDArray[np.float64], Any]:

@@ -1,7 +1,7 @@
 """Numba's CUDA target, made to do the processor's arithmetic."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -26,24 +26,11 @@ WHAT_TO_INSTALL = (
 overload: Any = getattr(extending, "overload", None) or partial(numba.extending.overload, target="cuda")
 
 
-@overload(fma, strict=False)
-def _fma(a: Any, b: Any, c: Any) -> Callable[[Any, Any, Any], Any]:  # noqa: ARG001
-    return lambda a, b, c: cuda.fma(a, b, c)
-
-
-@overload(np.sqrt, strict=False)
-def _sqrt(value: Any) -> Callable[[Any], Any]:  # noqa: ARG001
-    return lambda value: math.sqrt(value)
-
-
-@overload(max, strict=False)
-def _max(a: Any, b: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
-    return lambda a, b: b if b > a else a
-
-
-@overload(min, strict=False)
-def _min(a: Any, b: Any) -> Callable[[Any, Any], Any]:  # noqa: ARG001
-    return lambda a, b: b if b < a else a
+# From the types of the arguments, which do not matter here, to what is compiled for them.
+overload(fma, strict=False)(lambda a, b, c: lambda a, b, c: cuda.fma(a, b, c))  # noqa: ARG005
+overload(np.sqrt, strict=False)(lambda value: lambda value: math.sqrt(value))  # noqa: ARG005
+overload(max, strict=False)(lambda a, b: lambda a, b: b if b > a else a)  # noqa: ARG005
+overload(min, strict=False)(lambda a, b: lambda a, b: b if b < a else a)  # noqa: ARG005
 
 
 def check_device() -> None:
@@ -68,32 +55,23 @@ def jit_kernel(*, registers: int | None = None) -> Any:
 def forbid_contraction() -> Iterator[None]:
     """Compile kernels inside the block so that they fuse no product with a sum, unless the source says fma.
 
-    Numba has no option for that, so NVVM's option is added on its way there.
+    Numba has no option for that, so NVVM's option is added on its way there. Meanwhile numpy has an alias back that 2.5
+    dropped: numba-cuda 0.30 asks for it when it compiles its first kernel.
     """
     if config.ENABLE_CUDASIM:
         yield
         return
     from numba.cuda.cudadrv import nvvm
 
-    compile_ir = nvvm.compile_ir
+    compile_ir, lacks_alias = nvvm.compile_ir, "row_stack" not in vars(np)
     nvvm.compile_ir = lambda modules, **options: compile_ir(modules, **{**options, "fma": 0})
-    try:
-        with _lend_row_stack():
-            yield
-    finally:
-        nvvm.compile_ir = compile_ir
-
-
-@contextmanager
-def _lend_row_stack() -> Iterator[None]:
-    """Lend numpy an alias that 2.5 dropped: numba-cuda 0.30 asks for it when it compiles its first kernel."""
-    missing = "row_stack" not in vars(np)
-    if missing:
+    if lacks_alias:
         setattr(np, "row_stack", np.vstack)  # noqa: B010 (mypy knows no such name)
     try:
         yield
     finally:
-        if missing:
+        nvvm.compile_ir = compile_ir
+        if lacks_alias:
             delattr(np, "row_stack")
 
 

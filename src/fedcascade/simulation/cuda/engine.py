@@ -26,15 +26,9 @@ RUNS_AT_ONCE = 64
 def simulate_all(
     scenarios: Sequence[Scenario], progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, Trace]]:
-    """Run many scenarios together.
+    """Run scenarios in which ``lowering.find_unsupported`` finds nothing; yields their numbers and Traces as they end.
 
-    Args:
-        scenarios: what to run, of parts that this engine knows (see ``lowering.find_unsupported``).
-        progress: called now and then with the number of rounds that are done, of all scenarios together; with 0 when
-            all is compiled.
-
-    Yields:
-        The number of a scenario and its Trace, as each ends.
+    ``progress`` is called now and then with the rounds done, of all scenarios together; with 0 when all is compiled.
     """
     check_device()
     check_arithmetic()
@@ -85,8 +79,5 @@ def split_scenarios(scenarios: Sequence[Scenario], processes: int) -> list[list[
         number for number, scenario in enumerate(scenarios) if DECISIONS.get(type(scenario.policy.decision), False)
     ]
     others = sorted(set(range(len(scenarios))) - set(every_round))
-    phases = [
-        [others[first::processes] for first in range(min(processes, len(others)))],
-        [every_round] if every_round else [],
-    ]
-    return [phase for phase in phases if phase]
+    phases = [others[first::processes] for first in range(min(processes, len(others)))], [every_round]
+    return [phase for phase in phases if any(phase)]

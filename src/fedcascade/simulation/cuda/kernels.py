@@ -20,20 +20,7 @@ from fedcascade.numerics import streams
 from fedcascade.simulation.cuda import layout
 from fedcascade.simulation.cuda.device import jit_kernel
 from fedcascade.simulation.cuda.items import draw_item, make_score_item
-from fedcascade.simulation.cuda.layout import (
-    LANES,
-    AgentMemory,
-    DeviceArrays,
-    Progress,
-    Ranking,
-    Round,
-    Rules,
-    SelectionMemory,
-    Shape,
-    Task,
-    TeamMemory,
-    Thread,
-)
+from fedcascade.simulation.cuda.layout import DeviceArrays, Progress, Ranking, Rules, Shape, Task, TeamMemory, Thread
 from fedcascade.simulation.cuda.selection import select
 from fedcascade.simulation.cuda.updates import bound_score_error, learn
 from fedcascade.simulation.exact.ranking import compute_attraction
@@ -76,7 +63,7 @@ def make_allocate_agent(shape: Shape) -> Any:
     near_root = near if shape.every_round else 1
 
     @cuda.jit(device=True)
-    def allocate_agent(arrays: DeviceArrays, block: int) -> AgentMemory:
+    def allocate_agent(arrays: DeviceArrays, block: int) -> layout.AgentMemory:
         theta = cuda.shared.array(d, float64)
         truth = cuda.shared.array(d, float64)
         sums = cuda.shared.array(d, float64)
@@ -88,7 +75,7 @@ def make_allocate_agent(shape: Shape) -> Any:
         if d > layout.NEAR:
             upper, root = arrays.factors[block, 0], arrays.factors[block, 1]
         row = arrays.rows[int(arrays.inbox[block, layout.SLOT])]
-        return AgentMemory(row, theta, truth, sums, theta32, truth32, root32, upper, root)
+        return layout.AgentMemory(row, theta, truth, sums, theta32, truth32, root32, upper, root)
 
     return allocate_agent
 
@@ -120,21 +107,22 @@ def make_allocate_teams(shape: Shape) -> Any:
 
 def make_allocate_selection(teams: int) -> Any:
     """Build the device function that takes the shared memory in which lanes choose lists."""
+    lanes = layout.LANES
 
     @cuda.jit(device=True)
-    def allocate_selection(x: Any) -> SelectionMemory:
+    def allocate_selection(x: Any) -> layout.SelectionMemory:
         floors = cuda.shared.array(teams, float32)
         counts = cuda.shared.array(teams, int32)
-        candidates = cuda.shared.array((teams, LANES), int32)
-        values = cuda.shared.array((teams, LANES), float64)
-        ties = cuda.shared.array((teams, LANES), uint64)
-        return SelectionMemory(floors, counts, candidates, values, ties, x)
+        candidates = cuda.shared.array((teams, lanes), int32)
+        values = cuda.shared.array((teams, lanes), float64)
+        ties = cuda.shared.array((teams, lanes), uint64)
+        return layout.SelectionMemory(floors, counts, candidates, values, ties, x)
 
     return allocate_selection
 
 
 @cuda.jit(device=True)
-def load_agent(shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, agent: AgentMemory) -> None:
+def load_agent(shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, agent: layout.AgentMemory) -> None:
     """Put a new download into the agent's row, and what the agent decides with into shared memory."""
     d, offsets, row, threads = shape.dimension, shape.layout, agent.row, shape.teams * shape.width
     if arrays.inbox[block, layout.FRESH] != 0.0:
@@ -175,15 +163,15 @@ def make_play(shape: Shape) -> Any:
 
     @cuda.jit(device=True)
     def play(
-        thread: Thread, arrays: DeviceArrays, task: Task, rules: Rules, agent: AgentMemory, played: TeamMemory,
-        selection: SelectionMemory, progress: Progress,
+        thread: Thread, arrays: DeviceArrays, task: Task, rules: Rules, agent: layout.AgentMemory, played: TeamMemory,
+        selection: layout.SelectionMemory, progress: Progress,
     ) -> None:  # fmt: skip
         team, lane, place, x = thread.team, thread.lane, progress.cursor + thread.team, selection.x
         seed, t, items, beta = task.seed, int(task.first), 0, float32(rules.beta)
         if place < task.end:
             t = int(task.first + arrays.order[task.run, place])
             items = draws.count_items(seed, t, shape.fewest_items, shape.most_items)
-        round_ = Round(seed, t, items)
+        round_ = layout.Round(seed, t, items)
         for item in range(lane, items, width):
             score, true_score, _ = score_item(round_, item, agent, beta, x)
             played.score[team, item], played.true_score[team, item] = score, true_score

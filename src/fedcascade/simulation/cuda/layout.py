@@ -35,7 +35,6 @@ class Layout(NamedTuple):
 
     @property
     def own_size(self) -> int:
-        """Numbers of the agent's own part."""
         return self.truth - self.own
 
 
@@ -54,7 +53,6 @@ class Shape(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
         return self.teams * self.width
 
 

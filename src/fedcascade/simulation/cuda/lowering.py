@@ -65,9 +65,8 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
 def lower_triggers(policy: kernels.CompiledPolicy) -> StopRule:
     """Return where agents of a policy stop; raises for a kind of trigger without a row in ``TRIGGERS``."""
     rule = StopRule()
-    for kind, level, bound in zip(
-        policy.triggers.tolist(), policy.levels.tolist(), policy.bounds.tolist(), strict=True
-    ):
+    triggers = zip(policy.triggers.tolist(), policy.levels.tolist(), policy.bounds.tolist(), strict=True)
+    for kind, level, bound in triggers:
         if kind not in TRIGGERS:
             raise NotImplementedError(f"the cuda engine has no stop rule for triggers of kind {kind}")
         rule = TRIGGERS[kind](rule, level, bound)
@@ -78,17 +77,9 @@ def make_shape(scenario: Scenario) -> Shape:
     """Return what the kernel of a scenario is compiled for."""
     environment, every_round = scenario.clustered, lower(DECISIONS, scenario.policy.decision)
     d, most, length = environment.dimension, environment.most_items, scenario.oracle.length
-    return Shape(
-        dimension=d,
-        fewest_items=environment.fewest_items,
-        most_items=most,
-        length=length,
-        lifted=environment.lifted,
-        every_round=every_round,
-        teams=1 if every_round else min(THREADS // LANES, count_teams(most, length, d)),
-        width=THREADS_OF_ONE_TEAM if every_round else LANES,
-        layout=Layout.of(d),
-    )
+    teams = 1 if every_round else min(THREADS // LANES, count_teams(most, length, d))
+    width = THREADS_OF_ONE_TEAM if every_round else LANES
+    return Shape(d, environment.fewest_items, most, length, environment.lifted, every_round, teams, width, Layout.of(d))
 
 
 def count_teams(items: int, length: int, d: int) -> int:

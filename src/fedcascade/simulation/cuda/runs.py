@@ -7,7 +7,7 @@ for every agent that still plays, a round is known before which none of its trig
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, Future
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedcascade.numerics.jit import jit
 from fedcascade.simulation.cuda import layout
-from fedcascade.simulation.cuda.lowering import StopRule, lower_triggers
+from fedcascade.simulation.cuda.lowering import lower_triggers
 from fedcascade.simulation.exact import kernels
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import CAUSES
@@ -50,12 +50,8 @@ class Positions(NamedTuple):
     @classmethod
     def of(cls, agents: int) -> "Positions":
         """Return the positions of agents that have no rounds to play and whose downloads nobody has seen."""
-        return cls(
-            cursor=np.zeros(agents, np.int64),
-            stop=np.zeros(agents, np.int64),
-            next_upload=np.full(agents, NEVER),
-            needs_download=np.ones(agents, np.bool_),
-        )
+        cursor, stop = np.zeros((2, agents), np.int64)
+        return cls(cursor, stop, np.full(agents, NEVER), np.ones(agents, np.bool_))
 
     def view(self, agents: slice) -> "Positions":
         """Return the positions of some agents, in the same memory."""
@@ -76,34 +72,13 @@ class DeviceRun:
         self.uploads: list[tuple[int, int, int]] = []  # a heap: round, agent, and the kind of trigger that fired
         self.ended = False
         self._pool = pool
-        self._stretches = self._split_rounds()
-        self._next: Future[Segment] | None = None
-        self._prefetch_segment()
+        self._stretches = split_rounds(self.simulation.recorder.stops)
+        self._next = self._prefetch_segment()
 
-    @property
-    def has_triggers(self) -> bool:
-        """Whether anybody ever uploads."""
-        return self.stop_rule != StopRule()
-
-    @property
-    def parameters(self) -> list[float]:
-        """The policy's constants LEVEL, BOUND, SLACK and LAMBDA, in this order."""
-        policy = self.driver.compiled_policy
-        return [self.stop_rule.level, self.stop_rule.bound, policy.slack, policy.lambda_]
-
-    def _split_rounds(self) -> Iterator[tuple[int, int]]:
-        """Yield the first round and the length of each segment."""
-        first = 1
-        for stop in self.simulation.recorder.stops:
-            while first <= stop:
-                count = min(LONGEST_SEGMENT, stop - first + 1)
-                yield first, count
-                first += count
-
-    def _prefetch_segment(self) -> None:
-        """Let another thread draw the arrivals of the next segment."""
+    def _prefetch_segment(self) -> Future[Segment] | None:
+        """Let another thread draw the arrivals of the next segment, if there is one."""
         stretch = next(self._stretches, None)
-        self._next = self._pool.submit(self._make_segment, *stretch) if stretch else None
+        return self._pool.submit(self._make_segment, *stretch) if stretch else None
 
     def _make_segment(self, first: int, count: int) -> Segment:
         environment = self.environment
@@ -118,7 +93,7 @@ class DeviceRun:
             self.ended = True
             return None
         self.segment, self.positions = self._next.result(), positions
-        self._prefetch_segment()
+        self._next = self._prefetch_segment()
         positions.cursor[:] = self.segment.begin
         for agent in range(positions.cursor.size):
             self._resume(agent, 0)
@@ -137,7 +112,6 @@ class DeviceRun:
         return min(stop, cursor + 1) if rule.always else stop
 
     def _count_arrivals(self, agent: int, cursor: int) -> int:
-        """Return how often the agent's user has come."""
         return self.arrivals[agent] + cursor - self.segment.begin[agent]
 
     def _resume(self, agent: int, silent: int) -> None:
@@ -152,18 +126,12 @@ class DeviceRun:
             positions.next_upload[agent] = segment.first + int(segment.order[min(cursor + silent, stop - 1)])
 
     def check_triggers(self, agent: int, own: NDArray[np.float64]) -> None:
-        """Decide whether an agent uploads after the round that it played last; if so, it waits for its turn.
-
-        Args:
-            agent: the agent.
-            own: its own part, as the device hands it back.
-        """
-        segment, cursor = self.segment, int(self.positions.cursor[agent])
+        """Decide whether an agent uploads after its last round; ``own`` is its own part, as the device left it."""
+        segment, driver, cursor = self.segment, self.driver, int(self.positions.cursor[agent])
         t = segment.first + int(segment.order[cursor - 1])
         self._load_buffer(agent, own, self._count_arrivals(agent, cursor))
-        driver = self.driver
-        seed, states = driver.compiled_environment.seed, driver.states
-        kind = int(kernels.find_trigger_of(seed, driver.compiled_policy, states, agent, self.scratch, t))
+        seed, policy = driver.compiled_environment.seed, driver.compiled_policy
+        kind = int(kernels.find_trigger_of(seed, policy, driver.states, agent, self.scratch, t))
         if kind >= 0:
             self.positions.next_upload[agent] = NEVER
             heappush(self.uploads, (t, agent, kind))
@@ -209,16 +177,11 @@ class DeviceRun:
 
     def write_download(self, agent: int, row: NDArray[np.float64]) -> None:
         """Write what an agent decides with into ``row``, in the order of ``Layout``."""
-        states, d = self.driver.states, self.environment.dimension
-        offsets = layout.Layout.of(d)
-        row[:d] = states.theta[agent]
-        row[offsets.root : offsets.gram] = states.root[agent].reshape(-1)
-        row[offsets.gram : offsets.moment] = states.gram[agent].reshape(-1)
-        row[offsets.moment : offsets.numbers] = states.moment[agent]
-        row[offsets.numbers : offsets.own] = states.numbers[agent, :2]
+        states = self.driver.states
+        root, gram = states.root[agent].reshape(-1), states.gram[agent].reshape(-1)
+        np.concatenate((states.theta[agent], root, gram, states.moment[agent], states.numbers[agent, :2]), out=row)
 
     def record_segment(self, regret: NDArray[np.float64], outcome: NDArray[np.uint8], lists: NDArray[np.int32]) -> None:
-        """Record the rounds of a segment that has been played."""
         recorder, segment = self.simulation.recorder, self.segment
         clicked, examined = (outcome & 1).astype(np.bool_), (outcome >> 1).astype(np.int64)
         recorder.record_rounds(segment.first, regret, clicked, examined, lists)
@@ -227,18 +190,24 @@ class DeviceRun:
             self.arrivals[agent] += segment.end[agent] - segment.begin[agent]
 
     def build_trace(self) -> Trace:
-        """Return the Trace of a run that has ended."""
         labels = self.simulation.server.groups.labels
         return self.simulation.recorder.build_trace(self.scenario.policy.name, "cuda", labels)
+
+
+def split_rounds(stops: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first round and the length of each segment between checkpoints."""
+    first = 1
+    for stop in stops:
+        while first <= stop:
+            count = min(LONGEST_SEGMENT, stop - first + 1)
+            yield first, count
+            first += count
 
 
 @jit
 def find_auxiliary_rounds(seed: np.uint64, p_scale: float, rounds: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the indices of the rounds of random exchanges among ``rounds``, as ``kernels.is_drawn`` decides."""
-    indices = np.empty(rounds.size, np.int64)
-    count = 0
+    drawn = np.empty(rounds.size, np.bool_)
     for i in range(rounds.size):
-        if kernels.is_drawn(seed, p_scale, rounds[i]):
-            indices[count] = i
-            count += 1
-    return indices[:count].copy()
+        drawn[i] = kernels.is_drawn(seed, p_scale, rounds[i])
+    return np.flatnonzero(drawn)

@@ -54,8 +54,7 @@ def find_threshold(shape: Shape, thread: Thread, round_: Round, ranking: Ranking
             highest = max(highest, ranking.score[team, item])
         memory.values[team, lane] = float64(highest)
     if lane == 0:
-        memory.floors[team] = -_INFINITE32
-        memory.counts[team] = 0
+        memory.floors[team], memory.counts[team] = -_INFINITE32, 0
     cuda.syncthreads()
     if lane < LANES and round_.items > 0:
         rank = 0
@@ -82,14 +81,12 @@ def rank_candidates(
     if lane < count and count <= LANES:
         item = memory.candidates[team, lane]
         value, tie = evaluate(shape, round_, ranking, memory, team, item, count)
-        memory.values[team, lane] = value
-        memory.ties[team, lane] = tie
+        memory.values[team, lane], memory.ties[team, lane] = value, tie
     cuda.syncthreads()
     if lane < count and count <= LANES:
         rank = count_better(memory, team, count, value, tie)
         if rank < shape.length:
-            ranking.chosen[team, rank] = item
-            ranking.values[team, rank] = value
+            ranking.chosen[team, rank], ranking.values[team, rank] = item, value
 
 
 @cuda.jit(device=True)
@@ -111,15 +108,13 @@ def choose_among_many(
                         next_value, next_tie, value, tie
                     ):
                         value, tie = next_value, next_tie
-            memory.values[team, lane] = value
-            memory.ties[team, lane] = tie
+            memory.values[team, lane], memory.ties[team, lane] = value, tie
             stale = False
         cuda.syncthreads()
         if lane < LANES and value > -math.inf and count_better(memory, team, LANES, value, tie) == 0:
             ranking.chosen[team, position] = int32(uint64(0xFFFFFFFF) - (tie & uint64(0xFFFFFFFF)))
             ranking.values[team, position] = value
-            last, last_tie = value, tie
-            stale = True
+            last, last_tie, stale = value, tie, True
         cuda.syncthreads()
 
 

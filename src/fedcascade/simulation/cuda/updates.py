@@ -45,8 +45,7 @@ def learn(
 @cuda.jit(device=True)
 def add_examined(shape: Shape, thread: Thread, agent: AgentMemory, played: TeamMemory, begin: int, end: int) -> None:
     """Add the examined items of teams ``begin`` to ``end`` to the buffer."""
-    d, row, listed = shape.dimension, agent.row, played.listed
-    threads = shape.teams * shape.width
+    d, row, listed, threads = shape.dimension, agent.row, played.listed, shape.teams * shape.width
     for e in range(thread.number, d * d, threads):
         i, j = e // d, e % d
         value = row[shape.layout.buffer_gram + e]
@@ -68,8 +67,8 @@ def factorise(shape: Shape, thread: Thread, agent: AgentMemory, lambda_: float) 
 
     Where agents decide anew, also invert the factor, as ``linear.invert_root_into`` does.
     """
-    d, upper, root, with_root = shape.dimension, agent.upper, agent.root, shape.every_round
-    threads = shape.teams * shape.width
+    d, threads, with_root = shape.dimension, shape.teams * shape.width, shape.every_round
+    upper, root = agent.upper, agent.root
     for e in range(thread.number, d * d, threads):
         value = agent.row[shape.layout.gram + e] + agent.row[shape.layout.buffer_gram + e]
         if e // d == e % d:
@@ -108,8 +107,7 @@ def factorise(shape: Shape, thread: Thread, agent: AgentMemory, lambda_: float) 
 @cuda.jit(device=True)
 def decide(shape: Shape, thread: Thread, agent: AgentMemory) -> None:
     """Solve for theta as ``linear.solve_into`` does; put theta and root into the row and into shared memory."""
-    d, row, root, layout = shape.dimension, agent.row, agent.root, shape.layout
-    threads = shape.teams * shape.width
+    d, row, root, layout, threads = shape.dimension, agent.row, agent.root, shape.layout, shape.teams * shape.width
     cuda.syncthreads()
     for k in range(thread.number, d, threads):
         agent.theta[k] = row[layout.moment + k] + row[layout.buffer_moment + k]
@@ -128,9 +126,7 @@ def decide(shape: Shape, thread: Thread, agent: AgentMemory) -> None:
         value = 0.0
         for j in range(k, d):
             value += root[j, k] * agent.sums[j]
-        row[k] = value
-        agent.theta[k] = value
-        agent.theta32[k] = float32(value)
+        row[k], agent.theta[k], agent.theta32[k] = value, value, float32(value)
     cuda.syncthreads()
 
 

@@ -20,18 +20,15 @@ from fedcascade.simulation.scenario import Scenario, prepare_simulation
 def check_environment(environment: Environment, *, rounds: int = 50) -> None:
     """Refuse an environment that breaks a promise of the ``Environment`` protocol.
 
-    Every answer must be legal, and the same whenever it is asked for: rounds are visited forwards, then
-    backwards.
+    Every answer must be legal, and the same whenever it is asked for: rounds are visited forwards, then backwards.
     """
     require(len(environment.clusters) == environment.users, "clusters must name a cluster for each user")
     forwards = [_check_round(environment, t) for t in range(1, rounds + 1)]
     backwards = [_check_round(environment, t) for t in range(rounds, 0, -1)][::-1]
     for t, (first, second) in enumerate(zip(forwards, backwards, strict=True), start=1):
         for name in first:
-            require(
-                np.array_equal(first[name], second[name]),
-                f"{name} of round {t} must not depend on what was asked before",
-            )
+            same = np.array_equal(first[name], second[name])
+            require(same, f"{name} of round {t} must not depend on what was asked before")
 
 
 def _check_round(environment: Environment, t: int) -> dict[str, Any]:
@@ -53,12 +50,7 @@ def check_oracle(oracle: Oracle, *, items: int = 12, trials: int = 50) -> None:
     """Refuse an oracle that breaks a promise of the ``Oracle`` protocol.
 
     Its lists must be legal and repeatable, ``best`` must be at least as good as ``choose``, and ``choose`` must earn at
-    least the share alpha of that.
-
-    Args:
-        oracle: what is held to its promises.
-        items: the most items that it is offered.
-        trials: how many times it is asked.
+    least the share alpha of that. It is asked ``trials`` times, and offered up to ``items`` items.
     """
     require(0 < oracle.alpha <= 1, f"alpha must be in (0, 1], got {oracle.alpha}")
     require_integer("length", oracle.length)
@@ -80,12 +72,10 @@ def check_oracle(oracle: Oracle, *, items: int = 12, trials: int = 50) -> None:
 def check_policy(policy: Policy, *, rounds: int = 400) -> None:
     """Refuse a policy that cannot be read back, is not repeatable, or loses or invents data.
 
-    It plays a small world; after every exchange, what the agents observed must be what the server holds and
-    what their buffers hold.
+    It plays a small world; after every exchange, what agents observed must be what the server and their buffers hold.
     """
-    require(
-        policy.with_constants(**policy.constants()) == policy, "with_constants(**constants()) must give the policy back"
-    )
+    again = policy.with_constants(**policy.constants())
+    require(again == policy, "with_constants(**constants()) must give the policy back")
     world = Synthetic(users=6, clusters=2, dimension=5, items=12, seed=7)
     first, second = (simulate(Scenario(world, policy, rounds)) for _ in range(2))
     require(first == second, "the same world and rounds must give the same Trace")
@@ -107,11 +97,10 @@ def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
             run_exchange(server, agents, played.upload)
         if played.upload or t == rounds:
             for agent in set(agents):
-                held = server.holdings[agent.id]
-                _require_equal(observed[agent.id], held + agent.buffer, agent.id, t)
+                same = _is_same(observed[agent.id], server.holdings[agent.id] + agent.buffer)
+                require(same, f"round {t}: what agent {agent.id} observed must be what the server and its buffer hold")
 
 
-def _require_equal(observed: Statistics, accounted: Statistics, agent: int, t: int) -> None:
-    counts = [(s.count, s.clicks, s.rounds) for s in (observed, accounted)]
-    good = counts[0] == counts[1] and np.allclose(observed.gram, accounted.gram, rtol=1e-9, atol=1e-9)
-    require(bool(good), f"round {t}: what agent {agent} observed must be what the server and its buffer hold")
+def _is_same(observed: Statistics, accounted: Statistics) -> bool:
+    counts = [(statistics.count, statistics.clicks, statistics.rounds) for statistics in (observed, accounted)]
+    return counts[0] == counts[1] and np.allclose(observed.gram, accounted.gram, rtol=1e-9, atol=1e-9)

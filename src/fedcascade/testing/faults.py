@@ -24,8 +24,7 @@ class FaultyTransport:
     def __init__(
         self, transport: Transport, *, seed: int, drop: float = 0.2, repeat: float = 0.2, delay: float = 0.01
     ) -> None:
-        self._transport = transport
-        self._random = random.Random(seed)
+        self._transport, self._random = transport, random.Random(seed)
         self._drop, self._repeat, self._delay = drop, repeat, delay
         self._repeats: list[threading.Thread] = []
 
@@ -36,21 +35,15 @@ class FaultyTransport:
         if draw() < self._drop:
             raise ConnectionError("the request was lost")
         if draw() < self._repeat:
-            self._send_later(draw() * 5 * self._delay, method, path, body, headers)
+            again = threading.Timer(draw() * 5 * self._delay, self._transport.send, (method, path, body, headers))
+            again.daemon = True
+            again.start()
+            self._repeats.append(again)
         reply = self._transport.send(method, path, body, headers)
         time.sleep(draw() * self._delay)
         if draw() < self._drop:
             raise ConnectionError("the reply was lost")
         return reply
-
-    def _send_later(self, seconds: float, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> None:
-        def deliver() -> None:
-            time.sleep(seconds)
-            self._transport.send(method, path, body, headers)
-
-        thread = threading.Thread(target=deliver, daemon=True)
-        thread.start()
-        self._repeats.append(thread)
 
     def close(self) -> None:
         """Wait for the repeated requests that are under way, and close the transport."""

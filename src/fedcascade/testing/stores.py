@@ -4,6 +4,7 @@ Each protocol of ``service.store`` has a contract of its own, for a store that i
 """
 
 from collections.abc import Sequence
+from contextlib import closing, suppress
 
 import numpy as np
 
@@ -19,9 +20,9 @@ from fedcascade.service.store.contract import LogEntry, Revoked, Store, UploadLo
 DIMENSION = 3
 
 
-def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
+def make_unit_statistics(axis: int) -> Statistics:
     """Make the statistics of one round with one clicked item, a unit vector whose axis shows where it was counted."""
-    gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
+    gram, moment = np.zeros((DIMENSION, DIMENSION)), np.zeros(DIMENSION)
     gram[axis, axis] = moment[axis] = 1.0
     return Statistics(gram, moment, 1, 1, 1)
 
@@ -33,15 +34,16 @@ def make_unit_upload(agent: int, sequence: int, axis: int) -> Upload:
 
 def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
     """Make an entry of the log with an upload of a unit vector."""
-    return LogEntry(
-        position=position, upload=make_unit_upload(agent, sequence, axis), nonce=sequence.to_bytes(8, "big")
-    )
+    upload, nonce = make_unit_upload(agent, sequence, axis), sequence.to_bytes(8, "big")
+    return LogEntry(position=position, upload=upload, nonce=nonce)
 
 
-def are_same_entries(entries: Sequence[LogEntry], expected: Sequence[LogEntry]) -> bool:
-    """Whether two parts of a log have the same uploads at the same positions under the same nonces."""
+def are_same_entries(entries: Sequence[LogEntry | None], expected: Sequence[LogEntry]) -> bool:
+    """Whether entries are those expected: the same uploads at the same positions under the same nonces."""
     return len(entries) == len(expected) and all(
-        (entry.position, entry.nonce) == (wanted.position, wanted.nonce) and is_same_upload(entry.upload, wanted.upload)
+        entry is not None
+        and (entry.position, entry.nonce) == (wanted.position, wanted.nonce)
+        and is_same_upload(entry.upload, wanted.upload)
         for entry, wanted in zip(entries, expected, strict=True)
     )
 
@@ -72,71 +74,59 @@ class UploadLogContract(StoreTestCase):
 
     def test_the_log_is_read_in_order_and_in_pieces(self) -> None:
         """A log may be longer than what one query reads."""
-        store = self.open()
-        with store.transaction():
-            agent = store.add_agent(b"k" * 32, 1.0)
-            written = [make_entry(position, agent, position, position % 3) for position in range(1, 1200)]
-            for entry in reversed(written):
-                store.append(entry, b"answer %d" % entry.position)
-        assert are_same_entries(list(store.read_entries(after=0)), written)
-        assert are_same_entries(list(store.read_entries(after=1190)), written[1190:])
-        assert store.read_answer(17) == b"answer 17"
-        logged = store.find_entry(agent, 18)
-        assert logged is not None
-        assert are_same_entries([logged], [written[17]])
-        assert store.find_entry(agent, 1800) is None
-        assert store.count_uploads(agent) == (1199, 1199)
-        store.close()
+        with closing(self.open()) as store:
+            with store.transaction():
+                agent = store.add_agent(b"k" * 32, 1.0)
+                written = [make_entry(position, agent, position, position % 3) for position in range(1, 1200)]
+                for entry in reversed(written):
+                    store.append(entry, b"answer %d" % entry.position)
+            assert are_same_entries(list(store.read_entries(after=0)), written)
+            assert are_same_entries(list(store.read_entries(after=1190)), written[1190:])
+            assert store.read_answer(17) == b"answer 17"
+            assert are_same_entries([store.find_entry(agent, 18)], [written[17]])
+            assert store.find_entry(agent, 1800) is None
+            assert store.count_uploads(agent) == (1199, 1199)
 
     def test_the_same_sequence_number_cannot_be_logged_twice(self) -> None:
         """The database itself refuses, whatever the code above it does."""
-        store = self.open()
-        with store.transaction():
-            store.append(make_entry(1, 1, 1), b"")
-        refused = False
-        try:
+        with closing(self.open()) as store:
             with store.transaction():
-                store.append(make_entry(2, 1, 1), b"")
-        except store.failures:
-            refused = True
-        assert refused
-        assert len(list(store.read_entries(after=0))) == 1
-        store.close()
+                store.append(make_entry(1, 1, 1), b"")
+            refused = False
+            try:
+                with store.transaction():
+                    store.append(make_entry(2, 1, 1), b"")
+            except store.failures:
+                refused = True
+            assert refused
+            assert len(list(store.read_entries(after=0))) == 1
 
     def test_prefetched_entries_are_those_of_the_log(self) -> None:
         """Entries are the same whether they were prefetched or not, also right after they were appended."""
-        store = self.open()
-        with store.transaction():
+        with closing(self.open()) as store, store.transaction():
             agent, revoked = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
             store.append(make_entry(1, agent, 1, axis=2), b"")
             store.prefetch_entries([(agent, sequence) for sequence in range(1, 150)] + [(revoked, 1)])
-            logged = store.find_entry(agent, 1)
-            assert logged is not None
-            assert are_same_entries([logged], [make_entry(1, agent, 1, axis=2)])
+            assert are_same_entries([store.find_entry(agent, 1)], [make_entry(1, agent, 1, axis=2)])
             assert store.find_entry(agent, 149) is None
             assert store.revoke_agent(revoked, 2.0)
             assert not may_speak(store, revoked)
-        store.close()
 
 
 class IdentityContract(StoreTestCase):
     """The duties of an ``IdentityStore``."""
 
     def test_tokens_are_good_once_and_for_a_while(self) -> None:
-        """Tokens that are unknown, used or expired are refused."""
-        store = self.open()
-        with store.transaction():
+        with closing(self.open()) as store, store.transaction():
             store.add_tokens([b"one", b"two"], expires=10.0)
             assert not store.use_token(b"three", 1.0)
             assert store.use_token(b"one", 1.0)
             assert not store.use_token(b"one", 1.0)
             assert not store.use_token(b"two", 11.0)
-        store.close()
 
     def test_revoked_and_unknown_agents_may_not_speak(self) -> None:
         """A number is never given twice, so a forgotten agent stays unknown."""
-        store = self.open()
-        with store.transaction():
+        with closing(self.open()) as store, store.transaction():
             first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
             assert store.revoke_agent(first, 2.0)
             assert not store.revoke_agent(99, 2.0)
@@ -146,7 +136,6 @@ class IdentityContract(StoreTestCase):
             assert store.find_identity(second) is None
             assert store.add_agent(bytes([3]) * 32, 3.0) > second
             assert store.find_last_forgetting() == 1
-        store.close()
 
 
 class SnapshotContract(StoreTestCase):
@@ -154,21 +143,20 @@ class SnapshotContract(StoreTestCase):
 
     def test_only_whole_snapshots_count_and_older_ones_go(self) -> None:
         """A snapshot whose writing was interrupted is as good as none."""
-        store = self.open()
-        with store.transaction():
-            store.save_snapshot_part(5, 0, 1, b"old")
-            store.save_snapshot_part(9, 0, 2, b"half")
-        assert store.load_snapshot() == (5, b"old")
-        with store.transaction():
-            store.save_snapshot_part(9, 1, 2, b" whole")
-            store.delete_snapshots(before=9)
-        assert store.load_snapshot() == (9, b"half whole")
-        with store.transaction():
-            store.save_snapshot_part(12, 0, 1, b"new")
-            assert [store.delete_snapshot_part(before=12) for _ in range(3)] == [True, True, False]
-        assert store.load_snapshot() == (12, b"new")
-        assert store.find_last_snapshot() == 12
-        store.close()
+        with closing(self.open()) as store:
+            with store.transaction():
+                store.save_snapshot_part(5, 0, 1, b"old")
+                store.save_snapshot_part(9, 0, 2, b"half")
+            assert store.load_snapshot() == (5, b"old")
+            with store.transaction():
+                store.save_snapshot_part(9, 1, 2, b" whole")
+                store.delete_snapshots(before=9)
+            assert store.load_snapshot() == (9, b"half whole")
+            with store.transaction():
+                store.save_snapshot_part(12, 0, 1, b"new")
+                assert [store.delete_snapshot_part(before=12) for _ in range(3)] == [True, True, False]
+            assert store.load_snapshot() == (12, b"new")
+            assert store.find_last_snapshot() == 12
 
 
 class JournalContract(StoreTestCase):
@@ -176,66 +164,56 @@ class JournalContract(StoreTestCase):
 
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:
         """It has times, and sums by agent and by interval; forgotten agents are not in it."""
-        store = self.open()
-        with store.transaction():
-            first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
-            for position, agent in enumerate((first, second, first), 1):
-                store.append(make_entry(position, agent, position), b"")
-            store.record_exchanges(0, 5_000, 2)
-            store.append(make_entry(4, second, 4), b"")
-            store.record_exchanges(3, 7_500, 1)
-        assert [(row.position, row.at, row.agent, row.clusters) for row in store.read_exchanges(1, 4)] == [
-            (2, 5_000, second, 2),
-            (3, 5_000, first, 2),
-            (4, 7_500, second, 1),
-        ]
-        assert {(row.agent, row.uploads, row.rounds, row.clicks, row.last) for row in store.sum_by_agent(4)} == {
-            (first, 2, 2, 2, 5_000),
-            (second, 2, 2, 2, 7_500),
-        }
-        assert [(row.number, row.exchanges, row.clusters) for row in store.sum_by_interval(4, 5_000, 1_000)] == [
-            (0, 3, 2),
-            (2, 1, 1),
-        ]
-        assert [row.exchanges for row in store.sum_by_interval(2, 5_000, 1_000)] == [2]
-        assert (store.find_head(), store.find_time_range(4), store.find_time_range(0)) == (4, (5_000, 7_500), (0, 0))
-        assert [store.find_position_at(at) for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
-        with store.transaction():
-            store.forget_agent(first, 5)
-        assert [row.position for row in store.read_exchanges(0, 9)] == [2, 4]
-        assert store.find_head() == 5
-        store.close()
+        with closing(self.open()) as store:
+            with store.transaction():
+                first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
+                for position, agent in enumerate((first, second, first), 1):
+                    store.append(make_entry(position, agent, position), b"")
+                store.record_exchanges(0, 5_000, 2)
+                store.append(make_entry(4, second, 4), b"")
+                store.record_exchanges(3, 7_500, 1)
+            exchanges = [(row.position, row.at, row.agent, row.clusters) for row in store.read_exchanges(1, 4)]
+            assert exchanges == [(2, 5_000, second, 2), (3, 5_000, first, 2), (4, 7_500, second, 1)]
+            totals = {(row.agent, row.uploads, row.rounds, row.clicks, row.last) for row in store.sum_by_agent(4)}
+            assert totals == {(first, 2, 2, 2, 5_000), (second, 2, 2, 2, 7_500)}
+            intervals = [(row.number, row.exchanges, row.clusters) for row in store.sum_by_interval(4, 5_000, 1_000)]
+            assert intervals == [(0, 3, 2), (2, 1, 1)]
+            assert [row.exchanges for row in store.sum_by_interval(2, 5_000, 1_000)] == [2]
+            assert [store.find_time_range(position) for position in (4, 0)] == [(5_000, 7_500), (0, 0)]
+            assert store.find_head() == 4
+            assert [store.find_position_at(at) for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
+            with store.transaction():
+                store.forget_agent(first, 5)
+            assert [row.position for row in store.read_exchanges(0, 9)] == [2, 4]
+            assert store.find_head() == 5
 
     def test_clusters_are_known_for_every_position(self) -> None:
         """An agent is in the cluster of its last move up to that position."""
-        store = self.open()
-        with store.transaction():
-            store.record_moves(3, 5_000, [(7, 1), (8, 1)])
-            store.record_moves(9, 6_000, [(8, 2)])
-            store.record_moves(9, 6_000, [(8, 3)])
-        together = {7: 1, 8: 1}
-        assert [store.read_clusters(position) for position in (2, 3, 8, 9)] == [{}, together, together, {7: 1, 8: 3}]
-        assert [(move.position, move.agent, move.cluster) for move in store.read_moves(3, 9)] == [(9, 8, 3)]
-        store.close()
+        with closing(self.open()) as store:
+            with store.transaction():
+                store.record_moves(3, 5_000, [(7, 1), (8, 1)])
+                store.record_moves(9, 6_000, [(8, 2)])
+                store.record_moves(9, 6_000, [(8, 3)])
+            clusters = [store.read_clusters(position) for position in (2, 3, 8, 9)]
+            assert clusters == [{}, {7: 1, 8: 1}, {7: 1, 8: 1}, {7: 1, 8: 3}]
+            assert [(move.position, move.agent, move.cluster) for move in store.read_moves(3, 9)] == [(9, 8, 3)]
 
     def test_refusals_and_measures_add_up(self) -> None:
-        """Refusals add up by minute and reason; measures come in the order of their numbers."""
-        store = self.open()
-        with store.transaction():
-            store.record_refusals(61_000, {"stale": 2})
-            store.record_refusals(62_000, {"stale": 1, "altered": 4})
-            store.record_refusals(120_000, {"stale": 1})
-            store.record_measures(10, [("run", 1, 0.5, 1), ("run", 2, 0.75, 2)])
-        assert store.count_refusals(119_999) == {"altered": 4, "stale": 3}
-        assert store.count_refusals(2**60) == {"altered": 4, "stale": 4}
-        first, second = store.read_measures(0, 10)
-        assert (second.series, second.round, second.regret, second.reward) == ("run", 2, 0.75, 2)
-        assert store.read_measures(first.number, 10) == [second]
-        assert store.read_measures(0, 9) == []
-        with store.transaction():
-            store.delete_measures()
-        assert store.read_measures(0, 10) == []
-        store.close()
+        with closing(self.open()) as store:
+            with store.transaction():
+                store.record_refusals(61_000, {"stale": 2})
+                store.record_refusals(62_000, {"stale": 1, "altered": 4})
+                store.record_refusals(120_000, {"stale": 1})
+                store.record_measures(10, [("run", 1, 0.5, 1), ("run", 2, 0.75, 2)])
+            assert store.count_refusals(119_999) == {"altered": 4, "stale": 3}
+            assert store.count_refusals(2**60) == {"altered": 4, "stale": 4}
+            first, second = store.read_measures(0, 10)
+            assert (second.series, second.round, second.regret, second.reward) == ("run", 2, 0.75, 2)
+            assert store.read_measures(first.number, 10) == [second]
+            assert store.read_measures(0, 9) == []
+            with store.transaction():
+                store.delete_measures()
+            assert store.read_measures(0, 10) == []
 
 
 class SettingContract(StoreTestCase):
@@ -243,48 +221,38 @@ class SettingContract(StoreTestCase):
 
     def test_the_last_value_of_a_setting_counts(self) -> None:
         """A setting that was never set has no value."""
-        store = self.open()
-        with store.transaction():
-            store.set_setting("name", "first")
-            store.set_setting("name", "second")
-        assert (store.get_setting("name"), store.get_setting("other")) == ("second", None)
-        store.close()
+        with closing(self.open()) as store:
+            with store.transaction():
+                store.set_setting("name", "first")
+                store.set_setting("name", "second")
+            assert (store.get_setting("name"), store.get_setting("other")) == ("second", None)
 
 
 class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, JournalContract, SettingContract):
     """The duties of a whole ``Store``: those of its parts, transactions, and a log that replays to the same state."""
 
     def test_what_is_not_committed_never_happened(self) -> None:
-        """An exception in a transaction undoes all of it."""
-        store = self.open()
-        try:
-            with store.transaction():
+        with closing(self.open()) as store:
+            with suppress(Interrupted), store.transaction():
                 store.append(make_entry(1, 1, 1), b"")
                 store.set_setting("name", "value")
                 raise Interrupted
-        except Interrupted:
-            pass
-        assert list(store.read_entries(after=0)) == []
-        assert store.get_setting("name") is None
-        store.close()
+            assert list(store.read_entries(after=0)) == []
+            assert store.get_setting("name") is None
 
     def test_what_is_committed_is_there_for_the_next_who_opens(self) -> None:
-        """Settings, identities, log and snapshot outlive the connection."""
-        store = self.open()
-        with store.transaction():
+        with closing(self.open()) as store, store.transaction():
             store.set_setting("name", "value")
             agent = store.add_agent(b"k" * 32, 1.0)
             store.append(make_entry(1, agent, 1), b"answer")
             store.save_snapshot_part(1, 0, 2, b"head ")
             store.save_snapshot_part(1, 1, 2, b"tail")
-        store.close()
-        again = self.open()
-        assert again.get_setting("name") == "value"
-        assert again.find_identity(agent) == again.find_identity_by_key(b"k" * 32)
-        assert again.count_agents() == 1
-        assert [logged.upload.agent for logged in again.read_entries(after=0)] == [agent]
-        assert again.load_snapshot() == (1, b"head tail")
-        again.close()
+        with closing(self.open()) as again:
+            assert again.get_setting("name") == "value"
+            assert again.find_identity(agent) == again.find_identity_by_key(b"k" * 32)
+            assert again.count_agents() == 1
+            assert [logged.upload.agent for logged in again.read_entries(after=0)] == [agent]
+            assert again.load_snapshot() == (1, b"head tail")
 
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
         """This holds from the beginning, from a snapshot in the middle, and after an agent was forgotten."""

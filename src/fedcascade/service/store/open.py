@@ -11,6 +11,8 @@ from fedcascade.plugins import list_plugins, load_plugin
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.sqlite import open_sqlite
 
+Opener = Callable[[str], Store]
+
 
 def open_store(url: str) -> Store:
     """Open the store of a URL, such as ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``postgresql://...``."""
@@ -18,12 +20,9 @@ def open_store(url: str) -> Store:
     if separator and scheme in OPENERS:
         return OPENERS[scheme](url)
     offered = [plugin.name for plugin in list_plugins("store")]
-    schemes = ", ".join([*OPENERS, *offered])
-    require(
-        bool(separator) and scheme in offered,
-        f"a store must be a URL such as sqlite:///file.db, of the schemes {schemes}; got '{url}'",
-    )
-    opener: Callable[[str], Store] = load_plugin("store", scheme)
+    advice = f"a store must be a URL such as sqlite:///file.db, of the schemes {', '.join([*OPENERS, *offered])}"
+    require(bool(separator) and scheme in offered, f"{advice}; got '{url}'")
+    opener: Opener = load_plugin("store", scheme)
     return opener(url)
 
 
@@ -41,8 +40,4 @@ def _open_postgres(url: str) -> Store:
     return open_postgres(url)
 
 
-OPENERS: dict[str, Callable[[str], Store]] = {
-    "sqlite": _open_sqlite,
-    "postgresql": _open_postgres,
-    "postgres": _open_postgres,
-}
+OPENERS: dict[str, Opener] = {"sqlite": _open_sqlite, "postgresql": _open_postgres, "postgres": _open_postgres}

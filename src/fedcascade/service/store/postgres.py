@@ -34,10 +34,4 @@ def open_postgres(url: str, migrations: Sequence[str] = MIGRATIONS) -> PostgresS
         connection = psycopg.connect(url, autocommit=True, connect_timeout=10)
     except psycopg.Error as error:
         raise ValueError(f"cannot open the store: {' '.join(str(error).split())}") from None
-    store = PostgresStore(connection)
-    try:
-        store.migrate(migrations)
-    except BaseException:
-        connection.close()
-        raise
-    return store
+    return PostgresStore(connection).prepare(migrations)

@@ -61,10 +61,8 @@ def decode_state(body: bytes) -> Any:
 def copy_state(state: Any, previous: Any = None) -> Any:
     """Copy a state quickly, so that another thread can encode the copy while the state goes on changing.
 
-    Args:
-        state: what to copy.
-        previous: an earlier copy that is not needed any more. Its memory is used again where it fits: to get so much
-            from the system takes longer than to fill it.
+    The memory of ``previous``, an earlier copy that is not needed any more, is used again where it fits: to get so much
+    from the system takes longer than to fill it.
 
     >>> import numpy as np
     >>> seen = np.array([True, False])
@@ -132,8 +130,8 @@ def _to_plain(value: Any) -> Any:
         case np.ndarray():
             return ["array", value.dtype.str, list(value.shape), value.tobytes()]
         case Statistics():
-            counts = [value.count, value.clicks, value.rounds]
-            return ["statistics", _to_plain(value.gram), _to_plain(value.moment), counts]
+            gram, moment = _to_plain(value.gram), _to_plain(value.moment)
+            return ["statistics", gram, moment, [value.count, value.clicks, value.rounds]]
         case dict():
             return ["map", [[_to_plain(key), _to_plain(item)] for key, item in value.items()]]
         case list() | tuple():

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class SqlDatabase:
     """A connection of Python's database interface in autocommit mode.
 
-    A subclass for one kind of database says how a transaction begins, what column types are called, and what
-    exceptions its driver raises.
+    A subclass for one kind of database says with what statements a connection and a transaction begin, what column
+    types are called, and what exceptions its driver raises.
     """
 
     failures: tuple[type[Exception], ...] = ()
+    on_connect: ClassVar[Sequence[str]] = ()
     begin: ClassVar[Sequence[str]] = ("BEGIN",)
     column_types: ClassVar[Mapping[str, str]] = {}
 
@@ -25,15 +26,12 @@ class SqlDatabase:
         return self.execute(statement, values)
 
     def execute(self, statement: str, values: Sequence[Any]) -> Any:
-        """Execute a statement at once; return its cursor."""
         return self.connection.execute(statement, values)
 
     def fetch_row(self, statement: str, *values: Any) -> Any:
-        """Execute a statement; return its first row, or None."""
         return self.run(statement, *values).fetchone()
 
     def fetch_rows(self, statement: str, *values: Any) -> Any:
-        """Execute a statement; return all of its rows."""
         return self.run(statement, *values).fetchall()
 
     def flush(self) -> None:
@@ -44,7 +42,6 @@ class SqlDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit what happens inside, or roll all of it back after an exception."""
         for statement in self.begin:
             self.run(statement)
         try:
@@ -58,11 +55,21 @@ class SqlDatabase:
         self.drop_buffers()
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
-    def migrate(self, migrations: Sequence[str]) -> None:
-        """Run the migrations that this database has not seen; refuse one that a newer version has migrated."""
+    def prepare(self, migrations: Sequence[str]) -> Self:
+        """Set the connection up and run the migrations that its database has not seen; close it if that fails."""
+        try:
+            for statement in self.on_connect:
+                self.run(statement)
+            self._migrate(migrations)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def _migrate(self, migrations: Sequence[str]) -> None:
+        """Run the migrations that are missing; refuse a database that a newer version has migrated."""
         with self.transaction():
             self.run("CREATE TABLE IF NOT EXISTS migration (number INTEGER PRIMARY KEY)")
             done = self.fetch_row("SELECT coalesce(max(number), 0) FROM migration")[0]

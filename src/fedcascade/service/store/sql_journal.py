@@ -6,102 +6,79 @@ from fedcascade.service.store.journal import MINUTE, AgentTotals, ExchangeRecord
 from fedcascade.service.store.sql import SqlDatabase
 
 COLUMNS = "position, at, agent, cause, rounds, count, clicks, clusters"
+MOVE_COLUMNS = "position, at, agent, cluster"
 
 
 class SqlJournal(SqlDatabase):
     """The tables journal, move, refusal and measure."""
 
     def record_exchanges(self, after: int, at: int, clusters: int) -> None:
-        """Copy every upload beyond a position inside the database."""
         copied = "SELECT position, ?, agent, cause, rounds, count, clicks, ? FROM upload WHERE position > ?"
         self.run(f"INSERT INTO journal ({COLUMNS}) {copied}", at, clusters, after)
 
     def record_moves(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
         """Insert moves; a later one at the same position replaces an agent's earlier one."""
-        statement = (
-            "INSERT INTO move (position, at, agent, cluster) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (agent, position) DO UPDATE SET cluster = excluded.cluster"
-        )
+        insert = f"INSERT INTO move ({MOVE_COLUMNS}) VALUES (?, ?, ?, ?)"
+        replace = "ON CONFLICT (agent, position) DO UPDATE SET cluster = excluded.cluster"
         for agent, cluster in clusters:
-            self.run(statement, position, at, agent, cluster)
+            self.run(f"{insert} {replace}", position, at, agent, cluster)
 
     def find_head(self) -> int:
-        """Find the largest position of exchanges and forgettings."""
         tables = ("journal", "forgotten")
         return max(int(self.fetch_row(f"SELECT coalesce(max(position), 0) FROM {table}")[0]) for table in tables)
 
     def read_exchanges(self, after: int, upto: int) -> list[ExchangeRecord]:
-        """Read exchanges in the order of the log."""
         statement = f"SELECT {COLUMNS} FROM journal WHERE position > ? AND position <= ? ORDER BY position"
         return [ExchangeRecord(*row) for row in self.fetch_rows(statement, after, upto)]
 
     def read_moves(self, after: int, upto: int) -> list[Move]:
-        """Read moves in the order of the log."""
-        columns = "position, at, agent, cluster"
-        statement = f"SELECT {columns} FROM move WHERE position > ? AND position <= ? ORDER BY position"
+        statement = f"SELECT {MOVE_COLUMNS} FROM move WHERE position > ? AND position <= ? ORDER BY position"
         return [Move(*row) for row in self.fetch_rows(statement, after, upto)]
 
     def read_clusters(self, upto: int) -> dict[int, int]:
-        """Read every agent's last move up to a position."""
-        statement = (
-            "SELECT move.agent, cluster FROM move JOIN (SELECT agent, max(position) AS position FROM move "
-            "WHERE position <= ? GROUP BY agent) AS latest "
-            "ON latest.agent = move.agent AND latest.position = move.position ORDER BY move.agent"
-        )
+        latest = "SELECT agent, max(position) AS position FROM move WHERE position <= ? GROUP BY agent"
+        statement = f"SELECT agent, cluster FROM move JOIN ({latest}) AS latest USING (agent, position) ORDER BY agent"
         return dict(self.fetch_rows(statement, upto))
 
     def sum_by_agent(self, upto: int) -> list[AgentTotals]:
-        """Sum the exchanges of every agent that has any."""
-        statement = (
-            "SELECT agent, count(*), sum(rounds), sum(clicks), max(at) FROM journal WHERE position <= ? GROUP BY agent"
-        )
-        return [AgentTotals(*map(int, row)) for row in self.fetch_rows(statement, upto)]
+        totals = "agent, count(*), sum(rounds), sum(clicks), max(at)"
+        rows = self.fetch_rows(f"SELECT {totals} FROM journal WHERE position <= ? GROUP BY agent", upto)
+        return [AgentTotals(*map(int, row)) for row in rows]
 
     def find_time_range(self, upto: int) -> tuple[int, int]:
-        """Find the smallest and the largest time."""
         statement = "SELECT coalesce(min(at), 0), coalesce(max(at), 0) FROM journal WHERE position <= ?"
         first, last = self.fetch_row(statement, upto)
         return int(first), int(last)
 
     def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
         """Sum exchanges in the order of intervals and causes; intervals without any are left out."""
-        statement = (
-            "SELECT (at - ?) / ?, cause, count(*), sum(rounds), sum(count), sum(clicks), max(clusters) "
-            "FROM journal WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
-        )
+        totals = "(at - ?) / ?, cause, count(*), sum(rounds), sum(count), sum(clicks), max(clusters)"
+        statement = f"SELECT {totals} FROM journal WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
         rows = self.fetch_rows(statement, since, width, upto, since)
         return [IntervalTotals(int(number), cause, *map(int, sums)) for number, cause, *sums in rows]
 
     def find_position_at(self, at: int) -> int:
-        """Find the last exchange at or before a time."""
         row = self.fetch_row("SELECT position FROM journal WHERE at <= ? ORDER BY position DESC LIMIT 1", at)
         return 0 if row is None else int(row[0])
 
     def record_refusals(self, at: int, reasons: Mapping[str, int]) -> None:
-        """Insert the counts of a minute, or add to them."""
-        statement = (
-            "INSERT INTO refusal (minute, reason, count) VALUES (?, ?, ?) "
-            "ON CONFLICT (minute, reason) DO UPDATE SET count = refusal.count + excluded.count"
-        )
+        insert = "INSERT INTO refusal (minute, reason, count) VALUES (?, ?, ?)"
+        add = "ON CONFLICT (minute, reason) DO UPDATE SET count = refusal.count + excluded.count"
         for reason, count in reasons.items():
-            self.run(statement, at // MINUTE, reason, count)
+            self.run(f"{insert} {add}", at // MINUTE, reason, count)
 
     def count_refusals(self, until: int) -> dict[str, int]:
-        """Sum the counts of all minutes by reason."""
         statement = "SELECT reason, sum(count) FROM refusal WHERE minute <= ? GROUP BY reason ORDER BY reason"
         return {reason: int(count) for reason, count in self.fetch_rows(statement, until // MINUTE)}
 
     def record_measures(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
-        """Insert measures, which the database numbers."""
         statement = "INSERT INTO measure (at, series, round, regret, reward) VALUES (?, ?, ?, ?, ?)"
         for series, round_, regret, reward in measures:
             self.run(statement, at, series, round_, regret, reward)
 
     def read_measures(self, after: int, until: int) -> list[Measure]:
-        """Read measures in the order of their numbers."""
-        statement = (
-            "SELECT number, series, round, regret, reward FROM measure WHERE number > ? AND at <= ? ORDER BY number"
-        )
+        columns = "number, series, round, regret, reward"
+        statement = f"SELECT {columns} FROM measure WHERE number > ? AND at <= ? ORDER BY number"
         return [Measure(*row) for row in self.fetch_rows(statement, after, until)]
 
     def delete_measures(self) -> None:

@@ -32,7 +32,6 @@ class SqlUploadLog(SqlDatabase):
         self._unsent[key] = (entry, answer)
 
     def flush(self) -> None:
-        """Send the uploads of this transaction, several in a statement."""
         if not self._unsent:
             return
         unsent, self._unsent = list(self._unsent.values()), {}
@@ -43,12 +42,10 @@ class SqlUploadLog(SqlDatabase):
             self.execute(_build_insert("answer", "position, body", len(chunk)), answers)
 
     def drop_buffers(self) -> None:
-        """Drop uploads that were not sent, and what was prefetched."""
         self._unsent.clear()
         self._prefetched.clear()
 
     def read_entries(self, after: int) -> Iterator[LogEntry]:
-        """Read the log beyond a position, some rows at a time."""
         statement = f"SELECT {COLUMNS} FROM upload WHERE position > ? ORDER BY position LIMIT {READ_ROWS}"
         while rows := self.fetch_rows(statement, after):
             for row in rows:
@@ -58,7 +55,6 @@ class SqlUploadLog(SqlDatabase):
             after = rows[-1][0]
 
     def prefetch_entries(self, keys: Sequence[tuple[int, int]]) -> None:
-        """Read whether agents may speak, and their uploads of these sequence numbers."""
         for chunk in _split_into_chunks(keys):
             values = (value for key in chunk for value in key)
             for agent, sequence, *row in self.fetch_rows(_build_lookup(len(chunk)), *values):
@@ -77,11 +73,9 @@ class SqlUploadLog(SqlDatabase):
         return None if row[0] is None else _decode_entry(row)
 
     def read_answer(self, position: int) -> bytes:
-        """Read what the upload at a position was answered."""
         return bytes(self.fetch_row("SELECT body FROM answer WHERE position = ?", position)[0])
 
     def count_uploads(self, agent: int) -> tuple[int, int]:
-        """Count an agent's uploads and their rounds."""
         row = self.fetch_row("SELECT count(*), coalesce(sum(rounds), 0) FROM upload WHERE agent = ?", agent)
         return int(row[0]), int(row[1])
 
@@ -113,8 +107,7 @@ def _build_marks(rows: int, columns: int) -> str:
 
 
 def _encode_entry(entry: LogEntry) -> tuple[Any, ...]:
-    upload = entry.upload
-    statistics = upload.statistics
+    upload, statistics = entry.upload, entry.upload.statistics
     counts = statistics.count, statistics.clicks, statistics.rounds
     key = entry.position, upload.agent, upload.sequence
     return (*key, upload.cause.value, *counts, pack_numbers(statistics), entry.nonce)

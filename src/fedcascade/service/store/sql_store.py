@@ -12,7 +12,6 @@ class SqlIdentities(SqlDatabase):
     """Agents with their public keys, and the hashes of enrolment tokens."""
 
     def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
-        """Add the hashes of enrolment tokens."""
         for token_hash in hashes:
             self.run("INSERT INTO enrolment (token_hash, expires) VALUES (?, ?)", token_hash, expires)
 
@@ -28,11 +27,9 @@ class SqlIdentities(SqlDatabase):
         return int(row[0])
 
     def find_identity(self, agent: int) -> Identity | None:
-        """Find an agent by its number."""
         return self._find_identity("id", agent)
 
     def find_identity_by_key(self, public_key: bytes) -> Identity | None:
-        """Find an agent by its public key."""
         return self._find_identity("public_key", public_key)
 
     def _find_identity(self, column: str, value: int | bytes) -> Identity | None:
@@ -40,13 +37,11 @@ class SqlIdentities(SqlDatabase):
         return None if row is None else Identity(int(row[0]), bytes(row[1]), row[2] is not None)
 
     def revoke_agent(self, agent: int, now: float) -> bool:
-        """Set the time of the revocation, if none is set."""
         cursor = self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent)
         self.drop_buffers()
         return bool(cursor.rowcount == 1)
 
     def count_agents(self) -> int:
-        """Count the rows of agents."""
         return int(self.fetch_row("SELECT count(*) FROM agent")[0])
 
 
@@ -56,16 +51,13 @@ class SqlSnapshots(SqlDatabase):
     def save_snapshot_part(self, position: int, part: int, parts: int, body: bytes) -> None:
         """Write a part, in place of one that an interrupted snapshot has left there."""
         self.run("DELETE FROM snapshot WHERE position = ? AND part = ?", position, part)
-        statement = "INSERT INTO snapshot (position, part, parts, body) VALUES (?, ?, ?, ?)"
-        self.run(statement, position, part, parts, body)
+        self.run("INSERT INTO snapshot (position, part, parts, body) VALUES (?, ?, ?, ?)", position, part, parts, body)
 
     def find_last_snapshot(self) -> int:
-        """Find the last position of which all parts are there."""
         complete = "SELECT position FROM snapshot GROUP BY position, parts HAVING count(*) = parts"
         return int(self.fetch_row(f"SELECT coalesce(max(position), 0) FROM ({complete}) AS complete")[0])
 
     def load_snapshot(self) -> tuple[int, bytes] | None:
-        """Join the parts of the last complete snapshot."""
         position = self.find_last_snapshot()
         rows = self.fetch_rows("SELECT body FROM snapshot WHERE position = ? ORDER BY part", position)
         return (position, b"".join(bytes(row[0]) for row in rows)) if rows else None
@@ -76,7 +68,6 @@ class SqlSnapshots(SqlDatabase):
         return bool(self.run(f"DELETE FROM snapshot WHERE (position, part) IN {first}", before).rowcount == 1)
 
     def delete_snapshots(self, *, before: int) -> None:
-        """Delete all parts of earlier positions."""
         self.run("DELETE FROM snapshot WHERE position < ?", before)
 
 
@@ -84,17 +75,14 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
     """All parts of a store on one connection."""
 
     def get_setting(self, name: str) -> str | None:
-        """Read a setting."""
         row = self.fetch_row("SELECT value FROM setting WHERE name = ?", name)
         return None if row is None else str(row[0])
 
     def set_setting(self, name: str, value: str) -> None:
-        """Insert or replace a setting."""
         statement = "INSERT INTO setting (name, value) VALUES (?, ?)"
         self.run(f"{statement} ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value)
 
     def forget_agent(self, agent: int, position: int) -> None:
-        """Delete an agent's rows from every table, and record at which position."""
         self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
         for table in ("upload", "journal", "move"):
             self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
@@ -103,7 +91,6 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
         self.drop_buffers()
 
     def find_last_forgetting(self) -> int:
-        """Find the largest position of a forgetting."""
         return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM forgotten")[0])
 
     def purge_deleted_rows(self) -> None:

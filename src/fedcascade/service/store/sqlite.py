@@ -10,13 +10,6 @@ from typing import ClassVar
 from fedcascade.service.store.schema import MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
-PRAGMAS = (
-    "journal_mode = WAL",  # readers, such as a dashboard, do not hold up the writer
-    "synchronous = FULL",  # a commit is on the disk before anybody is told of it
-    "secure_delete = ON",  # what is deleted is overwritten with zeros
-    "cache_size = -65536",  # 64 MiB
-    "wal_autocheckpoint = 0",  # no commit waits for a checkpoint: ``SqliteStore.run_maintenance`` makes them
-)
 ROWS_PER_CHECKPOINT = 4_000  # 2,000 uploads: the log stays at some ten megabytes, and busy pages are copied once
 CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # copies the write-ahead log into the database, as far as readers allow
 
@@ -25,6 +18,13 @@ class SqliteStore(SqlStore):
     """A database in a file. ``BEGIN IMMEDIATE`` keeps other writers out from the start of a transaction."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error,)
+    on_connect: ClassVar[Sequence[str]] = (
+        "PRAGMA journal_mode = WAL",  # readers, such as a dashboard, do not hold up the writer
+        "PRAGMA synchronous = FULL",  # a commit is on the disk before anybody is told of it
+        "PRAGMA secure_delete = ON",  # what is deleted is overwritten with zeros
+        "PRAGMA cache_size = -65536",  # 64 MiB
+        "PRAGMA wal_autocheckpoint = 0",  # no commit waits for a checkpoint: ``SqliteStore.run_maintenance`` makes them
+    )
     begin: ClassVar[Sequence[str]] = ("BEGIN IMMEDIATE",)
     column_types: ClassVar[Mapping[str, str]] = {
         "integer": "INTEGER",
@@ -59,7 +59,6 @@ class SqliteStore(SqlStore):
         self.run("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close the connection after a checkpoint that is under way."""
         self._join_checkpoint()
         super().close()
 
@@ -86,12 +85,4 @@ def open_sqlite(path: str, migrations: Sequence[str] = MIGRATIONS) -> SqliteStor
     connection = sqlite3.connect(
         path, timeout=10.0, isolation_level=None, check_same_thread=False, cached_statements=512
     )
-    store = SqliteStore(connection, path)
-    try:
-        for pragma in PRAGMAS:
-            store.run(f"PRAGMA {pragma}")
-        store.migrate(migrations)
-    except BaseException:
-        connection.close()
-        raise
-    return store
+    return SqliteStore(connection, path).prepare(migrations)

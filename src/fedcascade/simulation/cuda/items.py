@@ -18,7 +18,7 @@ from fedcascade.simulation.cuda.layout import AgentMemory, Round
 
 Column = NDArray[np.float32]
 _BELOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
-_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)  # as in ``streams``
+_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)  # as in ``draws``
 _ROOT_HALF = np.float32(0.5**0.5)
 UNROLLED = 32  # dimensions; more take minutes to compile
 

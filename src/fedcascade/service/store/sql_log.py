@@ -93,12 +93,10 @@ def _build_insert(table: str, columns: str, rows: int) -> str:
 @cache
 def _build_lookup(keys: int) -> str:
     """Build the query of some keys; a row is a key, its agent if that may speak, and its upload if there is one."""
-    return (
-        f"WITH wanted (asker, number) AS (VALUES {_build_marks(keys, 2)}) "
-        f"SELECT asker, number, agent.id, {COLUMNS} FROM wanted "
-        "LEFT JOIN agent ON agent.id = asker AND revoked IS NULL "
-        "LEFT JOIN upload ON upload.agent = asker AND sequence = number"
-    )
+    wanted = f"WITH wanted (asker, number) AS (VALUES {_build_marks(keys, 2)})"
+    agents = "LEFT JOIN agent ON agent.id = asker AND revoked IS NULL"
+    uploads = "LEFT JOIN upload ON upload.agent = asker AND sequence = number"
+    return f"{wanted} SELECT asker, number, agent.id, {COLUMNS} FROM wanted {agents} {uploads}"
 
 
 def _build_marks(rows: int, columns: int) -> str:

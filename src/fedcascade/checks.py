@@ -27,7 +27,6 @@ class Range:
     read: Callable[[str], Any] = float  # from text to a value, or a ValueError
 
     def check(self, name: str, value: object) -> None:
-        """Refuse a value outside the range."""
         require(self.contains(value), f"{name} must be {self.words}, got {value}")
 
     def parse(self, name: str, text: str) -> Any:

@@ -54,11 +54,9 @@ class Clustered:
 
     @property
     def drifts(self) -> bool:
-        """Whether the thetas ever change."""
         return self._change is not None
 
     def get_thetas(self, round_: int) -> NDArray[np.float64]:
-        """The theta of each user in a round."""
         return self.thetas if self._change is None or round_ < self._change[0] else self._change[1]
 
     def count_unchanged_rounds(self, round_: int, most: int) -> int:
@@ -66,7 +64,6 @@ class Clustered:
         return most if self._change is None or round_ >= self._change[0] else min(most, self._change[0] - round_)
 
     def arrival(self, round_: int) -> int:
-        """The user who arrives."""
         return int(self.arrivals(round_, 1)[0])
 
     def arrivals(self, first: int, count: int) -> NDArray[np.int64]:
@@ -76,13 +73,11 @@ class Clustered:
         return users
 
     def items(self, round_: int) -> NDArray[np.float32]:
-        """The features on offer, one row per item."""
         columns = np.empty((self.dimension, self.count_items(round_)), np.float32)
         draws.draw_items_into(self.seed, round_, columns, self.lifted, self.catalogue, streams.make_word_buffer())
         return columns.T
 
     def count_items(self, round_: int) -> int:
-        """How many items a round offers."""
         return int(draws.count_items(self.seed, round_, self.fewest_items, self.most_items))
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -95,11 +90,9 @@ class Clustered:
         return np.asarray(uniforms) < weights
 
     def ties(self, round_: int, items: int) -> NDArray[np.uint32]:
-        """A random word per item."""
         return streams.words(self.seed, streams.TIE, round_, items)
 
     def draw(self, round_: int) -> float:
-        """The round's uniform number."""
         return float(streams.uniform(self.seed, streams.AUXILIARY, round_, 0))
 
 

@@ -56,17 +56,13 @@ class Steps:
         require(bool(number), f"threshold must be a number, got {self.threshold}")
 
     def build_matrix(self, ratings: Triplets) -> NDArray[np.float64]:
-        """The matrix of the selected users and items."""
         chosen = asdict(self)
         return build_rating_matrix(ratings, **{name: chosen[name] for name in _OF_THE_MATRIX})
 
 
 _OF_THE_MATRIX = ("top_users", "top_items", "selection", "values", "threshold")
 
-PRESETS = {
-    "catalogue": Steps(),
-    "paper": Steps(scaling="none", lifted=True, shelf="random"),
-}
+PRESETS = {"catalogue": Steps(), "paper": Steps(scaling="none", lifted=True, shelf="random")}
 
 
 def make_steps(preset: str, changes: dict[str, Any]) -> Steps:
@@ -156,7 +152,6 @@ def lift_if(lifted: bool, rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sample_rows(rows: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
-    """Choose ``count`` of the rows, in random order."""
     available = len(rows)
     require(count <= available, f"users must be <= {available}, as many as the ratings leave, got {count}")
     return rows[np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, available))[:count]]

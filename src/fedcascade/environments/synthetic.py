@@ -77,7 +77,6 @@ class Synthetic(Clustered):
 
 
 def _number_within_clusters(sizes: Sequence[int]) -> NDArray[np.int64]:
-    """The number of each user within its cluster."""
     return np.concatenate([np.arange(size) for size in sizes])
 
 

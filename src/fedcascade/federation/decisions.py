@@ -19,7 +19,6 @@ class LastDownload:
     """The last download alone, as in the paper: an agent is frozen between exchanges."""
 
     def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:  # noqa: ARG002
-        """The download as it came."""
         return download
 
 
@@ -28,5 +27,4 @@ class DownloadAndBuffer:
     """The last download and the agent's own data since; an agent that never downloads has its own data."""
 
     def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:
-        """Both together."""
         return Ridge(download.statistics + buffer, download.lambda_)

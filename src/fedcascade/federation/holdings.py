@@ -79,7 +79,6 @@ class Holdings:
 
     @property
     def dimension(self) -> int:
-        """The number of features."""
         return self.moment.shape[1]
 
     def __getitem__(self, agent: int) -> Statistics:
@@ -115,7 +114,6 @@ class Holdings:
             setattr(self, name, np.delete(getattr(self, name), agent, axis=0))
 
     def total(self, members: NDArray[np.intp]) -> Statistics:
-        """The sum over some agents."""
         return Statistics(
             self.gram[members].sum(axis=0),
             self.moment[members].sum(axis=0),

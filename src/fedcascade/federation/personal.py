@@ -15,7 +15,6 @@ class AlternatingMinimisation:
     """Async-LinUCB-AM: each part is fitted to what the other leaves unexplained, in turns, one turn a round."""
 
     def begin(self, dimension: int, lambda_: float) -> "PersonalEstimate":
-        """The personal part of an agent without data."""
         return PersonalEstimate(dimension, lambda_)
 
 
@@ -28,7 +27,6 @@ class PersonalEstimate:
         self.theta = np.zeros(dimension)
 
     def observe(self, listed: NDArray[np.float32], click: int | None) -> None:
-        """Add one more round to the statistics."""
         self.statistics = self.statistics.observe(listed, click)
 
     def subtract_personal(self, statistics: Statistics) -> Statistics:

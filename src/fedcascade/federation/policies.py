@@ -25,16 +25,7 @@ from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, 
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner, ReplyRule
-from fedcascade.federation.triggers import (
-    Always,
-    Auxiliary,
-    Determinant,
-    Doubling,
-    Never,
-    Ratio,
-    SyncBudget,
-    Trigger,
-)
+from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
 from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
 from fedcascade.plugins import Plugin, PluginError, list_plugins
 
@@ -133,7 +124,6 @@ class Policy:
         return described[name].parse(text)
 
     def describe(self) -> dict[str, Any]:
-        """This row as plain data."""
         return {
             "name": self.name,
             "summary": self.summary,

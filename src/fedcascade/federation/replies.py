@@ -82,7 +82,6 @@ class Asker(ReplyRule):
     answers_uploads: ClassVar[bool] = True
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Start a state that remembers nothing."""
         return ReplyState(groups)
 
 
@@ -94,7 +93,6 @@ class OneLearner(ReplyRule):
     single_learner: ClassVar[bool] = True
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Start a state that remembers nothing."""
         return ReplyState(groups)
 
 
@@ -105,7 +103,6 @@ class OnArrival(ReplyRule):
     agents: ClassVar[str] = "synchronous"
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Start a state that remembers nothing."""
         return _ArrivalReplies(groups)
 
 
@@ -128,7 +125,6 @@ class Everybody(ReplyRule):
     answers_uploads: ClassVar[bool] = True
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Start a state that remembers nothing."""
         return _SynchronisedReplies(groups)
 
 
@@ -156,7 +152,6 @@ class Lagging(ReplyRule):
     )
 
     def begin(self, groups: Partition) -> ReplyState:
-        """Start with agents that know nothing."""
         return _LaggingReplies(groups, math.log(self.gamma_d))
 
 

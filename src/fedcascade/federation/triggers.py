@@ -47,7 +47,6 @@ class AnyOf(Trigger):
     second: Trigger
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """The cause of the first trigger that fires."""
         return self.first.cause(occasion) or self.second.cause(occasion)
 
 
@@ -60,7 +59,6 @@ class Growth(Trigger):
         """The growth of the log-determinant beyond which it fires."""
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Fire when the buffer would make the log-determinant grow beyond the level."""
         return Cause.DETERMINANT if occasion.download.growth(occasion.buffer) > self.level else None
 
 
@@ -72,7 +70,6 @@ class Determinant(Growth):
 
     @property
     def level(self) -> float:
-        """ln(1 + alpha_c)."""
         return math.log1p(self.alpha_c)
 
 
@@ -89,7 +86,6 @@ class Ratio(Growth):
 
     @property
     def level(self) -> float:
-        """ln(gamma_u)."""
         return math.log(self.gamma_u)
 
 
@@ -105,7 +101,6 @@ class SyncBudget(Trigger):
     )
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Fire when much was learned, or something long ago."""
         spent = occasion.buffer.count * occasion.download.growth(occasion.buffer)
         return Cause.SYNCHRONISATION if spent >= self.budget else None
 
@@ -125,11 +120,9 @@ class Auxiliary(Trigger):
     )
 
     def probability(self, round_: int) -> float:
-        """p_t."""
         return float(compute_auxiliary_probability(float(self.p_scale), round_))
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Fire when the round's draw is below p_t."""
         return Cause.AUXILIARY if occasion.draw < self.probability(occasion.round) else None
 
 
@@ -138,7 +131,6 @@ class Doubling(Trigger):
     """ForceComm: fires at the 1st, 2nd, 4th, 8th, ... arrival of the agent's user."""
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Fire when the number of arrivals is a power of two."""
         return Cause.FORCED if occasion.arrivals & (occasion.arrivals - 1) == 0 else None
 
 
@@ -147,7 +139,6 @@ class Always(Trigger):
     """Fires in every round."""
 
     def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
-        """Fire."""
         return Cause.FORCED
 
 
@@ -159,7 +150,6 @@ class AtLeast(Trigger):
     observations: int = constant(meaning="an upload never holds fewer observations", range=whole_numbers(0))
 
     def cause(self, occasion: Occasion) -> Cause | None:
-        """Fire with ``trigger``, unless the buffer holds too few observations."""
         return self.trigger.cause(occasion) if occasion.buffer.count >= self.observations else None
 
 
@@ -168,5 +158,4 @@ class Never(Trigger):
     """Fires in no round."""
 
     def cause(self, occasion: Occasion) -> Cause | None:  # noqa: ARG002
-        """Never fire."""
         return None

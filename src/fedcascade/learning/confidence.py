@@ -52,7 +52,6 @@ class Constant(Part):
     beta: float = constant(10.5, meaning="width of exploration", symbol="beta", range=NONNEGATIVE)
 
     def radius(self, ridge: Estimate, problem: ProblemSize) -> float:  # noqa: ARG002
-        """The constant."""
         return self.beta
 
 

@@ -44,7 +44,6 @@ class TopK:
         require_integer("list length", self.length)
 
     def choose(self, scores: Scores, ties: Ties) -> Chosen:
-        """The best items, ties broken by the larger tie-break."""
         return select_top(scores, ties, self.length)
 
     def best(self, weights: Scores) -> Chosen:
@@ -75,7 +74,6 @@ class PerCategory:
         require_integer("limit", self.limit)
 
     def choose(self, scores: Scores, ties: Ties) -> Chosen:
-        """The best item that still fits, again and again."""
         require(
             scores.size <= len(self.categories),
             f"categories must name a category for each of {scores.size} items, got {len(self.categories)}",
@@ -90,7 +88,6 @@ class PerCategory:
         return np.array(chosen, np.intp)
 
     def best(self, weights: Scores) -> Chosen:
-        """Greedy on the true weights."""
         return self.choose(weights, np.zeros(weights.size, np.uint32))
 
 

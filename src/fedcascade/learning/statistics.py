@@ -37,12 +37,10 @@ class Statistics:
 
     @classmethod
     def zero(cls, dimension: int) -> "Statistics":
-        """The statistics of no data."""
         return cls(np.zeros((dimension, dimension)), np.zeros(dimension), 0, 0, 0)
 
     @property
     def dimension(self) -> int:
-        """The number of features."""
         return self.moment.size
 
     def check(self, dimension: int) -> None:

@@ -37,8 +37,7 @@ class Evidence(Part):
     """
 
     hurdle: float = constant(
-        3.0,
-        meaning="how much more a user is taken to be unlike others than they are unlike each other, in log-odds",
+        3.0, meaning="how much more a user is taken to be unlike others than they are unlike each other, in log-odds"
     )
     variance: float = constant(
         0.2, meaning="the noise of a click that the evidence assumes", symbol="sigma^2", range=POSITIVE
@@ -66,7 +65,6 @@ class Evidence(Part):
         return float(compute_evidence(statistics.gram, statistics.moment, model.variance, model.prior))
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """Start with every agent in a group of its own."""
         return EvidencePartition(holdings, self)
 
 
@@ -83,7 +81,6 @@ class EvidencePartition(Partition):
         self.last_answer = Statistics.zero(holdings.dimension)
 
     def to_state(self) -> dict[str, Any]:
-        """The partition, what the sampler goes on from, and the last answer."""
         return super().to_state() | {
             "own_evidence": self.own_evidence,
             "spoken": self.spoken,
@@ -93,7 +90,6 @@ class EvidencePartition(Partition):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave."""
         super().load_state(state)
         self.own_evidence, self.spoken, self.samplings = state["own_evidence"], state["spoken"], state["samplings"]
         self.asker, self.last_answer = state["asker"], state["last_answer"]
@@ -138,7 +134,6 @@ class EvidencePartition(Partition):
             self.sum_group(int(label))
 
     def join(self) -> None:
-        """Put the newcomer into a group of its own."""
         self.own_evidence = append_zero_row(self.own_evidence)
         self.append_agent(self.find_unused_label())
 

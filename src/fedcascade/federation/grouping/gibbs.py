@@ -178,7 +178,6 @@ def _count_visits_per_sweep(visits: Assignment) -> int:
 
 @jit
 def _make_table(groups: int, length: int) -> GroupTable:
-    """A table of free groups, for rows of that length."""
     return GroupTable(
         np.zeros((groups, length)),
         np.zeros(groups),

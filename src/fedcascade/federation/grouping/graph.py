@@ -32,7 +32,6 @@ class HeterogeneityGraph(Part):
     alpha_d: float = describe_alpha_d(7.0)
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """Start with the complete graph: one component."""
         return GraphPartition(holdings, self.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
 
 
@@ -45,11 +44,9 @@ class GraphPartition(Partition):
         self.edges = edges
 
     def to_state(self) -> dict[str, Any]:
-        """The partition and its edges."""
         return super().to_state() | {"edges": self.edges}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave."""
         super().load_state(state)
         self.edges = state["edges"]
 

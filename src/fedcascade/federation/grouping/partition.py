@@ -35,12 +35,7 @@ class Partition:
 
         The agents' statistics are not part of it: they are the state of the holdings.
         """
-        return {
-            "format": STATE_FORMAT,
-            "labels": self.labels,
-            "regrouped": self.regrouped,
-            "pools": dict(self.pools),
-        }
+        return {"format": STATE_FORMAT, "labels": self.labels, "regrouped": self.regrouped, "pools": dict(self.pools)}
 
     @staticmethod
     def from_state(grouping: "Grouping", holdings: Holdings, state: Mapping[str, Any]) -> "Partition":
@@ -93,7 +88,6 @@ class Partition:
             self.pools.pop(label, None)
 
     def find_unused_label(self) -> int:
-        """A label that no group has."""
         return next(label for label in range(len(self.pools) + 1) if label not in self.pools)
 
     def append_agent(self, label: int) -> None:
@@ -124,7 +118,6 @@ class SharedPartition(Partition):
     """One group for all agents."""
 
     def join(self) -> None:
-        """Put the newcomer into the one group."""
         self.append_agent(0)
 
 
@@ -132,7 +125,6 @@ class SeparatePartition(Partition):
     """A group for each agent."""
 
     def join(self) -> None:
-        """Put the newcomer into a group of its own."""
         self.append_agent(self.find_unused_label())
 
 
@@ -148,7 +140,6 @@ class Everyone:
     """All agents share, always."""
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """Start with one group."""
         return SharedPartition(holdings, np.zeros(len(holdings), np.int64))
 
 
@@ -157,7 +148,6 @@ class Alone:
     """Nobody shares."""
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        """Start with a group for each agent."""
         return SeparatePartition(holdings, np.arange(len(holdings), dtype=np.int64))
 
 
@@ -166,7 +156,6 @@ class KnownClusters:
     """The true clusters, which no real system knows: a yardstick."""
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:
-        """Start, and stay, with the true clusters."""
         require(truth is not None, "known-clusters needs the true clusters: it is a yardstick for simulations")
         labels = np.array(truth, np.int64)
         require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")

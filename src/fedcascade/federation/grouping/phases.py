@@ -53,11 +53,9 @@ class PhasePartition(GraphPartition):
         self.phase = 0
 
     def to_state(self) -> dict[str, Any]:
-        """The partition, its edges, the local server of each agent, and the phase."""
         return super().to_state() | {"servers": self.servers, "phase": self.phase}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave."""
         super().load_state(state)
         self.servers, self.phase = state["servers"], state["phase"]
 

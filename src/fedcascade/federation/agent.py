@@ -75,11 +75,9 @@ class Agent:
             round_: t.
             draw: the round's uniform number, for triggers that speak by chance.
         """
-        require(
-            self._open.get(shown.impression) is shown,
-            f"agent {self.id} has no open list like this one: "
-            "feedback must be for a list that was shown and not yet answered",
-        )
+        refusal = "feedback must be for a list that was shown and not yet answered"
+        is_open = self._open.get(shown.impression) is shown
+        require(is_open, f"agent {self.id} has no open list like this one: {refusal}")
         self.buffer = self.buffer.observe(shown.features, click)
         if self.personal is not None:
             self.personal.observe(shown.features, click)
@@ -88,20 +86,14 @@ class Agent:
             round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
         )
         cause = self.policy.trigger.cause(occasion)
-        upload = None if cause is None else self._send_buffer(cause)
+        upload = None if cause is None else self.send_buffer(cause)
         self._decide()
         return upload
-
-    def surrender_buffer(self, cause: Cause) -> Upload:
-        """Upload because the server asks for it."""
-        return self._send_buffer(cause)
 
     def receive(self, download: Download, *, unanswered: Statistics | None = None) -> None:
         """Algorithm 1, line 11: decide with what the server sent from now on.
 
-        Args:
-            download: what the server sent.
-            unanswered: what was sent after the upload that this answers; nothing if None.
+        ``unanswered`` is what was sent after the upload that this answers; nothing if None.
         """
         require(download.agent == self.id, f"this is agent {self.id}, the download is for {download.agent}")
         download.statistics.check(self.problem.dimension)
@@ -138,8 +130,8 @@ class Agent:
         assert shown is not None
         return shown
 
-    def _send_buffer(self, cause: Cause) -> Upload:
-        """Algorithm 1, line 8: send the buffer and start an empty one."""
+    def send_buffer(self, cause: Cause) -> Upload:
+        """Algorithm 1, line 8: send the buffer, unasked or because the server collects, and start an empty one."""
         self.uploads += 1
         upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self._prepare_buffer())
         known = self.policy.reply_rule.keep_unanswered(self.download.statistics, upload.statistics)
@@ -166,12 +158,9 @@ class Agent:
         with np.errstate(over="ignore"):  # what overflows is refused below
             offered = np.asarray(features, np.float32)
         d = self.problem.dimension
-        require(
-            offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == d,
-            f"features must have shape (items, {d}) with at least one item, got {offered.shape}",
-        )
-        squares = np.einsum("ij,ij->i", offered, offered)
-        largest = float(squares.max())
+        good = offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == d
+        require(good, f"features must have shape (items, {d}) with at least one item, got {offered.shape}")
+        largest = float(np.einsum("ij,ij->i", offered, offered).max())
         require(np.isfinite(largest), "features must be finite numbers")
         require(largest <= LARGEST_SQUARE, f"features must have norm <= 1, got {largest**0.5:.6g}")
         return offered

@@ -16,7 +16,7 @@ def run_exchange(
     server: Server, agents: Sequence[Agent], upload: Upload
 ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
     """Algorithm 1, lines 8 to 11: hand over an upload and deliver the answers; returns all uploads and downloads."""
-    collected = (agents[agent].surrender_buffer(upload.cause) for agent in server.agents_to_collect(upload))
+    collected = (agents[agent].send_buffer(upload.cause) for agent in server.agents_to_collect(upload))
     uploads = (upload, *collected)
     return uploads, _deliver(agents, server.receive(*uploads))
 

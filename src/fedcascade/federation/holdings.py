@@ -82,13 +82,8 @@ class Holdings:
         return self.moment.shape[1]
 
     def __getitem__(self, agent: int) -> Statistics:
-        return Statistics(
-            self.gram[agent].copy(),
-            self.moment[agent].copy(),
-            int(self.count[agent]),
-            int(self.clicks[agent]),
-            int(self.rounds[agent]),
-        )
+        counts = int(self.count[agent]), int(self.clicks[agent]), int(self.rounds[agent])
+        return Statistics(self.gram[agent].copy(), self.moment[agent].copy(), *counts)
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser anew."""
@@ -104,7 +99,7 @@ class Holdings:
         """Add an agent without data; returns its number."""
         newcomer = len(self)
         for name in ARRAYS:
-            setattr(self, name, append_zero_row(getattr(self, name)))
+            setattr(self, name, append_zeros(getattr(self, name)))
         self.width[newcomer] = 1.0
         return newcomer
 
@@ -114,19 +109,18 @@ class Holdings:
             setattr(self, name, np.delete(getattr(self, name), agent, axis=0))
 
     def total(self, members: NDArray[np.intp]) -> Statistics:
-        return Statistics(
-            self.gram[members].sum(axis=0),
-            self.moment[members].sum(axis=0),
-            int(self.count[members].sum()),
-            int(self.clicks[members].sum()),
-            int(self.rounds[members].sum()),
-        )
+        counts = (int(count[members].sum()) for count in (self.count, self.clicks, self.rounds))
+        return Statistics(self.gram[members].sum(axis=0), self.moment[members].sum(axis=0), *counts)
 
 
-def append_zero_row(rows: NDArray[Any]) -> NDArray[Any]:
-    """The rows and one more of zeros; memory is taken for twice as many at a time, so that joining stays cheap."""
+def append_zeros(rows: NDArray[Any], axes: int = 1) -> NDArray[Any]:
+    """The array with one more row of zeros, and with two ``axes`` one more column, for a newcomer.
+
+    Memory is taken for twice as many agents at a time, so that joining stays cheap.
+    """
+    agents = len(rows)
     memory = rows if rows.base is None else rows.base
-    if len(memory) == len(rows):
-        memory = np.zeros((max(8, 2 * len(rows)), *rows.shape[1:]), rows.dtype)
-        memory[: len(rows)] = rows
-    return memory[: len(rows) + 1]
+    if len(memory) == agents:
+        memory = np.zeros((max(8, 2 * agents),) * axes + rows.shape[axes:], rows.dtype)
+        memory[(slice(agents),) * axes] = rows
+    return memory[(slice(agents + 1),) * axes]

@@ -27,7 +27,6 @@ class Upload:
 
     @property
     def bytes(self) -> int:
-        """The size of what it carries."""
         return count_payload_bytes(self.statistics.dimension)
 
 
@@ -47,7 +46,6 @@ class Download:
 
     @property
     def bytes(self) -> int:
-        """The size of what it carries."""
         return count_payload_bytes(self.statistics.dimension)
 
 

@@ -42,7 +42,5 @@ class PersonalEstimate:
 
 def subtract_explained(statistics: Statistics, theta: NDArray[np.float64]) -> Statistics:
     """The statistics with rewards y - <theta, x> instead of y."""
-    explained = multiply(statistics.gram, theta)
-    return Statistics(
-        statistics.gram, statistics.moment - explained, statistics.count, statistics.clicks, statistics.rounds
-    )
+    moment = statistics.moment - multiply(statistics.gram, theta)
+    return Statistics(statistics.gram, moment, statistics.count, statistics.clicks, statistics.rounds)

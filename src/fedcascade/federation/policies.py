@@ -124,17 +124,11 @@ class Policy:
         return described[name].parse(text)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "summary": self.summary,
-            "yardstick": self.yardstick,
-            "agents": self.agents,
-            "users": self.users,
-            "constants": {
-                name: str(value) if isinstance(value, Formula) or value == math.inf else value
-                for name, value in self.constants().items()
-            },
-        }
+        row = {name: getattr(self, name) for name in ("name", "summary", "yardstick", "agents", "users")}
+        constants = self.constants()
+        for name, value in constants.items():
+            constants[name] = str(value) if isinstance(value, Formula) or value == math.inf else value
+        return row | {"constants": constants}
 
     def with_known_constants(self, constants: Mapping[str, Any]) -> "Policy":
         """This policy with those of the constants that it has."""

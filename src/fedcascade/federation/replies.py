@@ -4,7 +4,6 @@ A ``ReplyRule`` is a frozen part of a policy; ``begin`` starts its state at one 
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,17 +20,24 @@ from fedcascade.learning.statistics import Statistics
 
 
 class ReplyState:
-    """Which agents a server collects from and answers; this one answers whoever uploads, and nobody else."""
+    """Which agents a server collects from and answers; this one answers whoever uploads, and nobody else.
+
+    ``state_names`` are the attributes that outlive a process.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, groups: Partition) -> None:
         self.groups = groups
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as arrays that this state goes on changing; nothing where nothing is remembered."""
-        return {}
+        return {name: getattr(self, name) for name in self.state_names}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what ``to_state`` gave."""
+        for name in self.state_names:
+            setattr(self, name, state[name])
 
     def agents_due_on_arrival(self, agent: int) -> Sequence[int]:  # noqa: ARG002
         """The agents that get a download before the user of ``agent`` is served."""
@@ -52,7 +58,7 @@ class ReplyState:
         """Note that an agent was sent these statistics."""
 
 
-class ReplyRule(Part, ABC):
+class ReplyRule(Part):
     """A part of a policy that says who is answered. It also decides what counts as an exchange.
 
     ``agents`` is the word of the paper's Table 1. ``download_cause`` is the cause under which a download counts as an
@@ -65,9 +71,9 @@ class ReplyRule(Part, ABC):
     answers_uploads: ClassVar[bool] = False
     single_learner: ClassVar[bool] = False
 
-    @abstractmethod
     def begin(self, groups: Partition) -> ReplyState:
-        """The state before the first upload."""
+        """The state before the first upload; one that remembers nothing unless a rule has its own."""
+        return ReplyState(groups)
 
     def keep_unanswered(self, known: Statistics, upload: Statistics) -> Statistics | None:
         """What an agent knows after an upload that nobody answers: all of it stays. None where an answer comes."""
@@ -81,9 +87,6 @@ class Asker(ReplyRule):
     agents: ClassVar[str] = "asynchronous"
     answers_uploads: ClassVar[bool] = True
 
-    def begin(self, groups: Partition) -> ReplyState:
-        return ReplyState(groups)
-
 
 @dataclass(frozen=True)
 class OneLearner(ReplyRule):
@@ -91,9 +94,6 @@ class OneLearner(ReplyRule):
 
     agents: ClassVar[str] = "single"
     single_learner: ClassVar[bool] = True
-
-    def begin(self, groups: Partition) -> ReplyState:
-        return ReplyState(groups)
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,8 @@ class Lagging(ReplyRule):
 class _LaggingReplies(ReplyState):
     """The gram that each agent knows, its last download and its uploads since, and ln det of it."""
 
+    state_names = ("known", "log_det")
+
     def __init__(self, groups: Partition, level: float) -> None:
         super().__init__(groups)
         self.level = level
@@ -166,20 +168,14 @@ class _LaggingReplies(ReplyState):
         self.log_det = np.full(len(held), compute_log_det(self.known[0], held.lambda_))
         self._last_log_det = self.known[0], float(self.log_det[0])
 
-    def to_state(self) -> dict[str, Any]:
-        return {"known": self.known, "log_det": self.log_det}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.known, self.log_det = state["known"], state["log_det"]
-
     def record_upload(self, upload: Upload) -> None:
         self._record_known(upload.agent, self.known[upload.agent] + upload.statistics.gram)
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:
         groups = self.groups
-        label = groups.labels[asker]
         behind = self._log_det(groups.pooled(asker).gram) - self.log_det > self.level
-        due: list[int] = np.flatnonzero((behind & (groups.labels == label)) | groups.regrouped).tolist()
+        in_group = groups.labels == groups.labels[asker]
+        due: list[int] = np.flatnonzero((behind & in_group) | groups.regrouped).tolist()
         return due
 
     def record_download(self, agent: int, statistics: Statistics) -> None:

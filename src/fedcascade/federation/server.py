@@ -64,12 +64,7 @@ class Server:
         return self.reply_state.agents_to_collect(upload.agent)
 
     def receive(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
-        """Algorithm 3, after a check of what came.
-
-        Args:
-            upload: what an agent sent by itself.
-            collected: what the agents sent that had to (see ``agents_to_collect``).
-        """
+        """Algorithm 3, after a check of what came; ``collected`` are the uploads of ``agents_to_collect``."""
         for message in (upload, *collected):
             self._check(message)
         return self.take(upload, *collected)

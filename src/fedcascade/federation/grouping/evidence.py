@@ -13,9 +13,7 @@ guess: it samples the partitions that the data allow (Gibbs sampling, ``gibbs.py
 the average, over the samples, of the statistics of its group.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -23,7 +21,7 @@ from fedcascade.checks import POSITIVE, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.gibbs import Model, Row, Rows, compute_evidence, sample_partitions
 from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
-from fedcascade.federation.holdings import Holdings, append_zero_row
+from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
 
 NO_AGENT = -1
@@ -71,6 +69,8 @@ class Evidence(Part):
 class EvidencePartition(Partition):
     """The state of a grouping by evidence: the last partition that was sampled, and the answer that came of it."""
 
+    state_names = (*Partition.state_names, "own_evidence", "spoken", "samplings", "asker", "last_answer")
+
     def __init__(self, holdings: Holdings, rule: Evidence) -> None:
         super().__init__(holdings, np.arange(len(holdings), dtype=np.int64))
         self.rule = rule
@@ -79,20 +79,6 @@ class EvidencePartition(Partition):
         self.samplings = 0
         self.asker = NO_AGENT
         self.last_answer = Statistics.zero(holdings.dimension)
-
-    def to_state(self) -> dict[str, Any]:
-        return super().to_state() | {
-            "own_evidence": self.own_evidence,
-            "spoken": self.spoken,
-            "samplings": self.samplings,
-            "asker": self.asker,
-            "last_answer": self.last_answer,
-        }
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self.own_evidence, self.spoken, self.samplings = state["own_evidence"], state["spoken"], state["samplings"]
-        self.asker, self.last_answer = state["asker"], state["last_answer"]
 
     def answer(self, agent: int) -> Statistics:
         """The average over the samples for the agent that has just spoken; for others, the sum of their group."""
@@ -134,7 +120,7 @@ class EvidencePartition(Partition):
             self.sum_group(int(label))
 
     def join(self) -> None:
-        self.own_evidence = append_zero_row(self.own_evidence)
+        self.own_evidence = append_zeros(self.own_evidence)
         self.append_agent(self.find_unused_label())
 
     def forget(self, agent: int) -> None:

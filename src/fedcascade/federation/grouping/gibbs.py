@@ -178,24 +178,14 @@ def _count_visits_per_sweep(visits: Assignment) -> int:
 
 @jit
 def _make_table(groups: int, length: int) -> GroupTable:
-    return GroupTable(
-        np.zeros((groups, length)),
-        np.zeros(groups),
-        np.zeros(groups, np.int64),
-        np.zeros(groups, np.int64),
-        np.zeros(1, np.int64),
-    )
+    sums, evidence = np.zeros((groups, length)), np.zeros(groups)
+    size, version = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    return GroupTable(sums, evidence, size, version, np.zeros(1, np.int64))
 
 
 @jit
 def sample_partitions(
-    rows: Rows,
-    alone: Row,
-    assignment: Assignment,
-    count: int,
-    visits: Assignment,
-    draws: NDArray[np.float64],
-    model: Model,
+    rows: Rows, alone: Row, assignment: Assignment, count: int, visits: Assignment, draws: Row, model: Model
 ) -> Row:
     """Visit agents; each leaves its group and joins the one that the data and its draw say. Changes ``assignment``.
 

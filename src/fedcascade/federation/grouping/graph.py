@@ -1,6 +1,5 @@
 """The heterogeneity graph (Algorithm 3): agents share with those to whom no data have refuted an edge."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import POSITIVE
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings
+from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
@@ -38,17 +37,12 @@ class HeterogeneityGraph(Part):
 class GraphPartition(Partition):
     """The state of a heterogeneity graph: edges, and the partition into connected components."""
 
+    state_names = (*Partition.state_names, "edges")
+
     def __init__(self, holdings: Holdings, alpha_d: float, edges: NDArray[np.bool_]) -> None:
         super().__init__(holdings, np.zeros(len(holdings), np.int64))
         self.alpha_d = alpha_d
         self.edges = edges
-
-    def to_state(self) -> dict[str, Any]:
-        return super().to_state() | {"edges": self.edges}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self.edges = state["edges"]
 
     def revise(self, agent: int) -> None:
         """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search for components only if any was."""
@@ -66,7 +60,7 @@ class GraphPartition(Partition):
     def join(self) -> None:
         """Connect the newcomer to all: no data refute its edges yet, so all agents share through it."""
         newcomer = len(self.labels)
-        self.edges = append_vertex(self.edges)
+        self.edges = append_zeros(self.edges, axes=2)
         self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
         if len(self) > 1:
             self.pools = {0: sum(self.pools.values(), Statistics.zero(self.holdings.dimension))}
@@ -139,16 +133,6 @@ def find_far_pairs(theta: Matrix, width: Vector, alpha: float) -> NDArray[np.boo
         for v in range(u):
             far[u, v] = far[v, u] = is_far_apart(theta[u], width[u], theta[v], width[v], alpha)
     return far
-
-
-def append_vertex(edges: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The graph with one more agent that has no edges; memory is taken for twice as many at a time."""
-    agents = len(edges)
-    memory = edges if edges.base is None else edges.base
-    if len(memory) == agents:
-        memory = np.zeros((max(8, 2 * agents), max(8, 2 * agents)), np.bool_)
-        memory[:agents, :agents] = edges
-    return memory[: agents + 1, : agents + 1]
 
 
 def find_components(edges: NDArray[np.bool_], members: NDArray[np.intp]) -> list[NDArray[np.intp]]:

@@ -7,7 +7,7 @@ exchange never sums over all agents.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,12 @@ STATE_FORMAT = 1
 
 
 class Partition:
-    """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group."""
+    """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group.
+
+    ``state_names`` are the attributes that outlive a process; a subclass with more of them says so.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         self.holdings = holdings
@@ -35,7 +40,8 @@ class Partition:
 
         The agents' statistics are not part of it: they are the state of the holdings.
         """
-        return {"format": STATE_FORMAT, "labels": self.labels, "regrouped": self.regrouped, "pools": dict(self.pools)}
+        state = {name: getattr(self, name) for name in self.state_names}
+        return {"format": STATE_FORMAT, **state, "pools": dict(self.pools)}
 
     @staticmethod
     def from_state(grouping: "Grouping", holdings: Holdings, state: Mapping[str, Any]) -> "Partition":
@@ -47,8 +53,9 @@ class Partition:
         return partition
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave; a subclass that adds to the state overrides both."""
-        self.labels, self.regrouped, self.pools = state["labels"], state["regrouped"], dict(state["pools"])
+        """Take over what ``to_state`` gave."""
+        for name in self.state_names:
+            setattr(self, name, state[name])
 
     def __len__(self) -> int:
         return len(self.pools)

@@ -1,8 +1,6 @@
 """Phase-based FCLUB: clusters that local servers split, and a global one merges at the end of each phase."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,19 +43,14 @@ class SplitAndMerge(Part):
 class PhasePartition(GraphPartition):
     """The state of phase-based FCLUB: edges within local servers, clusters since the end of the last phase."""
 
+    state_names = (*GraphPartition.state_names, "servers", "phase")
+
     def __init__(self, holdings: Holdings, rule: SplitAndMerge) -> None:
         self.rule = rule
         self.servers = np.arange(len(holdings)) % rule.local_servers
         together = self.servers[:, None] == self.servers[None, :]
         super().__init__(holdings, rule.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
         self.phase = 0
-
-    def to_state(self) -> dict[str, Any]:
-        return super().to_state() | {"servers": self.servers, "phase": self.phase}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        self.servers, self.phase = state["servers"], state["phase"]
 
     @property
     def phase_ends(self) -> int:

@@ -1,7 +1,7 @@
 """Prints the functions of fedcascade that one exchange enters, in order, from ``feedback`` to the answer and back.
 
-The server, its verifier and the agent run in this process, with a socket between them. The two loops that wait for work
-are entered before the exchange begins, and so are not listed: ``Writer._run_loop`` and ``RemoteAgent._send_uploads``.
+The server, its verifier and the agent run in this process, with a socket between them. A function with a star carries
+the upload or the answer, in any of their forms. The others look at headers, open transactions, or compute.
 """
 
 import socket
@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -16,39 +17,82 @@ from types import FrameType
 import numpy as np
 import uvicorn
 
+from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.transport import HttpTransport
+from fedcascade.service.agent.transport import HttpReply, HttpTransport
+from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage, pack_numbers
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.http import ExchangeHttpProtocol
+from fedcascade.service.server.http import ExchangeHttpProtocol, PendingExchange
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Limits, Service
-from fedcascade.service.server.writer import Writer
+from fedcascade.service.server.verifier import SignedRequest
+from fedcascade.service.server.writer import PendingJob, Writer
+from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.open import open_store
 
 TOKEN = "the-operators-token"
 POLICY = POLICIES["fedc3ucb-h"]
+LEAST_BYTES = 72  # the numbers of an upload in three dimensions
+
+
+FORMS = (
+    Upload, UploadMessage, PendingExchange, SignedRequest, PendingJob, LogEntry,
+    Download, AnswerMessage, HttpReply,
+)  # fmt: skip
+
+
+def find_carried(value: object) -> Iterator[object]:
+    """The uploads and answers in a value, in any of their forms; bytes might be the form that travels."""
+    if isinstance(value, FORMS) or (isinstance(value, bytes) and len(value) >= LEAST_BYTES):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for element in value.values() if isinstance(value, dict) else value:
+            yield from find_carried(element)
 
 
 class CallRecorder:
-    """Records the functions of fedcascade that are entered in any thread while it is switched on."""
+    """Records the functions of fedcascade that are entered in any thread while it is switched on, and what they carry.
+
+    A function carries what it takes or returns, and what it gives to a function that it calls.
+    """
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
+        self.carried: dict[str, list[object]] = {}
         self.is_on = False
 
-    def record(self, frame: FrameType, event: str, _: object) -> None:
+    def record(self, frame: FrameType, event: str, result: object) -> None:
         """Take one event of ``sys.setprofile``."""
-        module = frame.f_globals.get("__name__", "")
-        name = frame.f_code.co_qualname
-        if self.is_on and event == "call" and module.startswith("fedcascade.") and "<" not in name.split(".")[-1]:
-            self.calls.append(f"{module}:{name}")
+        if self.is_on and event in ("call", "return") and (name := name_function(frame)):
+            values = [result] if event == "return" else list(frame.f_locals.values())
+            carried = list(find_carried(values))
+            self.carried.setdefault(name, []).extend(carried)
+            if carried and frame.f_back is not None and (caller := name_function(frame.f_back)):
+                self.carried.setdefault(caller, []).extend(carried)
+
+    def list_functions(self) -> list[tuple[str, bool]]:
+        """Every function, in the order of the first events, and whether it carries the upload or the answer."""
+        values = [value for carried in self.carried.values() for value in carried]
+        numbers = [pack_numbers(value.statistics) for value in values if isinstance(value, Upload | Download)]
+        return [(name, any(is_carried(value, numbers) for value in carried)) for name, carried in self.carried.items()]
 
 
-def trace(folder: Path) -> list[str]:
-    """The functions that one exchange enters, each once, in the order of their first calls."""
+def name_function(frame: FrameType) -> str | None:
+    """Module and name of a function that somebody has written in fedcascade; None for any other."""
+    module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+    is_written = frame.f_code.co_filename.endswith(".py") and "<" not in name.split(".")[-1]
+    return f"{module}:{name}" if is_written and module.startswith("fedcascade.") else None
+
+
+def is_carried(value: object, numbers: Sequence[bytes]) -> bool:
+    """Whether a value is an upload or an answer: bytes are if these numbers are among them."""
+    return not isinstance(value, bytes) or any(packed in value for packed in numbers)
+
+
+def trace(folder: Path) -> list[tuple[str, bool]]:
+    """The functions that one exchange enters, each once, and whether they carry the upload or the answer."""
     recorder = CallRecorder()
     threading.setprofile(recorder.record)
     sys.setprofile(recorder.record)
@@ -72,14 +116,16 @@ def trace(folder: Path) -> list[str]:
             time.sleep(0.2)  # until the writer and the connection wait again
         recorder.is_on = False
     server.should_exit = True
-    return list(dict.fromkeys(recorder.calls))
+    return recorder.list_functions()
 
 
 def main() -> None:
-    """Print a numbered list."""
+    """Print the functions, with a star at those that carry, and how many there are."""
     with tempfile.TemporaryDirectory() as name:
-        for number, function in enumerate(trace(Path(name)), 1):
-            print(f"{number:2}. {function}")
+        functions = trace(Path(name))
+    for function, carries in functions:
+        print(" *"[carries], function)
+    print(f"{sum(carries for _, carries in functions)} of {len(functions)} functions carry the upload or the answer")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The server: takes an upload, answers with the pooled statistics of the agent's group (Algorithm 3)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,27 +76,25 @@ class Server:
         """
         uploads = (upload, *collected)
         self.rounds += sum(message.statistics.rounds for message in uploads)
-        if self.policy.order is Order.AGGREGATE_FIRST:
+        is_answered_first = self.policy.order is Order.AGGREGATE_FIRST
+        if is_answered_first:
             downloads = self._answer_agents(self.reply_state.agents_due_after_upload(upload.agent))
-            self._add(uploads)
-        else:
-            self._add(uploads)
+        for message in uploads:
+            self.holdings.add(message.agent, message.statistics)
+            self.groups.add(message.agent, message.statistics)
+            self.reply_state.record_upload(message)
+        if not is_answered_first:
             downloads = self._answer_agents(self.reply_state.agents_due_after_upload(upload.agent))
         for message in uploads:
             self.groups.revise(message.agent)
         return downloads
 
-    def _add(self, uploads: Iterable[Upload]) -> None:
-        for upload in uploads:
-            self.holdings.add(upload.agent, upload.statistics)
-            self.groups.add(upload.agent, upload.statistics)
-            self.reply_state.record_upload(upload)
-
     def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
-        downloads = tuple(self._make_download(agent) for agent in agents)
-        for download in downloads:
-            self.reply_state.record_download(download.agent, download.statistics)
-        return downloads
+        answers = [(agent, self.groups.answer(agent)) for agent in agents]
+        for agent, statistics in answers:
+            self.reply_state.record_download(agent, statistics)
+        rounds, known = self.rounds, len(self.holdings)
+        return tuple(Download(agent=agent, statistics=each, rounds=rounds, agents=known) for agent, each in answers)
 
     def join(self) -> int:
         """Add an agent, in a group that the policy's grouping chooses; returns its number."""
@@ -109,10 +107,6 @@ class Server:
         self.rounds -= int(self.holdings.rounds[agent])
         self.holdings.forget(agent)
         self.groups.forget(agent)
-
-    def _make_download(self, agent: int) -> Download:
-        statistics = self.groups.answer(agent)
-        return Download(agent=agent, statistics=statistics, rounds=self.rounds, agents=len(self.holdings))
 
     def _check(self, upload: Upload) -> None:
         """Refuse a bad upload before anything has changed."""

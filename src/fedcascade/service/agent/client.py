@@ -29,8 +29,7 @@ class AgentClient:
 
     def exchange(self, message: wire.UploadMessage) -> wire.AnswerMessage:
         """Send an upload and return the server's answer."""
-        body = wire.encode(message, MSGPACK)
-        reply = self.send("POST", wire.EXCHANGES, body, message.sequence)
+        reply = self.send("POST", wire.EXCHANGES, msgspec.msgpack.encode(message), message.sequence)
         return decode_reply(reply, wire.AnswerMessage)
 
     def leave(self) -> None:
@@ -70,7 +69,7 @@ def enrol_agent(transport: Transport, token: str, key: SigningKey, protocol: int
     """Enrol a new agent at a server and return its number and the server's terms."""
     public = bytes(key.verify_key)
     message = wire.Enrolment(protocol=protocol, token=token, public_key=public)
-    reply = transport.send("POST", "/v1/agents", wire.encode(message, MSGPACK), {"content-type": MSGPACK})
+    reply = transport.send("POST", "/v1/agents", msgspec.msgpack.encode(message), {"content-type": MSGPACK})
     return decode_reply(reply, wire.Welcome)
 
 
@@ -89,7 +88,7 @@ class OperatorClient:
     def create_tokens(self, count: int = 1, valid_seconds: int = 7 * 86_400) -> list[str]:
         """Create one-time enrolment tokens."""
         message = wire.TokenRequest(protocol=wire.PROTOCOLS[-1], count=count, valid_seconds=valid_seconds)
-        reply = self.transport.send("POST", "/v1/enrolment-tokens", wire.encode(message, MSGPACK), self._headers)
+        reply = self.transport.send("POST", "/v1/enrolment-tokens", msgspec.msgpack.encode(message), self._headers)
         return decode_reply(reply, wire.Tokens).tokens
 
     def revoke(self, agent: int) -> None:

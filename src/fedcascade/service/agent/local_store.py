@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedcascade.federation.agent import ShownList
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 
@@ -161,10 +161,8 @@ class LocalStore:
             for sequence, cause, numbers, count, clicks, rounds in rows
         ]
 
-    def record_download(self, download: Download, sequence: int) -> None:
-        """Save a download, and delete the upload that it answers."""
+    def delete_from_outbox(self, sequence: int) -> None:
         self._connection.execute("DELETE FROM outbox WHERE sequence = ?", (sequence,))
-        self.save_statistics("download", download.statistics)
 
     def erase(self) -> None:
         """Delete everything, and overwrite it on disk."""

@@ -192,12 +192,17 @@ class RemoteAgent:
     def _send_uploads(self) -> None:
         """Send one upload at a time, oldest first, and try again until the server has answered each."""
         failures = 0
-        while (upload := self._wait_for_upload()) is not None:
+        while True:
+            with self._lock:
+                self._changed.wait_for(lambda: self._outbox or self._closed)
+                if self._closed:
+                    return
+                upload = self._outbox[0]
             try:
                 with self._lock:
                     self._store.sync_to_disk()
                 answer = self._client.exchange(wire.UploadMessage.from_upload(upload, self._client.protocol))
-                self._receive(upload, answer)
+                self._receive(answer)
                 failures, self.trouble = 0, None
             except (OSError, Refused) as error:
                 failures += 1
@@ -209,19 +214,15 @@ class RemoteAgent:
                 log.exception("upload %d waits", upload.sequence)
                 self._wait_for_close(compute_pause(failures, self._pauses, None))
 
-    def _wait_for_upload(self) -> Upload | None:
-        """The oldest unanswered upload; None once the agent is closed."""
-        with self._lock:
-            self._changed.wait_for(lambda: self._outbox or self._closed)
-            return None if self._closed else self._outbox[0]
-
-    def _receive(self, upload: Upload, answer: wire.AnswerMessage) -> None:
+    def _receive(self, answer: wire.AnswerMessage) -> None:
+        """Learn from the answer to the oldest upload, and keep it in the place of that upload."""
         download = answer.to_download(self.id, self.dimension)
         with self._lock:
             self._agent.receive(download, unanswered=self._sum_statistics(self._outbox[1:]))
             self._round_estimate = RoundEstimate(download.rounds, download.agents, 0)
             with self._store.transaction():
-                self._store.record_download(download, upload.sequence)
+                self._store.delete_from_outbox(self._outbox[0].sequence)
+                self._store.save_statistics("download", download.statistics)
                 self._save_counters()
             del self._outbox[0]
             self._changed.notify_all()

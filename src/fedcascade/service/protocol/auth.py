@@ -25,7 +25,6 @@ COVERED = f'("@method" "@path" "content-digest" "{SEQUENCE}")'
 PARAMETERS = re.compile(
     re.escape(COVERED) + r';created=(\d{1,12});keyid="(\d{1,18})";nonce="(\d{1,18})";alg="ed25519"', re.ASCII
 )
-
 SIGNATURE = re.compile(r"agent=:([A-Za-z0-9+/]{86}==):")
 NUMBER = re.compile(r"0|[1-9]\d{0,15}", re.ASCII)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from fedcascade import __version__
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage
 
 SIGNED, OPERATOR = "signature", "operator"
 REFUSALS = {
@@ -20,6 +21,11 @@ REFUSALS = {
     429: "Too many requests.",
     503: "The store is not available just now.",
 }
+SIGNATURES = "RFC 9421 with Ed25519; see docs/reference-wire.md."
+SECURITY = {
+    SIGNED: {"type": "apiKey", "in": "header", "name": "Signature", "description": SIGNATURES},
+    OPERATOR: {"type": "http", "scheme": "bearer"},
+}
 AGENT = {"name": "agent", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 1}}
 
 # method, path, summary, security, request, status, response
@@ -31,9 +37,9 @@ ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], .
         wire.EXCHANGES,
         "Upload a buffer, download a group's statistics.",
         SIGNED,
-        wire.UploadMessage,
+        UploadMessage,
         200,
-        wire.AnswerMessage,
+        AnswerMessage,
     ),
     ("get", "/v1/agents/{agent}", "How an agent stands; itself or an operator.", SIGNED, None, 200, wire.Standing),
     ("delete", "/v1/agents/{agent}", "Forget an agent; itself or an operator.", SIGNED, None, 204, None),
@@ -58,7 +64,7 @@ def describe_api() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "fedcascade", "version": __version__, "description": "Exchanges of agents with a server."},
         "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": _SECURITY},
+        "components": {"schemas": schemas, "securitySchemes": SECURITY},
     }
 
 
@@ -89,14 +95,3 @@ def _describe_operation(
 def _describe_content(kind: type, *media_types: str) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {media_type: {"schema": schema} for media_type in media_types}
-
-
-_SECURITY = {
-    SIGNED: {
-        "type": "apiKey",
-        "in": "header",
-        "name": "Signature",
-        "description": "RFC 9421 with Ed25519; see docs/reference-wire.md.",
-    },
-    OPERATOR: {"type": "http", "scheme": "bearer"},
-}

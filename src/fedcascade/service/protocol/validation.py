@@ -73,12 +73,8 @@ def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks:
     if not (0 <= clicks <= rounds <= count and rounds > 0 and linear.is_finite_symmetric(gram, moment)):
         return False
     trace, log_det, leverage = measure_gram(gram, moment)
-    return bool(
-        trace <= bound_trace(count)
-        and np.isfinite(log_det)
-        and np.isfinite(leverage)
-        and leverage <= bound_leverage(clicks)
-    )
+    is_finite = np.isfinite(log_det) and np.isfinite(leverage)
+    return bool(is_finite and trace <= bound_trace(count) and leverage <= bound_leverage(clicks))
 
 
 def check_upload(statistics: Statistics, dimension: int) -> None:

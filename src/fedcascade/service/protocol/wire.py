@@ -57,20 +57,13 @@ class UploadMessage(Message, frozen=True, kw_only=True):
 
     @classmethod
     def from_upload(cls, upload: Upload, protocol: int = PROTOCOLS[-1]) -> "UploadMessage":
-        """The message that carries an upload."""
-        statistics = upload.statistics
-        return cls(
-            protocol=protocol,
-            sequence=upload.sequence,
-            cause=upload.cause,
-            count=statistics.count,
-            clicks=statistics.clicks,
-            rounds=statistics.rounds,
-            numbers=pack_numbers(statistics),
-        )
+        held = upload.statistics
+        counts = {"count": held.count, "clicks": held.clicks, "rounds": held.rounds}
+        numbers = pack_numbers(held)
+        return cls(protocol=protocol, sequence=upload.sequence, cause=upload.cause, numbers=numbers, **counts)
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
-        """The upload that this message carries; ValueError if it is of another dimension."""
+        """Unpack the upload; ValueError if it is of another dimension."""
         statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
         return Upload(agent=agent, sequence=self.sequence, cause=self.cause, statistics=statistics)
 
@@ -93,22 +86,13 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
 
     @classmethod
     def from_download(cls, download: Download, sequence: int, group_agents: int) -> "AnswerMessage":
-        """The message that carries a download as the answer to an upload."""
-        statistics = download.statistics
-        return cls(
-            protocol=PROTOCOLS[-1],
-            sequence=sequence,
-            count=statistics.count,
-            clicks=statistics.clicks,
-            rounds=statistics.rounds,
-            system_rounds=download.rounds,
-            agents=download.agents,
-            group_agents=group_agents,
-            numbers=pack_numbers(statistics),
-        )
+        pooled = download.statistics
+        counts = {"count": pooled.count, "clicks": pooled.clicks, "rounds": pooled.rounds}
+        system = {"system_rounds": download.rounds, "agents": download.agents, "group_agents": group_agents}
+        return cls(protocol=PROTOCOLS[-1], sequence=sequence, numbers=pack_numbers(pooled), **counts, **system)
 
     def to_download(self, agent: int, dimension: int) -> Download:
-        """The download that this message carries; ValueError if it is of another dimension."""
+        """Unpack the download; ValueError if it is of another dimension."""
         statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
         return Download(agent=agent, statistics=statistics, rounds=self.system_rounds, agents=self.agents)
 

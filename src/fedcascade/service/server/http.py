@@ -6,6 +6,7 @@ counting an upload. Everything else, and an exchange that is unusual in any way,
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -18,18 +19,16 @@ TARGET = wire.EXCHANGES.encode()
 log = logging.getLogger("fedcascade.service")
 
 
+@dataclass(slots=True)
 class PendingExchange:
     """An exchange under way, with the attributes that uvicorn asks of a request: is it answered, is more to come."""
 
+    headers: dict[str, str]
+    body: bytes = b""
+    disconnected: bool = False
+    keep_alive: bool = True
+    response_complete: bool = False
     message_event: ClassVar = asyncio.Event()  # nobody waits for it
-    __slots__ = ("body", "disconnected", "headers", "keep_alive", "response_complete")
-
-    def __init__(self, headers: dict[str, str]) -> None:
-        self.headers = headers
-        self.body = b""
-        self.disconnected = False
-        self.keep_alive = True
-        self.response_complete = False
 
 
 class ExchangeHttpProtocol(HttpToolsProtocol):
@@ -50,14 +49,12 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Add a piece to a request's body."""
         if type(self.cycle) is PendingExchange:
             self.cycle.body += body
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Answer a whole request."""
         if type(self.cycle) is not PendingExchange:
             super().on_message_complete()
             return
@@ -93,12 +90,10 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def _write_reply(self, cycle: PendingExchange, status: int, headers: dict[str, str], body: bytes) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        connection = b"" if cycle.keep_alive else b"connection: close\r\n"
+        connection = "" if cycle.keep_alive else "connection: close\r\n"
+        head = f"{lines}{connection}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         default = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
-        length = b"content-length: %d\r\n\r\n" % len(body)
-        self.transport.write(
-            b"".join([STATUS_LINE[status], *default, lines.encode("latin-1"), connection, length, body])
-        )
+        self.transport.write(b"".join([STATUS_LINE[status], *default, head, body]))
         cycle.response_complete = True
         if not cycle.keep_alive:
             self.transport.close()

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import Unauthorised, hash_token
@@ -24,10 +26,10 @@ def record_upload(store: UploadLog, state: ServerState, upload: Upload, nonce: i
     if earlier is not None:
         return _repeat_answer(store, earlier, entry)
     download = state.apply(entry)
-    answer = wire.AnswerMessage.from_download(download, upload.sequence, state.count_group(upload.agent))
-    body = wire.encode(answer, wire.MSGPACK)
-    store.append(entry, body)
-    return body
+    message = wire.AnswerMessage.from_download(download, upload.sequence, state.count_group(upload.agent))
+    answer = msgspec.msgpack.encode(message)
+    store.append(entry, answer)
+    return answer
 
 
 def _repeat_answer(store: UploadLog, earlier: LogEntry, entry: LogEntry) -> bytes:

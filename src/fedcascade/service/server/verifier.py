@@ -10,9 +10,9 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, TypeVar
+from typing import IO
 
 import msgspec
 import numpy as np
@@ -20,14 +20,12 @@ from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
 from fedcascade.service.protocol import auth, wire
-from fedcascade.service.protocol.auth import SignatureHeaders, Unauthorised
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import are_possible, check_upload
 
 log = logging.getLogger("fedcascade.service")
 LENGTH_BYTES = 4
 PIPE_BYTES = 1 << 20  # the most that Linux grants anyone: a large batch goes through at once
-Result = TypeVar("Result")
 
 
 class SignedRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -39,7 +37,7 @@ class SignedRequest(msgspec.Struct, array_like=True, frozen=True):
     key: bytes
     method: str
     path: str
-    signature: SignatureHeaders
+    signature: auth.SignatureHeaders
     body: bytes
     upload: str | None
 
@@ -60,54 +58,52 @@ _verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 
 def verify_requests(requests: Sequence[SignedRequest], dimension: int) -> list[Verdict]:
     """Verify signatures, then check the uploads of those that hold, all together; a stranger's is not even decoded."""
-    verdicts: list[Verdict] = [_attempt(verify_signature, request, is_signed=False) for request in requests]
+    verdicts: list[Verdict] = [None] * len(requests)
     messages: dict[int, wire.UploadMessage] = {}
     for place, request in enumerate(requests):
-        if request.upload is not None and verdicts[place] is None:
-            decoded = _attempt(lambda request: decode_upload(request, dimension), request, is_signed=True)
-            if isinstance(decoded, Refusal):
-                verdicts[place] = decoded
-            else:
-                messages[place] = decoded
+        is_signed = False
+        try:
+            verify_signature(request)
+            is_signed = True
+            if request.upload is not None:
+                messages[place] = decode_upload(request, request.upload, dimension)
+        except Exception as error:
+            verdicts[place] = make_refusal(error, is_signed=is_signed)
     for place in find_impossible(messages, dimension):
-        verdicts[place] = _attempt(lambda message: check_message(message, dimension), messages[place], is_signed=True)
+        try:
+            check_message(messages[place], dimension)
+        except Exception as error:
+            verdicts[place] = make_refusal(error, is_signed=True)
     return verdicts
 
 
-Checked = TypeVar("Checked")
-
-
-def _attempt(check: Callable[[Checked], Result], subject: Checked, *, is_signed: bool) -> Result | Refusal:
-    """Run a check; whatever it raises becomes a refusal, so that the rest of the batch gets its verdicts."""
-    try:
-        return check(subject)
-    except Refused as refusal:
-        return Refusal(is_signed, refusal.status, refusal.reason, refusal.detail)
-    except Exception:
-        log.exception("a request cannot be verified")
-        return Refusal(is_signed, 500, "failed", "this request could not be read")
+def make_refusal(error: Exception, *, is_signed: bool) -> Refusal:
+    """Turn whatever a check raised into a refusal, so that the rest of the batch gets its verdicts."""
+    if isinstance(error, Refused):
+        return Refusal(is_signed, error.status, error.reason, error.detail)
+    log.error("a request cannot be verified", exc_info=error)
+    return Refusal(is_signed, 500, "failed", "this request could not be read")
 
 
 def verify_signature(request: SignedRequest) -> None:
     """Refuse a request that its agent has not signed."""
     signature = request.signature
     if not hmac.compare_digest(signature.digest.encode(), auth.compute_digest(request.body).encode()):
-        raise Unauthorised("altered", "content-digest is not that of the body")
+        raise auth.Unauthorised("altered", "content-digest is not that of the body")
     base = auth.build_signature_base(request.method, request.path, signature)
     try:
         crypto_sign_open(base64.b64decode(signature.signature) + base, request.key)
     except BadSignatureError:
-        raise Unauthorised("altered", "the signature is not that of this agent over this request") from None
+        raise auth.Unauthorised("altered", "the signature is not that of this agent over this request") from None
 
 
-def decode_upload(request: SignedRequest, dimension: int) -> wire.UploadMessage:
+def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wire.UploadMessage:
     """Decode the upload of a request; refuse one of another form, dimension or sequence number than was signed."""
-    assert request.upload is not None
-    message = wire.decode(request.body, wire.UploadMessage, request.upload)
+    message = wire.decode(request.body, wire.UploadMessage, media_type)
     if len(message.numbers) != 8 * wire.count_numbers(dimension):
         check_message(message, dimension)
     if message.sequence != request.signature.sequence:
-        raise Unauthorised("altered", "the signed sequence number is not that of the upload")
+        raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
     return message
 
 
@@ -138,11 +134,9 @@ class SignatureVerifier:
         self._requests: Sequence[SignedRequest] = ()
 
     def submit(self, requests: Sequence[SignedRequest]) -> None:
-        """Take a batch."""
         self._requests = requests
 
     def collect(self) -> list[Verdict]:
-        """The verdicts on the batch."""
         return verify_requests(self._requests, self.dimension)
 
     def close(self) -> None:
@@ -169,28 +163,24 @@ class VerifierProcess(SignatureVerifier):
             self.close()
 
     def collect(self) -> list[Verdict]:
-        """Wait for the verdicts on the batch."""
         if self._requests and self._process is not None:
             assert self._process.stdout is not None
             frame = _read_frame(self._process.stdout)
             if frame is not None:
-                verdicts: list[Verdict] = _verdicts_decoder.decode(frame)
-                return verdicts
+                return _verdicts_decoder.decode(frame)
             self.close()
         return super().collect()
 
     def close(self) -> None:
-        """Let the process go; it ends at the end of its input."""
         process, self._process = self._process, None
         if process is not None:
-            with suppress(OSError), process:
+            with suppress(OSError), process:  # it ends at the end of its input
                 pass
 
 
 def _start_process(dimension: int) -> "subprocess.Popen[bytes]":
     """Start it in a session of its own: an interrupt from the keyboard is for the server, which ends in peace."""
-    command = [sys.executable, "-m", __name__, str(dimension)]
-    pipe = subprocess.PIPE
+    command, pipe = [sys.executable, "-m", __name__, str(dimension)], subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, pipesize=PIPE_BYTES)
 
 

@@ -66,7 +66,7 @@ class Writer:
         self._journal = JournalWriter()
         self._scrubbed = 0
         self._store: Store | None = open_store()
-        self._state: ServerState | None = None
+        self.state: ServerState | None = None  # for others to look at; only jobs may change it
         self._prepare()
         self._thread = threading.Thread(target=self._run_loop, name="fedcascade-writer", daemon=True)
         self._thread.start()
@@ -89,11 +89,6 @@ class Writer:
         future: asyncio.Future[Result] = loop.create_future()
         self._queue.put(PendingJob(job, future, loop, request, admit))
         return await future
-
-    @property
-    def state(self) -> ServerState | None:
-        """The state, to look at; only jobs may change it."""
-        return self._state
 
     @property
     def waiting(self) -> int:
@@ -171,16 +166,14 @@ class Writer:
 
     def _commit(self, batch: list[PendingJob]) -> tuple[list[Any] | None, BaseException | None]:
         """Run a batch in one transaction; the result of each job, or why none took place."""
+        results: list[Any] = []
         try:
             store, state = self._prepare()
             with store.transaction():
-                state = self._state = replay_log(store, self._policy, self._dimension, state)
+                state = self.state = replay_log(store, self._policy, self._dimension, state)
                 start = state.position
-                signatures = [
-                    pending.request.signature for pending in batch if pending.request and pending.request.upload
-                ]
-                store.prefetch_entries([(signature.agent, signature.sequence) for signature in signatures])
-                results: list[Any] = []
+                requests = [pending.request for pending in batch if pending.request and pending.request.upload]
+                store.prefetch_entries([(request.signature.agent, request.signature.sequence) for request in requests])
                 for pending in batch:
                     try:
                         results.append(pending.job(store, state))
@@ -199,17 +192,16 @@ class Writer:
 
     def _prepare(self) -> tuple[Store, ServerState]:
         """Open the store and read the state from it, unless both are there."""
-        if self._store is None:
-            self._store = self.open_store()
-        if self._state is None:
+        self._store = self._store or self.open_store()
+        if self.state is None:
             with self._store.transaction():
-                self._state = replay_log(self._store, self._policy, self._dimension)
-            self._snapshots.position = self._state.position
-        return self._store, self._state
+                self.state = replay_log(self._store, self._policy, self._dimension)
+            self._snapshots.position = self.state.position
+        return self._store, self.state
 
     def _recover(self, error: Exception) -> Exception:
         """Drop the state after a failed transaction: it is read anew from the store, which is the truth."""
-        self._state, self._journal = None, JournalWriter()
+        self.state, self._journal = None, JournalWriter()
         self._snapshots.drop()
         if self._store is not None and not isinstance(error, self._store.failures):
             log.error("a job failed", exc_info=error)
@@ -240,9 +232,8 @@ class Writer:
 def report(batch: list[PendingJob], results: list[Any]) -> None:
     """Give everybody who waits the result or the exception, each event loop once."""
     for loop in {pending.loop for pending in batch}:
-        settled = [
-            (pending.future, result) for pending, result in zip(batch, results, strict=True) if pending.loop is loop
-        ]
+        pairs = zip(batch, results, strict=True)
+        settled = [(pending.future, result) for pending, result in pairs if pending.loop is loop]
         if loop is None:
             _settle(settled)
         else:
@@ -252,9 +243,7 @@ def report(batch: list[PendingJob], results: list[Any]) -> None:
 
 def _settle(settled: list[tuple["Future[Any] | asyncio.Future[Any]", Any]]) -> None:
     for future, result in settled:
-        if future.cancelled():
-            continue
-        if isinstance(result, BaseException):
+        if isinstance(result, BaseException) and not future.cancelled():
             future.set_exception(result)
-        else:
+        elif not future.cancelled():
             future.set_result(result)

@@ -23,8 +23,9 @@ class PostgresStore(SqlStore):
         "identity": "BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY",
     }
 
-    def execute(self, statement: str, values: Sequence[Any]) -> Any:
-        """Execute a statement; binary results are cheaper for bytes."""
+    def run(self, statement: str, *values: Any) -> Any:
+        """Execute a statement, after the writes held back; binary results are cheaper for bytes."""
+        self.flush()
         return self.connection.execute(statement.replace("?", "%s"), values or None, binary=bool(values))
 
 

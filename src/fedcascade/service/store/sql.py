@@ -23,9 +23,6 @@ class SqlDatabase:
     def run(self, statement: str, *values: Any) -> Any:
         """Execute a statement whose values are marked by ``?``, after the writes held back; return its cursor."""
         self.flush()
-        return self.execute(statement, values)
-
-    def execute(self, statement: str, values: Sequence[Any]) -> Any:
         return self.connection.execute(statement, values)
 
     def fetch_row(self, statement: str, *values: Any) -> Any:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
@@ -13,7 +13,6 @@ from fedcascade.service.store.sql import SqlDatabase
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
 READ_ROWS = 512  # in one statement, where the whole log is read
 STATEMENT_ROWS = 64  # written or looked up in one statement: each call to a database costs more than a row
-Item = TypeVar("Item")
 
 
 class SqlUploadLog(SqlDatabase):
@@ -35,11 +34,12 @@ class SqlUploadLog(SqlDatabase):
         if not self._unsent:
             return
         unsent, self._unsent = list(self._unsent.values()), {}
-        for chunk in _split_into_chunks(unsent):
+        for start in range(0, len(unsent), STATEMENT_ROWS):
+            chunk = unsent[start : start + STATEMENT_ROWS]
             uploads = [value for entry, _ in chunk for value in _encode_entry(entry)]
-            self.execute(_build_insert("upload", COLUMNS, len(chunk)), uploads)
+            self.run(_build_insert("upload", COLUMNS, len(chunk)), *uploads)
             answers = [value for entry, answer in chunk for value in (entry.position, answer)]
-            self.execute(_build_insert("answer", "position, body", len(chunk)), answers)
+            self.run(_build_insert("answer", "position, body", len(chunk)), *answers)
 
     def drop_buffers(self) -> None:
         self._unsent.clear()
@@ -55,7 +55,8 @@ class SqlUploadLog(SqlDatabase):
             after = rows[-1][0]
 
     def prefetch_entries(self, keys: Sequence[tuple[int, int]]) -> None:
-        for chunk in _split_into_chunks(keys):
+        for start in range(0, len(keys), STATEMENT_ROWS):
+            chunk = keys[start : start + STATEMENT_ROWS]
             values = (value for key in chunk for value in key)
             for agent, sequence, *row in self.fetch_rows(_build_lookup(len(chunk)), *values):
                 self._prefetched[agent, sequence] = row
@@ -78,11 +79,6 @@ class SqlUploadLog(SqlDatabase):
     def count_uploads(self, agent: int) -> tuple[int, int]:
         row = self.fetch_row("SELECT count(*), coalesce(sum(rounds), 0) FROM upload WHERE agent = ?", agent)
         return int(row[0]), int(row[1])
-
-
-def _split_into_chunks(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    for start in range(0, len(items), STATEMENT_ROWS):
-        yield items[start : start + STATEMENT_ROWS]
 
 
 @cache

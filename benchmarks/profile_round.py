@@ -110,7 +110,7 @@ def play_and_trigger(environment, policy, state, theta, window, scratch, margin,
 def warm_engine(system: str, pool: ThreadPoolExecutor) -> EventDrivenEngine:
     """An engine after a warm-up, with one thread."""
     scenario = Scenario(Synthetic(), get_policy(system), rounds=2**40, oracle=TopK(), checkpoints=1)
-    engine = EventDrivenEngine(ExchangeDriver(scenario, prepare_simulation(scenario)), pool, 1)
+    engine = EventDrivenEngine(ExchangeDriver(scenario, prepare_simulation(scenario)), pool, 1, None)
     for first in range(1, WARM_UP + 1, ROUNDS):
         play_engine(engine, first, min(ROUNDS, WARM_UP + 1 - first))
     return engine

@@ -12,8 +12,7 @@ from fedcascade import POLICIES, Policy, Synthetic, Trace, simulate
 from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.messages import Cause
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation.reference import make_agents
-from fedcascade.simulation.rounds import play_round
+from fedcascade.simulation.reference import make_agents, play_round
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 from .other_systems import Transcript, play_async_linucb, play_club_cascade, play_dislinucb

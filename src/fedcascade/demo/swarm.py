@@ -20,7 +20,7 @@ from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import Transport
-from fedcascade.simulation.rounds import play_round
+from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Exchange, Recorder, Trace
 
 REPORT_EVERY = 50

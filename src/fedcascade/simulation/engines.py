@@ -1,7 +1,7 @@
 """Which engine runs a simulation: the one that was asked for where it knows every part, else a simpler one."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -12,7 +12,7 @@ from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact.lowering import find_unsupported
-from fedcascade.simulation.scenario import Scenario
+from fedcascade.simulation.scenario import Progress, Scenario
 from fedcascade.simulation.trace import Trace
 
 EngineName = Literal["exact", "reference", "cuda"]
@@ -28,7 +28,7 @@ def simulate(
     threads: int | None = None,
     checkpoints: int = 10,
     keep_lists: bool = False,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Trace:
     """Run a policy in an environment.
 
@@ -64,31 +64,20 @@ def simulate(
     return _simulate_on_processor(scenario, progress, threads)
 
 
-def _simulate_on_processor(
-    scenario: Scenario, progress: Callable[[int], None] | None, threads: int | None = None
-) -> Trace:
+def _simulate_on_processor(scenario: Scenario, progress: Progress | None, threads: int | None = None) -> Trace:
     """Run a scenario with the exact engine; with the reference, and a warning, where a part has no compiled form."""
     unsupported = find_unsupported(scenario)
     if unsupported is None:
         return exact.simulate(scenario, progress=progress, threads=threads)
-    warnings.warn(
-        f"the exact engine does not know the {unsupported} of {scenario.policy.name}: using the reference",
-        stacklevel=3,
-    )
+    message = f"the exact engine does not know the {unsupported} of {scenario.policy.name}: using the reference"
+    warnings.warn(message, stacklevel=3)
     return reference.simulate(scenario, progress)
 
 
-def simulate_together(
-    scenarios: Sequence[Scenario], progress: Callable[[int], None] | None = None
-) -> Iterator[tuple[int, Trace]]:
+def simulate_together(scenarios: Sequence[Scenario], progress: Progress | None = None) -> Iterator[tuple[int, Trace]]:
     """Run many scenarios at once on a GPU; those with a part that it does not know follow on the processor.
 
-    Args:
-        scenarios: what to run.
-        progress: called now and then with the number of rounds that are done, of all scenarios together.
-
-    Yields:
-        The number of a scenario and its Trace, as each ends.
+    Yields the number of a scenario and its Trace, as each ends. ``progress`` counts the rounds of all scenarios.
     """
     # Nobody else needs numba's CUDA target.
     from fedcascade.simulation.cuda import engine as cuda
@@ -102,14 +91,12 @@ def simulate_together(
         yield supported[place], trace
     done = sum(scenarios[number].rounds for number in supported)
     for number in sorted(set(unsupported) - set(supported)):
-        scenario = scenarios[number]
-        warnings.warn(
-            f"the cuda engine does not know the {unsupported[number]} of {scenario.policy.name}: using the processor",
-            stacklevel=2,
-        )
+        scenario, part = scenarios[number], unsupported[number]
+        message = f"the cuda engine does not know the {part} of {scenario.policy.name}: using the processor"
+        warnings.warn(message, stacklevel=2)
         yield number, _simulate_on_processor(scenario, progress and partial(_add_done, progress, done))
         done += scenario.rounds
 
 
-def _add_done(progress: Callable[[int], None], done: int, rounds: int) -> None:
+def _add_done(progress: Progress, done: int, rounds: int) -> None:
     progress(done + rounds)

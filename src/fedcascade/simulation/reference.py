@@ -1,24 +1,22 @@
 """Algorithm 1 as a loop that anyone can read; it runs any policy, also one of your own."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from fedcascade.federation.agent import Agent
+from fedcascade.environments.environment import Environment
+from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
+from fedcascade.federation.messages import Upload
+from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
 from fedcascade.learning.oracles import Oracle
-from fedcascade.simulation.rounds import play_round
-from fedcascade.simulation.scenario import Scenario, Simulation, prepare_simulation
+from fedcascade.simulation.scenario import Progress, Scenario, Simulation, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
-Progress = Callable[[int], None]
 REPORT_EVERY = 500
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
     """Run a policy in an environment, round by round.
-
-    Args:
-        scenario: what to run.
-        progress: called now and then with the number of rounds that are done.
 
     >>> from fedcascade.environments.synthetic import Synthetic
     >>> from fedcascade.federation.policies import POLICIES
@@ -55,3 +53,39 @@ def make_agents(simulation: Simulation, oracle: Oracle) -> list[Agent]:
     learners = 1 if policy.reply_rule.single_learner else users
     agents = [Agent(id=user, policy=policy, problem=simulation.problem, oracle=oracle) for user in range(learners)]
     return agents * (users // learners)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What happened in a round: the list, the position that was clicked, and the upload that followed, if any.
+
+    ``regret`` is expected regret, from the true weights; ``examined`` counts the positions that the user looked at.
+    """
+
+    shown: ShownList
+    click: int | None
+    upload: Upload | None
+    regret: float
+    examined: int
+
+
+def play_round(
+    environment: Environment,
+    oracle: Oracle,
+    round_: int,
+    user: int,
+    recommend: Callable[..., ShownList],
+    observe: Callable[..., Upload | None],
+) -> Round:
+    """Algorithm 1, lines 6 and 7: let the agent of ``user`` recommend and observe; regret is that against the oracle.
+
+    ``recommend`` and ``observe`` are those of an ``Agent``, or their like over a network.
+    """
+    features = environment.items(round_)
+    shown = recommend(features, ties=environment.ties(round_, len(features)))
+    weights = environment.weights(round_, user, features)
+    click = find_first_click(environment.attracted(round_, shown.items, weights[shown.items]))
+    upload = observe(shown, click, round_=round_, draw=environment.draw(round_))
+    best = compute_expected_reward(weights[oracle.best(weights)])
+    regret = oracle.alpha * best - compute_expected_reward(weights[shown.items])
+    return Round(shown, click, upload, regret, count_examined(shown.items.size, click))

@@ -1,5 +1,6 @@
 """Scenario: what is to be run, as one value; and what every engine sets up from it before the first round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fedcascade.checks import require, require_integer
@@ -10,6 +11,8 @@ from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Recorder
+
+Progress = Callable[[int], None]  # called now and then with the number of rounds that are done
 
 
 @dataclass(frozen=True)
@@ -49,15 +52,8 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     users, d, most = environment.users, environment.dimension, environment.most_items
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
     problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=scenario.rounds)
-    fitted = scenario.policy.fit_to(problem)
-    return Simulation(
-        problem=problem,
-        policy=fitted,
-        server=Server(policy=fitted, agents=users, dimension=d, truth=environment.clusters),
-        recorder=Recorder(
-            rounds=scenario.rounds,
-            checkpoints=scenario.checkpoints,
-            truth=environment.clusters,
-            list_length=oracle.length if scenario.keep_lists else 0,
-        ),
-    )
+    policy, truth = scenario.policy.fit_to(problem), environment.clusters
+    length = oracle.length if scenario.keep_lists else 0
+    server = Server(policy=policy, agents=users, dimension=d, truth=truth)
+    recorder = Recorder(rounds=scenario.rounds, checkpoints=scenario.checkpoints, truth=truth, list_length=length)
+    return Simulation(problem, policy, server, recorder)

@@ -5,6 +5,8 @@ from typing import Any
 from fedcascade.federation.messages import Cause
 from fedcascade.simulation.trace import Trace
 
+CURVE = ("round", "regret", "communications", "clustering_error")  # of each checkpoint
+
 
 def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
     """The totals and the curve of a Trace, ready for JSON."""
@@ -16,10 +18,7 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "regret": trace.regret,
         "reward": trace.reward,
         "observations": trace.observations,
-        "communications": {
-            "total": trace.communications(),
-            **_count_by_cause(trace),
-        },
+        "communications": {"total": trace.communications(), **_count_by_cause(trace)},
         "bytes": {
             "up": sum(exchange.bytes_up for exchange in trace.ledger),
             "down": sum(exchange.bytes_down for exchange in trace.ledger),
@@ -27,15 +26,7 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "clusters": trace.clusters,
         "clustering_error": trace.clustering_error,
         "seconds": trace.seconds,
-        "curve": [
-            {
-                "round": point.round,
-                "regret": point.regret,
-                "communications": point.communications,
-                "clustering_error": point.clustering_error,
-            }
-            for point in trace.curve
-        ],
+        "curve": [{name: getattr(point, name) for name in CURVE} for point in trace.curve],
     }
 
 

@@ -64,7 +64,6 @@ class Trace:
 
     @property
     def clustering_error(self) -> float:
-        """The clustering error at the end."""
         return self.curve[-1].clustering_error
 
     @property
@@ -128,11 +127,9 @@ class Recorder:
         self.start_clock()
 
     def start_clock(self) -> None:
-        """Count seconds from now on."""
         self._started = time.perf_counter()
 
     def record_round(self, regret: float, click: int | None, examined: int) -> None:
-        """Add one round to the totals."""
         self.regret += regret
         self.reward += click is not None
         self.observations += examined
@@ -162,17 +159,11 @@ class Recorder:
     ) -> None:
         """Write the messages of one exchange into the ledger.
 
-        Args:
-            round_: t.
-            uploads: what agents sent; the first of them unasked.
-            downloads: what the server sent.
-            alone: the cause under which a download counts by itself; None if it belongs to its upload.
+        ``alone`` is the cause under which a download counts by itself; None if it belongs to its upload.
         """
-        if alone is None:
-            down = sum(download.bytes for download in downloads)
-            self.ledger += [Exchange(round_, upload.agent, upload.cause, upload.bytes, down) for upload in uploads]
-        else:
-            self.ledger += [Exchange(round_, upload.agent, upload.cause, upload.bytes, 0) for upload in uploads]
+        down = sum(download.bytes for download in downloads) if alone is None else 0
+        self.ledger += [Exchange(round_, upload.agent, upload.cause, upload.bytes, down) for upload in uploads]
+        if alone is not None:
             self.ledger += [Exchange(round_, download.agent, alone, 0, download.bytes) for download in downloads]
 
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
@@ -182,15 +173,6 @@ class Recorder:
             self.curve.append(Checkpoint(round_, self.regret, self.reward, len(self.ledger), error))
 
     def build_trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
-        """The Trace of the rounds recorded so far."""
-        return Trace(
-            policy=policy,
-            engine=engine,
-            rounds=self.rounds,
-            observations=self.observations,
-            curve=tuple(self.curve),
-            ledger=tuple(self.ledger),
-            partition=relabel_canonically(labels),
-            seconds=time.perf_counter() - self._started,
-            lists=self.lists,
-        )
+        seconds, partition = time.perf_counter() - self._started, relabel_canonically(labels)
+        curve, ledger = tuple(self.curve), tuple(self.ledger)
+        return Trace(policy, engine, self.rounds, self.observations, curve, ledger, partition, seconds, self.lists)

@@ -12,8 +12,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import Oracle, TopK, check_list
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.reference import make_agents, simulate
-from fedcascade.simulation.rounds import play_round
+from fedcascade.simulation.reference import make_agents, play_round, simulate
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 

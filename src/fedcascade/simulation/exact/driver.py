@@ -8,9 +8,9 @@ from fedcascade.federation.server import Server
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import kernels
-from fedcascade.simulation.exact.lowering import PERSONAL_PARTS, compile_environment, compile_policy, lower
+from fedcascade.simulation.exact.kernels import AgentState, PersonalState
+from fedcascade.simulation.exact.lowering import ENVIRONMENTS, PERSONAL_PARTS, compile_policy, lower
 from fedcascade.simulation.exact.sequential_kernels import fit_personal
-from fedcascade.simulation.exact.states import make_personal_states, make_states, take_buffer
 from fedcascade.simulation.scenario import Scenario, Simulation
 
 
@@ -24,10 +24,11 @@ class ExchangeDriver:
         self.problem = simulation.problem
         self.server: Server = simulation.server
         self.recorder = simulation.recorder
-        self.compiled_environment = compile_environment(environment)
+        self.compiled_environment = lower(ENVIRONMENTS, environment)(environment)
         self.compiled_policy = compile_policy(policy, scenario.oracle, simulation.problem)
         self.states = make_states(users, d)
-        self.personal = make_personal_states(users if lower(PERSONAL_PARTS, policy.personal) else 0, d)
+        learners = users if lower(PERSONAL_PARTS, policy.personal) else 0
+        self.personal = PersonalState(np.zeros((learners, d, d)), np.zeros((learners, d)), np.zeros((learners, d)))
         self.uploads = np.zeros(users, np.int64)
         blank = Ridge(Statistics.zero(d), policy.lambda_)
         for agent in range(users):
@@ -38,16 +39,12 @@ class ExchangeDriver:
         upload = self._upload(agent, cause)
         uploads = [upload, *(self._upload(collected, cause) for collected in self.server.agents_to_collect(upload))]
         downloads = self.server.receive(*uploads)
-        ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
-        for download in downloads:
-            key = id(download.statistics)
-            ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
-            self.load_ridge(download.agent, ridges[key])
+        self.receive(downloads)
         self.recorder.record_exchange(round_, uploads, fetched + downloads, self.policy.reply_rule.download_cause)
 
     def _upload(self, agent: int, cause: Cause) -> Upload:
         self.uploads[agent] += 1
-        buffer = take_buffer(self.states, agent)
+        buffer = _take_buffer(self.states, agent)
         if self.policy.personal:
             buffer = subtract_explained(buffer, self.personal.theta[agent])
         download = Statistics(self.states.gram[agent], self.states.moment[agent], 0, 0, 0)
@@ -56,9 +53,13 @@ class ExchangeDriver:
             self.load_ridge(agent, Ridge(unanswered, self.policy.lambda_))
         return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer)
 
-    def receive(self, download: Download) -> None:
-        """Let an agent decide with a download from now on."""
-        self.load_ridge(download.agent, Ridge(download.statistics, self.policy.lambda_))
+    def receive(self, downloads: tuple[Download, ...]) -> None:
+        """Let agents decide with downloads from now on."""
+        ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
+        for download in downloads:
+            key = id(download.statistics)
+            ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
+            self.load_ridge(download.agent, ridges[key])
 
     def load_ridge(self, agent: int, ridge: Ridge) -> None:
         """Let an agent decide with ``ridge`` from now on."""
@@ -73,3 +74,22 @@ class ExchangeDriver:
         states.numbers[agent] = ridge.log_det, beta, squared_widths, 0.0
         if self.policy.personal:
             fit_personal(self.compiled_policy, kernels.select_agent(states, agent), self.personal, agent)
+
+
+def make_states(users: int, d: int) -> AgentState:
+    """The state of agents that have seen nothing, as arrays that compiled code reads and writes."""
+    moment, theta, buffer_moment = np.zeros((3, users, d))
+    gram, root, buffer_gram = np.zeros((3, users, d, d))
+    numbers, counts = np.zeros((users, 4)), np.zeros((users, 4), np.int64)
+    return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
+
+
+def _take_buffer(states: AgentState, agent: int) -> Statistics:
+    """Return the buffer of an agent, and empty it."""
+    gram, moment, counts = states.buffer_gram[agent], states.buffer_moment[agent], states.counts[agent]
+    examined, clicks, rounds, _ = counts.tolist()
+    buffer = Statistics(gram.copy(), moment.copy(), examined, clicks, rounds)
+    gram[:] = 0.0
+    moment[:] = 0.0
+    counts[: kernels.ARRIVALS] = 0
+    return buffer

@@ -5,7 +5,6 @@ are played in the order of time (``sequential``).
 """
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from fedcascade.checks import require_integer
@@ -13,24 +12,17 @@ from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.event_driven import EventDrivenEngine
 from fedcascade.simulation.exact.lowering import REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.sequential import SequentialEngine
-from fedcascade.simulation.scenario import Scenario, prepare_simulation
+from fedcascade.simulation.scenario import Progress, Scenario, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
 
 def simulate(
-    scenario: Scenario,
-    *,
-    progress: Callable[[int], None] | None = None,
-    threads: int | None = None,
-    window: int | None = None,
+    scenario: Scenario, *, progress: Progress | None = None, threads: int | None = None, window: int | None = None
 ) -> Trace:
     """Run a scenario whose parts have compiled forms (see ``lowering.find_unsupported``).
 
-    Args:
-        scenario: what to run.
-        progress: called now and then with the number of rounds that are done; with 0 when all is compiled.
-        threads: how many cores to use; all if None. The result does not depend on it.
-        window: how many rounds to play at a time; adapts if None. The result does not depend on it.
+    ``progress`` is called with 0 when all is compiled. ``threads`` are all cores if None; ``window`` is how many rounds
+    are played at a time, and adapts if None. The result depends on neither.
     """
     threads = (os.cpu_count() or 1) if threads is None else threads
     require_integer("threads", threads)

@@ -7,10 +7,9 @@ and nothing is thrown away.
 """
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.kernels import advance_agents
 from fedcascade.simulation.exact.lowering import CAUSES
-from fedcascade.simulation.exact.screening import Scratch
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
+from fedcascade.simulation.scenario import Progress
 
 SHORTEST_WINDOW = 64
 
@@ -40,16 +39,10 @@ def make_task(batch: Batch, agents: NDArray[np.int64]) -> Task:
 class EventDrivenEngine:
     """Plays agents ahead, window by window, and answers their uploads in the order of rounds.
 
-    Args:
-        driver: the agents and their server.
-        pool: threads that help to play; one less than ``threads``.
-        threads: how many cores to use. The result does not depend on it.
-        window: how many rounds to play at a time; adapts if None. The result does not depend on it.
+    ``pool`` has one thread less than ``threads``; a ``window`` of None adapts. The result depends on none of them.
     """
 
-    def __init__(
-        self, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None = None
-    ) -> None:
+    def __init__(self, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None) -> None:
         self.driver = driver
         self.pool = pool
         self.threads = threads
@@ -57,7 +50,7 @@ class EventDrivenEngine:
         self.length = SHORTEST_WINDOW
         self._workspace = threading.local()
 
-    def play(self, progress: Callable[[int], None] | None) -> None:
+    def play(self, progress: Progress | None) -> None:
         """Play all rounds, window by window; ``progress`` is called while nothing is being played."""
         recorder = self.driver.recorder
         before = make_batch(self.driver, 1, 0)
@@ -92,7 +85,6 @@ class EventDrivenEngine:
         return following
 
     def _start_helpers(self, task: Task) -> list[Future[None]]:
-        """Let other threads take part in a task."""
         helpers = min(self.threads, task.agents.size) - 1
         return [self.pool.submit(self._advance, task) for _ in range(helpers)]
 
@@ -119,13 +111,9 @@ class EventDrivenEngine:
         return events
 
     def _advance(self, task: Task) -> None:
-        advance_agents(task.batch.simulation, task.batch.window, task.agents, task.taken, self._get_scratch())
-
-    def _get_scratch(self) -> Scratch:
-        """The workspace of this thread."""
-        if not hasattr(self._workspace, "scratch"):
+        if not hasattr(self._workspace, "scratch"):  # of this thread
             self._workspace.scratch = make_driver_scratch(self.driver)
-        return cast(Scratch, self._workspace.scratch)
+        advance_agents(task.batch.simulation, task.batch.window, task.agents, task.taken, self._workspace.scratch)
 
 
 def list_present(batch: Batch) -> NDArray[np.int64]:

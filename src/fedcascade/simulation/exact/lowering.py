@@ -48,13 +48,9 @@ class LoweredTrigger(NamedTuple):
 
 
 def _lower_clustered(environment: Clustered) -> kernels.CompiledEnvironment:
+    fewest, most = environment.fewest_items, environment.most_items
     return kernels.CompiledEnvironment(
-        seed=environment.seed,
-        lifted=environment.lifted,
-        fewest_items=environment.fewest_items,
-        most_items=environment.most_items,
-        thetas=environment.thetas,
-        catalogue=environment.catalogue,
+        environment.seed, environment.lifted, fewest, most, environment.thetas, environment.catalogue
     )
 
 
@@ -112,12 +108,12 @@ def find_unsupported(scenario: Scenario) -> str | None:
 
 
 def _list_unsupported(scenario: Scenario) -> Iterator[str]:
-    policy = scenario.policy
+    policy, joined = scenario.policy, list_triggers(scenario.policy.trigger)
     parts: list[tuple[str, str, Mapping[type, object], object]] = [
         ("environment", "ENVIRONMENTS", ENVIRONMENTS, scenario.environment),
         ("oracle", "ORACLES", ORACLES, scenario.oracle),
         ("decision", "DECISIONS", DECISIONS, policy.decision),
-        *(("trigger", "TRIGGERS", TRIGGERS, trigger) for trigger in list_triggers(policy.trigger)),
+        *(("trigger", "TRIGGERS", TRIGGERS, trigger) for trigger in joined),
         ("reply rule", "REPLY_RULES", REPLY_RULES, policy.reply_rule),
         ("personal part", "PERSONAL_PARTS", PERSONAL_PARTS, policy.personal),
     ]
@@ -126,7 +122,13 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     for kind, name, table, part in parts:
         if type(part) not in table:
             yield f"{kind} {type(part).__name__}{_explain_subclass(part, name, table)}"
-    yield from _list_unsupported_combinations(policy)
+    fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
+    if policy.personal and not fits:
+        yield "personal part beside such a reply rule or decision"
+    # A synchronisation is looked for after all other triggers, and where rounds are played in the order of time alone.
+    by_time = REPLY_RULES.get(type(policy.reply_rule)) is RoundOrder.BY_TIME
+    if any(isinstance(trigger, SyncBudget) for trigger in (joined[:-1] if by_time else joined)):
+        yield "trigger SyncBudget in such a place"
 
 
 def _explain_subclass(part: object, name: str, table: Mapping[type, object]) -> str:
@@ -139,16 +141,6 @@ def _explain_subclass(part: object, name: str, table: Mapping[type, object]) -> 
         f" (a subclass of {row} that may override what is compiled; if it does not, say so with "
         f"fedcascade.simulation.exact.lowering.{name}[{own}] = {name}[{row}])"
     )
-
-
-def _list_unsupported_combinations(policy: Policy) -> Iterator[str]:
-    parts, order = list_triggers(policy.trigger), REPLY_RULES.get(type(policy.reply_rule))
-    fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
-    if policy.personal and not fits:
-        yield "personal part beside such a reply rule or decision"
-    # A synchronisation is looked for after all other triggers, and where rounds are played in the order of time alone.
-    if any(isinstance(trigger, SyncBudget) for trigger in (parts[:-1] if order is RoundOrder.BY_TIME else parts)):
-        yield "trigger SyncBudget in such a place"
 
 
 def _needs_beta_terms(policy: Policy) -> bool:
@@ -170,17 +162,15 @@ def list_triggers(trigger: Trigger) -> list[Trigger]:
     return [trigger]
 
 
-def compile_environment(environment: Clustered) -> kernels.CompiledEnvironment:
-    """An environment as arrays and numbers."""
-    return lower(ENVIRONMENTS, environment)(environment)
-
-
 def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kernels.CompiledPolicy:
     """A policy as arrays and numbers."""
     lowered = merge_determinants(lower_triggers(policy.trigger))
     budgets = [trigger.level for trigger in lowered if trigger.kind == kernels.SYNCHRONISATION]
     checked = [trigger for trigger in lowered if trigger.kind != kernels.SYNCHRONISATION]
     levels = np.array([trigger.level for trigger in checked], np.float64)
+    beta = BetaTerms(np.nan, np.nan, np.nan)
+    if _needs_beta_terms(policy):
+        beta = lower(CONFIDENCES, policy.confidence)(policy.confidence, policy.lambda_, problem)
     d = problem.dimension
     return kernels.CompiledPolicy(
         length=lower(ORACLES, oracle)(oracle),
@@ -190,7 +180,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kern
         slack=bound_error(d, (d / policy.lambda_) ** 0.5),  # ||root||^2 is the trace of Sigma^-1
         lambda_=policy.lambda_,
         every_round=lower(DECISIONS, policy.decision),
-        beta=compile_beta(policy, problem),
+        beta=beta,
         sync_budget=min(budgets, default=np.inf),
     )
 
@@ -205,10 +195,3 @@ def merge_determinants(lowered: list[LoweredTrigger]) -> list[LoweredTrigger]:
     lowest = min((level for kind, level in lowered if kind == kernels.DETERMINANT), default=0.0)
     merged = [LoweredTrigger(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in lowered]
     return list(dict.fromkeys(merged))
-
-
-def compile_beta(policy: Policy, problem: ProblemSize) -> BetaTerms:
-    """The beta of agents that decide anew in every round; not a number where beta comes with the download."""
-    if not _needs_beta_terms(policy):
-        return BetaTerms(np.nan, np.nan, np.nan)
-    return lower(CONFIDENCES, policy.confidence)(policy.confidence, policy.lambda_, problem)

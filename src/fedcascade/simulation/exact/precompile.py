@@ -17,8 +17,8 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact import kernels, lowering
+from fedcascade.simulation.exact.driver import make_states
 from fedcascade.simulation.exact.screening import make_scratch
-from fedcascade.simulation.exact.states import make_states
 from fedcascade.simulation.scenario import Scenario
 
 _SMALL: dict[str, Any] = {"users": 2, "clusters": 1, "dimension": 3, "items": 4}
@@ -26,7 +26,7 @@ _SMALL: dict[str, Any] = {"users": 2, "clusters": 1, "dimension": 3, "items": 4}
 
 def compile_round() -> None:
     """Compile what happens within a round, which takes about as long as everything around it."""
-    environment = lowering.compile_environment(Synthetic(**_SMALL))
+    environment = lowering.ENVIRONMENTS[Synthetic](Synthetic(**_SMALL))
     state = kernels.select_agent(make_states(2, 3), 0)
     numbers, flags, lists = np.zeros(1, np.int64), np.zeros(1, np.bool_), np.zeros((0, 1), np.int32)
     window = kernels.Window(

@@ -15,13 +15,14 @@ from fedcascade.simulation.exact.every_round import advance_every_round, copy_gr
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.sequential_kernels import Schedule, advance_by_time
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
+from fedcascade.simulation.scenario import Progress
 from fedcascade.simulation.trace import Exchange
 
 
 class SequentialEngine:
     """Plays rounds one after another, in compiled code from one exchange to the next."""
 
-    def __init__(self, driver: ExchangeDriver, window: int | None = None) -> None:
+    def __init__(self, driver: ExchangeDriver, window: int | None) -> None:
         self.driver = driver
         self.window = window or LONGEST_WINDOW
         self._play = self._choose_loop()
@@ -33,7 +34,7 @@ class SequentialEngine:
             return self._play_by_time
         return self._play_every_round if type(driver.server.groups) is GraphPartition else self._play_on_arrival
 
-    def play(self, progress: Callable[[int], None] | None) -> None:
+    def play(self, progress: Progress | None) -> None:
         """Play all rounds, window by window; ``progress`` is called between windows."""
         recorder, done = self.driver.recorder, 0
         self._advance(make_batch(self.driver, 1, 0), 0, 0)  # compiles, and compilation is not timed
@@ -64,8 +65,7 @@ class SequentialEngine:
         driver = self.driver
         for done, agent in enumerate(batch.arrivals.tolist()):
             fetched = driver.server.answer_arrival(agent)
-            for download in fetched:
-                driver.receive(download)
+            driver.receive(fetched)
             _, fired = self._advance(batch, done, done + 1)
             driver.run_exchange(batch.window.first + done, agent, CAUSES[fired], fetched)  # OnArrival uploads always
 

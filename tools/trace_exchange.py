@@ -25,7 +25,7 @@ from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.transport import HttpReply, HttpTransport
 from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage, pack_numbers
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.http import ExchangeHttpProtocol, PendingExchange
+from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import SignedRequest
@@ -39,8 +39,7 @@ LEAST_BYTES = 72  # the numbers of an upload in three dimensions
 
 
 FORMS = (
-    Upload, UploadMessage, PendingExchange, SignedRequest, PendingJob, LogEntry,
-    Download, AnswerMessage, HttpReply,
+    Upload, UploadMessage, SignedRequest, PendingJob, LogEntry, Download, AnswerMessage, HttpReply,
 )  # fmt: skip
 
 

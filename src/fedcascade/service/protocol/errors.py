@@ -6,10 +6,7 @@ class Refused(ValueError):  # noqa: N818 (a refusal is an answer, not an acciden
 
     def __init__(self, status: int, reason: str, detail: str, *, retry_after: float | None = None) -> None:
         super().__init__(detail)
-        self.status = status
-        self.reason = reason
-        self.detail = detail
-        self.retry_after = retry_after
+        self.status, self.reason, self.detail, self.retry_after = status, reason, detail, retry_after
 
 
 class Unavailable(Refused):

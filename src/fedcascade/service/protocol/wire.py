@@ -27,15 +27,12 @@ LARGEST_DIMENSION = 512
 Protocol = Annotated[int, Meta(ge=1, le=1_000, description="The version of the protocol that the sender speaks.")]
 Sequence = Annotated[int, Meta(ge=1, le=2**53 - 1, description="The agent's uploads count from 1.")]
 Count = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
-Numbers = Annotated[
-    bytes,
-    Meta(
-        min_length=16,
-        max_length=4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3),
-        description="d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
-        "MessagePack: bin. JSON: base64.",
-    ),
-]
+LAYOUT = (
+    "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
+    "MessagePack: bin. JSON: base64."
+)
+MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
+Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
 
 

@@ -35,8 +35,7 @@ class JournalWriter:
             store.record_exchanges(after, now, state.clusters)
         self._read_moves(store, after)
         labels = NOBODY if state.server is None else state.server.groups.labels
-        moved = self._find_moves(labels, state)
-        if moved:
+        if moved := self._find_moves(labels, state):
             store.record_moves(state.position, now, moved.items())
         self._position = state.position
 
@@ -67,19 +66,15 @@ class JournalWriter:
     def _place_newcomers(self, agents: list[int], labels: list[int]) -> dict[int, int]:
         """The clusters of newcomers: those of others in their groups, or new ones."""
         free = generate_names(self._names)
-        for label in labels:
-            if label not in self._groups:
-                self._groups[label] = next(free)
+        new = [label for label in dict.fromkeys(labels) if label not in self._groups]
+        self._groups |= zip(new, free, strict=False)
         return {agent: self._groups[label] for agent, label in zip(agents, labels, strict=True)}
 
 
 def generate_names(names: Mapping[int, int]) -> Iterator[int]:
     """Names that no cluster has now, the smallest first: people should not have to read large numbers."""
-    taken: set[int] | None = None
-    for name in count(1):
-        taken = set(names.values()) if taken is None else taken
-        if name not in taken:
-            yield name
+    taken = set(names.values())  # computed when the first name is asked for
+    yield from (name for name in count(1) if name not in taken)
 
 
 def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:
@@ -102,8 +97,6 @@ def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) 
         if group not in names and name not in used:
             names[group] = name
             used.add(name)
-    free = generate_names(earlier)
-    for group in dict.fromkeys(labels.tolist()):
-        if group not in names:
-            names[group] = next(free)
+    new = [group for group in dict.fromkeys(labels.tolist()) if group not in names]
+    names |= zip(new, generate_names(earlier), strict=False)
     return {agent: names[label] for agent, label in zip(agents, labels.tolist(), strict=True)}

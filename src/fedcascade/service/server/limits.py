@@ -9,8 +9,7 @@ class RateLimiter:
     """A token bucket per caller: each may make ``burst`` requests at once and ``rate`` per second in the long run."""
 
     def __init__(self, *, rate: float, burst: float) -> None:
-        self.rate = rate
-        self.burst = burst
+        self.rate, self.burst = rate, burst
         self._levels: dict[str | int, tuple[float, float]] = {}
 
     def take(self, caller: str | int, now: float) -> None:
@@ -26,8 +25,7 @@ class RateLimiter:
 
     def _drop_full(self, now: float) -> None:
         """A caller whose bucket is full again need not be remembered."""
-        full = [
-            name for name, (level, since) in self._levels.items() if level + (now - since) * self.rate >= self.burst
-        ]
-        for name in full or list(self._levels)[: CALLERS_KEPT // 10]:
-            del self._levels[name]
+        levels = self._levels.items()
+        full = [caller for caller, (level, since) in levels if level + (now - since) * self.rate >= self.burst]
+        for caller in full or list(self._levels)[: CALLERS_KEPT // 10]:
+            del self._levels[caller]

@@ -26,14 +26,12 @@ class Metrics:
         self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
 
     def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
-        """Count an answered upload."""
         self._causes[cause].inc()
         self._up.inc(up)
         self._down.inc(down)
         self._latency.observe(seconds)
 
     def count_refusal(self, reason: str) -> None:
-        """Count a refused request."""
         self._refused.labels(reason).inc()
 
     def render(self) -> bytes:

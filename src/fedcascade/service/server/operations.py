@@ -1,6 +1,7 @@
 """What the server does for agents and operators, each as a job for the writer."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
@@ -14,6 +15,13 @@ from fedcascade.service.server.writer import Job
 from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, UploadLog, is_same_upload
 
 OPERATOR = "operator"
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def defer(operation: Callable[Concatenate[Store, ServerState, Arguments], Result]) -> Callable[Arguments, Job[Result]]:
+    """Make an operation on store and state a function of its other arguments that returns a job for the writer."""
+    return lambda *values, **named: lambda store, state: operation(store, state, *values, **named)
 
 
 def record_upload(store: UploadLog, state: ServerState, upload: Upload, nonce: int) -> bytes:
@@ -40,91 +48,73 @@ def _repeat_answer(store: UploadLog, earlier: LogEntry, entry: LogEntry) -> byte
     return store.read_answer(earlier.position)
 
 
-def require_active(agent: int) -> Job[None]:
+@defer
+def require_active(store: Store, _: ServerState, agent: int) -> None:
     """Refuse an agent that was revoked or forgotten."""
-
-    def job(store: Store, state: ServerState) -> None:  # noqa: ARG001
-        identity = store.find_identity(agent)
-        if identity is None or identity.revoked:
-            raise Revoked(agent)
-
-    return job
+    identity = store.find_identity(agent)
+    if identity is None or identity.revoked:
+        raise Revoked(agent)
 
 
-def enrol(token: str, public_key: bytes, now: float) -> Job[int]:
+@defer
+def enrol(store: Store, _: ServerState, token: str, public_key: bytes, now: float) -> int:
     """Strike out a token and take in a key; a repeated call with the same key gets the same number."""
-
-    def job(store: Store, state: ServerState) -> int:  # noqa: ARG001
-        identity = store.find_identity_by_key(public_key)
-        if identity is not None and not identity.revoked:
-            return identity.agent
-        if identity is not None or not store.use_token(hash_token(token), now):
-            raise Refused(403, "enrolment", "this enrolment token is unknown, used or too old")
-        return store.add_agent(public_key, now)
-
-    return job
+    identity = store.find_identity_by_key(public_key)
+    if identity is not None and not identity.revoked:
+        return identity.agent
+    if identity is not None or not store.use_token(hash_token(token), now):
+        raise Refused(403, "enrolment", "this enrolment token is unknown, used or too old")
+    return store.add_agent(public_key, now)
 
 
-def add_tokens(tokens: Iterable[str], expires: float) -> Job[None]:
+@defer
+def add_tokens(store: Store, _: ServerState, tokens: Iterable[str], expires: float) -> None:
     """Keep new enrolment tokens."""
-    hashes = [hash_token(token) for token in tokens]
-    return lambda store, _: store.add_tokens(hashes, expires)
+    store.add_tokens([hash_token(token) for token in tokens], expires)
 
 
-def get_identity(agent: int) -> Job[Identity | None]:
+@defer
+def get_identity(store: Store, _: ServerState, agent: int) -> Identity | None:
     """An agent's key and whether it is revoked; None if there is no such agent."""
-    return lambda store, _: store.find_identity(agent)
+    return store.find_identity(agent)
 
 
-def revoke(agent: int, now: float) -> Job[None]:
+@defer
+def revoke(store: Store, _: ServerState, agent: int, now: float) -> None:
     """Let an agent speak no more; what it taught stays."""
-
-    def job(store: Store, state: ServerState) -> None:  # noqa: ARG001
-        if not store.revoke_agent(agent, now):
-            raise Refused(404, "no-such-agent", f"there is no agent {agent}")
-
-    return job
+    if not store.revoke_agent(agent, now):
+        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
 
 
-def forget(agent: int) -> Job[None]:
+@defer
+def forget(store: Store, state: ServerState, agent: int) -> None:
     """Remove an agent and everything it uploaded, and take a snapshot that holds nothing of it.
 
     Older snapshots go, so the log need not explain the state any more: nothing of the agent is left.
     """
-
-    def job(store: Store, state: ServerState) -> None:
-        if store.find_identity(agent) is None:
-            raise Refused(404, "no-such-agent", f"there is no agent {agent}")
-        position = state.position + 1
-        store.forget_agent(agent, position)
-        state.forget(agent, position)
-        save_snapshot(store, state)
-
-    return job
+    if store.find_identity(agent) is None:
+        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    position = state.position + 1
+    store.forget_agent(agent, position)
+    state.forget(agent, position)
+    save_snapshot(store, state)
 
 
-def set_operator(token: str) -> Job[None]:
+@defer
+def set_operator(store: Store, _: ServerState, token: str) -> None:
     """Replace the operator's token."""
-    return lambda store, _: store.set_setting(OPERATOR, hash_token(token).hex())
+    store.set_setting(OPERATOR, hash_token(token).hex())
 
 
-def get_operator_hash() -> Job[bytes | None]:
+@defer
+def get_operator_hash(store: Store, _: ServerState) -> bytes | None:
     """The hash of the operator's token; None if there is none yet."""
-
-    def job(store: Store, state: ServerState) -> bytes | None:  # noqa: ARG001
-        hash_hex = store.get_setting(OPERATOR)
-        return None if hash_hex is None else bytes.fromhex(hash_hex)
-
-    return job
+    hash_hex = store.get_setting(OPERATOR)
+    return None if hash_hex is None else bytes.fromhex(hash_hex)
 
 
 def read_overview(store: Store, state: ServerState) -> wire.Overview:
     """What the server holds."""
+    newest, enrolled, rounds = wire.PROTOCOLS[-1], store.count_agents(), state.rounds
     labels = {str(agent): label for agent, label in state.get_labels().items()}
-    return wire.Overview(
-        protocol=wire.PROTOCOLS[-1],
-        position=state.position,
-        enrolled=store.count_agents(),
-        rounds=state.rounds,
-        labels=labels,
-    )
+    return wire.Overview(protocol=newest, position=state.position, enrolled=enrolled, rounds=rounds, labels=labels)

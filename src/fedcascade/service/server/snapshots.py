@@ -27,7 +27,6 @@ class SnapshotSchedule:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a snapshot is under way."""
         return bool(self._unwritten) or self._encoding is not None
 
     def advance(self, store: Store, state: ServerState) -> None:
@@ -41,7 +40,9 @@ class SnapshotSchedule:
             self.position = state.position
         due = self.position + max(self._every, UPLOADS_PER_AGENT * len(state.places))
         if not self.is_busy and state.position >= due:
-            self._begin(store, state)
+            self.position, self._last_whole = state.position, store.find_last_snapshot()
+            self._copy = copy_state(state.to_state(), self._copy)
+            self._encoding = self._executor.submit(encode_parts, state.position, self._copy)
         if self._encoding is not None and self._encoding.done():
             self._unwritten.extend(self._encoding.result())
             self._encoding = None
@@ -49,11 +50,6 @@ class SnapshotSchedule:
             for _ in range(2):  # one to be overwritten by the new part, one that a crash has left behind
                 store.delete_snapshot_part(before=self._last_whole)
             store.save_snapshot_part(*self._unwritten.popleft())
-
-    def _begin(self, store: SnapshotStore, state: ServerState) -> None:
-        self.position, self._last_whole = state.position, store.find_last_snapshot()
-        self._copy = copy_state(state.to_state(), self._copy)
-        self._encoding = self._executor.submit(encode_parts, state.position, self._copy)
 
     def drop(self) -> None:
         """Give up a snapshot that is under way, of a state that does not hold any more."""
@@ -66,7 +62,6 @@ class SnapshotSchedule:
             save_snapshot(store, state)
 
     def close(self) -> None:
-        """End the thread."""
         self._executor.shutdown()
 
 

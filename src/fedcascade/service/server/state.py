@@ -27,19 +27,15 @@ class ServerState:
 
     @property
     def rounds(self) -> int:
-        """How many rounds the server knows of."""
         return 0 if self.server is None else self.server.rounds
 
     @property
     def clusters(self) -> int:
-        """How many groups there are."""
         return 0 if self.server is None else len(self.server.groups)
 
     def get_labels(self) -> dict[int, int]:
         """The label of the group of every agent that has spoken."""
-        if self.server is None:
-            return {}
-        labels = self.server.groups.labels
+        labels = () if self.server is None else self.server.groups.labels
         return {agent: int(labels[place]) for agent, place in self.places.items()}
 
     def count_group(self, agent: int) -> int:
@@ -49,13 +45,11 @@ class ServerState:
         return int(np.count_nonzero(labels == labels[self.places[agent]]))
 
     def get_statistics(self, agent: int) -> Statistics:
-        """What the server holds of an agent."""
         if self.server is None or agent not in self.places:
             return Statistics.zero(self.dimension)
         return self.server.holdings[self.places[agent]]
 
     def sum_statistics(self) -> Statistics:
-        """What the server holds of all agents together."""
         if self.server is None:
             return Statistics.zero(self.dimension)
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
@@ -74,26 +68,22 @@ class ServerState:
         """Remove an agent; what is left holds nothing of it."""
         self.position = position
         place = self.places.pop(agent, None)
-        if place is None or self.server is None:
-            return
         if not self.places:
             self.server = None
-            return
-        self.server.forget(place)
-        self.places = {neighbour: at - (at > place) for neighbour, at in self.places.items()}
+        elif place is not None and self.server is not None:
+            self.server.forget(place)
+            self.places = {neighbour: at - (at > place) for neighbour, at in self.places.items()}
 
     def _find_place(self, agent: int) -> int:
         """The agent's place in the arrays; a newcomer joins."""
-        if agent not in self.places:
-            if self.server is None:
-                self.server = Server(policy=self.policy, agents=1, dimension=self.dimension)
-                self.places[agent] = 0
-            else:
-                self.places[agent] = self.server.join()
+        if self.server is None:
+            self.server = Server(policy=self.policy, agents=1, dimension=self.dimension)
+            self.places[agent] = 0
+        elif agent not in self.places:
+            self.places[agent] = self.server.join()
         return self.places[agent]
 
     def dump(self) -> bytes:
-        """The state as bytes."""
         return encode_state(self.to_state())
 
     def to_state(self) -> dict[str, Any]:

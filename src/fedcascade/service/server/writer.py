@@ -38,8 +38,10 @@ class PendingJob:
     job: Callable[[Store, ServerState], Any]
     future: "Future[Any] | asyncio.Future[Any]"
     loop: asyncio.AbstractEventLoop | None = None
-    request: SignedRequest | None = None  # the job is done only if this is verified
-    admit: Admit | None = None  # raises if a verified request is refused all the same
+    request: SignedRequest | None = None  # the job is done only if the verifier has nothing against this
+    admit: Admit | None = (
+        None  # called in the writer's thread after that; raises if the request is refused all the same
+    )
 
 
 class Writer:
@@ -57,9 +59,7 @@ class Writer:
     ) -> None:
         self.open_store = open_store
         self.healthy = True
-        self._policy = policy
-        self._dimension = dimension
-        self._batch = batch
+        self._policy, self._dimension, self._batch = policy, dimension, batch
         self._queue: queue.SimpleQueue[PendingJob | None] = queue.SimpleQueue()
         self._snapshots = SnapshotSchedule(snapshot_every)
         self._verifier = verifier or SignatureVerifier(dimension)
@@ -78,13 +78,7 @@ class Writer:
         return future
 
     async def run(self, job: Job[Result], request: SignedRequest | None = None, admit: Admit | None = None) -> Result:
-        """Run a job in the next transaction, and wait until that is durable.
-
-        Args:
-            job: what to do.
-            request: the job is done only if the verifier has nothing against this.
-            admit: called in the writer's thread, after that and before the transaction; if it raises, there is no job.
-        """
+        """Run a job in the next transaction, and wait until that is durable; see ``PendingJob``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._queue.put(PendingJob(job, future, loop, request, admit))
@@ -122,7 +116,7 @@ class Writer:
         """Take waiting jobs from the queue, up to a batch; and whether the writer is to end after them."""
         batch: list[PendingJob] = []
         most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
-        try:
+        with suppress(queue.Empty):
             while len(batch) < most:
                 is_first = wait and not batch
                 timeout = 0.02 if is_first and self._snapshots.is_busy else None
@@ -130,8 +124,6 @@ class Writer:
                 if pending is None:
                     return batch, True
                 batch.append(pending)
-        except queue.Empty:
-            pass
         return batch, False
 
     def _admit(self, gathered: list[PendingJob]) -> list[PendingJob]:
@@ -158,11 +150,11 @@ class Writer:
     def _write(self, batch: list[PendingJob]) -> None:
         """Commit a batch and report it. A job that breaks must not break its neighbours: then each runs alone."""
         results, error = self._commit(batch)
-        if error is not None and len(batch) > 1 and not isinstance(error, Unavailable):
+        if error is None or len(batch) == 1 or isinstance(error, Unavailable):
+            report(batch, results or [error] * len(batch))
+        else:
             for pending in batch:
                 self._write([pending])
-            return
-        report(batch, results or [error] * len(batch))
 
     def _commit(self, batch: list[PendingJob]) -> tuple[list[Any] | None, BaseException | None]:
         """Run a batch in one transaction; the result of each job, or why none took place."""

@@ -37,20 +37,15 @@ def policies(*, json_: Json = False) -> None:
     if json_:
         print(json.dumps([policy.describe() | {"descriptions": _describe_constants(policy)} for policy in rows]))
         return
-    for table in (terminal.make_systems_table(rows), terminal.make_parts_table(rows)):
-        terminal.show(table)
-    terminal.show(terminal.make_constants_table(rows))
+    tables = (terminal.make_systems_table, terminal.make_parts_table, terminal.make_constants_table)
+    terminal.show(*(make_table(rows) for make_table in tables))
 
 
 def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:
     """Return meaning, symbol and range of each constant; a plug-in need not describe its own."""
     return {
-        entry.name: {
-            "meaning": entry.meaning,
-            "symbol": entry.symbol,
-            "range": entry.range.words if entry.range else "",
-        }
-        for entry in policy.describe_constants()
+        each.name: {"meaning": each.meaning, "symbol": each.symbol, "range": each.range.words if each.range else ""}
+        for each in policy.describe_constants()
     }
 
 
@@ -81,8 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (ValueError, ImportError, CycloptsError) as error:
-        line = " ".join(str(error).split())
-        print(f"fedcascade: {line}", file=sys.stderr)
+        print("fedcascade:", *str(error).split(), file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output has gone, as in `fedcascade policies | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

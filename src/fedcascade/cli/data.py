@@ -3,14 +3,13 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
+from rich.table import Table
 
-from fedcascade.cli.options import Json, RatingsOptions, Whole, option
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from fedcascade.cli import terminal
+from fedcascade.cli.options import Json, ListLength, RatingsOptions, option
 
 data = App(name="data", help_format="plaintext", result_action="return_value")
 
@@ -20,19 +19,14 @@ def fetch(
     name: Annotated[Literal["movielens-small", "movielens-1m"], Parameter(help="Which ratings to fetch.")],
     /,
     *,
-    source: Annotated[
-        str | None, option("Address of the folder that holds the archives. [the publisher's]", show_default=False)
-    ] = None,
-    folder: Annotated[
-        Path | None, option("Where to keep the files. [the user's cache folder]", show_default=False)
-    ] = None,
+    source: Annotated[str | None, option("Address of the folder that holds the archives. [the publisher's]")] = None,
+    folder: Annotated[Path | None, option("Where to keep the files. [the user's cache folder]")] = None,
     json_: Json = False,
 ) -> None:
     """Fetch public ratings from their publisher, once, and say where they are and what their licence is.
 
     Example: fedcascade data fetch movielens-small
     """
-    from fedcascade.cli import terminal
     from fedcascade.data.fetch import PUBLISHER
     from fedcascade.data.fetch import fetch as fetch_dataset
 
@@ -57,7 +51,7 @@ def describe(
     file: Annotated[Path, Parameter(help="A file of ratings.")],
     /,
     *,
-    list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
+    list_length: ListLength = 4,
     json_: Json = False,
     environment: RatingsOptions = RatingsOptions(),  # noqa: B008 (frozen)
 ) -> None:
@@ -65,7 +59,6 @@ def describe(
 
     Example: fedcascade data describe ratings.csv --preset paper
     """
-    from fedcascade.cli import terminal
     from fedcascade.data.describe import describe as describe_ratings
 
     ratings = environment.read(file)
@@ -73,55 +66,48 @@ def describe(
     if json_:
         print(json.dumps({"file": str(file), **facts}))
         return
-    for table in (make_facts_table(file, facts), make_histogram_table(facts), make_clusters_table(facts)):
-        terminal.show(table)
+    terminal.show(make_facts_table(file, facts), make_histogram_table(facts), make_clusters_table(facts))
 
 
-def make_facts_table(file: Path, facts: dict[str, Any]) -> "Table":
+def make_facts_table(file: Path, facts: dict[str, Any]) -> Table:
     """Make a table of sizes, density, singular values and gaps."""
-    from rich.table import Table
-
     counts, matrix, gaps = facts["ratings"], facts["matrix"], facts["gaps"]
-    table = Table(title=str(file), title_justify="left", show_header=False)
-    table.add_row("ratings", f"{counts['count']:,} by {counts['users']:,} users of {counts['items']:,} items")
-    table.add_row("density", f"{counts['density']:.2%}")
-    table.add_row("matrix", f"{matrix['users']:,} most active users x {matrix['items']:,} most rated items")
-    table.add_row("its density", f"{matrix['density']:.2%}")
-    table.add_row("singular values", " ".join(f"{value:.4g}" for value in facts["singular_values"]))
-    table.add_row("variance kept", f"{facts['variance_kept']:.0%}")
+    rows = [
+        ("ratings", f"{counts['count']:,} by {counts['users']:,} users of {counts['items']:,} items"),
+        ("density", f"{counts['density']:.2%}"),
+        ("matrix", f"{matrix['users']:,} most active users x {matrix['items']:,} most rated items"),
+        ("its density", f"{matrix['density']:.2%}"),
+        ("singular values", " ".join(f"{value:.4g}" for value in facts["singular_values"])),
+        ("variance kept", f"{facts['variance_kept']:.0%}"),
+    ]
     if gaps["least"] is not None:
-        table.add_row(
-            "cluster gaps", f"least {gaps['least']:.3f}, median {gaps['median']:.3f}, most {gaps['most']:.3f}"
-        )
+        rows.append(("cluster gaps", ", ".join(f"{name} {gap:.3f}" for name, gap in gaps.items())))
+    table = terminal.make_table(str(file), ("", ""), rows)
+    table.show_header = False
     return table
 
 
-def make_histogram_table(facts: dict[str, Any]) -> "Table":
+def make_histogram_table(facts: dict[str, Any]) -> Table:
     """Make a table of how many ratings are how high."""
-    from rich.table import Table
-
-    table = Table(title="how high ratings are", title_justify="left")
-    for name in ("rating", "count", "share"):
-        table.add_column(name, justify="right")
-    table.add_column("", min_width=30)
     most = max(row["count"] for row in facts["histogram"])
+    rows = []
     for row in facts["histogram"]:
         span = f"{row['from']:g}" if row["from"] == row["to"] else f"{row['from']:.3g} to {row['to']:.3g}"
         share = row["count"] / facts["ratings"]["count"]
-        table.add_row(span, f"{row['count']:,}", f"{share:.1%}", "█" * round(30 * row["count"] / most))
+        rows.append((span, f"{row['count']:,}", f"{share:.1%}", "█" * round(30 * row["count"] / most)))
+    numbers = ("rating", "count", "share")
+    table = terminal.make_table("how high ratings are", (*numbers, ""), rows, right=numbers)
+    table.columns[-1].min_width = 30
     return table
 
 
-def make_clusters_table(facts: dict[str, Any]) -> "Table":
+def make_clusters_table(facts: dict[str, Any]) -> Table:
     """Make a table with one line per cluster: its users, the nearest cluster, and how often lists are clicked."""
-    from rich.table import Table
-
-    table = Table(title="clusters, and the chance of a click", title_justify="left")
-    for name in ("cluster", "users", "norm of theta", "gap to the nearest", "on the best item", "on the best list",
-                 "on a random list"):  # fmt: skip
-        table.add_column(name, justify="right")
+    columns = ("cluster", "users", "norm of theta", "gap to the nearest", "on the best item", "on the best list",
+               "on a random list")  # fmt: skip
+    rows = []
     for row in facts["clusters"]:
         nearest = "" if row["nearest"] is None else f"{row['nearest']:.3f}"
         chances = (f"{row[name]:.1%}" for name in ("best_item", "best_list", "random_list"))
-        table.add_row(str(row["cluster"]), f"{row['users']:,}", f"{row['norm']:.3f}", nearest, *chances)
-    return table
+        rows.append((str(row["cluster"]), f"{row['users']:,}", f"{row['norm']:.3f}", nearest, *chances))
+    return terminal.make_table("clusters, and the chance of a click", columns, rows, right=columns)

@@ -116,10 +116,7 @@ def experiment(
     print_results(results.read_results(folder))
 
 
-def report(
-    folder: Annotated[Path, Parameter(help="A results folder of 'experiment' or 'reproduce'.")],
-    /,
-) -> None:
+def report(folder: Annotated[Path, Parameter(help="A results folder of 'experiment' or 'reproduce'.")], /) -> None:
     """Write the tables and figures of a results folder into it: report.html, SVG, PDF and PNG."""
     from fedcascade.experiments import beyond_bars, paper_claims
     from fedcascade.experiments.reports import beyond_report, paper_report, summary

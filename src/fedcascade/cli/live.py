@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fedcascade.checks import require_nonnegative
-from fedcascade.cli.options import Whole, option
+from fedcascade.cli.options import Rounds, Whole, option
 from fedcascade.cli.service import TOKEN, print_notice
 
 
@@ -14,12 +14,11 @@ def live(
     *,
     users: Annotated[Whole, option("How many simulated users, each with an agent.")] = 40,
     clusters: Annotated[Whole, option("How many tastes they have, at most 6.")] = 5,
-    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
+    rounds: Rounds = 20_000,
     pace: Annotated[float, option("Rounds per second to begin with; the page can change it.")] = 100.0,
     seed: Annotated[Whole, option("Names the environment: users, films, clicks and luck all follow from it.")] = 1,
     store: Annotated[
-        str | None,
-        option("Where to keep everything. [default: a temporary folder, gone at the end]", show_default=False),
+        str | None, option("Where to keep everything. [default: a temporary folder, gone at the end]")
     ] = None,
     port: Annotated[Whole, option("Port to listen on, on this machine alone; 0 takes any that is free.")] = 8777,
     no_browser: Annotated[bool, option("Do not open the page.", show_default=False)] = False,

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from fedcascade.environments.ratings import Ratings
 
 _PLAIN = Group("Options", sort_key=0)
-_ENVIRONMENT = Group("Environment", sort_key=1)
-_RATINGS = Group("Ratings", sort_key=2)
+_RATINGS = Parameter(group=Group("Ratings", sort_key=2), show_default=False)
 
 
 def option(text: str, group: Group = _PLAIN, **more: Any) -> Parameter:
@@ -33,43 +32,38 @@ def _convert_whole(_type: object, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=_convert_whole)]
+ListLength = Annotated[Whole, option("K, the longest list an agent may show.")]
+Rounds = Annotated[Whole, option("T, how many rounds to play.")]
+Checkpoints = Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")]
 Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
 
 
-def _environment(text: str) -> Parameter:
-    return option(text, _ENVIRONMENT)
-
-
-def _ratings(text: str) -> Parameter:
-    return option(text, _RATINGS, show_default=False)
-
-
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Environment", sort_key=1), negative="")
 @dataclass(frozen=True, kw_only=True)
 class RatingsOptions:
-    """Sizes of an environment, and how it is made from a file of ratings."""
+    """Sizes of an environment, and how it is made from a file of ratings.
 
-    seed: Annotated[Whole, _environment("Names the environment: users, items, clicks and luck all follow from it.")] = 0
-    users: Annotated[Whole, _environment("How many users, each with an agent.")] = 40
-    clusters: Annotated[
-        str, _environment("How many clusters; of a synthetic environment, of equal size, or the sizes: 20,10,10.")
-    ] = "10"
-    dimension: Annotated[Whole, _environment("d, how many features an item has.")] = 20
-    items: Annotated[str, _environment("Items on offer in a round, or a range to draw from: 150-250.")] = "200"
-    arrivals: Annotated[
-        str, _environment("How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...")
-    ] = "uniform"
-    preset: Annotated[
-        Literal["catalogue", "paper"] | None,
-        _ratings("catalogue: rounds offer the file's own items; paper: random ones, and users are lifted. [catalogue]"),
-    ] = None
-    step: Annotated[
-        list[str],
-        _ratings("Take a step in another way than the preset, such as selection=nested or values=counts. Repeatable."),
-    ] = field(default_factory=list)
-    columns: Annotated[
-        str | None, _ratings("The file's columns of users, items and ratings, as user,item,rating. [the usual names]")
-    ] = None
+    Attributes:
+        seed: Names the environment: users, items, clicks and luck all follow from it.
+        users: How many users, each with an agent.
+        clusters: How many clusters; of a synthetic environment, of equal size, or the sizes: 20,10,10.
+        dimension: d, how many features an item has.
+        items: Items on offer in a round, or a range to draw from: 150-250.
+        arrivals: How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...
+        preset: catalogue: rounds offer the file's own items; paper: random ones, and users are lifted. [catalogue]
+        step: Take a step in another way than the preset, such as selection=nested or values=counts. Repeatable.
+        columns: The file's columns of users, items and ratings, as user,item,rating. [the usual names]
+    """
+
+    seed: Whole = 0
+    users: Whole = 40
+    clusters: str = "10"
+    dimension: Whole = 20
+    items: str = "200"
+    arrivals: str = "uniform"
+    preset: Annotated[Literal["catalogue", "paper"] | None, _RATINGS] = None
+    step: Annotated[list[str], _RATINGS] = field(default_factory=list)
+    columns: Annotated[str | None, _RATINGS] = None
 
     def parse_sizes(self) -> dict[str, Any]:
         """Return the arguments that every environment takes."""
@@ -97,35 +91,28 @@ class RatingsOptions:
         return Ratings(ratings, preset=self.preset or "catalogue", **self.parse_sizes(), **parse_steps(self.step))
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Environment", sort_key=1), negative="")
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentOptions(RatingsOptions):
-    """The environment: synthetic, made from a file of ratings, or one of another package."""
+    """The environment: synthetic, made from a file of ratings, or one of another package.
 
-    environment: Annotated[
-        str, _environment("synthetic, or the name of a plug-in's environment (see 'fedcascade plugins').")
-    ] = "synthetic"
-    set_env: Annotated[
-        list[str],
-        option("Set an argument of a plug-in's environment: name=value. Repeatable.", _ENVIRONMENT, show_default=False),
-    ] = field(default_factory=list)
-    ratings: Annotated[
-        Path | None, _ratings("Make the environment from this file of ratings instead of a synthetic one.")
-    ] = None
-    features: Annotated[
-        Literal["lifted", "gaussian"],
-        _environment("lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1]."),
-    ] = "lifted"
-    directions: Annotated[
-        Literal["orthonormal", "random"], _environment("Theta directions: orthonormal, or independent.")
-    ] = "orthonormal"
-    gap: Annotated[
-        float | None, _environment("Distance between the thetas of any two clusters. [as far as their directions say]")
-    ] = None
-    drift: Annotated[
-        Whole | None,
-        _environment("From this round on, every second user of each cluster wants something else. [never]"),
-    ] = None
+    Attributes:
+        environment: synthetic, or the name of a plug-in's environment (see 'fedcascade plugins').
+        set_env: Set an argument of a plug-in's environment: name=value. Repeatable.
+        ratings: Make the environment from this file of ratings instead of a synthetic one.
+        features: lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1].
+        directions: Theta directions: orthonormal, or independent.
+        gap: Distance between the thetas of any two clusters. [as far as their directions say]
+        drift: From this round on, every second user of each cluster wants something else. [never]
+    """
+
+    environment: str = "synthetic"
+    set_env: Annotated[list[str], Parameter(show_default=False)] = field(default_factory=list)
+    ratings: Annotated[Path | None, _RATINGS] = None
+    features: Literal["lifted", "gaussian"] = "lifted"
+    directions: Literal["orthonormal", "random"] = "orthonormal"
+    gap: float | None = None
+    drift: Whole | None = None
 
     def build(self) -> "Environment":
         """Build the environment that these options describe."""

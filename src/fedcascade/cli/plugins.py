@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
+from fedcascade.cli import terminal
 from fedcascade.cli.options import Json, option
 from fedcascade.federation.policies import get_policy
 from fedcascade.plugins import Plugin, list_plugins
@@ -23,13 +23,13 @@ def plugins(
 
     Example: fedcascade plugins --check
     """
-    from fedcascade.cli import terminal
-
     rows = [describe_plugin(plugin, check=check) for plugin in list_plugins()]
     if json_:
         print(json.dumps(rows))
     elif rows:
-        terminal.show(terminal.make_plugins_table(rows))
+        columns = ("kind", "name", "package", "target", "state")
+        cells = [[row[column] for column in columns] for row in rows]
+        terminal.show(terminal.make_table("plug-ins of other packages", columns, cells, lines=True))
     else:
         print("no installed package adds a policy, environment, oracle or store")
     if not all(row["good"] for row in rows):
@@ -40,7 +40,7 @@ def describe_plugin(plugin: Plugin, *, check: bool) -> dict[str, Any]:
     """Return what a plug-in is and in which state, in one line; ``good`` says whether it can be used."""
     row = {"kind": plugin.kind, "name": plugin.name, "package": plugin.distribution, "target": plugin.target}
     try:
-        state = CHECKS[plugin.kind](plugin) if check else _load(plugin)
+        state = _check(plugin) if check else _load(plugin)
     except Exception as error:  # a plug-in may raise anything, and the others are still to be listed
         return row | {"good": False, "state": " ".join(f"{error}".split()) or type(error).__name__}
     return row | {"good": True, "state": state}
@@ -54,35 +54,20 @@ def _load(plugin: Plugin) -> str:
     return "loads"
 
 
-def _check_policy(plugin: Plugin) -> str:
-    from fedcascade.testing import check_policy
+def _check(plugin: Plugin) -> str:
+    """Hold a plug-in to the contract of its kind; returns its state."""
+    from fedcascade.testing import check_environment, check_oracle, check_policy
 
-    check_policy(get_policy(plugin.name))
+    match plugin.kind:
+        case "policy":
+            check_policy(get_policy(plugin.name))
+        case "environment":
+            check_environment(plugin.build(seed=0))
+        case "oracle":
+            check_oracle(plugin.build(length=4))
+        case "store":
+            plugin.load()
+            return STORE_NOTE
+        case _:
+            raise ValueError(f"no contract for plug-ins of kind '{plugin.kind}'")
     return "keeps its contract"
-
-
-def _check_environment(plugin: Plugin) -> str:
-    from fedcascade.testing import check_environment
-
-    check_environment(plugin.build(seed=0))
-    return "keeps its contract"
-
-
-def _check_oracle(plugin: Plugin) -> str:
-    from fedcascade.testing import check_oracle
-
-    check_oracle(plugin.build(length=4))
-    return "keeps its contract"
-
-
-def _check_store(plugin: Plugin) -> str:
-    plugin.load()
-    return STORE_NOTE
-
-
-CHECKS: Mapping[str, Callable[[Plugin], str]] = {
-    "policy": _check_policy,
-    "environment": _check_environment,
-    "oracle": _check_oracle,
-    "store": _check_store,
-}

@@ -1,13 +1,16 @@
 """Commands of the service: serve, enroll, revoke, forget, swarm."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions, select_policies
-from fedcascade.cli.options import EnvironmentOptions, Json, Whole, option
+from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient
@@ -57,8 +60,8 @@ def serve(
     dimension: Annotated[Whole, option("d, how many features an item has.")] = 20,
     host: Annotated[str, option("Address to listen on.")] = "127.0.0.1",
     port: Annotated[Whole, option("Port to listen on; 0 takes any that is free.")] = 8777,
-    tls_cert: Annotated[Path | None, option("Certificate chain (PEM), to serve https.", show_default=False)] = None,
-    tls_key: Annotated[Path | None, option("Private key (PEM) of the certificate.", show_default=False)] = None,
+    tls_cert: Annotated[Path | None, option("Certificate chain (PEM), to serve https.")] = None,
+    tls_key: Annotated[Path | None, option("Private key (PEM) of the certificate.")] = None,
     operator_token: Annotated[
         Path, option("File with the operator's token; made at the first start if missing.")
     ] = TOKEN,
@@ -126,15 +129,12 @@ def swarm(
     url: Url = LOCAL,
     operator_token: OperatorToken = TOKEN,
     agents: Annotated[Whole | None, option("How many agents, each with a simulated user. [default: --users]")] = None,
-    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
-    list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
-    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10,
-    folder: Annotated[
-        Path | None, option("Where the agents keep their files. [default: in memory]", show_default=False)
-    ] = None,
+    rounds: Rounds = 20_000,
+    list_length: ListLength = 4,
+    checkpoints: Checkpoints = 10,
+    folder: Annotated[Path | None, option("Where the agents keep their files. [default: in memory]")] = None,
     lockstep: Annotated[
-        bool,
-        option("Wait for every exchange, as a simulation does; else exchanges run in the background."),
+        bool, option("Wait for every exchange, as a simulation does; else exchanges run in the background.")
     ] = False,
     min_observations: Annotated[
         Whole | None, option("Fewest observations in an upload. [default: 0 with --lockstep, else 2 d]")
@@ -148,10 +148,6 @@ def swarm(
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
-    import json
-    from dataclasses import replace
-
-    from fedcascade.cli import terminal
     from fedcascade.demo.reporter import RegretReporter
     from fedcascade.demo.swarm import run_swarm
     from fedcascade.service.agent.client import fetch_terms
@@ -164,11 +160,10 @@ def swarm(
     with connect_operator(url, operator_token) as operator, terminal.show_progress_bars() as bars:
         offered = fetch_terms(operator.transport)
         policy = build_policy(offered)
+        users = agents or environment_options.users
         floor = 0 if lockstep else 2 * offered.dimension
         trace = run_swarm(
-            replace(
-                environment_options, users=agents or environment_options.users, dimension=offered.dimension
-            ).build(),
+            replace(environment_options, users=users, dimension=offered.dimension).build(),
             policy,
             rounds=rounds,
             operator=operator,

@@ -3,8 +3,9 @@
 import json
 from typing import Annotated, Literal, cast
 
+from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions, select_policies
-from fedcascade.cli.options import EnvironmentOptions, Json, Whole, option
+from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
 from fedcascade.environments.clustered import Clustered
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.plugins import get_plugin
@@ -17,13 +18,13 @@ def run(
         list[str],
         option("System to run (see 'fedcascade policies'). Give it several times, and all meet the same rounds."),
     ] = ["fedc3ucb-h"],  # noqa: B006 (cyclopts shows it, nobody changes it)
-    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 20_000,
-    list_length: Annotated[Whole, option("K, the longest list an agent may show.")] = 4,
+    rounds: Rounds = 20_000,
+    list_length: ListLength = 4,
     oracle: Annotated[
         str,
         option("Chooses a list from the scores: top-k, or the name of a plug-in's oracle (see 'fedcascade plugins')."),
     ] = "top-k",
-    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10,
+    checkpoints: Checkpoints = 10,
     engine: Annotated[
         Literal["exact", "reference", "cuda"],
         option(
@@ -40,7 +41,6 @@ def run(
 
     Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
     """
-    from fedcascade.cli import terminal
     from fedcascade.simulation.engines import simulate, simulate_together
     from fedcascade.simulation.scenario import Scenario
     from fedcascade.simulation.summary import summarise
@@ -63,16 +63,9 @@ def run(
             for _, trace in sorted(simulate_together(scenarios, progress)):
                 record_trace(trace)
         for system in () if engine == "cuda" else systems:
-            trace = simulate(
-                environment,
-                system,
-                rounds=rounds,
-                oracle=chooser,
-                engine=engine,
-                threads=threads,
-                checkpoints=checkpoints,
-                progress=terminal.add_bar(bars, system.name, rounds),
-            )
+            progress = terminal.add_bar(bars, system.name, rounds)
+            trace = simulate(environment, system, rounds=rounds, oracle=chooser, engine=engine, threads=threads,
+                             checkpoints=checkpoints, progress=progress)  # fmt: skip
             record_trace(trace)
     if not json_:
         terminal.show(terminal.make_results_table(summaries))

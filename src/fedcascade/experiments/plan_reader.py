@@ -52,10 +52,7 @@ class _PolicyTable(Struct, kw_only=True):
     on: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
 
 
-_SPECS: Mapping[str, type[SyntheticSpec] | type[RatingsSpec]] = {
-    "synthetic": SyntheticSpec,
-    "ratings": RatingsSpec,
-}
+_SPECS: Mapping[str, type[SyntheticSpec] | type[RatingsSpec]] = {"synthetic": SyntheticSpec, "ratings": RatingsSpec}
 
 
 def load_plan(path: Path) -> Plan:

@@ -1,6 +1,5 @@
 """The report of what lies beyond the paper: bars and verdicts, the trade-off, and the curves of every setting."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ from fedcascade.experiments import beyond_bars
 from fedcascade.experiments.beyond_bars import EARLY, OURS, TRADE_OFFS, Finding
 from fedcascade.experiments.environments import RatingsSpec
 from fedcascade.experiments.plan import Plan, System
-from fedcascade.experiments.reports import figures, html, summary
+from fedcascade.experiments.reports import html, summary
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.reports.trade_off import Point, plot_trade_off
 from fedcascade.experiments.results import Results
@@ -21,14 +20,11 @@ KINDS = {"met": "good", "met within noise": "fair", "not met": "bad", "not judge
 def write_report(results: Results) -> tuple[Path, list[Finding]]:
     """Write figures and ``report.html`` into the folder; returns the path of the report, and the findings."""
     findings = beyond_bars.judge_bars(results)
-    counts = Counter(str(finding.verdict) for finding in findings)
     parts = [
         html.render_paragraph(_introduce(results), "dim"),
-        html.render_tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items()),
+        html.render_tally([finding.verdict for finding in findings], KINDS),
         html.render_section("The bars", html.render_paragraph(_explain_verdicts(results)), _render_bars(findings)),
-        html.render_section(
-            "Regret against exchanges", html.render_paragraph(_explain_trade_off()), _draw_trade_offs(results)
-        ),
+        html.render_section("Regret against exchanges", *_render_trade_offs(results)),
         *(_render_environment(results, environment.name) for environment in results.plans[0].environments),
         summary.render_provenance(results),
     ]
@@ -56,11 +52,8 @@ def describe_ratings(plan: Plan) -> str:
 
 
 def _explain_verdicts(results: Results) -> str:
-    length = (
-        ""
-        if beyond_bars.is_full(results)
-        else f" The bars are for runs of {beyond_bars.ROUNDS:,} rounds; these are not, so nothing is judged."
-    )
+    shorter = f" The bars are for runs of {beyond_bars.ROUNDS:,} rounds; these are not, so nothing is judged."
+    length = "" if beyond_bars.is_full(results) else shorter
     return (
         "A ratio is that of the means over all runs, with its 95% interval; runs are paired, since in a run all "
         "systems meet the same users, items and luck. A bar is met if the ratio and its interval are no more than the "
@@ -71,26 +64,23 @@ def _explain_verdicts(results: Results) -> str:
 
 
 def _render_bars(findings: Sequence[Finding]) -> Html:
-    settings = [format_setting(finding) for finding in findings]
-    rows = [
-        (
-            "" if number and settings[number - 1] == setting else setting,
-            describe_measure(finding),
-            format_bar(finding),
-            format_measured(finding),
-            html.render_verdict(finding.verdict, KINDS[finding.verdict]),
-        )
-        for number, (setting, finding) in enumerate(zip(settings, findings, strict=True))
-    ]
+    rows = []
+    above = ""  # a setting is named in its first row alone
+    for finding in findings:
+        setting, *cells = format_finding(finding)
+        rows.append(("" if setting == above else setting, *cells, html.render_verdict(finding.verdict, KINDS)))
+        above = setting
     return html.render_table(("setting", "what", "bar", "measured", "verdict"), rows, numbers=(2, 3))
 
 
-def format_setting(finding: Finding) -> str:
-    """Format environment and beta."""
-    return f"{finding.environment}; beta {finding.beta:g}"
+def format_finding(finding: Finding) -> tuple[str, str, str, str]:
+    """Format the setting, what is measured there, the highest value that meets the bar, and the measured one."""
+    setting = f"{finding.environment}; beta {finding.beta:g}"
+    bar = f"≤ {finding.bar.most:.2f}" if finding.rival else f"{finding.bar.most:.0%}"
+    return setting, _describe_measure(finding), bar, format_measured(finding)
 
 
-def describe_measure(finding: Finding) -> str:
+def _describe_measure(finding: Finding) -> str:
     """Return what is measured, and against whom."""
     if not finding.rival:
         return "users in a wrong cluster at the end"
@@ -98,11 +88,6 @@ def describe_measure(finding: Finding) -> str:
     best = f", the better of {' and '.join(rivals)}" if len(rivals) > 1 else ""
     when = f" at every checkpoint from {EARLY:,} on" if finding.bar.quantity == "early regret" else ""
     return f"{finding.bar.quantity.removeprefix('early ')}{when}, against {finding.rival}{best}"
-
-
-def format_bar(finding: Finding) -> str:
-    """Format the highest value that meets the bar."""
-    return f"≤ {finding.bar.most:.2f}" if finding.rival else f"{finding.bar.most:.0%}"
 
 
 def format_measured(finding: Finding) -> str:
@@ -115,31 +100,23 @@ def format_measured(finding: Finding) -> str:
     return f"{measured.mean:.2f}{interval}{checkpoint}"
 
 
-def _explain_trade_off() -> str:
-    return (
+def _render_trade_offs(results: Results) -> tuple[Html, Html]:
+    explanation = (
         f"Lower and further left is better. The line is {OURS} with more and with less talk (alpha_c); "
         "the hollow point is a yardstick, which is told what the others have to find out."
     )
-
-
-def _draw_trade_offs(results: Results) -> Html:
     drawings = [_draw_trade_off(results, environment, beta) for environment, beta in TRADE_OFFS]
-    return html.render_gallery(drawings, wide=True)
+    return html.render_paragraph(explanation), html.render_gallery(drawings, wide=True)
 
 
 def _draw_trade_off(results: Results, environment: str, beta: float) -> Html:
-    summaries = {each.system: each for each in summary.summarise_systems(results) if each.environment == environment}
-    points = [
-        _make_point(system, summaries[system.label], beta)
-        for system in beyond_bars.select_trade_off_systems(results.plans[0], environment, beta)
-    ]
+    plan = results.plans[0]
+    summaries = {each.system: each for each in summary.select_summaries(results, plan, environment)}
+    systems = beyond_bars.select_trade_off_systems(plan, environment, beta)
+    points = [_make_point(system, summaries[system.label], beta) for system in systems]
     title = f"{environment}; beta {beta:g}"
-    svg = figures.save_figure(
-        plot_trade_off(points, title), results.folder / "figures", summary.make_file_name(f"trade-off-{environment}")
-    )
-    return html.render_figure(
-        svg, f"{title}. Expected regret and exchanges at the end, mean of the runs; both logarithmic."
-    )
+    caption = f"{title}. Expected regret and exchanges at the end, mean of the runs; both logarithmic."
+    return summary.save_figure(results, plot_trade_off(points, title), f"trade-off-{environment}", caption)
 
 
 def _make_point(system: System, totals: summary.SystemSummary, beta: float) -> Point:
@@ -152,14 +129,13 @@ def _make_point(system: System, totals: summary.SystemSummary, beta: float) -> P
 
 def _render_environment(results: Results, environment: str) -> Html:
     plan = results.plans[0]
-    summaries = [each for each in summary.summarise_systems(results) if each.environment == environment]
     drawings = [
         _draw_curves(results, environment, beta, quantity)
         for quantity in choose_quantities(environment)
         for beta in beyond_bars.list_betas(plan, environment)
     ]
-    runs = f"{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
-    return html.render_section(environment, summary.render_totals(summaries, runs), html.render_gallery(drawings))
+    totals = summary.render_totals(plan, summary.select_summaries(results, plan, environment))
+    return html.render_section(environment, totals, html.render_gallery(drawings))
 
 
 def choose_quantities(environment: str) -> tuple[str, ...]:
@@ -178,7 +154,7 @@ def _draw_curves(results: Results, environment: str, beta: float, quantity: str)
         quantity,
         f"{environment}; beta {beta:g}",
         [system.label for system in systems],
-        summary.make_file_name(f"{environment}-beta-{beta:g}-{quantity}"),
+        f"{environment}-beta-{beta:g}-{quantity}",
         {system.label: system.policy for system in systems},
         logarithmic=quantity == "regret",
     )

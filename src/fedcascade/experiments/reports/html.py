@@ -1,7 +1,7 @@
 """Renders a web page that needs nothing but itself: no script, no font, no picture from elsewhere."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 STYLE = """
@@ -86,17 +86,19 @@ def render_gallery(figures: Iterable[Html], *, wide: bool = False) -> Html:
     return Html(f'<div class="figures{" wide" if wide else ""}">{"".join(figures)}</div>')
 
 
-def render_tally(counts: Iterable[tuple[int, str, str]]) -> Html:
-    """Render a box with its count for every kind of verdict that occurs; a verdict is given by its words and colour."""
+def render_tally(verdicts: Sequence[str], kinds: Mapping[str, str]) -> Html:
+    """Render a box with its count for every verdict that occurs; ``kinds`` gives a verdict its colour."""
     boxes = "".join(
-        f'<div class="{kind}"><b>{count}</b>{escape_text(words)}</div>' for count, words, kind in counts if count
+        f'<div class="{kind}"><b>{verdicts.count(verdict)}</b>{escape_text(verdict)}</div>'
+        for verdict, kind in kinds.items()
+        if verdict in verdicts
     )
     return Html(f"<div class=tally>{boxes}</div>")
 
 
-def render_verdict(words: str, kind: str) -> Html:
+def render_verdict(verdict: str, kinds: Mapping[str, str]) -> Html:
     """Render a verdict in its colour."""
-    return Html(f'<span class="verdict {kind}">{escape_text(words)}</span>')
+    return Html(f'<span class="verdict {kinds[verdict]}">{escape_text(verdict)}</span>')
 
 
 def render_section(title: str, *parts: Html) -> Html:

@@ -1,6 +1,5 @@
 """The report of the paper's evaluation: its figures and numbers beside ours."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,12 +24,10 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
     """Write figures and ``report.html`` into the folder; returns the path of the report, and the claims."""
     claims = paper_claims.judge_claims(results)
     parts = [
-        html.render_paragraph(_introduce(results), "dim"),
-        _render_tally(claims),
+        _introduce(results),
+        html.render_tally([claim.verdict for claim in claims], KINDS),
         html.render_section("Figure 1", _draw_figures(results)),
-        html.render_section(
-            "The claims of the text", html.render_paragraph(_explain_verdicts(results)), _render_claims(claims)
-        ),
+        html.render_section("The claims of the text", _explain_verdicts(results), _render_claims(claims)),
         html.render_section("Communication cost", _render_exchanges(results, claims)),
         html.render_section("Regret", *_render_regret(results)),
         summary.render_provenance(results),
@@ -38,7 +35,7 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
     return summary.write_page(results, TITLE, parts), claims
 
 
-def _introduce(results: Results) -> str:
+def _introduce(results: Results) -> Html:
     rounds = results.plans[0].rounds
     length = (
         f"Every run has {rounds:,} rounds, as in the paper."
@@ -46,10 +43,11 @@ def _introduce(results: Results) -> str:
         else f"This is the quick version: {rounds:,} rounds a run instead of {paper_claims.ROUNDS:,}. "
         "Directions are judged, sizes are not."
     )
-    return (
+    return html.render_paragraph(
         "The systems are those of “Federated Contextual Cascading Bandits with Asynchronous Communication and "
         "Heterogeneous Users” (Yang, Liu, Wang, Xie, Lui, Lian and Chen). "
-        f"{length} {describe_ratings(results)} {summary.describe_effort(results)}"
+        f"{length} {describe_ratings(results)} {summary.describe_effort(results)}",
+        "dim",
     )
 
 
@@ -64,11 +62,6 @@ def describe_ratings(results: Results) -> str:
     )
 
 
-def _render_tally(claims: Sequence[Claim]) -> Html:
-    counts = Counter(str(claim.verdict) for claim in claims)
-    return html.render_tally((counts[verdict], verdict, kind) for verdict, kind in KINDS.items())
-
-
 def _draw_figures(results: Results) -> Html:
     drawings = []
     for letter, name, quantity, title in FIGURES:
@@ -80,14 +73,14 @@ def _draw_figures(results: Results) -> Html:
     return html.render_gallery(drawings)
 
 
-def _explain_verdicts(results: Results) -> str:
+def _explain_verdicts(results: Results) -> Html:
     sizes = (
         f"A percentage must be no more than {paper_claims.WITHIN * 100:.0f} points short of the paper's, a count "
         f"within {paper_claims.WITHIN:.0%} of it. "
         if paper_claims.is_full(results)
         else "In this quick version only the direction of a gap is judged; counts are shown, but not judged. "
     )
-    return (
+    return html.render_paragraph(
         "A gap holds if its mean is above zero beyond the noise of the runs (the 95% interval of the mean). "
         f"{sizes}Where the mean is on the right side and the interval only allows for the rest, it holds within noise. "
         "Gaps are taken run by run: in a run, all systems meet the same users, items and luck."
@@ -95,33 +88,19 @@ def _explain_verdicts(results: Results) -> str:
 
 
 def _render_claims(claims: Sequence[Claim]) -> Html:
-    rows = [
-        (
-            claim.place,
-            claim.text,
-            format_paper_value(claim),
-            format_our_value(claim),
-            str(claim.ours.runs),
-            format_difference(claim),
-            _render_verdict(claim),
-        )
-        for claim in claims
-        if claim.unit != "exchanges"
-    ]
+    rows = []
+    for claim in claims:
+        if claim.unit != "exchanges":
+            paper, ours, difference = format_values(claim)
+            verdict = html.render_verdict(claim.verdict, KINDS)
+            rows.append((claim.place, claim.text, paper, ours, str(claim.ours.runs), difference, verdict))
     header = ("where", "claim", "paper", "ours", "runs", "difference", "verdict")
     return html.render_table(header, rows, numbers=(2, 3, 4, 5))
 
 
 def _render_exchanges(results: Results, claims: Sequence[Claim]) -> Html:
     rows = [
-        (
-            claim.place,
-            claim.text.partition(":")[0],
-            format_paper_value(claim),
-            format_our_value(claim),
-            format_difference(claim),
-            _render_verdict(claim),
-        )
+        (claim.place, claim.text.partition(":")[0], *format_values(claim), html.render_verdict(claim.verdict, KINDS))
         for claim in claims
         if claim.unit == "exchanges"
     ]
@@ -129,43 +108,29 @@ def _render_exchanges(results: Results, claims: Sequence[Claim]) -> Html:
         f"Exchanges with the server. Paper: after {paper_claims.ROUNDS:,} rounds. "
         f"Ours: after {results.plans[0].rounds:,}, mean ± standard deviation."
     )
-    return html.render_table(
-        ("where", "system", "paper", "ours", "difference", "verdict"), rows, numbers=(2, 3, 4), caption=caption
-    )
+    header = ("where", "system", "paper", "ours", "difference", "verdict")
+    return html.render_table(header, rows, numbers=(2, 3, 4), caption=caption)
 
 
 def _render_regret(results: Results) -> list[Html]:
     systems = [system._replace(system=NAMES[system.system]) for system in summary.summarise_systems(results)]
     return [
-        summary.render_totals(
-            [system for system in systems if system.experiment == plan.name],
-            f"{plan.title}: {len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation",
-        )
+        summary.render_totals(plan, [system for system in systems if system.experiment == plan.name], f"{plan.title}: ")
         for plan in results.plans
         if plan.name != AUXILIARY or len(plan.seeds) > len(results.plans[1].seeds)
     ]
 
 
-def format_paper_value(claim: Claim) -> str:
-    """Format the paper's number; 'yes' where it makes the claim without one."""
+def format_values(claim: Claim) -> tuple[str, str, str]:
+    """Format the paper's number, ours with its standard deviation, and how far ours is from the paper's.
+
+    The paper's is 'yes' where it makes the claim without a number. The difference is in points of a percentage, or in
+    percent of a count.
+    """
+    unit = "%" if claim.unit == "%" else ""
+    ours = summary.format_mean(claim.ours, unit)
     if claim.paper is None:
-        return "yes"
-    return f"{claim.paper:.0%}" if claim.unit == "%" else f"{claim.paper:,.1f}"
-
-
-def format_our_value(claim: Claim) -> str:
-    """Format our number with its standard deviation."""
-    return summary.format_mean(claim.ours, "%" if claim.unit == "%" else "")
-
-
-def format_difference(claim: Claim) -> str:
-    """Format how far our number is from the paper's: points of a percentage, or percent of a count."""
-    if claim.paper is None:
-        return "–"
-    if claim.unit == "%":
-        return f"{(claim.ours.mean - claim.paper) * 100:+.1f} points"
-    return f"{claim.ours.mean / claim.paper - 1:+.1%}"
-
-
-def _render_verdict(claim: Claim) -> Html:
-    return html.render_verdict(claim.verdict, KINDS[claim.verdict])
+        return "yes", ours, "–"
+    if unit:
+        return f"{claim.paper:.0%}", ours, f"{(claim.ours.mean - claim.paper) * 100:+.1f} points"
+    return f"{claim.paper:,.1f}", ours, f"{claim.ours.mean / claim.paper - 1:+.1%}"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import polars as pl
+from matplotlib.figure import Figure
 
 from fedcascade.experiments.intervals import Interval, estimate_mean
 from fedcascade.experiments.plan import Plan, select_systems
@@ -32,12 +33,10 @@ def summarise_systems(results: Results) -> list[SystemSummary]:
     groups = results.runs.group_by("experiment", "environment", "system", maintain_order=True)
     return [
         SystemSummary(
-            experiment=str(experiment),
-            environment=str(environment),
-            system=str(system),
-            regret=estimate_mean(rows["regret"].to_list()),
-            exchanges=estimate_mean(rows["exchanges"].to_list()),
-            clustering_error=estimate_mean(rows["clustering_error"].to_list()),
+            str(experiment),
+            str(environment),
+            str(system),
+            *(estimate_mean(rows[name].to_list()) for name in QUANTITIES),
         )
         for (experiment, environment, system), rows in groups
     ]
@@ -64,45 +63,40 @@ def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
 
 def describe_effort(results: Results) -> str:
     """Return a sentence about how much was run and how long it took."""
-    runs, rounds, seconds, version = (
-        results.manifest[name] for name in ("runs", "rounds", "core_seconds", "fedcascade")
-    )
+    rounds, seconds = results.manifest["rounds"], results.manifest["core_seconds"]
     return (
-        f"{runs:,} runs, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
-        f"({rounds / seconds:,.0f} rounds/s), by fedcascade {version}."
+        f"{results.manifest['runs']:,} runs, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
+        f"({rounds / seconds:,.0f} rounds/s), by fedcascade {results.manifest['fedcascade']}."
     )
 
 
 def _render_environment(results: Results, plan: Plan, environment: str) -> Html:
     systems = [system.label for system in select_systems(plan.systems, environment)]
-    summaries = [
-        summary
-        for summary in summarise_systems(results)
-        if (summary.experiment, summary.environment) == (plan.name, environment)
-    ]
     drawings = [
         draw_curves(results, plan.name, environment, quantity, f"{environment}: {words}", systems)
         for quantity, words in QUANTITIES.items()
     ]
-    runs = f"{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
-    return html.render_section(
-        f"{plan.title}: {environment}", render_totals(summaries, runs), html.render_gallery(drawings)
-    )
+    totals = render_totals(plan, select_summaries(results, plan, environment))
+    return html.render_section(f"{plan.title}: {environment}", totals, html.render_gallery(drawings))
 
 
-def render_totals(summaries: Sequence[SystemSummary], caption: str) -> Html:
-    """Render a table of regret, exchanges and clustering error."""
-    rows = [
-        (
-            summary.system,
-            format_mean(summary.regret),
-            format_mean(summary.exchanges),
-            format_mean(summary.clustering_error, "%"),
-        )
-        for summary in summaries
-    ]
+def select_summaries(results: Results, plan: Plan, environment: str) -> list[SystemSummary]:
+    """Return the summaries of the systems in one environment of a plan."""
+    place = (plan.name, environment)
+    return [each for each in summarise_systems(results) if (each.experiment, each.environment) == place]
+
+
+def render_totals(plan: Plan, summaries: Sequence[SystemSummary], heading: str = "") -> Html:
+    """Render a table of regret, exchanges and clustering error; its caption names the runs."""
+    caption = f"{heading}{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
+    rows = [(summary.system, *format_totals(summary)) for summary in summaries]
     header = ("system", "expected regret", "exchanges", "clustering error at the end")
     return html.render_table(header, rows, numbers=(1, 2, 3), caption=caption)
+
+
+def format_totals(summary: SystemSummary) -> tuple[str, str, str]:
+    """Format regret, exchanges and clustering error."""
+    return format_mean(summary.regret), format_mean(summary.exchanges), format_mean(summary.clustering_error, "%")
 
 
 def draw_curves(
@@ -120,15 +114,16 @@ def draw_curves(
     """Draw and save one figure; ``names`` may give systems other names than their labels."""
     is_wanted = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
     curves = results.curves.filter(is_wanted).with_columns(pl.col("system").replace(names))
-    figure = figures.plot_curves(
-        curves, quantity, title, [names.get(system, system) for system in systems], logarithmic=logarithmic
-    )
-    svg = figures.save_figure(
-        figure, results.folder / "figures", file or make_file_name(f"{experiment}-{environment}-{quantity}")
-    )
-    return html.render_figure(
-        svg, f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs ± one standard deviation."
-    )
+    shown = [names.get(system, system) for system in systems]
+    figure = figures.plot_curves(curves, quantity, title, shown, logarithmic=logarithmic)
+    caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs ± one standard deviation."
+    return save_figure(results, figure, file or f"{experiment}-{environment}-{quantity}", caption)
+
+
+def save_figure(results: Results, figure: Figure, words: str, caption: str) -> Html:
+    """Save a figure beside the report, under a name made of these words, and render it with a caption."""
+    svg = figures.save_figure(figure, results.folder / "figures", make_file_name(words))
+    return html.render_figure(svg, caption)
 
 
 def make_file_name(words: str) -> str:
@@ -143,7 +138,7 @@ def make_file_name(words: str) -> str:
 def render_provenance(results: Results) -> Html:
     """Render constants, seeds, versions, machine and time."""
     manifest = results.manifest
-    machine = manifest["machine"]
+    machine, files = manifest["machine"], manifest["files"]
     facts = [
         ("fedcascade", manifest["fedcascade"]),
         ("libraries", ", ".join(f"{name} {version}" for name, version in manifest["libraries"].items())),
@@ -153,14 +148,10 @@ def render_provenance(results: Results) -> Html:
             "time",
             f"{manifest['seconds']:.0f} s for the last command, {manifest['core_seconds']:.0f} s of one core in all",
         ),
-        (
-            "data",
-            Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in manifest["files"].items())),
-        ),
+        ("data", Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in files.items()))),
     ]
-    return html.render_section(
-        "How this was made", html.render_table(("", ""), facts), *(_render_plan(plan) for plan in results.plans)
-    )
+    plans = [_render_plan(plan) for plan in results.plans]
+    return html.render_section("How this was made", html.render_table(("", ""), facts), *plans)
 
 
 def _render_plan(plan: Plan) -> Html:
@@ -169,15 +160,12 @@ def _render_plan(plan: Plan) -> Html:
         f"{plan.name}: T = {plan.rounds:,}, K = {plan.list_length}, "
         f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(environments)}"
     )
-    rows = [
-        (
-            system.label,
-            ", ".join(system.on),
-            Html(f"<code>{html.escape_text(_format_settings(system.constants))}</code>"),
-        )
-        for system in plan.systems
-    ]
+    rows = [(system.label, ", ".join(system.on), _render_settings(system.constants)) for system in plan.systems]
     return html.render_table(("system", "environments", "constants"), rows, caption=head)
+
+
+def _render_settings(values: object) -> Html:
+    return Html(f"<code>{html.escape_text(_format_settings(values))}</code>")
 
 
 def _format_settings(values: object) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from fedcascade.cli.terminal import name_part
 from fedcascade.constants import ConstantDescription
 from fedcascade.federation.claims import TABLE_1
 from fedcascade.federation.policies import POLICIES, Formula, Order, Policy
@@ -146,12 +147,6 @@ def render_parts_table() -> str:
         personal = f" + {type(policy.personal).__name__}" if policy.personal else ""
         lines.append("| " + " | ".join([f"[{policy.name}](#{policy.name})", *map(name_part, parts)]) + personal + " |")
     return "\n".join(lines) + "\n"
-
-
-def name_part(part: object) -> str:
-    """Return the name of a part, or of the triggers that it joins."""
-    either, other = getattr(part, "either", None), getattr(part, "other", None)
-    return type(part).__name__ if either is None else f"{name_part(either)} or {name_part(other)}"
 
 
 def render_section(policy: Policy, kept: Mapping[str, str], runs: list[dict[str, Any]]) -> str:

@@ -139,14 +139,17 @@ def make_parts_table(policies: Iterable["Policy"]) -> Table:
     rows = []
     for policy in policies:
         parts = (policy.grouping, policy.trigger, policy.reply_rule, policy.decision)
-        rows.append((policy.name, *(_name_part(part) for part in parts), policy.summary))
+        rows.append((policy.name, *(name_part(part) for part in parts), policy.summary))
     return make_table("parts", columns, rows, lines=True)
 
 
-def _name_part(part: object) -> str:
-    """Name a part: AnyOf(either=Determinant(alpha_c=1.0), other=Doubling()) is 'Determinant or Doubling'."""
-    either, other = getattr(part, "either", None), getattr(part, "other", None)
-    return type(part).__name__ if either is None else f"{_name_part(either)} or {_name_part(other)}"
+def name_part(part: object) -> str:
+    """Name a part: AnyOf(first=Determinant(alpha_c=1.0), second=Doubling()) is 'Determinant or Doubling'."""
+    from fedcascade.federation.triggers import AnyOf
+
+    if isinstance(part, AnyOf):
+        return f"{name_part(part.first)} or {name_part(part.second)}"
+    return type(part).__name__
 
 
 def make_constants_table(policies: Sequence["Policy"]) -> Table:

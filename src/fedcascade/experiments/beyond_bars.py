@@ -3,7 +3,8 @@
 The bars in this module were set before the runs; everything else in the report is computed from runs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import product
 from typing import Literal, NamedTuple
 
 import polars as pl
@@ -82,17 +83,17 @@ def is_beyond(results: Results) -> bool:
     """Return whether a results folder holds all runs of the built-in plan that the bars need."""
     finished = set(results.runs.select("environment", "system").unique().iter_rows())
     is_named = [plan.name for plan in results.plans] == [PLAN]
-    return is_named and all(run in finished for bar in BARS for run in _list_needed_runs(bar))
-
-
-def _list_needed_runs(bar: Bar) -> Iterator[tuple[str, str]]:
-    for environment, beta in list_settings(bar):
-        yield from ((environment, make_label(policy, beta)) for policy in (OURS, *bar.against))
+    return is_named and all(
+        (environment, make_label(policy, beta)) in finished
+        for bar in BARS
+        for environment, beta in list_settings(bar)
+        for policy in (OURS, *bar.against)
+    )
 
 
 def list_settings(bar: Bar) -> list[tuple[str, float]]:
     """Return environment and beta of every setting that a bar is for."""
-    return [(environment, beta) for environment in bar.environments for beta in bar.betas]
+    return list(product(bar.environments, bar.betas))
 
 
 def is_full(results: Results) -> bool:
@@ -135,16 +136,15 @@ def _list_totals(curves: pl.DataFrame, column: str) -> list[float]:
 
 
 def _list_values(curves: pl.DataFrame, round_: object, column: str) -> list[float]:
-    values: list[float] = curves.filter(pl.col("round") == round_)[column].to_list()
-    return values
+    return list(curves.filter(pl.col("round") == round_)[column])
 
 
 def _find_worst_checkpoint(ours: pl.DataFrame, rival: pl.DataFrame, column: str) -> tuple[int, Interval]:
     """Return the checkpoint with the highest ratio of ours to the rival's, and that ratio."""
-    rounds = [round_ for round_ in ours["round"].unique(maintain_order=True) if round_ >= EARLY]
     ratios = {
         round_: estimate_ratio(_list_values(ours, round_, column), _list_values(rival, round_, column))
-        for round_ in rounds
+        for round_ in ours["round"].unique(maintain_order=True)
+        if round_ >= EARLY
     }
     worst = max(ratios, key=lambda round_: ratios[round_].mean)
     return worst, ratios[worst]
@@ -159,28 +159,17 @@ def judge_measurement(measured: Interval, most: float) -> Verdict:
 
 def list_betas(plan: Plan, environment: str) -> list[float]:
     """Return the betas of an environment's systems, sorted."""
-    return sorted(
-        {float(system.constants["beta"]) for system in select_systems(plan.systems, environment) if _has_beta(system)}
-    )
+    systems = select_systems(plan.systems, environment)
+    return sorted({float(system.constants["beta"]) for system in systems if "beta" in system.constants})
 
 
 def select_systems_at_beta(plan: Plan, environment: str, beta: float) -> list[System]:
     """Return the systems of an environment with this beta and otherwise their own constants, for a figure."""
-    return [
-        system
-        for system in select_systems(plan.systems, environment)
-        if system.label == make_label(system.policy, beta)
-    ]
+    systems = select_systems(plan.systems, environment)
+    return [system for system in systems if system.label == make_label(system.policy, beta)]
 
 
 def select_trade_off_systems(plan: Plan, environment: str, beta: float) -> Sequence[System]:
     """Return the systems of a trade-off: those with this beta and any other constants, and those without a beta."""
-    return [
-        system
-        for system in select_systems(plan.systems, environment)
-        if not _has_beta(system) or float(system.constants["beta"]) == beta
-    ]
-
-
-def _has_beta(system: System) -> bool:
-    return "beta" in system.constants
+    systems = select_systems(plan.systems, environment)
+    return [system for system in systems if float(system.constants.get("beta", beta)) == beta]

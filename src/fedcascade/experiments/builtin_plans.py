@@ -3,10 +3,10 @@
 from importlib.resources import files
 from pathlib import Path
 
-import msgspec
+from msgspec import structs
 
 from fedcascade.checks import require
-from fedcascade.experiments.environments import EnvironmentSpec, RatingsSpec
+from fedcascade.experiments.environments import RatingsSpec
 from fedcascade.experiments.plan import NamedEnvironment, Plan
 from fedcascade.experiments.plan_reader import load_plan, read_plan
 
@@ -41,20 +41,17 @@ def set_ratings_file(plan: Plan, ratings: Path | None) -> Plan:
     if ratings is None:
         return plan
     file = str(ratings.resolve())
-    environments = [
-        NamedEnvironment(environment.name, _set_file(environment.spec, file)) for environment in plan.environments
-    ]
-    return msgspec.structs.replace(plan, environments=tuple(environments))
+    environments = tuple(
+        structs.replace(each, spec=structs.replace(each.spec, file=file)) if _lacks_file(each) else each
+        for each in plan.environments
+    )
+    return structs.replace(plan, environments=environments)
 
 
 def can_take_ratings(plan: Plan) -> bool:
     """Return whether an environment of the plan is made from ratings and names no file for them."""
-    return any(_lacks_file(environment.spec) for environment in plan.environments)
+    return any(_lacks_file(environment) for environment in plan.environments)
 
 
-def _set_file(spec: EnvironmentSpec, file: str) -> EnvironmentSpec:
-    return msgspec.structs.replace(spec, file=file) if _lacks_file(spec) else spec
-
-
-def _lacks_file(spec: EnvironmentSpec) -> bool:
-    return isinstance(spec, RatingsSpec) and spec.file is None
+def _lacks_file(environment: NamedEnvironment) -> bool:
+    return isinstance(environment.spec, RatingsSpec) and environment.spec.file is None

@@ -66,14 +66,13 @@ EnvironmentSpec = SyntheticSpec | RatingsSpec | PluginSpec
 
 def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
     """Build the environment of one run."""
-    if isinstance(spec, PluginSpec):
-        environment: Environment = get_plugin("environment", spec.name).build(**spec.arguments, seed=seed)
-        return environment
-    return _build_synthetic(spec, seed) if isinstance(spec, SyntheticSpec) else _build_ratings(spec, seed)
-
-
-def _build_synthetic(spec: SyntheticSpec, seed: int) -> Synthetic:
-    return Synthetic(**structs.asdict(spec) | {"items": _to_range(spec.items)}, seed=seed)
+    if isinstance(spec, SyntheticSpec):
+        return Synthetic(**structs.asdict(spec) | {"items": _to_range(spec.items)}, seed=seed)
+    if isinstance(spec, RatingsSpec):
+        options = {name: value for name, value in structs.asdict(spec).items() if name != "file" and value is not None}
+        return Ratings(_read_ratings(spec.file), seed=seed, **options)
+    environment: Environment = get_plugin("environment", spec.name).build(**spec.arguments, seed=seed)
+    return environment
 
 
 def _to_range(items: int | tuple[int, ...]) -> int | tuple[int, int]:
@@ -81,11 +80,6 @@ def _to_range(items: int | tuple[int, ...]) -> int | tuple[int, int]:
         return items
     require(len(items) == 2, f"items must be a number or [least, most], got {list(items)}")
     return items[0], items[1]
-
-
-def _build_ratings(spec: RatingsSpec, seed: int) -> Environment:
-    options = {name: value for name, value in structs.asdict(spec).items() if name != "file" and value is not None}
-    return Ratings(_read_ratings(spec.file), seed=seed, **options)
 
 
 @cache

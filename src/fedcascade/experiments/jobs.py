@@ -82,15 +82,9 @@ def check_environments(jobs: Sequence[Job]) -> None:
 
 def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     """Compute one run on one core."""
-    trace = simulate(
-        build_environment(job.environment, job.seed),
-        _build_policy(job),
-        rounds=job.rounds,
-        oracle=TopK(length=job.list_length),
-        threads=1,
-        checkpoints=job.checkpoints,
-        progress=progress,
-    )
+    environment, oracle = build_environment(job.environment, job.seed), TopK(length=job.list_length)
+    trace = simulate(environment, _build_policy(job), rounds=job.rounds, oracle=oracle, threads=1,
+                     checkpoints=job.checkpoints, progress=progress)  # fmt: skip
     return _make_record(job, trace)
 
 

@@ -20,13 +20,8 @@ Verdict = Literal["holds", "holds within noise", "does not hold here", "not judg
 FIVE, TEN, RATINGS, AUXILIARY = PLANS = ("figure-1a", "figure-1bc", "figure-1d", "auxiliary")
 PLACES = {FIVE: "J = 5", TEN: "J = 10", RATINGS: "ratings", AUXILIARY: "J = 10"}
 OURS = "fedc3ucb-h"
-NAMES = {
-    OURS: "FedC3UCB-H",
-    "force-comm": "ForceComm",
-    "no-auxiliary": "NoAuxiliary",
-    "fedlinucb": "FedLinUCB",
-    "fedind": "FedInd",
-}
+NAMES = {OURS: "FedC3UCB-H", "force-comm": "ForceComm", "no-auxiliary": "NoAuxiliary", "fedlinucb": "FedLinUCB",
+         "fedind": "FedInd"}  # fmt: skip
 ROUNDS, RUNS = 1_000_000, 3
 QUICK_ROUNDS, QUICK_RUNS = 300_000, 2
 RUNS_OF_CLOSE_SYSTEMS = 10
@@ -74,14 +69,9 @@ def load_paper_plans(*, quick: bool = False, runs: int | None = None, ratings: P
     require_integer("runs", runs)
     close = runs if quick else max(runs, RUNS_OF_CLOSE_SYSTEMS)
     rounds = QUICK_ROUNDS if quick else None
-    return [
-        resize_plan(
-            set_ratings_file(load_builtin_plan(name), ratings),
-            rounds=rounds,
-            seeds=range(close if name == AUXILIARY else runs),
-        )
-        for name in PLANS
-    ]
+    plans = {name: set_ratings_file(load_builtin_plan(name), ratings) for name in PLANS}
+    seeds = {name: range(close if name == AUXILIARY else runs) for name in PLANS}
+    return [resize_plan(plan, rounds=rounds, seeds=seeds[name]) for name, plan in plans.items()]
 
 
 def is_paper(results: Results) -> bool:
@@ -128,12 +118,10 @@ def _judge_clustering(results: Results) -> list[Claim]:
     """Judge Figure 1(c) in words: NoAuxiliary converges later than FedC3UCB-H, ForceComm is sooner at first."""
     later = _estimate_lead(results, OURS, "no-auxiliary", error=0.0)
     sooner = _estimate_lead(results, "force-comm", OURS, error=0.5)
-    place = PLACES[AUXILIARY]
+    leads = {"NoAuxiliary: all users placed later": later, "ForceComm: half of them placed sooner": sooner}
     return [
-        Claim(place, "NoAuxiliary: all users placed later, in rounds", "rounds", None, later, judge_gap(later, None)),
-        Claim(
-            place, "ForceComm: half of them placed sooner, in rounds", "rounds", None, sooner, judge_gap(sooner, None)
-        ),
+        Claim(PLACES[AUXILIARY], f"{words}, in rounds", "rounds", None, lead, judge_gap(lead, None))
+        for words, lead in leads.items()
     ]
 
 
@@ -172,13 +160,11 @@ def judge_count(ours: Interval, paper: float) -> Verdict:
 def list_totals(results: Results, plan: str, system: str, quantity: str) -> list[float]:
     """Return a quantity at the end of each run, by seed."""
     rows = results.runs.filter((pl.col("experiment") == plan) & (pl.col("system") == system)).sort("seed")
-    values: list[float] = rows[quantity].to_list()
-    return values
+    return list(rows[quantity])
 
 
 def find_placement_rounds(results: Results, system: str, error: float) -> list[int]:
     """Return each run's first checkpoint with so small a clustering error, or the end of the run, by seed."""
     curves = results.curves.filter((pl.col("experiment") == AUXILIARY) & (pl.col("system") == system))
     first = pl.col("round").filter(pl.col("clustering_error") <= error).min().fill_null(pl.col("round").max())
-    values: list[int] = curves.group_by("seed").agg(first.alias("first")).sort("seed")["first"].to_list()
-    return values
+    return list(curves.group_by("seed").agg(first.alias("first")).sort("seed")["first"])

@@ -95,9 +95,7 @@ class _PlanReader:
     """Turns TOML tables into values, and knows the line of whatever it refuses."""
 
     def __init__(self, text: str, source: str, folder: Path) -> None:
-        self.text = text
-        self.source = source
-        self.folder = folder
+        self.text, self.source, self.folder = text, source, folder
 
     def read_plan(self, tables: dict[str, Any]) -> Plan:
         self.check_keys(tables, [*_PlanTable.__struct_fields__, "environments", "policies"], ())
@@ -122,16 +120,8 @@ class _PlanReader:
         self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))
         seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
         self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", ("seeds",))
-        return Plan(
-            name=head.name,
-            title=head.title or head.name,
-            rounds=head.rounds,
-            checkpoints=head.checkpoints,
-            list_length=head.list_length,
-            seeds=seeds,
-            environments=tuple(environments),
-            systems=tuple(systems),
-        )
+        settings = msgspec.structs.asdict(head) | {"title": head.title or head.name, "seeds": seeds}
+        return Plan(**settings, environments=tuple(environments), systems=tuple(systems))
 
     def list_tables(self, tables: dict[str, Any], name: str) -> list[tuple[KeyPath, dict[str, Any]]]:
         """Return the tables of an array, each with its path."""
@@ -194,9 +184,8 @@ class _PlanReader:
             (*path, "constants"), lambda: policy.with_known_constants(to_field_names(entry.constants))
         )
         tuned = self.locate_errors((*path, "grid"), lambda: tuned.with_known_constants(to_field_names(point)))
-        return System(
-            _add_suffix(entry.label or policy.name, point), policy.name, _to_values(tuned.constants()), entry.on
-        )
+        label = _add_suffix(entry.label or policy.name, point)
+        return System(label, policy.name, _to_values(tuned.constants()), entry.on)
 
     def list_points(self, grid: Mapping[str, Sequence[Any]], path: KeyPath) -> list[dict[str, Any]]:
         """Return every combination of a grid's values; an empty grid has one."""
@@ -237,7 +226,6 @@ class _PlanReader:
         self.check(not repeated, f"{name} must have distinct names, got {', '.join(repeated)} twice", (name,))
 
     def check(self, condition: bool, message: str, path: KeyPath) -> None:
-        """Refuse unless the condition holds."""
         if not condition:
             raise self.make_error(message, path)
 

@@ -73,12 +73,8 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def _make_identity(planned: PlannedJob) -> dict[str, Any]:
     """Return the columns that say which run a row is of."""
-    return {
-        "experiment": planned.experiment,
-        "environment": planned.environment,
-        "system": planned.system,
-        "seed": planned.job.seed,
-    }
+    names = {"experiment": planned.experiment, "environment": planned.environment, "system": planned.system}
+    return names | {"seed": planned.job.seed}
 
 
 def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
@@ -90,16 +86,12 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
         **{f"constant_{name}": value for name, value in job.constants.items() if name in COMMON},
         "constants": json.dumps(job.constants, sort_keys=True),
         "rounds": job.rounds,
-        "regret": record["regret"],
-        "reward": record["reward"],
-        "observations": record["observations"],
+        **{name: record[name] for name in ("regret", "reward", "observations")},
         "exchanges": record["communications"]["total"],
         **causes,
         "bytes_up": record["bytes"]["up"],
         "bytes_down": record["bytes"]["down"],
-        "clusters": record["clusters"],
-        "clustering_error": record["clustering_error"],
-        "engine": record["engine"],
+        **{name: record[name] for name in ("clusters", "clustering_error", "engine")},
         "key": job.key,
     }
 
@@ -119,13 +111,13 @@ def _make_curve_rows(planned: PlannedJob, record: Record) -> Iterator[dict[str, 
 
 
 def _make_manifest(folder: Path, plans: Sequence[Plan], records: Sequence[Record], seconds: float) -> dict[str, Any]:
-    distinct = {record["key"]: record for record in records}
+    distinct = {record["key"]: record for record in records}.values()
     return {
         "fedcascade": __version__,
         "plans": msgspec.to_builtins(list(plans)),
         "runs": len(distinct),
-        "rounds": sum(record["rounds"] for record in distinct.values()),
-        "core_seconds": sum(record["seconds"] for record in distinct.values()),
+        "rounds": sum(record["rounds"] for record in distinct),
+        "core_seconds": sum(record["seconds"] for record in distinct),
         "seconds": seconds,
         "machine": describe_machine(),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},

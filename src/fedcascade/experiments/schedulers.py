@@ -12,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from functools import cache
 from multiprocessing.connection import wait as wait_for_process
-from typing import Any
+from typing import Any, TypeVar
 
 from fedcascade.checks import require_integer
 from fedcascade.experiments.jobs import Job, Record, build_scenario, run_job, run_jobs_on_gpu
@@ -20,6 +20,8 @@ from fedcascade.simulation.exact.precompile import STAGES
 
 ReportRounds = Callable[[int], None]  # is called with the number of rounds that are done
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 POLL_SECONDS = 0.2
 GPU_PROCESSES = 8  # that share a GPU
@@ -40,29 +42,32 @@ def make_local_scheduler(*, workers: int | None = None) -> Scheduler:
 
 
 def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
-    context = multiprocessing.get_context("spawn")
-    counter = context.Value("q", 0)
-    with _set_variables(SINGLE_THREADED), _open_pool(workers, context, counter) as pool:
+    with _open_pool(workers) as (pool, counter):
         for stage in STAGES:
             wait([pool.submit(part) for part in stage])
-        pending = {pool.submit(_run_counted, job): job for job in jobs}
-        while pending:
-            done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-            report(counter.value)
-            for future in sorted(done, key=_has_failed):  # a failure must not hide what ended beside it
-                yield pending.pop(future), future.result()
+        yield from _collect({pool.submit(_run_counted, job): job for job in jobs}, counter, report)
 
 
-def _has_failed(future: Future[Any]) -> bool:
-    return future.exception() is not None
+def _collect(pending: dict[Future[Result], Task], counter: Any, report: ReportRounds) -> Iterator[tuple[Task, Result]]:
+    """Return tasks with their results as they end, and report the rounds that are done in between."""
+    while pending:
+        done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+        report(counter.value)
+        # A failure comes last: it must not hide what ended beside it.
+        for future in sorted(done, key=lambda future: future.exception() is not None):
+            yield pending.pop(future), future.result()
 
 
 @contextmanager
-def _open_pool(workers: int, context: Any, counter: Any) -> Iterator[ProcessPoolExecutor]:
+def _open_pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
+    """Open a pool of processes of one thread each, and a counter of rounds that they share."""
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("q", 0)
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _start_worker, (counter,))
     try:
-        yield pool
+        with _set_variables(SINGLE_THREADED):
+            yield pool, counter
     except BaseException:
         # Results of unfinished runs would be thrown away, so do not wait for them; finished ones are on disk.
         for process in set(multiprocessing.active_children()) - others:
@@ -118,11 +123,9 @@ def _set_variables(values: dict[str, str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def make_gpu_scheduler(*, workers: int | None = None) -> Scheduler:
@@ -138,17 +141,13 @@ def make_gpu_scheduler(*, workers: int | None = None) -> Scheduler:
 def _run_on_gpu(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
     from fedcascade.simulation.cuda.engine import split_scenarios
 
-    context = multiprocessing.get_context("spawn")
-    counter = context.Value("q", 0)
-    with _set_variables(SINGLE_THREADED), _open_pool(workers, context, counter) as pool:
+    with _open_pool(workers) as (pool, counter):
         for batch in split_scenarios([build_scenario(job) for job in jobs], workers):
-            job_lists = [[jobs[number] for number in share] for share in batch]
-            pending = {pool.submit(_run_share, share): share for share in job_lists}
-            while pending:
-                done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
-                report(counter.value)
-                for future in sorted(done, key=_has_failed):
-                    yield from zip(pending.pop(future), future.result(), strict=True)
+            shares = [[jobs[number] for number in share] for share in batch]
+            for share, records in _collect(
+                {pool.submit(_run_share, share): share for share in shares}, counter, report
+            ):
+                yield from zip(share, records, strict=True)
 
 
 def _run_share(jobs: Sequence[Job]) -> list[Record]:

@@ -50,9 +50,8 @@ def _list_runs(client: "MlflowClient", experiment: str) -> list["MlflowRun"]:
     token = None
     while True:
         page = client.search_runs([experiment], "attributes.status = 'FINISHED'", page_token=token)
-        runs += list(page)
-        token = page.token
-        if not token:
+        runs += page
+        if not (token := page.token):
             return runs
 
 
@@ -65,13 +64,10 @@ def _log_run(client: "MlflowClient", experiment: str, planned: PlannedJob, recor
     name = f"{planned.environment}, {planned.system}, seed {job.seed}"
     started = client.create_run(experiment, tags=tags, run_name=name).info
     parameters = {"policy": job.policy, "seed": job.seed, "rounds": job.rounds, **job.constants}
-    curve = [
-        Metric(quantity, float(point[quantity]), started.start_time, point["round"])
-        for point in record["curve"]
-        for quantity in CURVES
-    ]
-    totals = [Metric(name, float(record[name]), started.start_time, job.rounds) for name in ("reward", "seconds")]
+    values = [(quantity, point[quantity], point["round"]) for point in record["curve"] for quantity in CURVES]
+    values += [(quantity, record[quantity], job.rounds) for quantity in ("reward", "seconds")]
+    metrics = [Metric(quantity, float(value), started.start_time, round_) for quantity, value, round_ in values]
     client.log_batch(started.run_id, params=[Param(key, str(value)) for key, value in parameters.items()])
-    for first in range(0, len(curve) + len(totals), 1_000):  # MLflow takes up to 1,000 at a time
-        client.log_batch(started.run_id, metrics=(curve + totals)[first : first + 1_000])
+    for first in range(0, len(metrics), 1_000):  # MLflow takes up to 1,000 at a time
+        client.log_batch(started.run_id, metrics=metrics[first : first + 1_000])
     client.set_terminated(started.run_id)

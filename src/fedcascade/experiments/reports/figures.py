@@ -17,27 +17,13 @@ from fedcascade.experiments.results import write_atomically
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", "--", ":", "-.")
 STYLE: Any = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#666666",
-    "axes.labelcolor": "#333333",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-    "axes.grid": True,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "lines.linewidth": 1.6,
-    "svg.fonttype": "none",
-    "pdf.fonttype": 42,
-}
+    "font.family": "sans-serif", "font.size": 9, "svg.fonttype": "none", "pdf.fonttype": 42,
+    "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#666666", "axes.labelcolor": "#333333",
+    "xtick.color": "#555555", "ytick.color": "#555555", "lines.linewidth": 1.6,
+    "axes.grid": True, "grid.color": "#E6E6E6", "grid.linewidth": 0.6, "axes.axisbelow": True,
+    "legend.frameon": False, "legend.fontsize": 8,
+}  # fmt: skip
 QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
 
 
@@ -57,14 +43,10 @@ def plot_curves(
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         axes = figure.add_subplot()
         lines = [_plot_system(axes, data, quantity, system, number) for number, system in enumerate(systems)]
-        axes.set_title(title)
-        axes.set_xlabel("rounds")
-        axes.set_ylabel(QUANTITIES[quantity])
+        axes.set(title=title, xlabel="rounds", ylabel=QUANTITIES[quantity], xlim=(0, None))
         axes.xaxis.set_major_formatter(FuncFormatter(format_short))
-        axes.yaxis.set_major_formatter(
-            FuncFormatter(format_percent if quantity == "clustering_error" else format_short)
-        )
-        axes.set_xlim(left=0)
+        format_value = format_percent if quantity == "clustering_error" else format_short
+        axes.yaxis.set_major_formatter(FuncFormatter(format_value))
         if logarithmic:
             set_log_scale(axes)
         else:

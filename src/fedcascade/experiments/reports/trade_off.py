@@ -1,7 +1,7 @@
 """Plots regret against exchanges: a system is a point, or a line if it runs with several communication constants."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -36,18 +36,9 @@ def plot_trade_off(points: Sequence[Point], title: str) -> Figure:
         ours = sorted((point for point in points if point.kind == "ours"), key=lambda point: point.exchanges)
         axes.plot([point.exchanges for point in ours], [point.regret for point in ours], color=COLOURS[0], zorder=1)
         for point in points:
-            axes.plot(
-                point.exchanges,
-                point.regret,
-                "o",
-                markersize=6,
-                markerfacecolor=FACES[point.kind],
-                markeredgecolor=EDGES[point.kind],
-                zorder=2,
-            )
-        axes.set_title(title)
-        axes.set_xlabel("exchanges")
-        axes.set_ylabel("expected regret")
+            colours: Any = {"markerfacecolor": FACES[point.kind], "markeredgecolor": EDGES[point.kind]}
+            axes.plot(point.exchanges, point.regret, "o", markersize=6, zorder=2, **colours)
+        axes.set(title=title, xlabel="exchanges", ylabel="expected regret")
         _set_scales(axes, points)
         _label_points(figure, axes, points)
     return figure
@@ -93,13 +84,5 @@ def _place_label(figure: Figure, axes: mpl.axes.Axes, point: Point, blocked: Seq
 def _draw_label(axes: mpl.axes.Axes, point: Point, place: tuple[int, int, str]) -> Annotation:
     across, up, side = place
     colour = EDGES[point.kind] if point.kind == "ours" else "#333333"
-    return axes.annotate(
-        point.name,
-        (point.exchanges, point.regret),
-        (across, up),
-        textcoords="offset points",
-        ha=side,
-        va="center",
-        fontsize=8,
-        color=colour,
-    )
+    style: Any = {"textcoords": "offset points", "ha": side, "va": "center", "fontsize": 8, "color": colour}
+    return axes.annotate(point.name, (point.exchanges, point.regret), (across, up), **style)

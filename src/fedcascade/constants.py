@@ -71,11 +71,11 @@ def replace_constants(part: Value, constants: dict[str, Any]) -> Value:
     """The part, and the parts inside it, with those of ``constants`` that it has."""
     if not is_dataclass(part):
         return part
-    changed = {}
-    for declared in fields(part):
-        value = getattr(part, declared.name)
-        inside = is_dataclass(value)
-        changed[declared.name] = replace_constants(value, constants) if inside else constants.get(declared.name, value)
+    values = {declared.name: getattr(part, declared.name) for declared in fields(part)}
+    changed = {
+        name: replace_constants(value, constants) if is_dataclass(value) else constants.get(name, value)
+        for name, value in values.items()
+    }
     return replace(part, **changed)  # type: ignore[type-var]
 
 
@@ -85,15 +85,13 @@ def guess_range(value: object) -> Range:
     >>> guess_range(False).parse("greedy", "true"), guess_range(3).parse("n", "4"), guess_range("a").parse("word", "b")
     (True, 4, 'b')
     """
-    if isinstance(value, bool):
-        return Range("true or false", lambda flag: isinstance(flag, bool), _read_flag)
     if isinstance(value, Enum):
         return enum_values(type(value))
-    if isinstance(value, int):
-        return Range("a whole number", lambda number: isinstance(number, int), int)
-    if isinstance(value, str):
-        return Range("a text", lambda text: isinstance(text, str), str)
-    return NUMBER
+    words = {bool: "true or false", int: "a whole number", str: "a text"}
+    kind = next((kind for kind in words if isinstance(value, kind)), None)
+    if kind is None:
+        return NUMBER
+    return Range(words[kind], lambda candidate: isinstance(candidate, kind), _read_flag if kind is bool else kind)
 
 
 def enum_values(kind: type[Enum]) -> Range:

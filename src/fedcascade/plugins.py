@@ -58,11 +58,9 @@ class Plugin:
 
     def refuse(self, reason: str) -> PluginError:
         """The error that says why this plug-in cannot be used."""
+        source = f"{self.kind} plug-in '{self.name}' ({self.target}) of {self.distribution}"
         line = " ".join(reason.split())
-        return PluginError(
-            f"{self.kind} plug-in '{self.name}' ({self.target}) of {self.distribution} cannot be used: {line}; "
-            "update or uninstall that package"
-        )
+        return PluginError(f"{source} cannot be used: {line}; update or uninstall that package")
 
 
 def list_plugins(*kinds: str) -> list[Plugin]:

@@ -32,12 +32,11 @@ def fetch(
 
     with terminal.show_progress_bars(terminal.BYTES) as bars:
         task = bars.add_task(name, total=None)
-        dataset = fetch_dataset(
-            name,
-            source=source or PUBLISHER,
-            folder=folder,
-            progress=lambda arrived, total: bars.update(task, completed=arrived, total=total),
-        )
+
+        def show(arrived: int, total: int) -> None:
+            bars.update(task, completed=arrived, total=total)
+
+        dataset = fetch_dataset(name, source=source or PUBLISHER, folder=folder, progress=show)
     if json_:
         print(json.dumps(asdict(dataset) | {"ratings": str(dataset.ratings), "terms": str(dataset.terms)}))
         return

@@ -1,14 +1,14 @@
 """``fedcascade reproduce``, ``fedcascade experiment`` and ``fedcascade report``."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from fedcascade.checks import require
+from fedcascade.cli import terminal
 from fedcascade.cli.options import Whole, option
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ EngineName = Annotated[
     Literal["exact", "cuda"],
     option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
 ]
+PAPER_FOLDER = Path("results/paper")
 BUILTIN_PLANS = "auxiliary, beyond-paper, figure-1a, figure-1bc, figure-1d"  # a constant, so that --help reads no files
+PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {BUILTIN_PLANS}."
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 
 
@@ -39,9 +41,7 @@ def reproduce(
     ratings: Annotated[
         Path | None, option("Ratings file of the experiment on real data. [default: generated ratings]")
     ] = None,
-    out: Annotated[Path, option("Folder for results and report; a stopped run goes on where it was.")] = Path(
-        "results/paper"
-    ),
+    out: Annotated[Path, option("Folder for results and report; a stopped run goes on where it was.")] = PAPER_FOLDER,
     jobs: Jobs = None,
     scheduler: SchedulerName = "local",
     engine: EngineName = "exact",
@@ -51,7 +51,6 @@ def reproduce(
 
     Example: fedcascade reproduce --quick
     """
-    from fedcascade.cli import terminal
     from fedcascade.experiments import paper_claims
     from fedcascade.experiments.reports import paper_report
     from fedcascade.experiments.results import read_results
@@ -64,13 +63,7 @@ def reproduce(
 
 
 def experiment(
-    plan: Annotated[
-        Path,
-        Parameter(
-            help="TOML file: environments x policies x grids x seeds. "
-            f"Or one that comes with the package: {BUILTIN_PLANS}."
-        ),
-    ],
+    plan: Annotated[Path, Parameter(help=PLAN_HELP)],
     /,
     *,
     ratings: Annotated[
@@ -134,17 +127,15 @@ def report(folder: Annotated[Path, Parameter(help="A results folder of 'experime
 
 def print_results(results: "Results") -> None:
     """Print whether bars are met, if the plan has any, and else a table of all systems."""
-    from fedcascade.cli import terminal
     from fedcascade.experiments import beyond_bars
-    from fedcascade.experiments.reports import beyond_report
-    from fedcascade.experiments.reports.summary import summarise_systems
+    from fedcascade.experiments.reports import beyond_report, summary
 
     if beyond_bars.is_beyond(results):
         path, findings = beyond_report.write_report(results)
         terminal.show(terminal.make_bars_table(findings))
         print(f"report: {path}")
         return
-    terminal.show(terminal.make_summary_table(summarise_systems(results)))
+    terminal.show(terminal.make_summary_table(summary.summarise_systems(results)))
     print(f"results: {results.folder}\nfor figures: fedcascade report {results.folder}")
 
 
@@ -156,30 +147,21 @@ def _make_scheduler(name: str, engine: str, jobs: int | None, address: str | Non
     if engine == "cuda":
         require(name == "local", "--engine cuda plays on this machine's GPU: leave --scheduler local")
         return schedulers.make_gpu_scheduler(workers=jobs)
-    return (
-        schedulers.make_ray_scheduler(address=address)
-        if name == "ray"
-        else schedulers.make_local_scheduler(workers=jobs)
-    )
+    if name == "ray":
+        return schedulers.make_ray_scheduler(address=address)
+    return schedulers.make_local_scheduler(workers=jobs)
 
 
 def _execute(plans: Sequence["Plan"], folder: Path, scheduler: "Scheduler") -> list["PlannedJob"]:
+    """Run plans with a bar over all rounds, and the number of finished runs beside it."""
     from fedcascade.experiments.runner import execute
-
-    with _show_progress() as progress:
-        return execute(plans, folder, scheduler, progress)
-
-
-@contextmanager
-def _show_progress() -> Iterator[Callable[["Progress"], None]]:
-    """Show a bar over all rounds, with the number of finished runs beside it."""
-    from fedcascade.cli import terminal
 
     with terminal.show_progress_bars() as bars:
         task = bars.add_task("starting", total=None)
-        yield lambda now: bars.update(
-            task,
-            description=f"run {now.runs:,} of {now.all_runs:,}",
-            total=now.all_rounds,
-            completed=min(now.rounds, now.all_rounds),
-        )
+
+        def show(now: "Progress") -> None:
+            rounds = min(now.rounds, now.all_rounds)
+            words = f"run {now.runs:,} of {now.all_runs:,}"
+            bars.update(task, description=words, total=now.all_rounds, completed=rounds)
+
+        return execute(plans, folder, scheduler, show)

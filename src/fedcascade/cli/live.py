@@ -50,11 +50,8 @@ def live(
         for sentence in STORY:
             print_notice(sentence)
         try:
-            serve_demo(
-                settings,
-                lambda line: _show_line(line, no_browser),
-                Demo(demo_settings, pace=pace, token=settings.operator_token),
-            )
+            demo = Demo(demo_settings, pace=pace, token=settings.operator_token)
+            serve_demo(settings, lambda line: _show_line(line, no_browser), demo)
         except KeyboardInterrupt:
             print_notice("ended")
 

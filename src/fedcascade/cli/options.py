@@ -67,14 +67,13 @@ class RatingsOptions:
 
     def parse_sizes(self) -> dict[str, Any]:
         """Return the arguments that every environment takes."""
-        return {
-            "users": self.users,
-            "clusters": parse_clusters(self.clusters),
-            "dimension": self.dimension,
-            "items": parse_items(self.items),
-            "arrivals": parse_arrivals(self.arrivals),
-            "seed": self.seed,
-        }
+        plain = {"users": self.users, "dimension": self.dimension, "seed": self.seed}
+        clusters, items, arrivals = (
+            parse_clusters(self.clusters),
+            parse_items(self.items),
+            parse_arrivals(self.arrivals),
+        )
+        return plain | {"clusters": clusters, "items": items, "arrivals": arrivals}
 
     def read(self, path: Path) -> "Triplets":
         """Read the ratings in a file."""
@@ -123,10 +122,8 @@ class EnvironmentOptions(RatingsOptions):
         require(not self.set_env, "--set-env belongs to an --environment of a plug-in")
         if self.ratings is not None:
             is_plain = (self.features, self.directions, self.gap, self.drift) == ("lifted", "orthonormal", None, None)
-            words = (
-                "features, directions, gap and drift belong to a synthetic environment: leave them out with --ratings"
-            )
-            require(is_plain, words)
+            words = "features, directions, gap and drift belong to a synthetic environment"
+            require(is_plain, f"{words}: leave them out with --ratings")
             return self.build_from(self.read(self.ratings))
         ratings_options = (self.preset, self.columns, *self.step)
         require(not any(ratings_options), "preset, step and columns belong to --ratings FILE")
@@ -140,8 +137,7 @@ class EnvironmentOptions(RatingsOptions):
         plugin = get_plugin("environment", self.environment)
         plain = EnvironmentOptions(seed=self.seed, environment=self.environment, set_env=self.set_env)
         flags = [f"--{name.replace('_', '-')}" for name in vars(self) if getattr(self, name) != getattr(plain, name)]
-        words = f"{self.environment} takes its own arguments, by --set-env, and not {', '.join(flags)}"
-        require(not flags, words)
+        require(not flags, f"{self.environment} takes its own arguments, by --set-env, and not {', '.join(flags)}")
         arguments = {name: parse_value(text) for name, text in split_assignments("set-env", self.set_env).items()}
         environment: Environment = plugin.build(seed=self.seed, **arguments)
         return environment
@@ -174,10 +170,8 @@ def parse_arrivals(text: str) -> list[float] | Literal["zipf"] | None:
     >>> parse_arrivals("zipf"), parse_arrivals("3,1")
     ('zipf', [3.0, 1.0])
     """
-    if text == "uniform":
-        return None
-    if text == "zipf":
-        return "zipf"
+    if text in ("uniform", "zipf"):
+        return "zipf" if text == "zipf" else None
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

@@ -64,18 +64,11 @@ def theory(
 
     require(lambda_x is not None or dimension >= 2, f"dimension must be >= 2, got {dimension}")
     regular = lambda_x if lambda_x is not None else 1 / (2 * (dimension - 1))
-    bound = compute_guarantee(
-        ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds),
-        clusters=clusters,
-        items=items,
-        gamma=gamma,
-        lambda_x=regular,
-        sigma=sigma if sigma is not None else regular / math.sqrt(8 * math.log(4 * items)),
-        lambda_=lambda_,
-        alpha_c=alpha_c,
-        p_scale=p_scale,
-        noise=noise,
-    )
+    if sigma is None:
+        sigma = regular / math.sqrt(8 * math.log(4 * items))
+    size = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
+    bound = compute_guarantee(size, clusters=clusters, items=items, gamma=gamma, lambda_x=regular, sigma=sigma,
+                              lambda_=lambda_, alpha_c=alpha_c, p_scale=p_scale, noise=noise)  # fmt: skip
     bounds = asdict(bound) | {"regret": bound.regret, "exchanges": bound.exchanges, "rounds": rounds}
     if json_:
         print(json.dumps({name: value if math.isfinite(value) else None for name, value in bounds.items()}))

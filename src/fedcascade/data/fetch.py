@@ -171,7 +171,8 @@ def _append_missing(url: str, part: Path, progress: Progress | None) -> bool:
             return True
         raise
     with response, part.open("ab") as file:
-        if start and not _is_continuation(response, start):
+        is_continuation = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if start and not (response.status == 206 and is_continuation):
             file.truncate(0)
             start = 0
         total = start + int(response.headers.get("Content-Length", "0"))
@@ -181,10 +182,6 @@ def _append_missing(url: str, part: Path, progress: Progress | None) -> bool:
             if progress is not None:
                 progress(start, max(total, start))
     return start >= total
-
-
-def _is_continuation(response: HTTPResponse, start: int) -> bool:
-    return response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
 
 
 def _open(url: str, start: int = 0) -> HTTPResponse:

@@ -4,6 +4,7 @@ Every reader gives the same ``Triplets`` for the same ratings: users and items a
 """
 
 from collections.abc import Callable
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,19 @@ from typing import Any
 from fedcascade.checks import require
 from fedcascade.data.columns import Columns
 from fedcascade.data.json_lines import read_json_lines
-from fedcascade.data.tables import read_colons, read_commas, read_parquet, read_tabs, read_u_data
+from fedcascade.data.tables import read_headed, read_headless, read_parquet
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
 
 __all__ = ["READERS", "Columns", "build_ratings_environment", "read_ratings"]
 
 READERS: dict[str, Callable[[Path, Columns | None], Triplets]] = {
-    ".csv": read_commas,
-    ".tsv": read_tabs,
+    ".csv": partial(read_headed, separator=","),
+    ".tsv": partial(read_headed, separator="\t"),
     ".parquet": read_parquet,
-    ".dat": read_colons,
-    ".data": read_u_data,
+    # ratings.dat of MovieLens 1M is user::item::rating::time: to polars, every second column is empty.
+    ".dat": partial(read_headless, separator=":", places=(0, 2, 4)),
+    ".data": partial(read_headless, separator="\t", places=(0, 1, 2)),  # u.data of MovieLens 100K
     ".json": read_json_lines,
     ".jsonl": read_json_lines,
     ".ndjson": read_json_lines,

@@ -18,26 +18,6 @@ from fedcascade.environments.matrices import Triplets
 CHUNK = 1 << 20
 
 
-def read_commas(path: Path, columns: Columns | None) -> Triplets:
-    """Read a CSV file with a header, such as ``ratings.csv`` of MovieLens."""
-    return _read_headed(path, columns, ",")
-
-
-def read_tabs(path: Path, columns: Columns | None) -> Triplets:
-    """Read a file with a header and tabs between columns."""
-    return _read_headed(path, columns, "\t")
-
-
-def read_colons(path: Path, columns: Columns | None) -> Triplets:
-    """Read ``ratings.dat`` of MovieLens 1M: user::item::rating::time. To polars, every second column is empty."""
-    return _read_headless(path, columns, ":", (0, 2, 4))
-
-
-def read_u_data(path: Path, columns: Columns | None) -> Triplets:
-    """Read ``u.data`` of MovieLens 100K: user, item, rating and time with tabs between."""
-    return _read_headless(path, columns, "\t", (0, 1, 2))
-
-
 def read_parquet(path: Path, columns: Columns | None) -> Triplets:
     """Read a Parquet file with named columns."""
     return _read_triplets(
@@ -48,7 +28,8 @@ def read_parquet(path: Path, columns: Columns | None) -> Triplets:
     )
 
 
-def _read_headed(path: Path, columns: Columns | None, separator: str) -> Triplets:
+def read_headed(path: Path, columns: Columns | None, *, separator: str) -> Triplets:
+    """Read a file of text whose first line names the columns."""
     _check_text(path)
     return _read_triplets(
         path,
@@ -59,7 +40,8 @@ def _read_headed(path: Path, columns: Columns | None, separator: str) -> Triplet
     )
 
 
-def _read_headless(path: Path, columns: Columns | None, separator: str, places: tuple[int, int, int]) -> Triplets:
+def read_headless(path: Path, columns: Columns | None, *, separator: str, places: tuple[int, int, int]) -> Triplets:
+    """Read a file of text without names; users, items and ratings are in the columns of these numbers."""
     require(columns is None, f"{path}: columns cannot be named, a {path.suffix} file has no names of columns")
     _check_text(path)
 
@@ -96,9 +78,8 @@ def _read_triplets(
     rating = pl.col("rating").str.strip_chars() if is_text else pl.col("rating")
     table = table.with_columns(value=rating.cast(pl.Float64, strict=False))
     _check_rows(path, table, locate)
-    return Triplets(
-        _number_by_appearance(table["user"]), _number_by_appearance(table["item"]), table["value"].to_numpy()
-    )
+    users, items = (_number_by_appearance(table[role]) for role in ("user", "item"))
+    return Triplets(users, items, table["value"].to_numpy())
 
 
 def _check_rows(path: Path, table: pl.DataFrame, locate: Callable[[int], str]) -> None:

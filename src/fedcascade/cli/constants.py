@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from fedcascade.checks import require, require_known
-from fedcascade.cli.options import option, split_assignments
+from fedcascade.cli.options import split_assignments
 from fedcascade.federation.policies import POLICIES, Policy, get_policy
 from fedcascade.learning.confidence import Theory
 
@@ -29,13 +29,18 @@ def _constant(name: str, addition: str = "") -> Parameter:
     words = f"; {description.range.words}" if description.range else ""
     value = f" [{description.value:g}]" if is_main and isinstance(description.value, float) else ""
     sentence = f"{names}{description.meaning}{words}{addition}.{value}"
-    return option(sentence[0].upper() + sentence[1:] if is_main else sentence, _GROUP, show_default=False)
+    return Parameter(help=sentence[0].upper() + sentence[1:] if is_main else sentence)
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=_GROUP, show_default=False, negative="")
 @dataclass(frozen=True, kw_only=True)
 class ConstantOptions:
-    """Constants of policies as text; None leaves the policy's own."""
+    """Constants of policies as text; None leaves the policy's own.
+
+    Attributes:
+        set_: Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value
+            for one. Repeatable.
+    """
 
     lambda_: Annotated[str | None, _constant("lambda_")] = None
     alpha_c: Annotated[str | None, _constant("alpha_c")] = None
@@ -50,27 +55,15 @@ class ConstantOptions:
     alpha_2: Annotated[str | None, _constant("alpha_2")] = None
     local_servers: Annotated[str | None, _constant("local_servers")] = None
     order: Annotated[str | None, _constant("order")] = None
-    set_: Annotated[
-        list[str],
-        option(
-            "Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value "
-            "for one. Repeatable.",
-            _GROUP,
-            show_default=False,
-        ),
-    ] = field(default_factory=list)
+    set_: list[str] = field(default_factory=list)
 
-    def tune(self, policies: Sequence[Policy]) -> list[Policy]:
-        """Return the policies with the constants that were given; each ignores the flags of constants that it lacks."""
+    def select_policies(self, names: Sequence[str]) -> list[Policy]:
+        """Return policies with the constants that were given; each ignores the flags of constants that it lacks."""
+        policies = [get_policy(name) for name in names]
         flags = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "set_"}
         texts = {name: text for name, text in flags.items() if text is not None}
         assignments = _resolve_assignments(split_assignments("set", self.set_), policies)
         return [_set_constants(policy, texts | assignments[policy.name]) for policy in policies]
-
-
-def select_policies(names: Sequence[str], constants: ConstantOptions) -> list[Policy]:
-    """Return the policies of those names, with the constants that were given."""
-    return constants.tune([get_policy(name) for name in names])
 
 
 def _resolve_assignments(assignments: Mapping[str, str], policies: Sequence[Policy]) -> dict[str, dict[str, str]]:

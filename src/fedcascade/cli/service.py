@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from fedcascade.cli import terminal
-from fedcascade.cli.constants import ConstantOptions, select_policies
+from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def serve(
     from fedcascade.service.server.serve import ServerSettings
     from fedcascade.service.server.service import Limits
 
-    [system] = select_policies([policy], constant_options)
+    [system] = constant_options.select_policies([policy])
     settings = ServerSettings(
         store=store,
         policy=system,

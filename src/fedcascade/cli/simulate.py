@@ -4,7 +4,7 @@ import json
 from typing import Annotated, Literal, cast
 
 from fedcascade.cli import terminal
-from fedcascade.cli.constants import ConstantOptions, select_policies
+from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
 from fedcascade.environments.clustered import Clustered
 from fedcascade.learning.oracles import Oracle, TopK
@@ -45,7 +45,7 @@ def run(
     from fedcascade.simulation.scenario import Scenario
     from fedcascade.simulation.summary import summarise
 
-    systems = select_policies(policy, constant_options)
+    systems = constant_options.select_policies(policy)
     environment, chooser = environment_options.build(), build_oracle(oracle, list_length)
     checkpoints = min(checkpoints, rounds)
     summaries = []

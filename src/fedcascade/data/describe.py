@@ -18,11 +18,7 @@ BINS = 10
 def describe(ratings: Triplets, environment: Ratings, *, list_length: int = 4, rounds: int = 200) -> dict[str, Any]:
     """Return density, histogram, singular values, gaps between clusters, and how often lists would be clicked.
 
-    Args:
-        ratings: all ratings of the file.
-        environment: the environment made of them.
-        list_length: K.
-        rounds: over how many rounds click probabilities are averaged.
+    The environment is made of the ratings of the whole file; click probabilities are averaged over ``rounds``.
     """
     most = environment.most_items
     require(list_length <= most, f"list length must be <= items ({most}), got {list_length}")

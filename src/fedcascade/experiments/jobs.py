@@ -10,7 +10,7 @@ from msgspec import Struct
 from fedcascade import __version__
 from fedcascade.environments.clustered import Clustered
 from fedcascade.experiments.environments import EnvironmentSpec, build_environment, hash_ratings_file
-from fedcascade.experiments.plan import Plan, Value, select_systems, to_field_names
+from fedcascade.experiments.plan import Plan, System, Value, select_systems, to_field_names
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.engines import simulate, simulate_together
@@ -52,26 +52,17 @@ class PlannedJob(Struct, frozen=True):
 def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
     """Return every job of the plans, in their order; a job that several plans share comes once for each."""
     return [
-        PlannedJob(
-            plan.name,
-            environment.name,
-            system.label,
-            Job(
-                environment=environment.spec,
-                policy=system.policy,
-                constants=system.constants,
-                seed=seed,
-                rounds=plan.rounds,
-                checkpoints=plan.checkpoints,
-                list_length=plan.list_length,
-                data=hash_ratings_file(environment.spec),
-            ),
-        )
+        PlannedJob(plan.name, environment.name, system.label, _make_job(plan, environment.spec, system, seed))
         for plan in plans
         for environment in plan.environments
         for seed in plan.seeds
         for system in select_systems(plan.systems, environment.name)
     ]
+
+
+def _make_job(plan: Plan, spec: EnvironmentSpec, system: System, seed: int) -> Job:
+    return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=plan.rounds,
+               checkpoints=plan.checkpoints, list_length=plan.list_length, data=hash_ratings_file(spec))  # fmt: skip
 
 
 def check_environments(jobs: Sequence[Job]) -> None:

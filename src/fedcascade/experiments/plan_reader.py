@@ -100,18 +100,13 @@ class _PlanReader:
     def read_plan(self, tables: dict[str, Any]) -> Plan:
         self.check_keys(tables, [*_PlanTable.__struct_fields__, "environments", "policies"], ())
         head = self.convert({k: v for k, v in tables.items() if k in _PlanTable.__struct_fields__}, _PlanTable, ())
-        located = [
-            (path, environment)
-            for path, table in self.list_tables(tables, "environments")
-            for environment in self.read_environments(table, path)
-        ]
-        environments = [environment for _, environment in located]
-        names = [environment.name for environment in environments]
-        systems = [
-            system
-            for path, table in self.list_tables(tables, "policies")
-            for system in self.read_systems(table, path, names)
-        ]
+        located: list[tuple[KeyPath, NamedEnvironment]] = []
+        for path, table in self.list_tables(tables, "environments"):
+            located += [(path, environment) for environment in self.read_environments(table, path)]
+        names = [environment.name for _, environment in located]
+        systems: list[System] = []
+        for path, table in self.list_tables(tables, "policies"):
+            systems += self.read_systems(table, path, names)
         self.check_distinct("environments", names)
         for path, environment in located:
             labels = [system.label for system in select_systems(systems, environment.name)]
@@ -121,7 +116,7 @@ class _PlanReader:
         seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
         self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", ("seeds",))
         settings = msgspec.structs.asdict(head) | {"title": head.title or head.name, "seeds": seeds}
-        return Plan(**settings, environments=tuple(environments), systems=tuple(systems))
+        return Plan(**settings, environments=tuple(each for _, each in located), systems=tuple(systems))
 
     def list_tables(self, tables: dict[str, Any], name: str) -> list[tuple[KeyPath, dict[str, Any]]]:
         """Return the tables of an array, each with its path."""
@@ -180,12 +175,11 @@ class _PlanReader:
 
     def read_system(self, policy: Policy, entry: _PolicyTable, point: dict[str, Value], path: KeyPath) -> System:
         """Read one system; the policy itself refuses a constant that is out of bounds."""
-        tuned: Policy = self.locate_errors(
-            (*path, "constants"), lambda: policy.with_known_constants(to_field_names(entry.constants))
-        )
-        tuned = self.locate_errors((*path, "grid"), lambda: tuned.with_known_constants(to_field_names(point)))
+        for key, constants in (("constants", entry.constants), ("grid", point)):
+            tune = partial(policy.with_known_constants, to_field_names(constants))
+            policy = self.locate_errors((*path, key), tune)
         label = _add_suffix(entry.label or policy.name, point)
-        return System(label, policy.name, _to_values(tuned.constants()), entry.on)
+        return System(label, policy.name, _to_values(policy.constants()), entry.on)
 
     def list_points(self, grid: Mapping[str, Sequence[Any]], path: KeyPath) -> list[dict[str, Any]]:
         """Return every combination of a grid's values; an empty grid has one."""

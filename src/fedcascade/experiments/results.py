@@ -119,19 +119,14 @@ def _make_manifest(folder: Path, plans: Sequence[Plan], records: Sequence[Record
         "rounds": sum(record["rounds"] for record in distinct),
         "core_seconds": sum(record["seconds"] for record in distinct),
         "seconds": seconds,
-        "machine": describe_machine(),
+        "machine": {
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "processor": _find_processor_name(),
+            "cores": os.cpu_count(),
+        },
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "files": {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (RUNS, CURVES)},
-    }
-
-
-def describe_machine() -> dict[str, Any]:
-    """Return the Python, system, processor and cores that results were put together on."""
-    return {
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "processor": _find_processor_name(),
-        "cores": os.cpu_count(),
     }
 
 

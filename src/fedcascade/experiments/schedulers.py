@@ -45,7 +45,7 @@ def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -
     with _open_pool(workers) as (pool, counter):
         for stage in STAGES:
             wait([pool.submit(part) for part in stage])
-        yield from _collect({pool.submit(_run_counted, job): job for job in jobs}, counter, report)
+        yield from _collect({pool.submit(_run_counted, run_job, job): job for job in jobs}, counter, report)
 
 
 def _collect(pending: dict[Future[Result], Task], counter: Any, report: ReportRounds) -> Iterator[tuple[Task, Result]]:
@@ -98,12 +98,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run_counted(job: Job) -> Record:
-    return run_job(job, _make_counter())
-
-
-def _make_counter() -> ReportRounds:
-    """Return a callback that adds the rounds of one job to the counter that this worker shares with its parent."""
+def _run_counted(run: Callable[[Task, ReportRounds], Result], task: Task) -> Result:
+    """Run a task, and add its rounds to the counter that this worker shares with its parent."""
     counted = 0
 
     def progress(rounds: int) -> None:
@@ -112,7 +108,7 @@ def _make_counter() -> ReportRounds:
             _rounds_done.value += rounds - counted
         counted = rounds
 
-    return progress
+    return run(task, progress)
 
 
 @contextmanager
@@ -144,21 +140,15 @@ def _run_on_gpu(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iter
     with _open_pool(workers) as (pool, counter):
         for batch in split_scenarios([build_scenario(job) for job in jobs], workers):
             shares = [[jobs[number] for number in share] for share in batch]
-            for share, records in _collect(
-                {pool.submit(_run_share, share): share for share in shares}, counter, report
-            ):
+            pending = {pool.submit(_run_counted, run_jobs_on_gpu, share): share for share in shares}
+            for share, records in _collect(pending, counter, report):
                 yield from zip(share, records, strict=True)
-
-
-def _run_share(jobs: Sequence[Job]) -> list[Record]:
-    return run_jobs_on_gpu(jobs, _make_counter())
 
 
 def make_ray_scheduler(*, address: str | None = None) -> Scheduler:
     """Run jobs on a Ray cluster, one core each; a job whose node dies runs again elsewhere.
 
-    Args:
-        address: of a running cluster ("auto" finds the one of this machine); None starts one on this machine.
+    The address is that of a running cluster ("auto" finds this machine's); None starts one on this machine.
     """
     try:
         import ray  # noqa: F401

@@ -30,14 +30,10 @@ QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering
 def plot_curves(
     data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str], *, logarithmic: bool = False
 ) -> Figure:
-    """Plot the mean over runs against rounds, with a band of one standard deviation on either side.
+    """Plot the mean over runs of a column against rounds, with a band of one standard deviation on either side.
 
-    Args:
-        data: curves of one environment.
-        quantity: a column of ``data``.
-        title: of the figure.
-        systems: which to draw; their order gives their colours.
-        logarithmic: whether the axis of the quantity is logarithmic, for systems that are far apart.
+    ``data`` are the curves of one environment; the order of ``systems`` gives their colours. A logarithmic axis is for
+    systems that are far apart.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")

@@ -37,12 +37,10 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
 
 def _introduce(results: Results) -> Html:
     rounds = results.plans[0].rounds
-    length = (
-        f"Every run has {rounds:,} rounds, as in the paper."
-        if paper_claims.is_full(results)
-        else f"This is the quick version: {rounds:,} rounds a run instead of {paper_claims.ROUNDS:,}. "
-        "Directions are judged, sizes are not."
-    )
+    length = f"Every run has {rounds:,} rounds, as in the paper."
+    if not paper_claims.is_full(results):
+        quick = f"This is the quick version: {rounds:,} rounds a run instead of {paper_claims.ROUNDS:,}."
+        length = f"{quick} Directions are judged, sizes are not."
     return html.render_paragraph(
         "The systems are those of “Federated Contextual Cascading Bandits with Asynchronous Communication and "
         "Heterogeneous Users” (Yang, Liu, Wang, Xie, Lui, Lian and Chen). "

@@ -23,13 +23,12 @@ from fedcascade.experiments.beyond_bars import (
 from fedcascade.experiments.builtin_plans import load_builtin_plan
 from fedcascade.experiments.environments import PluginSpec, RatingsSpec
 from fedcascade.experiments.intervals import Interval
-from fedcascade.experiments.jobs import list_planned_jobs
+from fedcascade.experiments.jobs import list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan, select_systems
 from fedcascade.experiments.reports import beyond_report
 from fedcascade.experiments.reports.trade_off import Point, plot_trade_off
 from fedcascade.experiments.results import Results, read_results
 from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import make_local_scheduler
 
 from .reports.test_reports import read
 
@@ -67,9 +66,10 @@ def plan() -> Plan:
 
 @pytest.fixture(scope="module")
 def folder(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The whole plan in 200 rounds a run."""
+    """The whole plan in 50 rounds a run, in this process: to start others takes longer than the runs."""
     folder = tmp_path_factory.mktemp("beyond")
-    execute([resize_plan(plan, rounds=200, seeds=range(2))], folder, make_local_scheduler(workers=2), lambda _: None)
+    plans = [resize_plan(plan, rounds=50, seeds=range(1))]
+    execute(plans, folder, lambda jobs, _report: ((job, run_job(job)) for job in jobs), lambda _: None)
     return folder
 
 
@@ -166,7 +166,7 @@ def test_shorter_runs_are_not_judged(plan: Plan) -> None:
     assert "early regret" not in {finding.bar.quantity for finding in findings}
 
 
-@pytest.mark.timeout(900)  # 184 short runs
+@pytest.mark.timeout(900)  # 92 short runs, and a page with all figures
 def test_the_page_has_every_figure_and_needs_nothing_else(
     folder: Path, plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:

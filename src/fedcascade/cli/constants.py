@@ -18,6 +18,10 @@ _GROUP = Group(
     help="Where one is not given, the policy's own; in brackets that of the paper's system. 'fedcascade policies' "
     "lists the constants of all systems.",
 )
+_SET_HELP = (
+    "Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value for one. "
+    "Repeatable."
+)
 
 
 def _constant(name: str, addition: str = "") -> Parameter:
@@ -35,12 +39,7 @@ def _constant(name: str, addition: str = "") -> Parameter:
 @Parameter(name="*", group=_GROUP, show_default=False, negative="")
 @dataclass(frozen=True, kw_only=True)
 class ConstantOptions:
-    """Constants of policies as text; None leaves the policy's own.
-
-    Attributes:
-        set_: Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value
-            for one. Repeatable.
-    """
+    """Constants of policies as text; None leaves the policy's own."""
 
     lambda_: Annotated[str | None, _constant("lambda_")] = None
     alpha_c: Annotated[str | None, _constant("alpha_c")] = None
@@ -55,7 +54,7 @@ class ConstantOptions:
     alpha_2: Annotated[str | None, _constant("alpha_2")] = None
     local_servers: Annotated[str | None, _constant("local_servers")] = None
     order: Annotated[str | None, _constant("order")] = None
-    set_: list[str] = field(default_factory=list)
+    set_: Annotated[list[str], Parameter(help=_SET_HELP)] = field(default_factory=list)
 
     def select_policies(self, names: Sequence[str]) -> list[Policy]:
         """Return policies with the constants that were given; each ignores the flags of constants that it lacks."""

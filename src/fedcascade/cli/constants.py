@@ -19,8 +19,8 @@ _GROUP = Group(
     "lists the constants of all systems.",
 )
 _SET_HELP = (
-    "Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value for one. "
-    "Repeatable."
+    "Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value "
+    "for one. Repeatable."
 )
 
 

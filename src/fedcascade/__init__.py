@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fedcascade.federation.policies import POLICIES, Policy, get_policy
     from fedcascade.federation.server import Server
     from fedcascade.learning.oracles import PerCategory, TopK
-    from fedcascade.service.agent.async_remote import connect_async as connect_async
     from fedcascade.service.agent.connection import connect as connect
+    from fedcascade.service.agent.connection import connect_async as connect_async
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
@@ -31,7 +31,7 @@ _HOME = {
     "TopK": "learning.oracles",
     "Trace": "simulation.trace",
     "connect": "service.agent.connection",
-    "connect_async": "service.agent.async_remote",
+    "connect_async": "service.agent.connection",
     "get_policy": "federation.policies",
     "simulate": "simulation.engines",
 }

@@ -17,10 +17,8 @@ import fedcascade
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import ProblemSize, Theory
-from fedcascade.service.agent.async_remote import AsyncRemoteAgent
-from fedcascade.service.agent.backoff import PAUSES, compute_pause
-from fedcascade.service.agent.client import OperatorClient
-from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.client import PAUSES, OperatorClient, compute_pause
+from fedcascade.service.agent.connection import AsyncRemoteAgent, connect
 from fedcascade.service.agent.local_store import RoundEstimate
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import HttpReply

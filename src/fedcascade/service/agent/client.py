@@ -1,7 +1,8 @@
-"""Clients of a server: one signs for an agent, one speaks for the operator."""
+"""Clients of a server: one signs for an agent, one speaks for the operator; how long to wait after a failure."""
 
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
+PAUSES = (0.25, 300.0)  # seconds before the first retry, and the longest pause
 
 
 class AgentClient:
@@ -28,7 +30,6 @@ class AgentClient:
         self.clock_offset = 0.0
 
     def exchange(self, message: wire.UploadMessage) -> wire.AnswerMessage:
-        """Send an upload and return the server's answer."""
         reply = self.send("POST", wire.EXCHANGES, msgspec.msgpack.encode(message), message.sequence)
         return decode_reply(reply, wire.AnswerMessage)
 
@@ -37,7 +38,6 @@ class AgentClient:
         decode_reply(self.send("DELETE", f"/v1/agents/{self.agent}", b"", 0), None)
 
     def fetch_standing(self) -> wire.Standing:
-        """Fetch what the server knows of this agent."""
         return decode_reply(self.send("GET", f"/v1/agents/{self.agent}", b"", 0), wire.Standing)
 
     def send(self, method: str, path: str, body: bytes, sequence: int) -> HttpReply:
@@ -67,8 +67,7 @@ class AgentClient:
 
 def enrol_agent(transport: Transport, token: str, key: SigningKey, protocol: int = wire.PROTOCOLS[-1]) -> wire.Welcome:
     """Enrol a new agent at a server and return its number and the server's terms."""
-    public = bytes(key.verify_key)
-    message = wire.Enrolment(protocol=protocol, token=token, public_key=public)
+    message = wire.Enrolment(protocol=protocol, token=token, public_key=bytes(key.verify_key))
     reply = transport.send("POST", "/v1/agents", msgspec.msgpack.encode(message), {"content-type": MSGPACK})
     return decode_reply(reply, wire.Welcome)
 
@@ -86,7 +85,6 @@ class OperatorClient:
         self._headers: Mapping[str, str] = {"content-type": MSGPACK, "authorization": f"Bearer {token}"}
 
     def create_tokens(self, count: int = 1, valid_seconds: int = 7 * 86_400) -> list[str]:
-        """Create one-time enrolment tokens."""
         message = wire.TokenRequest(protocol=wire.PROTOCOLS[-1], count=count, valid_seconds=valid_seconds)
         reply = self.transport.send("POST", "/v1/enrolment-tokens", msgspec.msgpack.encode(message), self._headers)
         return decode_reply(reply, wire.Tokens).tokens
@@ -106,8 +104,8 @@ class OperatorClient:
     def report_measures(self, measures: Sequence[tuple[str, int, float, int]], *, fresh: bool = False) -> None:
         """Report a simulated run to the dashboard: series, round, regret and reward of each measure."""
         body = msgspec.json.encode({"measures": measures, "fresh": fresh})
-        headers = {**self._headers, "content-type": JSON}
-        decode_reply(self.transport.send("POST", "/live/measures", body, headers), None)
+        reply = self.transport.send("POST", "/live/measures", body, {**self._headers, "content-type": JSON})
+        decode_reply(reply, None)
 
 
 def decode_reply(reply: HttpReply, kind: type[Kind] | None) -> Kind:
@@ -129,3 +127,15 @@ def decode_refusal(reply: HttpReply) -> wire.RefusalBody:
         return msgspec.json.decode(reply.body, type=wire.RefusalBody)
     except msgspec.MsgspecError:  # a proxy answered
         return wire.RefusalBody(reason="unknown", detail=f"status {reply.status}")
+
+
+def compute_pause(
+    failures: int, pauses: tuple[float, float], retry_after: float | None, draw: Callable[[], float] = random.random
+) -> float:
+    """Seconds until the next try: exponential back-off with jitter, and never sooner than the server asked for.
+
+    >>> compute_pause(3, (0.25, 300.0), None, lambda: 1.0), compute_pause(1, (0.25, 300.0), 7.0)
+    (1.0, 7.0)
+    """
+    first, longest = pauses
+    return max(retry_after or 0.0, min(longest, first * 2.0 ** min(failures - 1, 30)) * (0.5 + 0.5 * draw()))

@@ -1,25 +1,27 @@
 """Connect an agent to its server: enrol once, and run the server's policy with a floor on what an upload reveals."""
 
+import asyncio
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 from nacl.signing import SigningKey
+from numpy.typing import ArrayLike
 
 from fedcascade.checks import require, require_integer
+from fedcascade.federation.agent import ShownList
+from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.oracles import Oracle
-from fedcascade.service.agent.backoff import PAUSES
-from fedcascade.service.agent.client import AgentClient, enrol_agent
+from fedcascade.service.agent.client import PAUSES, AgentClient, enrol_agent
 from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport, Transport
 from fedcascade.service.protocol import wire
 
-CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {
-    kind.__name__.lower(): kind for kind in (Constant, Theory, Oful)
-}
+CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {"constant": Constant, "theory": Theory, "oful": Oful}
 
 
 def connect(
@@ -104,6 +106,38 @@ def build_policy(terms: wire.Terms) -> Policy:
 
 def _add_floor(policy: Policy, observations: int) -> Policy:
     """Keep a policy from uploading fewer observations than the floor."""
-    if not observations:
-        return policy
-    return replace(policy, trigger=AtLeast(trigger=policy.trigger, observations=observations))
+    floor = AtLeast(trigger=policy.trigger, observations=observations)
+    return replace(policy, trigger=floor) if observations else policy
+
+
+class AsyncRemoteAgent:
+    """A ``RemoteAgent`` for asyncio: what touches the disk runs in a thread, so the event loop never waits."""
+
+    def __init__(self, agent: RemoteAgent) -> None:
+        self.agent = agent
+
+    async def recommend(self, items: ArrayLike, k: int = 4) -> ShownList:
+        return await asyncio.to_thread(self.agent.recommend, items, k)
+
+    async def feedback(self, impression: ShownList | int, clicked: int | None) -> Upload | None:
+        return await asyncio.to_thread(self.agent.feedback, impression, clicked)
+
+    async def flush(self, timeout: float | None = None) -> bool:
+        return await asyncio.to_thread(self.agent.flush, timeout)
+
+    async def leave(self) -> None:
+        await asyncio.to_thread(self.agent.leave)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.agent.close)
+
+    async def __aenter__(self) -> "AsyncRemoteAgent":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+async def connect_async(url: str, **options: Any) -> AsyncRemoteAgent:
+    """Connect for asyncio, with the options of ``connect``."""
+    return AsyncRemoteAgent(await asyncio.to_thread(connect, url, **options))

@@ -90,28 +90,21 @@ class LocalStore:
         self._connection.execute("PRAGMA wal_checkpoint(FULL)")
 
     def close(self) -> None:
-        """Close the file."""
         self._connection.close()
 
     def get_setting(self, name: str) -> bytes | None:
-        """Load a named value; None if there is none."""
         row = self._connection.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def set_setting(self, name: str, value: bytes) -> None:
-        """Save a named value."""
         self._connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (name, value))
 
     def load_statistics(self, name: str, dimension: int) -> Statistics:
-        """Load named statistics; zero if there are none."""
-        row = self._connection.execute(
-            "SELECT numbers, count, clicks, rounds FROM statistics WHERE name = ?", (name,)
-        ).fetchone()
-        return Statistics.zero(dimension) if row is None else unpack_statistics(row[0], tuple(row[1:]), dimension)
+        row = self._connection.execute("SELECT * FROM statistics WHERE name = ?", (name,)).fetchone()
+        return Statistics.zero(dimension) if row is None else unpack_statistics(row[1], row[2:], dimension)
 
     def save_statistics(self, name: str, statistics: Statistics) -> None:
-        """Save named statistics."""
-        row = (name, pack_numbers(statistics), statistics.count, statistics.clicks, statistics.rounds)
+        row = (name, *_list_columns(statistics))
         self._connection.execute("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?, ?, ?)", row)
 
     def load_counters(self) -> tuple[int, int, RoundEstimate]:
@@ -121,7 +114,6 @@ class LocalStore:
         return int(arrivals), int(uploads), RoundEstimate(int(rounds), int(agents), int(since))
 
     def save_counters(self, arrivals: int, uploads: int, estimate: RoundEstimate) -> None:
-        """Save what ``load_counters`` loads."""
         row = np.array([arrivals, uploads, estimate.rounds, estimate.agents, estimate.arrivals_since], "<i8")
         self.set_setting("counters", row.tobytes())
 
@@ -132,34 +124,25 @@ class LocalStore:
         self._connection.execute("DELETE FROM open_list WHERE impression <= ?", (forget_before,))
 
     def load_open_lists(self, agent: int, dimension: int) -> Iterator[ShownList]:
-        """Load the lists that have no feedback yet."""
         for impression, items, features in self._connection.execute("SELECT * FROM open_list ORDER BY impression"):
             rows = np.frombuffer(features, "<f4").reshape(-1, dimension)
             yield ShownList(agent, impression, np.frombuffer(items, "<i8").astype(np.intp), rows.astype(np.float32))
 
     def delete_open_list(self, impression: int) -> None:
-        """Delete a list that has got its feedback."""
         self._connection.execute("DELETE FROM open_list WHERE impression = ?", (impression,))
 
     def add_to_outbox(self, upload: Upload) -> None:
         """Save an upload until the server has answered it."""
-        statistics = upload.statistics
-        counts = (statistics.count, statistics.clicks, statistics.rounds)
-        row = (upload.sequence, upload.cause.value, pack_numbers(statistics), *counts)
+        row = (upload.sequence, upload.cause.value, *_list_columns(upload.statistics))
         self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def load_outbox(self, agent: int, dimension: int) -> list[Upload]:
         """Load the uploads that have not been answered, oldest first."""
-        rows = self._connection.execute("SELECT * FROM outbox ORDER BY sequence").fetchall()
-        return [
-            Upload(
-                agent=agent,
-                sequence=sequence,
-                cause=Cause(cause),
-                statistics=unpack_statistics(numbers, (count, clicks, rounds), dimension),
-            )
-            for sequence, cause, numbers, count, clicks, rounds in rows
-        ]
+        uploads = []
+        for sequence, cause, numbers, *counts in self._connection.execute("SELECT * FROM outbox ORDER BY sequence"):
+            statistics = unpack_statistics(numbers, tuple(counts), dimension)
+            uploads.append(Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics))
+        return uploads
 
     def delete_from_outbox(self, sequence: int) -> None:
         self._connection.execute("DELETE FROM outbox WHERE sequence = ?", (sequence,))
@@ -171,3 +154,7 @@ class LocalStore:
             for table in ("setting", "statistics", "outbox", "open_list"):
                 self._connection.execute(f"DELETE FROM {table}")
         self.sync_to_disk()
+
+
+def _list_columns(statistics: Statistics) -> tuple[bytes, int, int, int]:
+    return pack_numbers(statistics), statistics.count, statistics.clicks, statistics.rounds

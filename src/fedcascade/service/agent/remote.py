@@ -16,8 +16,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.backoff import compute_pause
-from fedcascade.service.agent.client import AgentClient
+from fedcascade.service.agent.client import AgentClient, compute_pause
 from fedcascade.service.agent.local_store import LocalStore, RoundEstimate
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
@@ -182,8 +181,7 @@ class RemoteAgent:
 
     def _estimate_problem_size(self, list_length: int) -> ProblemSize:
         """The sizes of the problem, as far as this agent knows: nobody knows how many rounds there will be."""
-        rounds = self._round_estimate.estimate_round(self._agent.arrivals)
-        users = self._round_estimate.agents
+        rounds, users = self._round_estimate.estimate_round(self._agent.arrivals), self._round_estimate.agents
         return ProblemSize(users=users, dimension=self.dimension, list_length=list_length, rounds=rounds)
 
     def _save_counters(self) -> None:

@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from fedcascade.demo.live import Demo
 from fedcascade.service.dashboard.access import require_viewer
-from fedcascade.service.dashboard.dashboard import DemoView
 from fedcascade.service.dashboard.responses import read_json, send_asset, send_json
 from fedcascade.service.serve import serve
 from fedcascade.service.server.app import Extension
@@ -83,14 +82,7 @@ def serve_demo(settings: ServerSettings, announce: Callable[[str], None], demo: 
         def read_clusters() -> dict[int, int]:
             return service.writer.submit(lambda store, _: store.read_clusters(store.find_head())).result()
 
-        return [
-            Extension(
-                routes=ROUTES,
-                state={"demo": demo},
-                on_listening=lambda url: demo.start(url, read_clusters),
-                on_shutdown=lambda: asyncio.to_thread(demo.stop),
-            )
-        ]
+        start, stop = lambda url: demo.start(url, read_clusters), lambda: asyncio.to_thread(demo.stop)
+        return [Extension(routes=ROUTES, state={"demo": demo}, on_listening=start, on_shutdown=stop)]
 
-    view = DemoView(describe_progress=demo.describe_progress, introduce=demo.introduce)
-    serve(settings, announce, demo=view, extend=extend)
+    serve(settings, announce, demo=demo, extend=extend)

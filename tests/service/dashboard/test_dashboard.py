@@ -13,8 +13,8 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent.client import AgentClient
+from fedcascade.service.dashboard.access import COOKIE, open_session
 from fedcascade.service.dashboard.feed import POLL_SECONDS, Feed, parse_event_id
-from fedcascade.service.dashboard.session import COOKIE, open_session
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON
 from fedcascade.service.store.open import open_store
@@ -152,7 +152,8 @@ def test_nobody_looks_without_a_token(running: RunningService) -> None:
     assert send_request(running, "/live/session")[1] == {"known": False, "terms": {}, "demo": None}
     assert send_request(running, "/live/measures", "POST", {"measures": []})[0] == 401
     for path in ("/shop", "/live/shop"):  # there is no demo
-        assert send_request(running, path, **BEARER)[0] == 404
+        status, body, _ = send_request(running, path, **BEARER)
+        assert (status, body["detail"]) == (404, "this server runs no demo: start one with 'fedcascade live'")
     assert send_request(running, "/live/demo", "PUT", {"pace": 1}, **BEARER)[0] == 404
 
 

@@ -1,5 +1,13 @@
-"""Who may look at the pages: the operator, by token or session; and where a demo runs, anyone on this machine."""
+"""Who may look at the pages: the operator, by token or session; and where a demo runs, anyone on this machine.
 
+A session is a random secret of which the store keeps a hash, with its end and the operator's token it was opened with.
+So it survives restarts and works at every server; it ends when it is old, when its owner logs out, or when the
+operator's token is replaced; and nobody can make one up from a copy of the database. It opens the page and nothing
+else: what changes anything needs the token itself.
+"""
+
+import hmac
+import time
 from typing import Annotated
 
 import msgspec
@@ -8,11 +16,15 @@ from msgspec import Meta
 
 from fedcascade.service.dashboard.dashboard import Dashboard
 from fedcascade.service.dashboard.responses import read_json, send_json
-from fedcascade.service.dashboard.session import COOKIE, build_cookie, check_session, open_session
 from fedcascade.service.protocol import auth
-from fedcascade.service.server import operations
+from fedcascade.service.server.operations import get_operator_hash
 from fedcascade.service.server.service import HttpRequest
+from fedcascade.service.server.state import ServerState
+from fedcascade.service.server.writer import Job
+from fedcascade.service.store.contract import Store
 
+COOKIE = "fedcascade-session"
+SESSION_SECONDS = 12 * 3_600
 LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
@@ -21,6 +33,39 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
     """The operator's token."""
 
     token: Annotated[str, Meta(max_length=256)]
+
+
+def open_session(session: str, seconds: int = SESSION_SECONDS) -> Job[None]:
+    """Keep a session for a while; with 0 seconds, end it."""
+
+    def job(store: Store, state: ServerState) -> None:
+        token_digest = get_operator_hash()(store, state) or b""
+        store.set_setting(_name_setting(session), f"{int(time.time()) + seconds} {token_digest.hex()}")
+
+    return job
+
+
+def check_session(session: str) -> Job[bool]:
+    """Check whether a session was opened with today's operator's token and has not ended."""
+
+    def job(store: Store, state: ServerState) -> bool:
+        ends, _, opened_with = (store.get_setting(_name_setting(session)) or "0 ").partition(" ")
+        token_digest = get_operator_hash()(store, state)
+        same_token = token_digest is not None and hmac.compare_digest(opened_with, token_digest.hex())
+        return same_token and int(ends) > time.time()
+
+    return job
+
+
+def _name_setting(session: str) -> str:
+    return f"session {auth.hash_token(session).hex()}"
+
+
+def _build_cookie(request: HttpRequest, session: str, seconds: int = SESSION_SECONDS) -> dict[str, str]:
+    """Build the Set-Cookie header of a session; no script can read it and no other site can use it."""
+    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
+    cookie = f"{COOKIE}={session}; Path=/live; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    return {"set-cookie": cookie}
 
 
 def get_dashboard(request: HttpRequest) -> Dashboard:
@@ -38,19 +83,15 @@ async def require_viewer(request: HttpRequest) -> Dashboard:
 
 async def _is_viewer(request: HttpRequest) -> bool:
     dashboard = get_dashboard(request)
-    if dashboard.demo is not None and _is_local(request):
+    address = request.client.host if request.client else ""
+    is_local = address in LOOPBACK_ADDRESSES and is_loopback_host(request.headers.get("host", ""))
+    if dashboard.demo is not None and is_local:
         return True
     if "authorization" in request.headers:
         await dashboard.service.require_operator(request)
         return True
     session = request.cookies.get(COOKIE)
-    return bool(session) and await dashboard.service.run(check_session(str(session)))
-
-
-def _is_local(request: HttpRequest) -> bool:
-    """Whether a request came over loopback, to a host name of loopback."""
-    address = request.client.host if request.client else ""
-    return address in LOOPBACK_ADDRESSES and is_loopback_host(request.headers.get("host", ""))
+    return bool(session) and await dashboard.service.writer.run(check_session(str(session)))
 
 
 def is_loopback_host(host: str) -> bool:
@@ -61,10 +102,6 @@ def is_loopback_host(host: str) -> bool:
     """
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return name in LOOPBACK_NAMES
-
-
-def _is_secure(request: HttpRequest) -> bool:
-    return bool(request.scope.get("scheme") == "https")
 
 
 @get("/live/session")
@@ -82,12 +119,11 @@ async def log_in(request: HttpRequest) -> Response[bytes]:
     service = get_dashboard(request).service
     service.limit_address(request)
     login = await read_json(request, Login)
-    operator_hash = await service.run(operations.get_operator_hash())
-    if operator_hash is None or not auth.is_operator(f"Bearer {login.token}", operator_hash):
+    if not auth.is_operator(f"Bearer {login.token}", await service.writer.run(get_operator_hash())):
         raise auth.Unauthorised("operator", "this is not the operator's token")
     session = auth.create_token()
-    await service.run(open_session(session))
-    return send_json({"known": True}, **{"set-cookie": build_cookie(session, secure=_is_secure(request))})
+    await service.writer.run(open_session(session))
+    return send_json({"known": True}, **_build_cookie(request, session))
 
 
 @delete("/live/session", status_code=200)
@@ -95,5 +131,5 @@ async def log_out(request: HttpRequest) -> Response[bytes]:
     """End the session of this browser."""
     session = request.cookies.get(COOKIE)
     if session and await _is_viewer(request):
-        await get_dashboard(request).service.run(open_session(session, seconds=0))
-    return send_json({"known": False}, **{"set-cookie": build_cookie("", secure=_is_secure(request), seconds=0)})
+        await get_dashboard(request).service.writer.run(open_session(session, seconds=0))
+    return send_json({"known": False}, **_build_cookie(request, "", seconds=0))

@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from typing import Protocol
 
 from litestar import Litestar
 
@@ -18,17 +18,14 @@ from fedcascade.service.server.service import Service
 FLUSH_SECONDS = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoView:
-    """What pages show of a demo that runs beside the server. Where there is one, anyone on this machine may look.
+class DemoView(Protocol):
+    """What pages show of a demo that runs beside the server. Where there is one, anyone on this machine may look."""
 
-    Args:
-        describe_progress: state, pace and round of the demo, as plain data; sent with the server's health.
-        introduce: the progress and the demo's story, for a page that has just been opened.
-    """
+    def describe_progress(self) -> Plain:
+        """State, pace and round of the demo, as plain data; sent with the server's health."""
 
-    describe_progress: Callable[[], Plain]
-    introduce: Callable[[], Plain]
+    def introduce(self) -> Plain:
+        """The progress and the demo's story, for a page that has just been opened."""
 
 
 class Dashboard:
@@ -68,10 +65,6 @@ class Dashboard:
         await self._flush()
         await self.feed.stop()
 
-    async def close_streams(self) -> None:
-        """End the streams of all open pages, so that the server can stop."""
-        self.feed.close_streams()
-
     async def _flush_forever(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
@@ -84,6 +77,6 @@ class Dashboard:
             return
         at = read_clock()
         try:
-            await self.service.run(lambda store, _: store.record_refusals(at, counts))
+            await self.service.writer.run(lambda store, _: store.record_refusals(at, counts))
         except Refused:
             self._refused += counts

@@ -108,7 +108,7 @@ class Feed:
         finally:
             self._pages.discard(queue)
 
-    def close_streams(self) -> None:
+    async def close_streams(self) -> None:
         """End every page's stream, so that a server can stop."""
         self._closed = True
         for queue in self._pages:
@@ -181,7 +181,7 @@ class Feed:
 
     async def stop(self) -> None:
         """Stop reading, end every page's stream and close the connection to the store."""
-        self.close_streams()
+        await self.close_streams()
         if self._polling is not None:
             self._polling.cancel()
             with suppress(asyncio.CancelledError):

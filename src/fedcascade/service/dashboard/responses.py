@@ -20,9 +20,8 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 HEADERS = {
-    "content-security-policy": (
-        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
-    ),
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
@@ -47,7 +46,7 @@ def send_json(content: Mapping[str, Any], **headers: str) -> Response[bytes]:
 
 async def read_json(request: HttpRequest, kind: type[Kind]) -> Kind:
     """Decode a JSON body; another content type is refused, so no form of another site can send one."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media = wire.get_media_type(request.headers)
     if media != JSON:
         raise Refused(415, "content-type", f"content type must be {JSON}, got '{media[:80]}'")
     return wire.decode(await request.body(), kind, JSON)

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, get, post, route
 from litestar.response import Stream
 from msgspec import Meta
 
@@ -76,7 +76,13 @@ async def save_measures(request: HttpRequest) -> None:
             store.delete_measures()
         store.record_measures(read_clock(), report.measures)
 
-    await service.run(job)
+    await service.writer.run(job)
+
+
+@route(["/shop", "/live/shop", "/live/demo"], http_method=["GET", "POST", "PUT"])
+async def refuse_demo() -> None:
+    """Refuse requests to a demo, where there is none."""
+    raise Refused(404, "request", "this server runs no demo: start one with 'fedcascade live'")
 
 
 ROUTES = (show_page, show_asset, show_session, log_in, log_out, stream_events, show_view, save_measures)
@@ -85,9 +91,6 @@ ROUTES = (show_page, show_asset, show_session, log_in, log_out, stream_events, s
 def build_dashboard(service: Service, demo: DemoView | None = None) -> Extension:
     """Build the extension that gives a server its dashboard."""
     dashboard = Dashboard(service, demo)
-    return Extension(
-        routes=ROUTES,
-        state={"dashboard": dashboard},
-        lifespan=dashboard.run,
-        on_shutdown=dashboard.close_streams,
-    )
+    routes = (*ROUTES, refuse_demo) if demo is None else ROUTES
+    stop = dashboard.feed.close_streams
+    return Extension(routes=routes, state={"dashboard": dashboard}, lifespan=dashboard.run, on_shutdown=stop)

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -73,7 +73,7 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     message = await read_message(request, wire.Enrolment)
     if not auth.is_public_key(message.public_key):
         raise Refused(422, "impossible", "public_key is not an Ed25519 key")
-    agent = await service.run(operations.enrol(message.token, message.public_key, time.time()))
+    agent = await service.writer.run(operations.enrol(message.token, message.public_key, time.time()))
     return encode_reply(wire.Welcome(protocol=message.protocol, agent=agent, terms=service.terms), request, 201)
 
 
@@ -88,11 +88,10 @@ async def show_standing(request: HttpRequest) -> Response[bytes]:
         if identity is None:
             raise Refused(404, "no-such-agent", f"there is no agent {agent}")
         uploads, rounds = store.count_uploads(agent)
-        return wire.Standing(
-            protocol=wire.PROTOCOLS[-1], agent=agent, uploads=uploads, rounds=rounds, revoked=identity.revoked
-        )
+        newest, revoked = wire.PROTOCOLS[-1], identity.revoked
+        return wire.Standing(protocol=newest, agent=agent, uploads=uploads, rounds=rounds, revoked=revoked)
 
-    return encode_reply(await service.run(job), request)
+    return encode_reply(await service.writer.run(job), request)
 
 
 @delete("/v1/agents/{agent:int}", status_code=204)
@@ -100,7 +99,7 @@ async def forget_agent(request: HttpRequest) -> None:
     """Forget an agent: its statistics are subtracted, its uploads erased."""
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
-    await service.run(operations.forget(agent))
+    await service.writer.run(operations.forget(agent))
     service.keys.pop(agent, None)
 
 
@@ -109,7 +108,7 @@ async def revoke_agent(request: HttpRequest) -> None:
     """Refuse an agent's requests from now on; what it taught stays."""
     service, agent = get_service(request), read_agent(request)
     await service.require_operator(request)
-    await service.run(operations.revoke(agent, time.time()))
+    await service.writer.run(operations.revoke(agent, time.time()))
 
 
 @post("/v1/enrolment-tokens", status_code=201)
@@ -119,7 +118,7 @@ async def create_tokens(request: HttpRequest) -> Response[bytes]:
     await service.require_operator(request)
     message = await read_message(request, wire.TokenRequest)
     tokens = [auth.create_token() for _ in range(message.count)]
-    await service.run(operations.add_tokens(tokens, time.time() + message.valid_seconds))
+    await service.writer.run(operations.add_tokens(tokens, time.time() + message.valid_seconds))
     return encode_reply(wire.Tokens(protocol=message.protocol, tokens=tokens), request, 201)
 
 
@@ -128,7 +127,7 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
     """Show how far the log is, and which group each agent is in."""
     service = get_service(request)
     await service.require_operator(request)
-    return encode_reply(await service.run(operations.read_overview), request)
+    return encode_reply(await service.writer.run(operations.read_overview), request)
 
 
 @get("/healthz", media_type="text/plain")
@@ -145,7 +144,7 @@ async def check_readiness(request: HttpRequest) -> str:
     """
     service = get_service(request)
     probe = secrets.token_hex((PROBE_BYTES + service.body_bytes) // 2)
-    await asyncio.wait_for(service.run(lambda store, _: store.set_setting("ready", probe)), 10.0)
+    await asyncio.wait_for(service.writer.run(lambda store, _: store.set_setting("ready", probe)), 10.0)
     return "ok\n"
 
 
@@ -173,14 +172,6 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
-@asynccontextmanager
-async def _run_alone(_: Litestar) -> AsyncIterator[None]:
-    yield
-
-
-async def _do_nothing() -> None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Extension:
     """What a room above the server adds to its application.
@@ -195,9 +186,9 @@ class Extension:
 
     routes: Sequence[ControllerRouterHandler] = ()
     state: Mapping[str, object] = field(default_factory=dict)
-    lifespan: Callable[[Litestar], AbstractAsyncContextManager[None]] = _run_alone
+    lifespan: Callable[[Litestar], AbstractAsyncContextManager[None]] = lambda _: nullcontext()
     on_listening: Callable[[str], None] = lambda _: None
-    on_shutdown: Callable[[], Awaitable[None]] = _do_nothing
+    on_shutdown: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
 
 
 def build_application(service: Service, extensions: Sequence[Extension] = ()) -> Litestar:

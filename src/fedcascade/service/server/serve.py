@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,12 +60,8 @@ class ServerSettings:
 
 def open_writer(settings: ServerSettings) -> Writer:
     """Open the writer, after a check that the store's uploads have the dimension of the settings."""
-    store = open_store(settings.store)
-    try:
-        with store.transaction():
-            _check_terms(store, settings)
-    finally:
-        store.close()
+    with closing(open_store(settings.store)) as store, store.transaction():
+        _check_terms(store, settings)
     return Writer(
         lambda: open_store(settings.store),
         settings.policy,
@@ -78,19 +75,15 @@ def open_writer(settings: ServerSettings) -> Writer:
 def _check_terms(store: SettingStore, settings: ServerSettings) -> None:
     """Refuse a log of another dimension, which cannot be read. A log of another policy is replayed with the new one."""
     terms = json.loads(store.get_setting(TERMS) or "{}")
-    dimension = terms.get("dimension", settings.dimension)
-    agrees = dimension == settings.dimension
-    require(agrees, f"the store holds uploads of dimension {dimension}, got --dimension {settings.dimension}")
+    held, wanted = terms.get("dimension", settings.dimension), settings.dimension
+    require(held == wanted, f"the store holds uploads of dimension {held}, got --dimension {wanted}")
     store.set_setting(TERMS, json.dumps({"dimension": settings.dimension, "policy": settings.policy.name}))
 
 
 def require_empty_store(url: str) -> None:
     """Refuse a store that has agents already."""
-    store = open_store(url)
-    try:
+    with closing(open_store(url)) as store:
         require(store.count_agents() == 0, f"the store {url} has agents already: simulated users need one of their own")
-    finally:
-        store.close()
 
 
 def ensure_operator_token(writer: Writer, path: Path) -> bool:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from litestar import Request
@@ -17,9 +17,8 @@ from fedcascade.service.server import operations
 from fedcascade.service.server.limits import RateLimiter
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.verifier import SignedRequest
-from fedcascade.service.server.writer import Job, Writer
+from fedcascade.service.server.writer import Writer
 
-Result = TypeVar("Result")
 HttpRequest = Request[Any, Any, State]
 RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
@@ -47,8 +46,7 @@ class Service:
             dimension=dimension,
             protocols=list(wire.PROTOCOLS),
         )
-        numbers = wire.count_numbers(dimension)
-        self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * numbers
+        self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.refusal_listeners: list[RefusalListener] = []
         self.keys: dict[int, bytes] = {}
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
@@ -68,10 +66,6 @@ class Service:
         """Read an attribute of the server's state; 0 while there is no state."""
         return getattr(self.writer.state, name, 0)
 
-    async def run(self, job: Job[Result]) -> Result:
-        """Hand a job to the writer and wait until its effect is durable."""
-        return await self.writer.run(job)
-
     async def read_signed(
         self, headers: Mapping[str, str], method: str, path: str, body: bytes, *, upload: str | None = None
     ) -> SignedRequest:
@@ -80,15 +74,13 @@ class Service:
         ``upload`` is the media type of the body if that is an upload.
         """
         signature = auth.parse_signature(headers)
-        if signature.agent not in self.keys:
-            self.keys[signature.agent] = await self._load_key(signature.agent)
-        return SignedRequest(self.keys[signature.agent], method, path, signature, body, upload)
-
-    async def _load_key(self, agent: int) -> bytes:
-        identity = await self.run(operations.get_identity(agent))
-        if identity is None:
-            raise auth.Unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
-        return identity.public_key
+        agent = signature.agent
+        if agent not in self.keys:
+            identity = await self.writer.run(operations.get_identity(agent))
+            if identity is None:
+                raise auth.Unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
+            self.keys[agent] = identity.public_key
+        return SignedRequest(self.keys[agent], method, path, signature, body, upload)
 
     def admit(self, signature: auth.SignatureHeaders) -> None:
         """Refuse a stale, repeated or too frequent request. The writer's thread decides which of two was first."""
@@ -97,27 +89,23 @@ class Service:
         self._agent_limiter.take(signature.agent, time.monotonic())
 
     async def require_operator(self, request: HttpRequest) -> None:
-        """Refuse anyone but the operator."""
         self.limit_address(request)
-        operator_hash = await self.run(operations.get_operator_hash())
+        operator_hash = await self.writer.run(operations.get_operator_hash())
         if not auth.is_operator(request.headers.get("authorization", ""), operator_hash):
             raise auth.Unauthorised("operator", "this needs the operator's token: Authorization: Bearer ...")
 
     async def require_agent_or_operator(self, request: HttpRequest, agent: int) -> None:
-        """Refuse anyone but the agent itself and the operator."""
         if "authorization" in request.headers:
             await self.require_operator(request)
             return
-        path, body = request.scope["path"], await request.body()
-        signed = await self.read_signed(request.headers, request.method, path, body)
+        signed = await self.read_signed(request.headers, request.method, request.scope["path"], await request.body())
         await self.writer.run(lambda *_: None, signed, self.admit)
         speaker = signed.signature.agent
         if speaker != agent:
             raise Refused(403, "not-yours", f"agent {speaker} may not speak for agent {agent}")
-        await self.run(operations.require_active(agent))
+        await self.writer.run(operations.require_active(agent))
 
     def limit_address(self, request: HttpRequest) -> None:
-        """Count a request against the rate limit of its network address."""
         self._address_limiter.take(request.client.host if request.client else "", time.monotonic())
 
     def refuse(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:

@@ -148,8 +148,7 @@ def swarm(
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
-    from fedcascade.demo.reporter import RegretReporter
-    from fedcascade.demo.swarm import run_swarm
+    from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.connection import build_policy
     from fedcascade.service.agent.transport import HttpTransport

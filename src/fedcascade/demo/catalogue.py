@@ -46,15 +46,13 @@ class Film:
         ['very calm', 'a little fantastic']
         """
         order = sorted(range(len(self.amounts)), key=lambda place: -abs(self.amounts[place]))
-        return [
-            f"{_name_degree(self.amounts[place])}{_name_attribute(place, self.amounts[place])}"
-            for place in order[:most]
-        ]
+        return [_describe_amount(place, self.amounts[place]) for place in order[:most]]
 
 
-def _name_attribute(place: int, amount: float) -> str:
-    """Name an attribute, or its opposite if the amount is negative."""
-    return ATTRIBUTES[place][0 if amount >= 0 else 1]
+def _describe_amount(place: int, amount: float) -> str:
+    """Name an attribute, or its opposite if the amount is negative, and say how much of it there is."""
+    degree = "a little " if abs(amount) < 0.35 else "" if abs(amount) < 0.6 else "very "
+    return degree + ATTRIBUTES[place][0 if amount >= 0 else 1]
 
 
 def draw_films(seed: int, count: int = FILMS) -> tuple[list[Film], NDArray[np.float32]]:
@@ -82,9 +80,3 @@ def _choose_title(unit: NDArray[np.float64], number: int, used_titles: set[str])
         title = f"{title} {number}"
     used_titles.add(title)
     return title
-
-
-def _name_degree(amount: float) -> str:
-    if abs(amount) >= 0.6:
-        return "very "
-    return "" if abs(amount) >= 0.35 else "a little "

@@ -6,15 +6,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedcascade.demo.catalogue import DIMENSION
-from fedcascade.demo.reporter import RegretReporter
 from fedcascade.demo.shop import Shop
-from fedcascade.demo.swarm import run_swarm
+from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import Always
@@ -53,11 +53,9 @@ class DemoSettings:
     seed: int = 1
 
     def build_environment(self) -> Synthetic:
-        """Build the simulated users and what they are offered."""
         return Synthetic(users=self.users, clusters=self.clusters, dimension=DIMENSION, items=ITEMS, seed=self.seed)
 
     def build_policy(self) -> Policy:
-        """Build the policy that serves them."""
         return get_policy(POLICY).with_known_constants(CONSTANTS)
 
     def build_yardstick_command(self) -> list[str]:
@@ -93,17 +91,8 @@ class Demo:
 
     def describe_progress(self) -> dict[str, Any]:
         """State, pace and round of the demo, as plain data for pages."""
-        settings = self.settings
-        return {
-            "state": self.state,
-            "pace": self.pace,
-            "round": self.round,
-            "rounds": settings.rounds,
-            "users": settings.users,
-            "clusters": settings.clusters,
-            "seed": settings.seed,
-            "visitor": self.shop.visitor,
-        }
+        progress = {"state": self.state, "pace": self.pace, "round": self.round, "visitor": self.shop.visitor}
+        return asdict(self.settings) | progress
 
     def introduce(self) -> dict[str, Any]:
         """The progress and the story, for a page that has just been opened."""
@@ -135,30 +124,30 @@ class Demo:
             thread.join(WAIT_SECONDS)
         self.shop.close()
 
-    def _connect_operator(self) -> OperatorClient:
-        return OperatorClient(HttpTransport(self._url), self._token.read_text(encoding="utf-8").strip())
+    @contextmanager
+    def _connect_operator(self) -> Iterator[OperatorClient]:
+        with closing(HttpTransport(self._url)) as transport:
+            yield OperatorClient(transport, self._token.read_text(encoding="utf-8").strip())
 
     def _run_swarm(self) -> None:
-        operator = self._connect_operator()
-        reporter = RegretReporter(operator)
         try:
-            run_swarm(
-                self.settings.build_environment(),
-                self.settings.build_policy(),
-                rounds=self.settings.rounds,
-                operator=operator,
-                new_transport=lambda: HttpTransport(self._url),
-                folder=None,
-                list_length=LIST_LENGTH,
-                after_round=lambda t, recorder: self._finish_round(t, recorder, reporter),
-            )
+            with self._connect_operator() as operator:
+                reporter = RegretReporter(operator)
+                run_swarm(
+                    self.settings.build_environment(),
+                    self.settings.build_policy(),
+                    rounds=self.settings.rounds,
+                    operator=operator,
+                    new_transport=lambda: HttpTransport(self._url),
+                    folder=None,
+                    list_length=LIST_LENGTH,
+                    after_round=lambda t, recorder: self._finish_round(t, recorder, reporter),
+                )
             self.state = "done"
         except DemoStopped:
             self.state = "stopped"
         except (OSError, ValueError) as error:
             self.state = f"stopped: {error}"
-        finally:
-            operator.transport.close()
 
     def _finish_round(self, t: int, recorder: Recorder, reporter: RegretReporter) -> None:
         """Report, and wait until the next round is due. Delays are not made up for by going faster later."""
@@ -175,24 +164,22 @@ class Demo:
 
     def _run_yardsticks(self) -> None:
         """Play 'alone' and 'clusters known' in a process of their own, and report their regret."""
-        operator = self._connect_operator()
         command = self.settings.build_yardstick_command()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        with (
+            self._connect_operator() as operator,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process,
+        ):
             self._yardsticks = process
             assert process.stdout is not None
             for line in process.stdout:
                 summary = json.loads(line)
                 series = YARDSTICKS[summary["policy"]]
                 operator.report_measures([(series, point["round"], point["regret"], 0) for point in summary["curve"]])
-        operator.transport.close()
 
     def _connect_visitor(self) -> RemoteAgent:
         """Connect the agent of the shop's visitor, who comes after the simulated users and uploads after every list."""
         self._running.wait(WAIT_SECONDS)
-        operator = self._connect_operator()
-        try:
+        with self._connect_operator() as operator:
             [token] = operator.create_tokens()
-        finally:
-            operator.transport.close()
         eager_policy = replace(self.settings.build_policy(), trigger=Always())
         return connect(self._url, store=":memory:", token=token, policy=eager_policy)

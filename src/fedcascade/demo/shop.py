@@ -76,27 +76,22 @@ class Shop:
     def _describe(self, agent: RemoteAgent, shown: ShownList) -> dict[str, Any]:
         clusters = self._read_clusters()
         cluster = clusters.get(agent.id)
+        neighbours = [neighbour for neighbour, label in clusters.items() if label == cluster and neighbour != agent.id]
+        films = [self._films[self._offered[item]] for item in shown.items]
         likes = agent.estimate[: len(ATTRIBUTES)] * np.sqrt(2.0)
         return {
             "agent": agent.id,
             "impression": shown.impression,
-            "films": [self._describe_film(int(item)) for item in shown.items],
+            "films": [{"title": film.title, "words": film.describe()} for film in films],
             "likes": [[*names[:2], float(amount)] for names, amount in zip(ATTRIBUTES, likes, strict=True)],
             "cluster": cluster,
-            "others": sorted(other for other, label in clusters.items() if label == cluster and other != agent.id)
-            if cluster is not None
-            else [],
+            "others": sorted(neighbours),
             "rounds": self._rounds,
             "clicks": self._clicks,
             "buffered": agent.buffered,
             "floor": agent.floor,
         }
 
-    def _describe_film(self, item: int) -> dict[str, Any]:
-        film = self._films[self._offered[item]]
-        return {"title": film.title, "words": film.describe()}
-
     def close(self) -> None:
-        """Close the visitor's agent."""
         if self._agent is not None:
             self._agent.close()

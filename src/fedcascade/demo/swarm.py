@@ -4,6 +4,7 @@ With ``lockstep`` every exchange ends before the next round begins, so that a sw
 ``fedcascade run`` with the same seed. Without it, exchanges run in the background as they do in life.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
-from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
@@ -20,11 +20,14 @@ from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import Transport
+from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Exchange, Recorder, Trace
 
 REPORT_EVERY = 50
 ANSWER_SECONDS = 60.0
+SERIES = "this run"
+MEASURE_SECONDS = 0.5
 
 
 def run_swarm(
@@ -60,9 +63,8 @@ def run_swarm(
     """
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
     oracle = TopK(length=list_length)
-    problem = ProblemSize(
-        users=environment.users, dimension=environment.dimension, list_length=list_length, rounds=rounds
-    )
+    users, dimension = environment.users, environment.dimension
+    problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
     agents = [
         connect(
             "",
@@ -74,16 +76,17 @@ def run_swarm(
             min_observations=min_observations,
             transport=new_transport(),
         )
-        for user, token in enumerate(operator.create_tokens(environment.users))
+        for user, token in enumerate(operator.create_tokens(users))
     ]
     try:
         for t in range(1, rounds + 1):
             user = environment.arrival(t)
             outcome = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
-            if outcome.upload is not None:
+            if (upload := outcome.upload) is not None:
                 if lockstep:
                     _wait_for_answers(agents[user])
-                recorder.ledger.append(_build_exchange(t, user, outcome.upload))
+                size = upload.bytes  # a download is as large as an upload
+                recorder.ledger.append(Exchange(t, user, upload.cause, size, size))
             recorder.record_round(outcome.regret, outcome.click, outcome.examined)
             if t == recorder.stops[len(recorder.curve)]:
                 recorder.record_checkpoint(t, _fetch_labels(agents, operator))
@@ -104,11 +107,6 @@ def _wait_for_answers(agent: RemoteAgent) -> None:
     require(done, f"the server has not answered agent {agent.id} for {ANSWER_SECONDS:.0f} s: {agent.trouble}")
 
 
-def _build_exchange(round_: int, user: int, upload: Upload) -> Exchange:
-    """Build a line of the ledger; a download is as large as an upload."""
-    return Exchange(round_, user, upload.cause, upload.bytes, upload.bytes)
-
-
 def _fetch_labels(agents: list[RemoteAgent], operator: OperatorClient) -> NDArray[np.int64]:
     """Fetch the group of every user."""
     return order_labels([agent.id for agent in agents], operator.fetch_overview().labels)
@@ -123,3 +121,26 @@ def order_labels(agents: list[int], labels: Mapping[str, int]) -> NDArray[np.int
     fresh = max(labels.values(), default=-1) + 1
     silent = iter(range(fresh, fresh + len(agents)))
     return np.array([labels[str(agent)] if str(agent) in labels else next(silent) for agent in agents], np.int64)
+
+
+class RegretReporter:
+    """Reports the totals of a swarm twice a second; the first report drops those of earlier runs."""
+
+    def __init__(self, operator: OperatorClient) -> None:
+        self._operator = operator
+        self._due = 0.0
+        self._accepted = self._send(fresh=True)
+
+    def report_round(self, t: int, recorder: Recorder) -> None:
+        if not self._accepted or (time.monotonic() < self._due and t != recorder.rounds):
+            return
+        self._due = time.monotonic() + MEASURE_SECONDS
+        self._send((SERIES, t, recorder.regret, recorder.reward))
+
+    def _send(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:
+        """Send a report; False if the server did not take it, which is no reason to stop."""
+        try:
+            self._operator.report_measures(measures, fresh=fresh)
+        except (Refused, OSError):
+            return False
+        return True

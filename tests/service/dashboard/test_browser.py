@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 
 from fedcascade.demo.live import DemoSettings
-from fedcascade.demo.reporter import RegretReporter
-from fedcascade.demo.swarm import run_swarm
+from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK

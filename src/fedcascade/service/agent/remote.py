@@ -134,12 +134,13 @@ class RemoteAgent:
         self._stop()
         self._client.leave()
         self._store.erase()
-        self._close()
+        self.close()
 
     def close(self) -> None:
         """Stop the background thread and close the local store; everything is on disk already."""
         self._stop()
-        self._close()
+        self._store.close()
+        self._client.transport.close()
 
     def __enter__(self) -> "RemoteAgent":
         return self
@@ -152,10 +153,6 @@ class RemoteAgent:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-
-    def _close(self) -> None:
-        self._store.close()
-        self._client.transport.close()
 
     def _require_open(self) -> None:
         require(not self._closed, "this agent is closed: connect again")
@@ -202,15 +199,16 @@ class RemoteAgent:
                 answer = self._client.exchange(wire.UploadMessage.from_upload(upload, self._client.protocol))
                 self._receive(answer)
                 failures, self.trouble = 0, None
-            except (OSError, Refused) as error:
+            except Exception as error:
                 failures += 1
-                self.trouble = str(error)
-                log.info("upload %d waits: %s", upload.sequence, error)
-                self._wait_for_close(compute_pause(failures, self._pauses, getattr(error, "retry_after", None)))
-            except Exception:  # a reply that cannot be understood must not end the thread
-                failures += 1
-                log.exception("upload %d waits", upload.sequence)
-                self._wait_for_close(compute_pause(failures, self._pauses, None))
+                if isinstance(error, OSError | Refused):
+                    self.trouble = str(error)
+                    log.info("upload %d waits: %s", upload.sequence, error)
+                else:  # a reply that cannot be understood must not end the thread
+                    log.exception("upload %d waits", upload.sequence)
+                pause = compute_pause(failures, self._pauses, getattr(error, "retry_after", None))
+                with self._lock:
+                    self._changed.wait_for(lambda: self._closed, pause)
 
     def _receive(self, answer: wire.AnswerMessage) -> None:
         """Learn from the answer to the oldest upload, and keep it in the place of that upload."""
@@ -224,7 +222,3 @@ class RemoteAgent:
                 self._save_counters()
             del self._outbox[0]
             self._changed.notify_all()
-
-    def _wait_for_close(self, seconds: float) -> None:
-        with self._lock:
-            self._changed.wait_for(lambda: self._closed, seconds)

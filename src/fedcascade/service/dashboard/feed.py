@@ -34,9 +34,10 @@ def read_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-def encode_event(kind: str, position: int, measure: int, data: Plain) -> bytes:
-    """Encode an event of a stream of server-sent events."""
-    return f"event: {kind}\nid: {position}.{measure}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+def encode_event(kind: str, state: FeedState, data: Plain) -> bytes:
+    """Encode a server-sent event, with an id that says up to where its page has then seen everything."""
+    head = f"event: {kind}\nid: {state.position}.{state.measure}\ndata: "
+    return head.encode() + msgspec.json.encode(data) + b"\n\n"
 
 
 def parse_event_id(text: str) -> EventId | None:
@@ -53,6 +54,16 @@ def parse_event_id(text: str) -> EventId | None:
 def _drop_clock(health: Plain) -> Plain:
     """Leave out of the health what changes although nothing happens."""
     return {name: value for name, value in health.items() if name != "clock"}
+
+
+def _encode_view(store: Store, state: FeedState, now: int, health: Plain) -> bytes:
+    view = build_view(store, state.position, now) | {"health": health, "head": state.position}
+    return encode_event("view", state, view)
+
+
+def _can_catch_up(store: Store, state: FeedState, position: int) -> bool:
+    """Whether a page that saw everything up to a position needs only an update: not much, and nobody forgotten."""
+    return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_last_forgetting() <= position
 
 
 class Feed:
@@ -120,19 +131,13 @@ class Feed:
             self._state = read_feed_state(store, store.find_head(), read_clock())
             self._last_health = _drop_clock(self._describe_health())
         state, now, health = self._state, read_clock(), self._describe_health()
-        if event_id is None or not self._can_catch_up(store, state, event_id[0]):
-            view = build_view(store, state.position, now) | {"health": health, "head": state.position}
-            return encode_event("view", state.position, state.measure, view)
+        if event_id is None or not _can_catch_up(store, state, event_id[0]):
+            return _encode_view(store, state, now, health)
         page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {})
         update = build_update(page_state, store, state.position, now)
-        if update is not None:
-            return encode_event("update", state.position, state.measure, update | {"health": health})
-        return encode_event("health", state.position, state.measure, health)
-
-    @staticmethod
-    def _can_catch_up(store: Store, state: FeedState, position: int) -> bool:
-        """Whether a page that saw everything up to a position needs only an update: not much, and nobody forgotten."""
-        return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_last_forgetting() <= position
+        if update is None:
+            return encode_event("health", state, health)
+        return encode_event("update", state, update | {"health": health})
 
     async def _poll(self) -> None:
         """Push what is new to all pages, four times a second, until no page is left."""
@@ -153,13 +158,12 @@ class Feed:
         head, now = store.find_head(), read_clock()
         last_health, self._last_health = self._last_health, _drop_clock(health)
         if state is None or store.find_last_forgetting() > state.position:  # show what is left without the forgotten
-            state = self._state = read_feed_state(store, head, now)
-            view = build_view(store, head, now) | {"health": health, "head": head}
-            return encode_event("view", head, state.measure, view)
+            self._state = read_feed_state(store, head, now)
+            return _encode_view(store, self._state, now, health)
         update = build_update(state, store, head, now)
         if update is not None:
-            return encode_event("update", head, state.measure, update | {"health": health})
-        return None if self._last_health == last_health else encode_event("health", head, state.measure, health)
+            return encode_event("update", state, update | {"health": health})
+        return None if self._last_health == last_health else encode_event("health", state, health)
 
     async def _run_on_store(self, job: Callable[[Store], Result]) -> Result:
         """Run a job on the feed's own connection, away from the event loop; a broken one is opened anew."""

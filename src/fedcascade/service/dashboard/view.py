@@ -7,12 +7,13 @@ one; more are summarised, so that a view and an update stay small however many t
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from fedcascade.service.store.contract import Store
-from fedcascade.service.store.journal import ExchangeRecord, IntervalTotals, Measure
+from fedcascade.service.store.journal import ExchangeRecord
 
 DETAILED = 200
 LATEST = 12
@@ -24,6 +25,12 @@ WIDTHS = tuple(
     SECOND * seconds for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400, 604_800)
 )
 AGES = tuple(SECOND * seconds for seconds in (10, 60, 300, 1_800, 3_600, 21_600, 86_400, 604_800))
+# The columns of a page's rows, in the page's order.
+AGENT_COLUMNS = attrgetter("agent", "last", "uploads", "rounds", "clicks")
+BIN_COLUMNS = attrgetter("number", "cause", "exchanges", "rounds", "count", "clicks", "clusters")
+EXCHANGE_COLUMNS = attrgetter("position", "at", "agent", "cause", "rounds", "clicks")
+MEASURE_COLUMNS = attrgetter("series", "round", "regret", "reward")
+MOVE_COLUMNS = attrgetter("at", "agent", "cluster")
 Plain = dict[str, Any]
 
 
@@ -36,11 +43,6 @@ class FeedState:
     clusters: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def detailed(self) -> bool:
-        """Whether agents are shown one by one."""
-        return len(self.last) <= DETAILED
 
 
 def read_feed_state(store: Store, position: int, now: int) -> FeedState:
@@ -61,6 +63,7 @@ def build_view(store: Store, position: int, now: int, span: int | None = None) -
     first, last = store.find_time_range(position)
     since = max(first, last - span) if span else first
     width = choose_bin_width(since or now, now)
+    bins = list(map(BIN_COLUMNS, store.sum_by_interval(position, since, width)))
     detailed = len(agents) <= DETAILED
     return {
         "position": position,
@@ -74,23 +77,14 @@ def build_view(store: Store, position: int, now: int, span: int | None = None) -
         "rounds": sum(totals.rounds for totals in agents),
         "clicks": sum(totals.clicks for totals in agents),
         "clusters": len(set(clusters.values())),
-        "agents": [
-            [totals.agent, totals.last, totals.uploads, totals.rounds, totals.clicks, clusters.get(totals.agent, 0)]
-            for totals in agents
-        ]
-        if detailed
-        else None,
-        "moves": _list_moves(store, position) if detailed else None,
+        "agents": [(*AGENT_COLUMNS(totals), clusters.get(totals.agent, 0)) for totals in agents] if detailed else None,
+        "moves": list(map(MOVE_COLUMNS, store.read_moves(0, position)[-MOVES:])) if detailed else None,
         "sizes": summarise_sizes(clusters),
         "ages": count_ages((totals.last for totals in agents), now),
         "causes": _count_causes(store, position),
-        "bins": {
-            "since": since,
-            "width": width,
-            "rows": [_list_bin(totals) for totals in store.sum_by_interval(position, since, width)],
-        },
-        "latest": _list_exchanges(store.read_exchanges(max(0, position - LATEST), position)),
-        "measures": [_list_measure(measure) for measure in store.read_measures(0, now)],
+        "bins": {"since": since, "width": width, "rows": bins},
+        "latest": list(map(EXCHANGE_COLUMNS, store.read_exchanges(max(0, position - LATEST), position))),
+        "measures": list(map(MEASURE_COLUMNS, store.read_measures(0, now))),
         "refused": store.count_refusals(now),
     }
 
@@ -98,10 +92,8 @@ def build_view(store: Store, position: int, now: int, span: int | None = None) -
 def build_update(state: FeedState, store: Store, position: int, now: int) -> Plain | None:
     """Build what changed since ``state``, which is brought up to date; None if nothing changed."""
     after = state.position
-    exchanges = store.read_exchanges(after, position)
-    moves = store.read_moves(after, position)
-    measures = store.read_measures(state.measure, now)
-    refused = store.count_refusals(now)
+    exchanges, moves = store.read_exchanges(after, position), store.read_moves(after, position)
+    measures, refused = store.read_measures(state.measure, now), store.count_refusals(now)
     state.position = position
     if not (exchanges or moves or measures or refused != state.refused):
         return None
@@ -109,6 +101,7 @@ def build_update(state: FeedState, store: Store, position: int, now: int) -> Pla
     state.last |= {exchange.agent: exchange.at for exchange in exchanges}
     state.refused = refused
     state.measure = measures[-1].number if measures else state.measure
+    detailed = len(state.last) <= DETAILED
     update: Plain = {
         "after": after,
         "position": position,
@@ -117,13 +110,13 @@ def build_update(state: FeedState, store: Store, position: int, now: int) -> Pla
         "members": len(state.last),
         "clusters": len(set(state.clusters.values())),
         "rows": _sum_by_second(exchanges),
-        "latest": _list_exchanges(exchanges[-LATEST:]),
+        "latest": list(map(EXCHANGE_COLUMNS, exchanges[-LATEST:])),
         "refused": refused,
-        "measures": [_list_measure(measure) for measure in measures],
-        "detailed": state.detailed,
+        "measures": list(map(MEASURE_COLUMNS, measures)),
+        "detailed": detailed,
     }
-    if state.detailed:
-        update |= {"agents": _sum_by_agent(exchanges), "moves": [[move.at, move.agent, move.cluster] for move in moves]}
+    if detailed:
+        update |= {"agents": _sum_by_agent(exchanges), "moves": list(map(MOVE_COLUMNS, moves))}
     else:
         update |= {"ages": count_ages(state.last.values(), now)}
         update |= {"sizes": summarise_sizes(state.clusters)} if moves else {}
@@ -170,11 +163,6 @@ def _count_causes(store: Store, position: int) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _list_moves(store: Store, position: int) -> list[list[int]]:
-    """List who was placed where and when; the latest moves if there are very many."""
-    return [[move.at, move.agent, move.cluster] for move in store.read_moves(0, position)[-MOVES:]]
-
-
 def _sum_by_second(exchanges: Sequence[ExchangeRecord]) -> list[list[object]]:
     """Sum exchanges by second and cause, with the columns of the bins that cover longer spans."""
     sums: dict[tuple[int, str], list[int]] = {}
@@ -195,19 +183,3 @@ def _sum_by_agent(exchanges: Sequence[ExchangeRecord]) -> list[list[int]]:
         for place, value in enumerate((1, exchange.rounds, exchange.clicks), 2):
             row[place] += value
     return list(sums.values())
-
-
-def _list_exchanges(exchanges: Sequence[ExchangeRecord]) -> list[list[object]]:
-    return [
-        [exchange.position, exchange.at, exchange.agent, exchange.cause, exchange.rounds, exchange.clicks]
-        for exchange in exchanges
-    ]
-
-
-def _list_bin(totals: IntervalTotals) -> list[object]:
-    counts = totals.exchanges, totals.rounds, totals.count, totals.clicks, totals.clusters
-    return [totals.number, totals.cause, *counts]
-
-
-def _list_measure(measure: Measure) -> list[object]:
-    return [measure.series, measure.round, measure.regret, measure.reward]

@@ -45,21 +45,12 @@ def run_swarm(
     progress: Callable[[int], None] | None = None,
     after_round: Callable[[int, Recorder], None] | None = None,
 ) -> Trace:
-    """Play a simulation with agents that speak to a server.
+    """Play a simulation with agents that speak to a server, which runs the same policy.
 
-    Args:
-        environment: who arrives, what is on offer, what gets clicked.
-        policy: what the agents run; the server's own.
-        rounds: T.
-        operator: enrols the agents, and asks the server for its groups at checkpoints.
-        new_transport: how each agent reaches the server.
-        folder: where the agents keep their files; in memory if None.
-        list_length: K.
-        checkpoints: at how many evenly spaced rounds totals are kept.
-        lockstep: wait for every exchange.
-        min_observations: the privacy floor of uploads; 0 makes the exchanges those of the simulator.
-        progress: called now and then with the number of rounds that are done.
-        after_round: called after every round with the totals so far; it may take its time, which sets the pace.
+    The operator enrols the agents, and asks the server for its groups at ``checkpoints`` evenly spaced rounds. The
+    agents keep their files in ``folder``, or in memory if it is None. ``min_observations`` is the privacy floor of
+    uploads; 0 makes the exchanges those of the simulator. ``progress`` is called now and then with the number of rounds
+    that are done, ``after_round`` after every round with the totals so far; it may take its time, which sets the pace.
     """
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
     oracle = TopK(length=list_length)

@@ -16,12 +16,9 @@ def serve(
     demo: DemoView | None = None,
     extend: Callable[[Service], Sequence[Extension]] = lambda _: (),
 ) -> None:
-    """Run a server with its dashboard until it is told to stop.
+    """Run a server with its dashboard until it is told to stop; ``announce`` gets each line for the operator.
 
-    Args:
-        settings: store, policy, address, limits.
-        announce: called with each line that an operator wants to read.
-        demo: what the dashboard shows of a demo beside the server.
-        extend: makes further extensions; they are stopped before the dashboard is.
+    ``demo`` is what the dashboard shows of a demo beside the server. ``extend`` makes further extensions; they are
+    stopped before the dashboard is.
     """
     run_server(settings, announce, lambda service: [*extend(service), build_dashboard(service, demo)])

@@ -50,17 +50,10 @@ class AgentClient:
 
     def sign_headers(self, method: str, path: str, body: bytes, sequence: int) -> dict[str, str]:
         """Sign a request and return its headers; no two calls give the same nonce."""
-        now = time.time() + self.clock_offset
-        self._nonce = max(self._nonce + 1, int(now * 1e6))
+        now, agent = time.time() + self.clock_offset, self.agent
+        self._nonce = nonce = max(self._nonce + 1, int(now * 1e6))
         signed = auth.sign(
-            self.key,
-            agent=self.agent,
-            method=method,
-            path=path,
-            body=body,
-            sequence=sequence,
-            created=int(now),
-            nonce=self._nonce,
+            self.key, agent=agent, method=method, path=path, body=body, sequence=sequence, created=int(now), nonce=nonce
         )
         return {"content-type": MSGPACK, "accept": MSGPACK, **signed}
 

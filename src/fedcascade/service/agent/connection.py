@@ -1,16 +1,14 @@
 """Connect an agent to its server: enrol once, and run the server's policy with a floor on what an upload reveals."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from nacl.signing import SigningKey
-from numpy.typing import ArrayLike
 
-from fedcascade.checks import require, require_integer
-from fedcascade.federation.agent import ShownList
-from fedcascade.federation.messages import Upload
+from fedcascade.checks import require_integer
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
@@ -21,6 +19,8 @@ from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport, Transport
 from fedcascade.service.protocol import wire
 
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
 CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {"constant": Constant, "theory": Theory, "oful": Oful}
 
 
@@ -56,7 +56,7 @@ def connect(
     transport = transport or HttpTransport(url)
     local_store = LocalStore(store)
     try:
-        welcome = _load_welcome(local_store) or _enrol(local_store, transport, token, protocol)
+        welcome = _enrol(local_store, transport, token, protocol)
         key = SigningKey(local_store.get_setting("key") or b"")
         floor = 2 * welcome.terms.dimension if min_observations is None else min_observations
         return RemoteAgent(
@@ -74,16 +74,15 @@ def connect(
         raise
 
 
-def _load_welcome(store: LocalStore) -> wire.Welcome | None:
-    """Load the server's reply to an earlier enrolment, if there was one."""
-    body = store.get_setting("welcome")
-    return None if body is None else msgspec.json.decode(body, type=wire.Welcome)
-
-
 def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol: int) -> wire.Welcome:
-    """Enrol with a key that is stored before it is sent: if the reply is lost, the same key gets the same number."""
-    require(token is not None, "the first connect needs an enrolment token: ask the operator for one")
-    assert token is not None
+    """Enrol once, with a key that is stored before it is sent: if the reply is lost, the same key gets the same number.
+
+    Later, the server's reply is in the store.
+    """
+    if (stored := store.get_setting("welcome")) is not None:
+        return msgspec.json.decode(stored, type=wire.Welcome)
+    if token is None:
+        raise ValueError("the first connect needs an enrolment token: ask the operator for one")
     seed = store.get_setting("key")
     key = SigningKey.generate() if seed is None else SigningKey(seed)
     if seed is None:
@@ -110,26 +109,28 @@ def _add_floor(policy: Policy, observations: int) -> Policy:
     return replace(policy, trigger=floor) if observations else policy
 
 
+def _run_in_thread(
+    method: Callable[Concatenate[RemoteAgent, Options], Result],
+) -> Callable[Concatenate["AsyncRemoteAgent", Options], Coroutine[Any, Any, Result]]:
+    """Turn a method of ``RemoteAgent`` into one that does not block the event loop while it touches the disk."""
+
+    async def run(self: "AsyncRemoteAgent", /, *args: Options.args, **options: Options.kwargs) -> Result:
+        return await asyncio.to_thread(method, self.agent, *args, **options)
+
+    return run
+
+
 class AsyncRemoteAgent:
-    """A ``RemoteAgent`` for asyncio: what touches the disk runs in a thread, so the event loop never waits."""
+    """A ``RemoteAgent`` for asyncio. Made by ``connect_async``."""
+
+    recommend = _run_in_thread(RemoteAgent.recommend)
+    feedback = _run_in_thread(RemoteAgent.feedback)
+    flush = _run_in_thread(RemoteAgent.flush)
+    leave = _run_in_thread(RemoteAgent.leave)
+    close = _run_in_thread(RemoteAgent.close)
 
     def __init__(self, agent: RemoteAgent) -> None:
         self.agent = agent
-
-    async def recommend(self, items: ArrayLike, k: int = 4) -> ShownList:
-        return await asyncio.to_thread(self.agent.recommend, items, k)
-
-    async def feedback(self, impression: ShownList | int, clicked: int | None) -> Upload | None:
-        return await asyncio.to_thread(self.agent.feedback, impression, clicked)
-
-    async def flush(self, timeout: float | None = None) -> bool:
-        return await asyncio.to_thread(self.agent.flush, timeout)
-
-    async def leave(self) -> None:
-        await asyncio.to_thread(self.agent.leave)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self.agent.close)
 
     async def __aenter__(self) -> "AsyncRemoteAgent":
         return self

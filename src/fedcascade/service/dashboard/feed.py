@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from fedcascade.service.dashboard.view import FeedState, Plain, build_update, build_view, read_feed_state
-from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.store.contract import Store
 
 log = logging.getLogger("fedcascade.service")
@@ -181,10 +181,9 @@ class Feed:
             if is_bug:
                 raise
             log.warning("the journal cannot be read: %s", error)
-            raise Refused(503, "store-unavailable", f"the store cannot be read: {error}", retry_after=1.0) from None
+            raise Unavailable(f"the store cannot be read: {error}") from None
 
     async def stop(self) -> None:
-        """Stop reading, end every page's stream and close the connection to the store."""
         await self.close_streams()
         if self._polling is not None:
             self._polling.cancel()

@@ -174,14 +174,11 @@ ENDPOINTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What a room above the server adds to its application.
+    """What a room above the server adds to its application: endpoints, and what they find in ``request.app.state``.
 
-    Args:
-        routes: more endpoints.
-        state: what they share, by the name under which they find it in ``request.app.state``.
-        lifespan: runs around the application's life; the writer is still open when it ends.
-        on_listening: called with the server's address just before the first request is served.
-        on_shutdown: awaited when the server is told to stop, before it waits for open connections.
+    ``lifespan`` runs around the application's life; the writer is still open when it ends. ``on_listening`` is called
+    with the server's address just before the first request is served, ``on_shutdown`` is awaited when the server is
+    told to stop, before it waits for open connections.
     """
 
     routes: Sequence[ControllerRouterHandler] = ()

@@ -133,12 +133,9 @@ def run_server(
     announce: Callable[[str], None],
     extend: Callable[[Service], Sequence[Extension]] = lambda _: (),
 ) -> None:
-    """Run a server until it is told to stop.
+    """Run a server until it is told to stop; ``announce`` gets each line that an operator wants to read.
 
-    Args:
-        settings: store, policy, address, limits.
-        announce: called with each line that an operator wants to read.
-        extend: makes what rooms above add to the application, from the service that the endpoints share.
+    ``extend`` makes what rooms above add to the application, from the service that the endpoints share.
     """
     listening = open_socket(settings.host, settings.port)
     try:

@@ -39,12 +39,9 @@ class Service:
     def __init__(self, writer: Writer, policy: Policy, dimension: int, limits: Limits) -> None:
         self.writer = writer
         self.dimension = dimension
+        spoken, constants = list(wire.PROTOCOLS), describe_constants(policy)
         self.terms = wire.Terms(
-            protocol=wire.PROTOCOLS[-1],
-            policy=policy.name,
-            constants=describe_constants(policy),
-            dimension=dimension,
-            protocols=list(wire.PROTOCOLS),
+            protocol=spoken[-1], policy=policy.name, constants=constants, dimension=dimension, protocols=spoken
         )
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.refusal_listeners: list[RefusalListener] = []

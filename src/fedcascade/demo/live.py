@@ -90,12 +90,10 @@ class Demo:
         self.shop = Shop(self._connect_visitor, lambda: self._read_clusters(), settings.seed)
 
     def describe_progress(self) -> dict[str, Any]:
-        """State, pace and round of the demo, as plain data for pages."""
         progress = {"state": self.state, "pace": self.pace, "round": self.round, "visitor": self.shop.visitor}
         return asdict(self.settings) | progress
 
     def introduce(self) -> dict[str, Any]:
-        """The progress and the story, for a page that has just been opened."""
         return self.describe_progress() | {"story": STORY}
 
     def set_pace(self, pace: float) -> None:

@@ -31,7 +31,6 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def _get_demo(request: HttpRequest) -> Demo:
-    """The demo, for those who may look at the dashboard."""
     await require_viewer(request)
     demo: Demo = request.app.state.demo
     return demo
@@ -61,7 +60,7 @@ async def set_pace(request: HttpRequest) -> Response[bytes]:
 async def show_list(request: HttpRequest) -> Response[bytes]:
     """Send the visitor's list."""
     demo = await _get_demo(request)
-    return send_json(await demo.shop.get_list())
+    return send_json(await asyncio.to_thread(demo.shop.get_list))
 
 
 @post("/live/shop", status_code=200)
@@ -69,7 +68,7 @@ async def choose_film(request: HttpRequest) -> Response[bytes]:
     """Take the visitor's click, or that there was none, and send the next list."""
     demo = await _get_demo(request)
     choice = await read_json(request, Choice)
-    return send_json(await demo.shop.choose(choice.impression, choice.clicked))
+    return send_json(await asyncio.to_thread(demo.shop.choose, choice.impression, choice.clicked))
 
 
 ROUTES = (show_shop_page, show_shop_script, set_pace, show_list, choose_film)

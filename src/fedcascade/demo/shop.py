@@ -4,8 +4,8 @@ An agent belongs next to its user. A browser cannot run this one, so it runs in 
 server over the network all the same, and its clicks stay with it until an upload sums them up.
 """
 
-import asyncio
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +22,7 @@ SETTLE_SECONDS = 2.0
 
 
 class Shop:
-    """One visitor and the visitor's agent, which is made at the first visit."""
+    """One visitor and the visitor's agent, which is made at the first visit. Call it from any thread."""
 
     def __init__(
         self, connect_visitor: Callable[[], RemoteAgent], read_clusters: Callable[[], dict[int, int]], seed: int
@@ -34,44 +34,38 @@ class Shop:
         self._shown: ShownList | None = None
         self._offered: list[int] = []
         self._rounds = self._clicks = 0
-        self._lock = asyncio.Lock()
+        self._lock = threading.RLock()
 
     @property
     def visitor(self) -> int | None:
         """The number of the visitor's agent, if there was a visit."""
         return None if self._agent is None else self._agent.id
 
-    async def get_list(self) -> dict[str, Any]:
+    def get_list(self) -> dict[str, Any]:
         """The list that waits for the visitor's answer, with what the agent and the server make of earlier ones."""
-        async with self._lock:
-            return await asyncio.to_thread(self._get_list)
+        with self._lock:
+            if self._agent is None:
+                self._agent = self._connect_visitor()
+            if self._shown is None:
+                self._offered = random.sample(range(len(self._films)), OFFERED)
+                self._shown = self._agent.recommend(self._features[self._offered], SHOWN)
+            return self._describe(self._agent, self._shown)
 
-    async def choose(self, impression: int, clicked: int | None) -> dict[str, Any]:
+    def choose(self, impression: int, clicked: int | None) -> dict[str, Any]:
         """Click a position, counted from 0, or pass with None; returns the next list."""
-        async with self._lock:
-            return await asyncio.to_thread(self._choose, impression, clicked)
-
-    def _get_list(self) -> dict[str, Any]:
-        if self._agent is None:
-            self._agent = self._connect_visitor()
-        if self._shown is None:
-            self._offered = random.sample(range(len(self._films)), OFFERED)
-            self._shown = self._agent.recommend(self._features[self._offered], SHOWN)
-        return self._describe(self._agent, self._shown)
-
-    def _choose(self, impression: int, clicked: int | None) -> dict[str, Any]:
-        shown, agent = self._shown, self._agent
-        if shown is None or agent is None or shown.impression != impression:
-            raise Refused(409, "conflict", "this list was answered already: load the page again")
-        if clicked is not None and not 0 <= clicked < shown.items.size:
-            raise Refused(422, "impossible", f"clicked must be a position from 0 to {shown.items.size - 1}")
-        upload = agent.feedback(shown, clicked)
-        self._rounds += 1
-        self._clicks += clicked is not None
-        self._shown = None
-        if upload is not None:
-            agent.flush(SETTLE_SECONDS)  # so that the page can show at once in which cluster the visitor is
-        return self._get_list() | {"uploaded": None if upload is None else upload.statistics.count}
+        with self._lock:
+            shown, agent = self._shown, self._agent
+            if shown is None or agent is None or shown.impression != impression:
+                raise Refused(409, "conflict", "this list was answered already: load the page again")
+            if clicked is not None and not 0 <= clicked < shown.items.size:
+                raise Refused(422, "impossible", f"clicked must be a position from 0 to {shown.items.size - 1}")
+            upload = agent.feedback(shown, clicked)
+            self._rounds += 1
+            self._clicks += clicked is not None
+            self._shown = None
+            if upload is not None:
+                agent.flush(SETTLE_SECONDS)  # so that the page can show at once in which cluster the visitor is
+            return self.get_list() | {"uploaded": None if upload is None else upload.statistics.count}
 
     def _describe(self, agent: RemoteAgent, shown: ShownList) -> dict[str, Any]:
         clusters = self._read_clusters()

@@ -99,7 +99,6 @@ def _wait_for_answers(agent: RemoteAgent) -> None:
 
 
 def _fetch_labels(agents: list[RemoteAgent], operator: OperatorClient) -> NDArray[np.int64]:
-    """Fetch the group of every user."""
     return order_labels([agent.id for agent in agents], operator.fetch_overview().labels)
 
 

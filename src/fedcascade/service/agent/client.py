@@ -34,7 +34,6 @@ class AgentClient:
         return decode_reply(reply, wire.AnswerMessage)
 
     def leave(self) -> None:
-        """Ask the server to forget this agent."""
         decode_reply(self.send("DELETE", f"/v1/agents/{self.agent}", b"", 0), None)
 
     def fetch_standing(self) -> wire.Standing:

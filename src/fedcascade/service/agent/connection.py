@@ -59,11 +59,14 @@ def connect(
         welcome = _enrol(local_store, transport, token, protocol)
         key = SigningKey(local_store.get_setting("key") or b"")
         floor = 2 * welcome.terms.dimension if min_observations is None else min_observations
+        policy = policy or build_policy(welcome.terms)
+        if floor:
+            policy = replace(policy, trigger=AtLeast(trigger=policy.trigger, observations=floor))
         return RemoteAgent(
             local_store,
             AgentClient(transport, key, welcome.agent, welcome.protocol),
             dimension=welcome.terms.dimension,
-            policy=_add_floor(policy or build_policy(welcome.terms), floor),
+            policy=policy,
             floor=floor,
             oracle=oracle,
             problem=problem,
@@ -101,12 +104,6 @@ def build_policy(terms: wire.Terms) -> Policy:
     kind = CONFIDENCES.get(terms.constants.get("confidence", ""), type(policy.confidence))
     policy = policy if isinstance(policy.confidence, kind) else replace(policy, confidence=kind())
     return policy.with_known_constants(terms.constants)
-
-
-def _add_floor(policy: Policy, observations: int) -> Policy:
-    """Keep a policy from uploading fewer observations than the floor."""
-    floor = AtLeast(trigger=policy.trigger, observations=observations)
-    return replace(policy, trigger=floor) if observations else policy
 
 
 def _run_in_thread(

@@ -76,7 +76,6 @@ class LocalStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit everything that happens inside, or nothing of it."""
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -132,7 +131,6 @@ class LocalStore:
         self._connection.execute("DELETE FROM open_list WHERE impression = ?", (impression,))
 
     def add_to_outbox(self, upload: Upload) -> None:
-        """Save an upload until the server has answered it."""
         row = (upload.sequence, upload.cause.value, *_list_columns(upload.statistics))
         self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", row)
 

@@ -116,7 +116,6 @@ class RemoteAgent:
 
     @property
     def unsent(self) -> int:
-        """How many uploads the server has not answered yet."""
         return len(self._outbox)
 
     @property

@@ -81,7 +81,6 @@ class Feed:
         self._closed = False
 
     async def read_view(self, position: int | None = None, at: int | None = None, span: int | None = None) -> Plain:
-        """Read the whole view, at a position, at a time, or now."""
 
         def read(store: Store) -> Plain:
             head = store.find_head()

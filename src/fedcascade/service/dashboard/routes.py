@@ -26,7 +26,6 @@ class Report(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_whole_number(request: HttpRequest, name: str) -> int | None:
-    """Read a number of the query, or None if it has none of that name."""
     text = request.query_params.get(name)
     if text is None:
         return None

@@ -81,7 +81,12 @@ def serve_demo(settings: ServerSettings, announce: Callable[[str], None], demo: 
         def read_clusters() -> dict[int, int]:
             return service.writer.submit(lambda store, _: store.read_clusters(store.find_head())).result()
 
-        start, stop = lambda url: demo.start(url, read_clusters), lambda: asyncio.to_thread(demo.stop)
-        return [Extension(routes=ROUTES, state={"demo": demo}, on_listening=start, on_shutdown=stop)]
+        demo_extension = Extension(
+            routes=ROUTES,
+            state={"demo": demo},
+            on_listening=lambda url: demo.start(url, read_clusters),
+            on_shutdown=lambda: asyncio.to_thread(demo.stop),
+        )
+        return [demo_extension]
 
     serve(settings, announce, demo=demo, extend=extend)

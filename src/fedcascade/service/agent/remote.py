@@ -48,8 +48,7 @@ class RemoteAgent:
         self.trouble: str | None = None
         self._store, self._client = store, client
         self._oracle, self._problem, self._pauses = oracle, problem, pauses
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._closed = False
         self._outbox = store.load_outbox(self.id, dimension)
         self._agent, self._round_estimate = self._load_agent(policy)
@@ -66,7 +65,7 @@ class RemoteAgent:
         """
         offered = np.asarray(items, np.float32)
         words = np.frombuffer(random.randbytes(4 * len(offered)), np.uint32) if ties is None else ties
-        with self._lock:
+        with self._changed:
             self._require_open()
             self._agent.oracle = self._oracle or TopK(length=k)
             self._agent.set_problem_size(self._problem or self._estimate_problem_size(self._agent.oracle.length))
@@ -87,7 +86,7 @@ class RemoteAgent:
             round_: t, where the caller knows it; extrapolated from the last download if None.
             draw: the round's uniform number; drawn if None.
         """
-        with self._lock:
+        with self._changed:
             self._require_open()
             number = impression.impression if isinstance(impression, ShownList) else impression
             estimate = replace(self._round_estimate, arrivals_since=self._round_estimate.arrivals_since + 1)
@@ -111,7 +110,7 @@ class RemoteAgent:
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until every upload has been answered; False after ``timeout`` seconds."""
-        with self._lock:
+        with self._changed:
             return self._changed.wait_for(lambda: not self._outbox or self._closed, timeout) and not self._outbox
 
     @property
@@ -148,7 +147,7 @@ class RemoteAgent:
         self.close()
 
     def _stop(self) -> None:
-        with self._lock:
+        with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
@@ -187,13 +186,13 @@ class RemoteAgent:
         """Send one upload at a time, oldest first, and try again until the server has answered each."""
         failures = 0
         while True:
-            with self._lock:
+            with self._changed:
                 self._changed.wait_for(lambda: self._outbox or self._closed)
                 if self._closed:
                     return
                 upload = self._outbox[0]
             try:
-                with self._lock:
+                with self._changed:
                     self._store.sync_to_disk()
                 answer = self._client.exchange(wire.UploadMessage.from_upload(upload, self._client.protocol))
                 self._receive(answer)
@@ -206,13 +205,13 @@ class RemoteAgent:
                 else:  # a reply that cannot be understood must not end the thread
                     log.exception("upload %d waits", upload.sequence)
                 pause = compute_pause(failures, self._pauses, getattr(error, "retry_after", None))
-                with self._lock:
+                with self._changed:
                     self._changed.wait_for(lambda: self._closed, pause)
 
     def _receive(self, answer: wire.AnswerMessage) -> None:
         """Learn from the answer to the oldest upload, and keep it in the place of that upload."""
         download = answer.to_download(self.id, self.dimension)
-        with self._lock:
+        with self._changed:
             self._agent.receive(download, unanswered=self._sum_statistics(self._outbox[1:]))
             self._round_estimate = RoundEstimate(download.rounds, download.agents, 0)
             with self._store.transaction():

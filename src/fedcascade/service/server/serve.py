@@ -21,7 +21,6 @@ from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import SettingStore
 from fedcascade.service.store.open import open_store
 
 TERMS = "terms"
@@ -49,35 +48,28 @@ class ServerSettings:
         require_integer("snapshot every", self.snapshot_every)
         both_or_none = (self.tls_cert is None) == (self.tls_key is None)
         require(both_or_none, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
-        require(
-            self.policy.reply_rule.answers_uploads and self.policy.reply_rule.download_cause is None,
-            f"{self.policy.name} does not answer the agent that asks and nobody else: a server cannot call agents",
-        )
-        speaks = not isinstance(self.policy.trigger, Never)
-        require(speaks, f"{self.policy.name} never exchanges: its agents need no server")
-        require(not self.policy.yardstick, f"{self.policy.name} is a yardstick for simulations: no real server knows")
+        name, rule = self.policy.name, self.policy.reply_rule
+        passive = rule.answers_uploads and rule.download_cause is None
+        require(passive, f"{name} does not answer the agent that asks and nobody else: a server cannot call agents")
+        require(not isinstance(self.policy.trigger, Never), f"{name} never exchanges: its agents need no server")
+        require(not self.policy.yardstick, f"{name} is a yardstick for simulations: no real server knows")
 
 
 def open_writer(settings: ServerSettings) -> Writer:
-    """Open the writer, after a check that the store's uploads have the dimension of the settings."""
+    """Open the writer. A log of another policy is replayed with the new one; one of another dimension is refused."""
+    dimension = settings.dimension
     with closing(open_store(settings.store)) as store, store.transaction():
-        _check_terms(store, settings)
+        held = json.loads(store.get_setting(TERMS) or "{}").get("dimension", dimension)
+        require(held == dimension, f"the store holds uploads of dimension {held}, got --dimension {dimension}")
+        store.set_setting(TERMS, json.dumps({"dimension": dimension, "policy": settings.policy.name}))
     return Writer(
         lambda: open_store(settings.store),
         settings.policy,
-        settings.dimension,
+        dimension,
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
-        verifier=VerifierProcess(settings.dimension),
+        verifier=VerifierProcess(dimension),
     )
-
-
-def _check_terms(store: SettingStore, settings: ServerSettings) -> None:
-    """Refuse a log of another dimension, which cannot be read. A log of another policy is replayed with the new one."""
-    terms = json.loads(store.get_setting(TERMS) or "{}")
-    held, wanted = terms.get("dimension", settings.dimension), settings.dimension
-    require(held == wanted, f"the store holds uploads of dimension {held}, got --dimension {wanted}")
-    store.set_setting(TERMS, json.dumps({"dimension": settings.dimension, "policy": settings.policy.name}))
 
 
 def require_empty_store(url: str) -> None:

@@ -37,20 +37,8 @@ _HOME = {
 }
 
 # ``connect`` and ``connect_async`` need the extra ``service``, so a star import leaves them out.
-__all__ = [
-    "POLICIES",
-    "Agent",
-    "PerCategory",
-    "Policy",
-    "Ratings",
-    "Server",
-    "Synthetic",
-    "TopK",
-    "Trace",
-    "__version__",
-    "get_policy",
-    "simulate",
-]
+__all__ = ["POLICIES", "Agent", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",
+           "__version__", "get_policy", "simulate"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

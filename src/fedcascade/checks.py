@@ -59,16 +59,6 @@ def whole_numbers(least: int) -> Range:
     return Range(f"a whole number >= {least}", contains, int)
 
 
-def require_positive(name: str, value: float) -> None:
-    """Refuse a number that is not finite and greater than zero."""
-    POSITIVE.check(name, value)
-
-
-def require_nonnegative(name: str, value: float) -> None:
-    """Refuse a number that is not finite or is less than zero."""
-    NONNEGATIVE.check(name, value)
-
-
 def require_integer(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
     whole_numbers(least).check(name, value)

@@ -86,20 +86,6 @@ def test_uniforms_and_words_are_the_numbers_at_their_addresses(seed: int, stream
 
 
 @settings(deadline=None, max_examples=60)  # the first example may compile
-@given(seed=SEEDS, first=st.integers(0, 2**55), count=SIZES, index=st.integers(0, 2**31))
-def test_uniforms_of_rounds_are_the_numbers_at_their_addresses(seed: int, first: int, count: int, index: int) -> None:
-    key = np.uint64(seed)
-    found = streams.uniforms_of_rounds(key, streams.ARRIVAL, first, count, index)
-    assert found.tolist() == [streams.uniform(key, streams.ARRIVAL, first + i, index) for i in range(count)]
-
-
-def test_uniforms_of_rounds_are_at_index_zero_unless_told() -> None:
-    # An unsigned round, which numba would make a float if it were added to a signed one.
-    found = streams.uniforms_of_rounds(3, streams.ARRIVAL, np.uint64(2**55 - 1), 5)
-    assert found.tolist() == streams.uniforms_of_rounds(3, streams.ARRIVAL, 2**55 - 1, 5, 0).tolist()
-
-
-@settings(deadline=None, max_examples=60)  # the first example may compile
 @given(seed=SEEDS, stream=STREAMS, round_=ROUNDS, shape=st.tuples(SIZES, SIZES), larger=st.tuples(SIZES, SIZES))
 def test_a_normal_does_not_depend_on_how_many_are_asked_for(
     seed: int, stream: int, round_: int, shape: tuple[int, int], larger: tuple[int, int]
@@ -181,7 +167,7 @@ def test_the_bits_of_normals_are_pinned() -> None:
 def test_uniforms_are_uniform() -> None:
     for sample in (
         streams.uniforms(11, streams.CLICK, 5, 1_000_000),
-        streams.uniforms_of_rounds(12, streams.CLICK, 1, 1_000_000),
+        np.array([streams.uniform(12, streams.CLICK, round_, 0) for round_ in range(1, 1_000_001)]),
     ):
         assert sample.min() >= 0
         assert sample.max() < 1
@@ -220,7 +206,8 @@ def test_neighbours_are_uncorrelated() -> None:
 
 
 def test_neighbouring_rounds_of_uniforms_are_uncorrelated() -> None:
-    sample = streams.uniforms_of_rounds(16, streams.ARRIVAL, 1, 500_000)
-    other = streams.uniforms_of_rounds(16, streams.ARRIVAL, 1, 500_000, 1)
+    rounds = range(1, 500_001)
+    sample = np.array([streams.uniform(16, streams.ARRIVAL, round_, 0) for round_ in rounds])
+    other = np.array([streams.uniform(16, streams.ARRIVAL, round_, 1) for round_ in rounds])
     assert uncorrelated(sample[1:], sample[:-1])
     assert uncorrelated(sample, other)

@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
-from fedcascade.checks import require_nonnegative
+from fedcascade.checks import NONNEGATIVE
 from fedcascade.cli.options import Rounds, Whole, option
 from fedcascade.cli.service import TOKEN, print_notice
 
@@ -33,7 +33,7 @@ def live(
     from fedcascade.service.server.serve import ServerSettings, require_empty_store
     from fedcascade.service.server.service import Limits
 
-    require_nonnegative("pace", pace)
+    NONNEGATIVE.check("pace", pace)
     demo_settings = DemoSettings(users=users, clusters=clusters, rounds=rounds, seed=seed)
     demo_settings.build_environment()  # refuse what cannot be before anything starts
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:

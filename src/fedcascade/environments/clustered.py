@@ -14,15 +14,9 @@ from fedcascade.numerics.linear import compute_means
 class Clustered:
     """An ``Environment`` of users whose clicks follow their theta, every draw from one seed.
 
-    Args:
-        seed: names this world; the same seed is the same world, round by round.
-        clusters: the true cluster of each user.
-        thetas: the true theta of each user, one row per user.
-        items: how many items a round offers, or the (least, most) between which each round draws.
-        lifted: whether fresh random items are lifted.
-        catalogue: the items that rounds draw from, one column per item; with no column, rounds draw fresh ones.
-        arrivals: how likely each user is to arrive, up to scale; "zipf" is 1, 1/2, 1/3, ...; uniform if None.
-        change: a round, and the thetas from that round on; None if they never change.
+    ``clusters`` and ``thetas`` hold the true cluster of each user, and its true theta in a row. Rounds draw their items
+    from the columns of ``catalogue``; without any, they draw fresh random ones, which may be ``lifted``. ``change`` is
+    a round, and the thetas from that round on. The others are those of ``Synthetic``.
     """
 
     def __init__(
@@ -41,12 +35,14 @@ class Clustered:
         self.clusters = clusters
         self.thetas = thetas
         self.users, self.dimension = thetas.shape
-        self.fewest_items, self.most_items = check_item_bounds(items)
+        self.fewest_items, self.most_items = (items, items) if isinstance(items, int) else items
+        require_integer("items", self.fewest_items)
+        require_integer("items", self.most_items)
+        require(self.fewest_items <= self.most_items, f"items must be (least, most) with least <= most, got {items}")
         self.lifted = lifted
         self.catalogue = np.empty((self.dimension, 0), np.float32) if catalogue is None else catalogue
-        offered = self.catalogue.shape[1]
-        require(offered == 0 or self.most_items <= offered, f"items must be <= {offered}, the size of the catalogue, "
-                f"got {self.most_items}")  # fmt: skip
+        offered, most = self.catalogue.shape[1], self.most_items
+        require(offered == 0 or most <= offered, f"items must be <= {offered}, the size of the catalogue, got {most}")
         self._arrival_steps = compute_arrival_steps(self.users, arrivals)
         if change is not None:
             require_integer("drift", change[0])
@@ -106,15 +102,6 @@ def lift(units: NDArray[np.float64]) -> NDArray[np.float64]:
     """Turn every row z into (z, 1) / sqrt(2), so that the products of two rows of length 1 are in [0, 1]."""
     lifted: NDArray[np.float64] = np.hstack([units, np.ones((len(units), 1))]) * 0.5**0.5
     return lifted
-
-
-def check_item_bounds(items: int | tuple[int, int]) -> tuple[int, int]:
-    """The least and the most items of a round, from one number or a pair; anything else is refused."""
-    fewest, most = (items, items) if isinstance(items, int) else items
-    require_integer("items", fewest)
-    require_integer("items", most)
-    require(fewest <= most, f"items must be (least, most) with least <= most, got {items}")
-    return fewest, most
 
 
 def compute_arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> NDArray[np.float64]:

@@ -6,18 +6,10 @@ The draws have addresses (``numerics.streams``), so an engine may ask for any ro
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit, jit_inline
-from fedcascade.numerics.streams import (
-    ARRIVAL,
-    BLOCK,
-    ITEMS,
-    SHELF,
-    Integer,
-    WordBuffer,
-    draw_normal_block,
-    uniform,
-    words,
-)
+from fedcascade.numerics.linear import Features
+from fedcascade.numerics.streams import Integer, WordBuffer
 
 # Typed, because numba turns float32 * 1.0 into float64.
 _ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)
@@ -30,19 +22,19 @@ def count_items(seed: Integer, round_: Integer, fewest: int, most: int) -> int:
     """How many items a round offers, between ``fewest`` and ``most``."""
     if fewest == most:
         return most
-    return fewest + int(uniform(seed, SHELF, round_, 0) * (most - fewest + 1))
+    return fewest + int(streams.uniform(seed, streams.SHELF, round_, 0) * (most - fewest + 1))
 
 
 @jit
 def draw_arrivals_into(seed: Integer, first: Integer, steps: NDArray[np.float64], out: NDArray[np.int64]) -> None:
     """Fill ``out`` with the users who arrive in rounds first, first + 1, ...; ``steps`` as in ``Clustered``."""
     for i in range(out.size):
-        draw = uniform(seed, ARRIVAL, np.uint64(first) + np.uint64(i), 0)
+        draw = streams.uniform(seed, streams.ARRIVAL, np.uint64(first) + np.uint64(i), 0)
         out[i] = np.searchsorted(steps, draw, side="right")
 
 
 @jit_inline
-def scale_columns(rows: NDArray[np.float32], first: int, squares: NDArray[np.float32], length: np.float32) -> None:
+def scale_columns(rows: Features, first: int, squares: NDArray[np.float32], length: np.float32) -> None:
     """Scale the columns from ``first`` on to ``length``; ``squares``, their squared lengths, are overwritten."""
     for i in range(squares.size):
         squares[i] = length / np.sqrt(max(squares[i], _TINY))
@@ -53,25 +45,20 @@ def scale_columns(rows: NDArray[np.float32], first: int, squares: NDArray[np.flo
 
 
 @jit_inline
-def draw_unit_items_into(
-    seed: Integer, round_: Integer, out: NDArray[np.float32], lifted: bool, buffer: WordBuffer
-) -> None:
+def draw_unit_items_into(seed: Integer, round_: Integer, out: Features, lifted: bool, buffer: WordBuffer) -> None:
     """Fill ``out`` (dimension, items) with items of length 1, uniform on the sphere.
 
-    Lifted items are uniform on a sphere of one dimension less, and their last coordinate is the constant
-    1/sqrt(2).
+    Lifted items are uniform on a sphere of one dimension less, and their last coordinate is 1/sqrt(2).
     """
     free = out.shape[0] - 1 if lifted else out.shape[0]
-    for first in range(0, out.shape[1], BLOCK):
-        count = draw_normal_block(seed, ITEMS, round_, first, out[:free], buffer)
+    for first in range(0, out.shape[1], streams.BLOCK):
+        count = streams.draw_normal_block(seed, streams.ITEMS, round_, first, out[:free], buffer)
         scale_columns(out[:free], first, buffer.squares[:count], _ROOT_HALF if lifted else _ONE)
     out[free:] = _ROOT_HALF
 
 
 @jit
-def draw_catalogue_items_into(
-    seed: Integer, round_: Integer, out: NDArray[np.float32], catalogue: NDArray[np.float32]
-) -> None:
+def draw_catalogue_items_into(seed: Integer, round_: Integer, out: Features, catalogue: Features) -> None:
     """Fill ``out`` (dimension, items) with different columns of ``catalogue``, every choice equally likely.
 
     The first steps of a Fisher-Yates shuffle, so that the first items do not depend on how many are drawn.
@@ -79,7 +66,7 @@ def draw_catalogue_items_into(
     """
     offered = catalogue.shape[1]
     drawn = min(out.shape[1], offered)
-    order, picks = np.arange(offered), words(seed, ITEMS, round_, drawn)
+    order, picks = np.arange(offered), streams.words(seed, streams.ITEMS, round_, drawn)
     for i in range(drawn):
         j = i + np.int64((np.uint64(picks[i]) * np.uint64(offered - i)) >> _32)
         order[i], order[j] = order[j], order[i]
@@ -91,12 +78,7 @@ def draw_catalogue_items_into(
 
 @jit_inline
 def draw_items_into(
-    seed: Integer,
-    round_: Integer,
-    out: NDArray[np.float32],
-    lifted: bool,
-    catalogue: NDArray[np.float32],
-    buffer: WordBuffer,
+    seed: Integer, round_: Integer, out: Features, lifted: bool, catalogue: Features, buffer: WordBuffer
 ) -> None:
     """Fill ``out`` (dimension, items) with a round's items: from ``catalogue``, or fresh ones where it is empty."""
     if catalogue.shape[1] > 0:

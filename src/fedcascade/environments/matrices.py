@@ -56,17 +56,11 @@ def build_rating_matrix(
     values: Values = "stars",
     threshold: float = 4.0,
 ) -> NDArray[np.float64]:
-    """The matrix of the most active users and the most rated items, the busiest first.
+    """The matrix of at most so many of the most active users and the most rated items, the busiest first.
 
-    Args:
-        ratings: all ratings; where a user rated an item several times, their mean counts.
-        top_users: how many users to keep, at most.
-        top_items: how many items to keep, at most.
-        selection: "independent": both by all ratings; "nested": the items by the ratings of three times as many
-            users, then the users by their ratings of those items.
-        values: "stars": the ratings; "counts": how often the user rated the item; "threshold": 1 for ratings of
-            at least ``threshold``.
-        threshold: see ``values``.
+    The selection is "independent": both by all ratings; or "nested": the items by the ratings of three times as many
+    users, then the users by their ratings of those items. The values are "stars": the ratings, or their mean where a
+    user rated an item several times; "counts": how often the user rated it; "threshold": 1 for at least ``threshold``.
     """
     require_known("selection", selection, get_args(Selection))
     require_known("values", values, get_args(Values))
@@ -122,9 +116,8 @@ def compute_vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scalin
     left, right = left[:, :dimension], right[:dimension].T
     signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(dimension)])
     scales = signs * (np.sqrt(singular[:dimension]) if scaling == "root" else 1.0)
-    return Vectors(
-        users=_normalise_rows(left * scales), items=_normalise_rows(right * scales), singular_values=singular
-    )
+    users, items = _normalise_rows(left * scales), _normalise_rows(right * scales)
+    return Vectors(users=users, items=items, singular_values=singular)
 
 
 def _normalise_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -146,19 +139,15 @@ def generate_ratings(users: int = 1_000, items: int = 1_000, seed: int = 0) -> N
     """
     require_integer("users", users)
     require_integer("items", items)
+    draw_normals, stream = streams.draw_normals, streams.RATINGS
     importance = 1.0 / np.sqrt(np.arange(1, RANK + 1))
     importance /= np.linalg.norm(importance)
-    affinity = (_draw_normals(seed, 0, (RANK, users)).T * importance) @ _draw_normals(seed, 1, (RANK, items))
+    tastes, traits = draw_normals(seed, stream, 0, (RANK, users)), draw_normals(seed, stream, 1, (RANK, items))
+    affinity = (tastes.T * importance) @ traits
     wanted = np.exp(affinity) * np.outer(_draw_long_tail(seed, 2, users), _draw_long_tail(seed, 3, items))
     uniforms = streams.uniforms(np.uint64(seed), streams.RATINGS, 4, users * items).reshape(users, items)
-    stars = np.clip(np.rint(3.5 + 0.8 * affinity + 0.6 * _draw_normals(seed, 5, (users, items))), 1.0, 5.0)
+    stars = np.clip(np.rint(3.5 + 0.8 * affinity + 0.6 * draw_normals(seed, stream, 5, (users, items))), 1.0, 5.0)
     return np.where(uniforms < DENSITY * wanted / wanted.mean(), stars, 0.0)
-
-
-def _draw_normals(seed: int, which: int, shape: tuple[int, int]) -> NDArray[np.float64]:
-    normals = np.empty(shape, np.float32)
-    streams.draw_normals_into(np.uint64(seed), streams.RATINGS, which, normals)
-    return normals.astype(np.float64)
 
 
 def _draw_long_tail(seed: int, which: int, size: int) -> NDArray[np.float64]:

@@ -1,25 +1,17 @@
 """A world made from ratings: users and items are singular vectors, clusters and true thetas come from k-means."""
 
 import warnings
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer, require_known
+from fedcascade.environments import matrices
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.environments.kmeans import cluster_points
-from fedcascade.environments.matrices import (
-    Scaling,
-    Selection,
-    Triplets,
-    Values,
-    Vectors,
-    build_rating_matrix,
-    compute_vectors,
-    to_triplets,
-)
+from fedcascade.environments.matrices import Scaling, Selection, Triplets, Values, Vectors
 from fedcascade.numerics import streams
 
 Shelf = Literal["catalogue", "random"]
@@ -56,21 +48,11 @@ class Steps:
         require(bool(number), f"threshold must be a number, got {self.threshold}")
 
     def build_matrix(self, ratings: Triplets) -> NDArray[np.float64]:
-        chosen = asdict(self)
-        return build_rating_matrix(ratings, **{name: chosen[name] for name in _OF_THE_MATRIX})
+        names = ("top_users", "top_items", "selection", "values", "threshold")
+        return matrices.build_rating_matrix(ratings, **{name: getattr(self, name) for name in names})
 
-
-_OF_THE_MATRIX = ("top_users", "top_items", "selection", "values", "threshold")
 
 PRESETS = {"catalogue": Steps(), "paper": Steps(scaling="none", lifted=True, shelf="random")}
-
-
-def make_steps(preset: str, changes: dict[str, Any]) -> Steps:
-    """A preset with some steps taken in another way."""
-    require_known("preset", preset, PRESETS)
-    for name in changes:
-        require_known("step", name, (field.name for field in fields(Steps)))
-    return replace(PRESETS[preset], **changes)
 
 
 class Ratings(Clustered):
@@ -114,20 +96,24 @@ class Ratings(Clustered):
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         require_integer("dimension", dimension, 2)
         check_seed(seed)
-        self.steps = make_steps(preset, steps)
+        require_known("preset", preset, PRESETS)
+        for name in steps:
+            require_known("step", name, (field.name for field in fields(Steps)))
+        self.steps = replace(PRESETS[preset], **steps)
         vectors = self._compute_vectors(self.steps.build_matrix(ratings), dimension)
-        sampled = lift_if(self.steps.lifted, _sample_rows(vectors.users, users, seed))
+        sampled, catalogue = _sample_rows(vectors.users, users, seed), vectors.items
+        if self.steps.lifted:
+            sampled, catalogue = lift(sampled), lift(catalogue)
         centres, labels = cluster_points(sampled, clusters, seed=seed)
         # Single precision, as items have: the last bits, which depend on the solver of the SVD, are rounded away.
         self.centres = centres.astype(np.float32).astype(np.float64)
-        catalogue = lift_if(self.steps.lifted, vectors.items).T.astype(np.float32, order="C")
         super().__init__(
             seed=seed,
             clusters=labels,
             thetas=self.centres[labels],
             items=items,
             lifted=self.steps.lifted,
-            catalogue=catalogue if self.steps.shelf == "catalogue" else None,
+            catalogue=catalogue.T.astype(np.float32, order="C") if self.steps.shelf == "catalogue" else None,
             arrivals=arrivals,
         )
         self.singular_values = vectors.singular_values
@@ -135,20 +121,15 @@ class Ratings(Clustered):
     @classmethod
     def from_matrix(cls, matrix: NDArray[np.float64], **options: Any) -> Self:
         """The world of a matrix (users, items), 0 where a user has not rated; options are those of ``Ratings``."""
-        return cls(to_triplets(matrix), **options)
+        return cls(matrices.to_triplets(matrix), **options)
 
     def _compute_vectors(self, matrix: NDArray[np.float64], dimension: int) -> Vectors:
-        vectors = compute_vectors(matrix, dimension - self.steps.lifted, self.steps.scaling)
+        vectors = matrices.compute_vectors(matrix, dimension - self.steps.lifted, self.steps.scaling)
         counts = {"users": (len(matrix), len(vectors.users)), "items": (matrix.shape[1], len(vectors.items))}
         lost = [f"{rows - left} of {rows} {kind}" for kind, (rows, left) in counts.items() if left < rows]
         if lost:
             warnings.warn(f"left out, because their vector is zero: {' and '.join(lost)}", stacklevel=4)
         return vectors
-
-
-def lift_if(lifted: bool, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Lift the rows if ``lifted``."""
-    return lift(rows) if lifted else rows
 
 
 def _sample_rows(rows: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ class Synthetic(Clustered):
         gap: how far the thetas of any two clusters are apart; if None, as far as their directions say.
         drift: the round from which on every second user of each cluster wants something else; None for never.
             ``clusters`` then tells apart who will differ.
-        arrivals: how likely each user is to arrive, up to scale, or "zipf"; uniform if None.
+        arrivals: how likely each user is to arrive, up to scale; "zipf" is 1, 1/2, 1/3, ...; uniform if None.
         seed: names this world; the same seed is the same world, round by round.
 
     >>> world = Synthetic(users=4, clusters=2, dimension=3, items=5, seed=1)
@@ -61,10 +61,12 @@ class Synthetic(Clustered):
         lifted = features == "lifted"
         sizes = _compute_cluster_sizes(users, clusters)
         ordered = np.repeat(np.arange(len(sizes)), sizes)
-        later = ordered if drift is None else ordered + len(sizes) * (_number_within_clusters(sizes) % 2)
+        number = np.concatenate([np.arange(size) for size in sizes])  # of each user within its cluster
+        later = ordered if drift is None else ordered + len(sizes) * (number % 2)
         units = _draw_directions(int(later.max()) + 1, dimension - lifted, directions, gap, seed, lifted)
         thetas = lift(units) if lifted else units
-        order = _shuffle_users(users, seed)
+        # In random order, so that uneven arrivals do not favour a cluster.
+        order = np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
         super().__init__(
             seed=seed,
             clusters=later[order],
@@ -76,28 +78,17 @@ class Synthetic(Clustered):
         )
 
 
-def _number_within_clusters(sizes: Sequence[int]) -> NDArray[np.int64]:
-    return np.concatenate([np.arange(size) for size in sizes])
-
-
-def _shuffle_users(users: int, seed: int) -> NDArray[np.intp]:
-    """Users in random order, so that uneven arrivals do not favour a cluster."""
-    return np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
-
-
 def _draw_directions(
     clusters: int, free: int, directions: DirectionKind, gap: float | None, seed: int, lifted: bool
 ) -> NDArray[np.float64]:
     """A unit vector for each cluster, one per row."""
     if gap is not None:
         return _draw_equidistant(clusters, free, gap * 2**0.5 if lifted else gap, seed)
-    require(
-        directions == "random" or clusters <= free,
-        f"clusters must be <= {free} with orthonormal directions in dimension {free + lifted}"
-        f"{' (one coordinate lifts)' if lifted else ''}, got {clusters}; use directions 'random' for more",
-    )
-    drawn = _draw_normals(clusters, free, seed)
     orthonormal = directions == "orthonormal"
+    dimension = f"{free + 1} (one coordinate lifts)" if lifted else f"{free}"
+    refusal = f"clusters must be <= {free} with orthonormal directions in dimension {dimension}, got {clusters}"
+    require(not orthonormal or clusters <= free, f"{refusal}; use directions 'random' for more")
+    drawn = streams.draw_normals(seed, streams.THETA, 0, (free, clusters))
     units: NDArray[np.float64] = np.linalg.qr(drawn).Q if orthonormal else drawn / np.linalg.norm(drawn, axis=0)
     return np.array(units.T)
 
@@ -106,16 +97,10 @@ def _draw_equidistant(clusters: int, free: int, distance: float, seed: int) -> N
     """Unit vectors with the same distance between any two: a direction that all share, and one of their own."""
     require(0 < distance <= 2**0.5, f"gap must be > 0 and at most that of orthogonal directions, got {distance:.4g}")
     require(clusters < free, f"clusters must be < {free} where a gap is given, got {clusters}")
-    basis = np.linalg.qr(_draw_normals(clusters + 1, free, seed)).Q.T
+    basis = np.linalg.qr(streams.draw_normals(seed, streams.THETA, 0, (free, clusters + 1))).Q.T
     alike = 1.0 - distance**2 / 2.0
     units: NDArray[np.float64] = np.sqrt(alike) * basis[0] + np.sqrt(1.0 - alike) * basis[1:]
     return units
-
-
-def _draw_normals(count: int, free: int, seed: int) -> NDArray[np.float64]:
-    normals = np.empty((free, count), np.float32)
-    streams.draw_normals_into(np.uint64(seed), streams.THETA, 0, normals)
-    return normals.astype(np.float64)
 
 
 def _compute_cluster_sizes(users: int, clusters: int | Sequence[int]) -> list[int]:

@@ -39,11 +39,9 @@ class Agent:
         self.policy = policy
         self.problem = problem
         self.oracle = oracle
-        self.arrivals = 0
-        self.uploads = 0
-        self.buffer = Statistics.zero(problem.dimension)
-        self.unanswered = Statistics.zero(problem.dimension)
-        self.download = Ridge(Statistics.zero(problem.dimension), policy.lambda_)
+        self.arrivals = self.uploads = 0
+        self.buffer = self.unanswered = Statistics.zero(problem.dimension)
+        self.download = Ridge(self.buffer, policy.lambda_)
         personal = policy.personal
         self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
         self._open: dict[int, ShownList] = {}

@@ -52,13 +52,9 @@ class Holdings:
     def __init__(self, agents: int, dimension: int, lambda_: float) -> None:
         self.lambda_ = lambda_
         self.gram = np.zeros((agents, dimension, dimension))
-        self.moment = np.zeros((agents, dimension))
-        self.theta = np.zeros((agents, dimension))
-        self.length = np.zeros(agents)
-        self.width = np.ones(agents)
-        self.count = np.zeros(agents, np.int64)
-        self.clicks = np.zeros(agents, np.int64)
-        self.rounds = np.zeros(agents, np.int64)
+        self.moment, self.theta = np.zeros((agents, dimension)), np.zeros((agents, dimension))
+        self.length, self.width = np.zeros(agents), np.ones(agents)
+        self.count, self.clicks, self.rounds = (np.zeros(agents, np.int64) for _ in range(3))
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as arrays that these holdings go on changing."""

@@ -80,11 +80,8 @@ class Theory(SelfNormalisedBound):
         users, d, a = problem.users, problem.dimension, self.alpha_c
         seen = problem.list_length * problem.rounds
         spread = math.sqrt(1 + users * a) + users * math.sqrt(2 * a)
-        logs = (
-            d * math.log1p(seen / (min(1.0, a) * ridge.lambda_ * d))
-            + 2 * math.log(1 / self.delta)
-            + 4 * math.log(problem.rounds * users)
-        )
+        logs = d * math.log1p(seen / (min(1.0, a) * ridge.lambda_ * d)) + 2 * math.log(1 / self.delta)
+        logs += 4 * math.log(problem.rounds * users)
         return math.sqrt(ridge.lambda_) + self.noise * spread * math.sqrt(logs)
 
 

@@ -74,10 +74,8 @@ class PerCategory:
         require_integer("limit", self.limit)
 
     def choose(self, scores: Scores, ties: Ties) -> Chosen:
-        require(
-            scores.size <= len(self.categories),
-            f"categories must name a category for each of {scores.size} items, got {len(self.categories)}",
-        )
+        items, named = scores.size, len(self.categories)
+        require(items <= named, f"categories must name a category for each of {items} items, got {named}")
         chosen: list[int] = []
         chosen_of: dict[int, int] = {}  # items chosen of each category
         for item in select_top(scores, ties, scores.size):

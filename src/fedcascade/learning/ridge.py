@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require, require_positive
+from fedcascade.checks import POSITIVE, require
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
 
@@ -41,7 +41,7 @@ class Ridge(Estimate):
     __slots__ = ("statistics",)
 
     def __init__(self, statistics: Statistics, lambda_: float) -> None:
-        require_positive("lambda", lambda_)
+        POSITIVE.check("lambda", lambda_)
         sound = bool(linear.is_finite_symmetric(statistics.gram, statistics.moment))
         require(sound, "gram and moment must be finite, and gram symmetric")
         theta, root, log_det = linear.solve_ridge(statistics.gram, statistics.moment, float(lambda_))

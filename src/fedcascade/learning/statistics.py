@@ -62,25 +62,17 @@ class Statistics:
     def _combine(self, other: "Statistics", operate: Callable[[Any, Any], Any]) -> "Statistics":
         if self.dimension != other.dimension:
             raise ValueError(f"dimensions must agree, got {self.dimension} and {other.dimension}")
-        return Statistics(
-            operate(self.gram, other.gram),
-            operate(self.moment, other.moment),
-            operate(self.count, other.count),
-            operate(self.clicks, other.clicks),
-            operate(self.rounds, other.rounds),
-        )
+        gram, moment = operate(self.gram, other.gram), operate(self.moment, other.moment)
+        count, clicks = operate(self.count, other.count), operate(self.clicks, other.clicks)
+        return Statistics(gram, moment, count, clicks, operate(self.rounds, other.rounds))
 
     def observe(self, listed: NDArray[np.float32], click: int | None) -> "Statistics":
         """These statistics after one more round: Algorithm 2, lines 5 and 6.
 
-        Args:
-            listed: the features of the list, first position first, one row each.
-            click: the position that was clicked, counted from 0, or None.
+        ``listed`` has the features of each position in a row; ``click`` is a position, counted from 0, or None.
         """
-        require(
-            listed.ndim == 2 and listed.shape[1] == self.dimension,
-            f"listed must have shape (positions, {self.dimension}), got {listed.shape}",
-        )
+        good = listed.ndim == 2 and listed.shape[1] == self.dimension
+        require(good, f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
         examined = count_examined(len(listed), click)
         gram, moment = self.gram.copy(), self.moment.copy()
         add_examined(gram, moment, np.asarray(listed, np.float32), examined, -1 if click is None else click)

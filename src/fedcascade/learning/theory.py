@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcascade.checks import require, require_integer, require_positive
+from fedcascade.checks import POSITIVE, require, require_integer
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -74,13 +74,12 @@ def compute_guarantee(
     >>> round(bound.lambda_tilde, 4), round(bound.exchanges)
     (0.0763, 522)
     """
-    require_positive("gamma", gamma)
+    POSITIVE.check("gamma", gamma)
     users, rounds = problem.users, problem.rounds
     delta = compute_failure_probability(users, rounds)
     tilde = compute_lambda_tilde(lambda_x, sigma, items)
-    beta = Theory(alpha_c=alpha_c, noise=noise, delta=delta).radius(
-        Ridge(Statistics.zero(problem.dimension), lambda_), problem
-    )
+    ridge = Ridge(Statistics.zero(problem.dimension), lambda_)
+    beta = Theory(alpha_c=alpha_c, noise=noise, delta=delta).radius(ridge, problem)
     separated = bound_rounds_to_separate(problem, gamma=gamma, lambda_tilde=tilde, delta=delta)
     exchanged = bound_rounds_until_exchange(users, rounds, delta)
     return Guarantee(
@@ -109,8 +108,8 @@ def compute_lambda_tilde(lambda_x: float, sigma: float, items: int) -> float:
     >>> round(compute_lambda_tilde(1.0, 1e-9, 200), 6)
     1.0
     """
-    require_positive("lambda_x", lambda_x)
-    require_positive("sigma", sigma)
+    POSITIVE.check("lambda_x", lambda_x)
+    POSITIVE.check("sigma", sigma)
     require_integer("items", items)
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     edges = np.linspace(0.0, lambda_x, PANELS + 1)
@@ -139,15 +138,13 @@ def bound_learning_regret(problem: ProblemSize, *, clusters: int, beta: float, l
     """2 d K |U| ln(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda))."""
     users, d, seen = problem.users, problem.dimension, problem.list_length * problem.rounds
     logs = math.log1p(seen / lambda_)
-    return 2 * d * problem.list_length * users * logs + 4 * beta * math.sqrt(
-        (clusters + users * alpha_c) * d * seen * logs
-    )
+    root = math.sqrt((clusters + users * alpha_c) * d * seen * logs)
+    return 2 * d * problem.list_length * users * logs + 4 * beta * root
 
 
 def bound_determinant_exchanges(problem: ProblemSize, *, lambda_: float, alpha_c: float) -> float:
     """Equation 37: 2 ln 2 d (|U| + 1/alpha_c) ln(1 + KT / (lambda d))."""
-    seen = problem.list_length * problem.rounds
-    d = problem.dimension
+    d, seen = problem.dimension, problem.list_length * problem.rounds
     return 2 * math.log(2) * d * (problem.users + 1 / alpha_c) * math.log1p(seen / (lambda_ * d))
 
 

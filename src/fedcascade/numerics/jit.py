@@ -11,10 +11,8 @@ from numba.extending import intrinsic, overload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# Every function says whether it counts references (_nrt): else it would be compiled as its first caller happened to be.
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
-# Both are explicit: without the option, a function would be compiled as its first caller happened to be.
-_COUNTING: dict[str, Any] = {"_nrt": True}
-_NOT_COUNTING: dict[str, Any] = {"_nrt": False}
 
 
 def jit(function: Function) -> Function:
@@ -24,7 +22,7 @@ def jit(function: Function) -> Function:
     width of the processor or on which engine calls the function. Where a product and a sum are to be
     rounded once, the code says so with ``fma``.
     """
-    return cast(Function, numba.njit(**_OPTIONS, **_COUNTING)(function))
+    return cast(Function, numba.njit(**_OPTIONS | {"_nrt": True})(function))
 
 
 def jit_inline(function: Function) -> Function:
@@ -34,12 +32,12 @@ def jit_inline(function: Function) -> Function:
     Such a function neither makes arrays nor returns them, and calls nothing that returns them. Compiling it fails if it
     makes one; the rest is up to its author.
     """
-    return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING, forceinline=True)(function))
+    return cast(Function, numba.njit(**_OPTIONS | {"_nrt": False, "forceinline": True})(function))
 
 
 def jit_no_refcount(function: Function) -> Function:
     """Compile without counting references, as a call: for functions too long to be inlined wherever they are called."""
-    return cast(Function, numba.njit(**_OPTIONS, **_NOT_COUNTING)(function))
+    return cast(Function, numba.njit(**_OPTIONS | {"_nrt": False})(function))
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:

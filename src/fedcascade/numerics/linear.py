@@ -270,9 +270,4 @@ def combine_roots(first: Matrix, second: Matrix) -> Matrix:
         for i in range(k + 1):
             for j in range(k + 1):
                 flipped[size - 1 - i, size - 1 - j] += first[k, i] * first[k, j] + second[k, i] * second[k, j]
-    upper = cholesky(flipped)
-    root = np.zeros((size, size))
-    for i in range(size):
-        for j in range(size):
-            root[i, j] = upper[size - 1 - i, size - 1 - j]
-    return root
+    return cholesky(flipped)[::-1, ::-1].copy()

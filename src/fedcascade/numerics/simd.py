@@ -53,13 +53,8 @@ def _make_intrinsic(signature: Any, emit: Callable[..., Any]) -> Any:
         return context.get_dummy_value() if signature.return_type == types.void else result
 
     typed = signature, generate
-    return intrinsic(
-        {
-            1: lambda typing, a: typed,  # noqa: ARG005
-            2: lambda typing, a, b: typed,  # noqa: ARG005
-            3: lambda typing, a, b, c: typed,  # noqa: ARG005
-        }[len(signature.args)]
-    )
+    by_arity: Any = (lambda _, a: typed, lambda _, a, b: typed, lambda _, a, b, c: typed)  # noqa: ARG005
+    return intrinsic(by_arity[len(signature.args) - 1])
 
 
 def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
@@ -138,9 +133,8 @@ keep_below = _make_intrinsic(
     _PACK(_PACK, _ONE),
     lambda builder, a, number: builder.select(builder.fcmp_ordered("<", a, _broadcast(builder, number)), a, _LOWEST),
 )
-# reduce_max(lanes): the largest of them.
+# reduce_max(lanes): the largest. reduce_sum(lanes): the sum in no certain order; its last bits depend on the processor.
 reduce_max = _make_intrinsic(_ONE(_PACK), _reduce_max)
-# reduce_sum(lanes): their sum, in no certain order, so that its last bits may differ from one processor to another.
 reduce_sum = _make_intrinsic(_ONE(_PACK), _reduce_sum)
 # count_at_least(lanes, number): how many of them are at least the number.
 count_at_least = _make_intrinsic(types.int64(_PACK, _ONE), _count_at_least)

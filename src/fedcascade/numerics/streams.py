@@ -138,15 +138,10 @@ def draw_group_words(seed: Integer, round_: Integer, group: Integer, count: int,
 
 
 @jit
-def _fraction(a: np.uint32, b: np.uint32) -> float:
-    return ((np.int64(a) >> 5 << 26) + (np.int64(b) >> 6)) * 2.0**-53
-
-
-@jit
 def uniform(seed: Integer, stream: Integer, round_: Integer, index: Integer) -> float:
     """The uniform number in [0, 1) at one address, with 53 random bits."""
     a, b, _, _ = philox(seed, stream, round_, index, 0)
-    return _fraction(a, b)
+    return ((np.int64(a) >> 5 << 26) + (np.int64(b) >> 6)) * 2.0**-53
 
 
 @jit
@@ -155,17 +150,6 @@ def uniforms(seed: Integer, stream: Integer, round_: Integer, count: Integer) ->
     out = np.empty(count, np.float64)
     for i in range(count):
         out[i] = uniform(seed, stream, round_, i)
-    return out
-
-
-@jit
-def uniforms_of_rounds(
-    seed: Integer, stream: Integer, first: Integer, count: Integer, index: Integer = 0
-) -> NDArray[np.float64]:
-    """The uniform numbers at one index in rounds first to first + count - 1."""
-    out = np.empty(count, np.float64)
-    for i in range(count):
-        out[i] = uniform(seed, stream, np.uint64(first) + np.uint64(i), index)
     return out
 
 
@@ -266,3 +250,10 @@ def draw_normals_into(seed: Integer, stream: Integer, round_: Integer, out: NDAr
     buffer = make_word_buffer()
     for first in range(0, out.shape[1], BLOCK):
         draw_normal_block(seed, stream, round_, first, out, buffer)
+
+
+def draw_normals(seed: int, stream: int, round_: int, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Standard normals of that shape (coordinates, items), of single precision in float64."""
+    normals = np.empty(shape, np.float32)
+    draw_normals_into(np.uint64(seed), stream, round_, normals)
+    return normals.astype(np.float64)

@@ -159,21 +159,10 @@ def _merge_group(rows: Rows, assignment: Assignment, group: int, table: GroupTab
         target = int(gains.argmax())
         if gains[target] < model.hurdle + MERGE_LOG_ODDS:
             return
-        for agent in range(assignment.size):
-            if assignment[agent] == group:
-                assignment[agent] = target
+        assignment[assignment == group] = target
         table.size[group] = 0
         _update_group(rows, assignment, target, table, model)
         group = target
-
-
-@jit
-def _count_visits_per_sweep(visits: Assignment) -> int:
-    """After how many visits it is the first agent's turn again."""
-    for visit in range(1, visits.size):
-        if visits[visit] == visits[0]:
-            return visit
-    return int(visits.size)
 
 
 @jit
@@ -202,7 +191,8 @@ def sample_partitions(
         The expected sum of the asker's group without the asker, on average over the visits to it.
     """
     capacity = min(count + visits.size, rows.shape[0]) + 1
-    table, sweep = _make_table(capacity, rows.shape[1]), _count_visits_per_sweep(visits)
+    table, turns = _make_table(capacity, rows.shape[1]), np.flatnonzero(visits == visits[0])
+    sweep = turns[1] if turns.size > 1 else visits.size
     caches = GainCache(np.zeros((sweep, capacity)), np.zeros((sweep, capacity), np.int64))
     for group in range(count):
         _update_group(rows, assignment, group, table, model)

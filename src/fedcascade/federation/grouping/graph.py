@@ -75,7 +75,6 @@ class GraphPartition(Partition):
         self._split_into_components(label)
 
     def _split_into_components(self, label: int) -> None:
-        """Split a group that is no longer connected."""
         components = find_components(self.edges, np.flatnonzero(self.labels == label))
         if len(components) > 1:
             self.split(label, components)
@@ -85,19 +84,13 @@ class GraphPartition(Partition):
 def is_far_apart(theta_u: Vector, width_u: float, theta_v: Vector, width_v: float, alpha: float) -> bool:
     """Algorithm 3, line 9: ||theta_u - theta_v|| > alpha (F(T_u) + F(T_v)), where F(T_u) is ``width_u``."""
     bound = alpha * (width_u + width_v)
-    return compute_squared_distance(theta_u, theta_v) > bound * bound
-
-
-@jit_inline
-def compute_squared_distance(theta_u: Vector, theta_v: Vector) -> float:
-    """||theta_u - theta_v||^2, in two sums side by side: half the time of a single one."""
-    even, odd = 0.0, 0.0
+    even, odd = 0.0, 0.0  # ||theta_u - theta_v||^2 in two sums side by side: half the time of a single one
     for k in range(0, theta_u.size - 1, 2):
         even += (theta_u[k] - theta_v[k]) ** 2
         odd += (theta_u[k + 1] - theta_v[k + 1]) ** 2
     if theta_u.size % 2:
         even += (theta_u[-1] - theta_v[-1]) ** 2
-    return even + odd
+    return even + odd > bound * bound
 
 
 @jit

@@ -21,20 +21,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Agent": "federation.agent",
-    "POLICIES": "federation.policies",
-    "PerCategory": "learning.oracles",
-    "Policy": "federation.policies",
-    "Ratings": "environments.ratings",
-    "Server": "federation.server",
-    "Synthetic": "environments.synthetic",
-    "TopK": "learning.oracles",
-    "Trace": "simulation.trace",
-    "connect": "service.agent.connection",
-    "connect_async": "service.agent.connection",
-    "get_policy": "federation.policies",
-    "simulate": "simulation.engines",
-}
+    "Ratings": "environments.ratings", "Synthetic": "environments.synthetic",
+    "Agent": "federation.agent", "Server": "federation.server",
+    "POLICIES": "federation.policies", "Policy": "federation.policies", "get_policy": "federation.policies",
+    "PerCategory": "learning.oracles", "TopK": "learning.oracles",
+    "connect": "service.agent.connection", "connect_async": "service.agent.connection",
+    "Trace": "simulation.trace", "simulate": "simulation.engines",
+}  # fmt: skip
 
 # ``connect`` and ``connect_async`` need the extra ``service``, so a star import leaves them out.
 __all__ = ["POLICIES", "Agent", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",

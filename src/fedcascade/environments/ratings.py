@@ -101,7 +101,10 @@ class Ratings(Clustered):
             require_known("step", name, (field.name for field in fields(Steps)))
         self.steps = replace(PRESETS[preset], **steps)
         vectors = self._compute_vectors(self.steps.build_matrix(ratings), dimension)
-        sampled, catalogue = _sample_rows(vectors.users, users, seed), vectors.items
+        available = len(vectors.users)
+        require(users <= available, f"users must be <= {available}, as many as the ratings leave, got {users}")
+        order = np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, available))
+        sampled, catalogue = vectors.users[order[:users]], vectors.items
         if self.steps.lifted:
             sampled, catalogue = lift(sampled), lift(catalogue)
         centres, labels = cluster_points(sampled, clusters, seed=seed)
@@ -130,9 +133,3 @@ class Ratings(Clustered):
         if lost:
             warnings.warn(f"left out, because their vector is zero: {' and '.join(lost)}", stacklevel=4)
         return vectors
-
-
-def _sample_rows(rows: NDArray[np.float64], count: int, seed: int) -> NDArray[np.float64]:
-    available = len(rows)
-    require(count <= available, f"users must be <= {available}, as many as the ratings leave, got {count}")
-    return rows[np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, available))[:count]]

@@ -1,7 +1,6 @@
 """What is claimed of each system in the paper's Tables 1 and 2, and where it comes from.
 
-How agents speak and whether users may differ follow from a policy's parts; see ``Policy.agents`` and
-``Policy.users``.
+How agents speak and whether users may differ follow from a policy's parts: ``Policy.agents`` and ``Policy.users``.
 """
 
 from collections.abc import Mapping

@@ -153,9 +153,8 @@ class Policy:
 
     def fit_to(self, problem: ProblemSize) -> "Policy":
         """This policy with every formula worked out for a problem, lambda first: others may need it."""
-        ordered = sorted(self.formulas, key=lambda formula: formula.constant != "lambda_")
         policy = self
-        for formula in ordered:
+        for formula in sorted(self.formulas, key=lambda formula: formula.constant != "lambda_"):
             policy = policy.with_constants(**{formula.constant: formula.value(problem, policy.lambda_)})
         return policy
 

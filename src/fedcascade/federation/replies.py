@@ -20,12 +20,9 @@ from fedcascade.learning.statistics import Statistics
 
 
 class ReplyState:
-    """Which agents a server collects from and answers; this one answers whoever uploads, and nobody else.
+    """Which agents a server collects from and answers; this one answers whoever uploads, and nobody else."""
 
-    ``state_names`` are the attributes that outlive a process.
-    """
-
-    state_names: ClassVar[tuple[str, ...]] = ()
+    state_names: ClassVar[tuple[str, ...]] = ()  # the attributes that outlive a process
 
     def __init__(self, groups: Partition) -> None:
         self.groups = groups

@@ -58,7 +58,6 @@ class PerCategory:
     The reward 1 - prod(1 - w) grows with the sum of -ln(1 - w), which is additive over items, so taking the
     best item that still fits, again and again, is optimal.
 
-    >>> import numpy as np
     >>> oracle = PerCategory(length=3, categories=(0, 0, 1, 1))
     >>> oracle.choose(np.array([0.9, 0.8, 0.1, 0.3]), np.zeros(4, np.uint32)).tolist()
     [0, 3]

@@ -20,7 +20,6 @@ class Statistics:
     ``count`` is the paper's T (items examined); ``clicks`` and ``rounds`` are kept beside it because a
     server needs them to check an upload and to know how late it is.
 
-    >>> import numpy as np
     >>> shown = np.eye(2, dtype=np.float32)
     >>> seen = Statistics.zero(2).observe(shown, click=1)
     >>> seen.count, seen.clicks, seen.moment.tolist()

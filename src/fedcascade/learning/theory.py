@@ -57,17 +57,10 @@ def compute_guarantee(
 ) -> Guarantee:
     """Compute every number of Theorem 1.
 
-    Args:
-        problem: |U|, d, K and T.
-        clusters: J.
-        items: I, the most items on offer.
-        gamma: how far the thetas of two clusters are apart at least (Assumption 1).
-        lambda_x: the smallest eigenvalue of E[x x^T] (Assumption 3).
-        sigma: (theta . x)^2 is sub-Gaussian with this parameter (Assumption 3).
-        lambda_: regulariser.
-        alpha_c: the determinant's factor less one.
-        p_scale: the 3 of p_t = 3 ln t / t.
-        noise: R of Lemma 1.
+    ``problem`` has |U|, d, K and T; ``clusters`` is J, and ``items`` is I, the most items on offer. The thetas of two
+    clusters are at least ``gamma`` apart (Assumption 1). ``lambda_x`` is the smallest eigenvalue of E[x x^T], and
+    (theta . x)^2 is sub-Gaussian with parameter ``sigma`` (Assumption 3). ``lambda_`` is the regulariser, ``alpha_c``
+    the determinant's factor less one, ``p_scale`` the 3 of p_t = 3 ln t / t, and ``noise`` the R of Lemma 1.
 
     >>> sizes = ProblemSize(users=4, dimension=5, list_length=2, rounds=10_000)
     >>> bound = compute_guarantee(sizes, clusters=2, items=10, gamma=1.0, lambda_x=0.1, sigma=0.01)

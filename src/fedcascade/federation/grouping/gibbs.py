@@ -46,22 +46,6 @@ def _compute_row_evidence(row: Row, model: Model) -> float:
 
 
 @jit
-def _sum_group(rows: Rows, assignment: Assignment, group: int, total: Row) -> int:
-    """Fill ``total`` with the sum of a group and return its size.
-
-    The sum runs in the order of agents, so that it has the same bits however the group came about.
-    """
-    total[:] = 0.0
-    size = 0
-    for agent in range(assignment.size):
-        if assignment[agent] == group:
-            size += 1
-            for k in range(total.size):
-                total[k] += rows[agent, k]
-    return size
-
-
-@jit
 def _normalise_log_odds(odds: Row) -> None:
     """Turn log-odds into probabilities; minus infinity becomes 0."""
     largest, total = odds.max(), 0.0
@@ -107,8 +91,17 @@ class GainCache(NamedTuple):
 
 @jit
 def _update_group(rows: Rows, assignment: Assignment, group: int, table: GroupTable, model: Model) -> None:
-    """Bring one group's row of the table up to date with the assignment."""
-    table.size[group] = _sum_group(rows, assignment, group, table.sums[group])
+    """Bring one group's row of the table up to date with the assignment.
+
+    The sum runs in the order of agents, so that it has the same bits however the group came about.
+    """
+    total, table.size[group] = table.sums[group], 0
+    total[:] = 0.0
+    for agent in range(assignment.size):
+        if assignment[agent] == group:
+            table.size[group] += 1
+            for k in range(total.size):
+                total[k] += rows[agent, k]
     table.evidence[group] = _compute_row_evidence(table.sums[group], model)
     table.last_version[0] += 1
     table.version[group] = table.last_version[0]
@@ -166,13 +159,6 @@ def _merge_group(rows: Rows, assignment: Assignment, group: int, table: GroupTab
 
 
 @jit
-def _make_table(groups: int, length: int) -> GroupTable:
-    sums, evidence = np.zeros((groups, length)), np.zeros(groups)
-    size, version = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
-    return GroupTable(sums, evidence, size, version, np.zeros(1, np.int64))
-
-
-@jit
 def sample_partitions(
     rows: Rows, alone: Row, assignment: Assignment, count: int, visits: Assignment, draws: Row, model: Model
 ) -> Row:
@@ -191,7 +177,10 @@ def sample_partitions(
         The expected sum of the asker's group without the asker, on average over the visits to it.
     """
     capacity = min(count + visits.size, rows.shape[0]) + 1
-    table, turns = _make_table(capacity, rows.shape[1]), np.flatnonzero(visits == visits[0])
+    sums, evidence = np.zeros((capacity, rows.shape[1])), np.zeros(capacity)
+    size, version = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
+    table = GroupTable(sums, evidence, size, version, np.zeros(1, np.int64))
+    turns = np.flatnonzero(visits == visits[0])
     sweep = turns[1] if turns.size > 1 else visits.size
     caches = GainCache(np.zeros((sweep, capacity)), np.zeros((sweep, capacity), np.int64))
     for group in range(count):
@@ -201,7 +190,7 @@ def sample_partitions(
         agent = visits[visit]
         left = assignment[agent]
         assignment[agent] = NO_GROUP
-        version = table.version[left]
+        version_left = table.version[left]
         _update_group(rows, assignment, left, table, model)
         cache = GainCache(caches.gains[visit % sweep], caches.version[visit % sweep])
         free = _fill_gains(rows[agent], alone[agent], table, model, odds, cache)
@@ -215,7 +204,7 @@ def sample_partitions(
         assignment[agent] = _draw_group(odds, draws[visit])
         _update_group(rows, assignment, assignment[agent], table, model)
         if assignment[agent] == left:
-            table.version[left] = version  # it is the group that it was
+            table.version[left] = version_left  # it is the group that it was
         if agent == visits[0]:
             _merge_group(rows, assignment, assignment[agent], table, model)
     return expected / asked

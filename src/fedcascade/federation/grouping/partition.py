@@ -22,12 +22,9 @@ STATE_FORMAT = 1
 
 
 class Partition:
-    """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group.
+    """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group."""
 
-    ``state_names`` are the attributes that outlive a process; a subclass with more of them says so.
-    """
-
-    state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")
+    state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")  # the attributes that outlive a process
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         self.holdings = holdings

@@ -73,7 +73,7 @@ class Ratings(Clustered):
         seed: names this world: who is sampled, where k-means starts, and all that happens in its rounds.
         steps: steps that differ from the preset's.
 
-    >>> world = Ratings.from_matrix(generate_ratings(60, 80), users=12, clusters=3, dimension=5, items=20)
+    >>> world = Ratings.from_matrix(matrices.generate_ratings(60, 80), users=12, clusters=3, dimension=5, items=20)
     >>> world.items(1).shape, np.unique(world.clusters).tolist()
     ((20, 5), [0, 1, 2])
     """

@@ -152,7 +152,7 @@ def swarm(
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.connection import build_policy
     from fedcascade.service.agent.transport import HttpTransport
-    from fedcascade.simulation.summary import summarise
+    from fedcascade.simulation.trace import summarise
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

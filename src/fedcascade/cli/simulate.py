@@ -9,7 +9,7 @@ from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLe
 from fedcascade.environments.clustered import Clustered
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.plugins import get_plugin
-from fedcascade.simulation.trace import Trace
+from fedcascade.simulation.trace import Trace, summarise
 
 
 def run(
@@ -43,7 +43,6 @@ def run(
     """
     from fedcascade.simulation.engines import simulate, simulate_together
     from fedcascade.simulation.scenario import Scenario
-    from fedcascade.simulation.summary import summarise
 
     systems = constant_options.select_policies(policy)
     environment, chooser = environment_options.build(), build_oracle(oracle, list_length)

@@ -15,8 +15,7 @@ from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.engines import simulate, simulate_together
 from fedcascade.simulation.scenario import Scenario
-from fedcascade.simulation.summary import summarise
-from fedcascade.simulation.trace import Trace
+from fedcascade.simulation.trace import Trace, summarise
 
 Record = dict[str, Any]
 

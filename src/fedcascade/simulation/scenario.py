@@ -29,10 +29,9 @@ class Scenario:
     @property
     def clustered(self) -> Clustered:
         """The environment, for engines that compile environments of clustered users."""
-        environment = self.environment
-        require(isinstance(environment, Clustered), f"{type(environment).__name__} has no clustered users to compile")
-        assert isinstance(environment, Clustered)
-        return environment
+        if not isinstance(self.environment, Clustered):
+            raise ValueError(f"{type(self.environment).__name__} has no clustered users to compile")
+        return self.environment
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedcascade.checks import require, require_integer
 from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.numerics.linear import sum_in_order
+from fedcascade.numerics.linear import Vector, sum_in_order
+
+Lists = NDArray[np.int32]  # one row of items per round, filled up with -1
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Trace:
     ledger: tuple[Exchange, ...]
     partition: tuple[int, ...]
     seconds: float = field(compare=False)
-    lists: NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
+    lists: Lists | None = field(default=None, compare=False, repr=False)
 
     @property
     def regret(self) -> float:
@@ -115,11 +118,8 @@ class Recorder:
     """Collects a Trace while a simulation runs."""
 
     def __init__(self, *, rounds: int, checkpoints: int, truth: NDArray[np.int64], list_length: int = 0) -> None:
-        self.rounds = rounds
-        self.truth = truth
-        self.regret = 0.0
-        self.reward = 0
-        self.observations = 0
+        self.rounds, self.truth = rounds, truth
+        self.regret, self.reward, self.observations = 0.0, 0, 0
         self.curve: list[Checkpoint] = []
         self.ledger: list[Exchange] = []
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
@@ -135,12 +135,7 @@ class Recorder:
         self.observations += examined
 
     def record_rounds(
-        self,
-        first: int,
-        regret: NDArray[np.float64],
-        clicked: NDArray[np.bool_],
-        examined: NDArray[np.int64],
-        lists: NDArray[np.int32],
+        self, first: int, regret: Vector, clicked: NDArray[np.bool_], examined: NDArray[np.int64], lists: Lists
     ) -> None:
         """Add the rounds from ``first`` on to the totals, in their order."""
         self.regret = sum_in_order(self.regret, regret)
@@ -176,3 +171,33 @@ class Recorder:
         seconds, partition = time.perf_counter() - self._started, relabel_canonically(labels)
         curve, ledger = tuple(self.curve), tuple(self.ledger)
         return Trace(policy, engine, self.rounds, self.observations, curve, ledger, partition, seconds, self.lists)
+
+
+def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
+    """The totals and the curve of a Trace, ready for JSON."""
+    names = ("round", "regret", "communications", "clustering_error")
+    return {
+        "policy": trace.policy,
+        "engine": trace.engine,
+        "seed": seed,
+        "rounds": trace.rounds,
+        "regret": trace.regret,
+        "reward": trace.reward,
+        "observations": trace.observations,
+        "communications": {"total": trace.communications(), **_count_by_cause(trace)},
+        "bytes": {
+            "up": sum(exchange.bytes_up for exchange in trace.ledger),
+            "down": sum(exchange.bytes_down for exchange in trace.ledger),
+        },
+        "clusters": trace.clusters,
+        "clustering_error": trace.clustering_error,
+        "seconds": trace.seconds,
+        "curve": [{name: getattr(point, name) for name in names} for point in trace.curve],
+    }
+
+
+def _count_by_cause(trace: Trace) -> dict[str, int]:
+    """How many exchanges had which cause: always those of the paper, others where there are any."""
+    counts = {cause: trace.communications(cause) for cause in Cause}
+    paper = (Cause.DETERMINANT, Cause.AUXILIARY, Cause.FORCED)
+    return {cause.value: count for cause, count in counts.items() if count or cause in paper}

@@ -4,7 +4,6 @@ import numpy as np
 
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.personal import subtract_explained
-from fedcascade.federation.server import Server
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import kernels
@@ -22,7 +21,7 @@ class ExchangeDriver:
         users, d = environment.users, environment.dimension
         self.policy = policy = simulation.policy
         self.problem = simulation.problem
-        self.server: Server = simulation.server
+        self.server = simulation.server
         self.recorder = simulation.recorder
         self.compiled_environment = lower(ENVIRONMENTS, environment)(environment)
         self.compiled_policy = compile_policy(policy, scenario.oracle, simulation.problem)
@@ -64,10 +63,8 @@ class ExchangeDriver:
     def load_ridge(self, agent: int, ridge: Ridge) -> None:
         """Let an agent decide with ``ridge`` from now on."""
         states = self.states
-        states.gram[agent] = ridge.statistics.gram
-        states.moment[agent] = ridge.statistics.moment
-        states.theta[agent] = ridge.theta
-        states.root[agent] = ridge.root
+        states.gram[agent], states.moment[agent] = ridge.statistics.gram, ridge.statistics.moment
+        states.theta[agent], states.root[agent] = ridge.theta, ridge.root
         # A push may come while the buffer holds data, whose widths by the new ridge were never added up.
         squared_widths = 0.0 if states.counts[agent, kernels.ROUNDS] == 0 else np.inf
         beta = self.policy.confidence.radius(ridge, self.problem)

@@ -25,12 +25,13 @@ def simulate(
     are played at a time, and adapts if None. The result depends on neither.
     """
     threads = (os.cpu_count() or 1) if threads is None else threads
+    report = progress or (lambda _: None)
     require_integer("threads", threads)
     simulation = prepare_simulation(scenario)
     driver = ExchangeDriver(scenario, simulation)
     if lower(REPLY_RULES, scenario.policy.reply_rule) is RoundOrder.BY_AGENT:
         with ThreadPoolExecutor(max(1, threads - 1)) as pool:
-            EventDrivenEngine(driver, pool, threads, window).play(progress)
+            EventDrivenEngine(driver, pool, threads, window).play(report)
     else:
-        SequentialEngine(driver, window).play(progress)
+        SequentialEngine(driver, window).play(report)
     return simulation.recorder.build_trace(scenario.policy.name, "exact", simulation.server.groups.labels)

@@ -8,32 +8,28 @@ and nothing is thrown away.
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.kernels import advance_agents
 from fedcascade.simulation.exact.lowering import CAUSES
+from fedcascade.simulation.exact.screening import Indices
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
 from fedcascade.simulation.scenario import Progress
 
 SHORTEST_WINDOW = 64
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Task:
     """Agents whose rounds of a window are to be played, and how many of them some thread has begun with."""
 
     batch: Batch
-    agents: NDArray[np.int64]
-    taken: NDArray[np.int64]
-
-
-def make_task(batch: Batch, agents: NDArray[np.int64]) -> Task:
-    """A task that no thread has begun with."""
-    return Task(batch, agents, np.zeros(1, np.int64))
+    agents: Indices
+    taken: Indices = field(default_factory=lambda: np.zeros(1, np.int64))
 
 
 class EventDrivenEngine:
@@ -43,14 +39,11 @@ class EventDrivenEngine:
     """
 
     def __init__(self, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None) -> None:
-        self.driver = driver
-        self.pool = pool
-        self.threads = threads
-        self.window = window
-        self.length = SHORTEST_WINDOW
+        self.driver, self.pool, self.threads = driver, pool, threads
+        self.window, self.length = window, SHORTEST_WINDOW
         self._workspace = threading.local()
 
-    def play(self, progress: Progress | None) -> None:
+    def play(self, progress: Progress) -> None:
         """Play all rounds, window by window; ``progress`` is called while nothing is being played."""
         recorder = self.driver.recorder
         before = make_batch(self.driver, 1, 0)
@@ -58,12 +51,10 @@ class EventDrivenEngine:
         now = self.play_window(before, before)
         recorder.start_clock()
         while before.last < recorder.rounds:
-            if progress is not None:
-                progress(before.last)
+            progress(before.last)
             before, now = now, self.play_window(now, before)
         self.settle(before)
-        if progress is not None:
-            progress(before.last)
+        progress(before.last)
 
     def play_window(self, now: Batch, before: Batch) -> Batch:
         """Play a window agent by agent, settle the one before, and prepare the next, which is returned.
@@ -71,9 +62,11 @@ class EventDrivenEngine:
         Agents without an upload in the window before need not wait: other threads play on with them while this one
         settles, and it joins them afterwards.
         """
-        present = list_present(now)
+        rounds = now.window.stop - now.window.cursor
+        # Agents with the most rounds come first, so that no thread begins a long task last.
+        present = np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
         waiting = before.window.upload_round[present] > 0
-        free, late = make_task(now, present[~waiting]), make_task(now, present[waiting])
+        free, late = Task(now, present[~waiting]), Task(now, present[waiting])
         helpers = self._start_helpers(free)
         self.settle(before)
         helpers += self._start_helpers(late)
@@ -85,30 +78,27 @@ class EventDrivenEngine:
         return following
 
     def _start_helpers(self, task: Task) -> list[Future[None]]:
-        helpers = min(self.threads, task.agents.size) - 1
-        return [self.pool.submit(self._advance, task) for _ in range(helpers)]
+        return [self.pool.submit(self._advance, task) for _ in range(min(self.threads, task.agents.size) - 1)]
 
     def settle(self, batch: Batch) -> None:
-        """Answer every upload of a window in the order of rounds; then record its totals."""
-        events = self._answer_uploads(batch)
-        alone = events * batch.arrivals.size / (2 * self.driver.environment.users)
-        self.length = adapt_length(self.length, alone, self.threads)
-        record_batch(self.driver, batch)
+        """Answer every upload of a window in the order of rounds; then record its totals.
 
-    def _answer_uploads(self, batch: Batch) -> int:
-        """Answer the agents that upload in a window; each plays on until it uploads again or the window ends."""
-        window = batch.window
+        An agent that was answered plays on until it uploads again or the window ends.
+        """
+        window, events = batch.window, 0
         queue = [(int(window.upload_round[agent]), int(agent)) for agent in np.flatnonzero(window.upload_round)]
         heapify(queue)
-        events = 0
         while queue:
             round_, agent = heappop(queue)
             events += 1
             self.driver.run_exchange(round_, agent, CAUSES[int(window.trigger[agent])])
-            self._advance(make_task(batch, np.array([agent])))
+            self._advance(Task(batch, np.array([agent])))
             if window.upload_round[agent]:
                 heappush(queue, (int(window.upload_round[agent]), agent))
-        return events
+        # After an exchange one thread alone plays on, for half of the rounds that an agent has in a window.
+        alone = events * batch.arrivals.size / (2 * self.driver.environment.users)
+        self.length = adapt_length(self.length, alone, self.threads)
+        record_batch(self.driver, batch)
 
     def _advance(self, task: Task) -> None:
         if not hasattr(self._workspace, "scratch"):  # of this thread
@@ -116,18 +106,8 @@ class EventDrivenEngine:
         advance_agents(task.batch.simulation, task.batch.window, task.agents, task.taken, self._workspace.scratch)
 
 
-def list_present(batch: Batch) -> NDArray[np.int64]:
-    """The agents with rounds in a window, those with the most first, so that no thread begins a long task last."""
-    rounds = batch.window.stop - batch.window.cursor
-    return np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
-
-
 def adapt_length(length: int, alone: float, threads: int) -> int:
-    """The length of the next window.
-
-    It doubles while few rounds of a window are played ``alone``, by one thread after an exchange, and halves while
-    many are.
-    """
+    """Double a window's length while one thread plays few of its rounds ``alone``, and halve it while it plays many."""
     if threads == 1 or 4 * alone * threads < length:
         return min(2 * length, LONGEST_WINDOW)
     return max(length // 2, SHORTEST_WINDOW) if alone * threads > length else length

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.learning.confidence import BetaTerms, compute_beta
+from fedcascade.learning.oracles import Chosen
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import fetch_and_increment, jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact.ranking import compute_attraction, compute_best_reward, select_list
-from fedcascade.simulation.exact.screening import Scratch, load_decision, screen_items
+from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION = 0, 1, 2, 3, 4  # kinds of triggers
 LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # places in AgentState.numbers
@@ -93,9 +94,7 @@ class Window(NamedTuple):
 
 
 @jit
-def sort_rounds(
-    arrivals: NDArray[np.int64], first: int, users: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def sort_rounds(arrivals: Indices, first: int, users: int) -> tuple[Indices, Indices, Indices]:
     """Sort the rounds of a window by agent, then by time; also returns where each agent's rounds begin and end."""
     begin = np.zeros(users + 1, np.int64)
     for user in arrivals:
@@ -118,25 +117,15 @@ def select_agent(states: AgentState, agent: int) -> AgentState:
 @jit_inline
 def view_agent(states: AgentState, agent: int) -> AgentState:
     """The state of one agent, in the memory of ``states``; for compiled code, which must not outlive ``states``."""
-    return AgentState(
-        states.gram[agent],
-        states.moment[agent],
-        states.theta[agent],
-        states.root[agent],
-        states.buffer_gram[agent],
-        states.buffer_moment[agent],
-        states.numbers[agent],
-        states.counts[agent],
-    )
+    gram, moment, theta, root = states.gram[agent], states.moment[agent], states.theta[agent], states.root[agent]
+    buffer_gram, buffer_moment = states.buffer_gram[agent], states.buffer_moment[agent]
+    numbers, counts = states.numbers[agent], states.counts[agent]
+    return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
 
 
 @jit_no_refcount
 def advance_agents(
-    simulation: CompiledSimulation,
-    window: Window,
-    agents: NDArray[np.int64],
-    taken: NDArray[np.int64],
-    scratch: Scratch,
+    simulation: CompiledSimulation, window: Window, agents: Indices, taken: Indices, scratch: Scratch
 ) -> None:
     """Play the rounds of each of ``agents`` until it wants to upload or the window ends.
 
@@ -223,24 +212,21 @@ def play_round(
     margin: float,
 ) -> None:
     """Play one round: draw the items, select the list, click, learn, count the regret."""
-    items = draws.count_items(environment.seed, t, environment.fewest_items, environment.most_items)
-    draws.draw_items_into(
-        environment.seed, t, scratch.columns[: theta.size], environment.lifted, environment.catalogue, scratch.draft
-    )
-    beta = state.numbers[BETA]
+    seed, columns, beta = environment.seed, scratch.columns[: theta.size], state.numbers[BETA]
+    items = draws.count_items(seed, t, environment.fewest_items, environment.most_items)
+    draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
     screen_items(items, min(policy.length, items), beta, margin, scratch)
-    select_list(environment.seed, t, items, policy.length, state.theta, state.root, beta, margin, scratch)
-    selected = scratch.selected[: min(policy.length, items)]
+    select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
+    selected = scratch.selected[:items]
     click, missed = -1, 1.0
     for position in range(selected.size):
         item = selected[position]
         attraction = compute_attraction(theta, scratch.columns, item)
         missed *= 1.0 - attraction
-        if click < 0 and streams.uniform(environment.seed, streams.CLICK, t, item) < attraction:
+        if click < 0 and streams.uniform(seed, streams.CLICK, t, item) < attraction:
             click = position
     examined = selected.size if click < 0 else click + 1
     _learn(state, scratch, selected, examined, click, policy.slack)
-
     row = t - window.first
     window.regret[row] = compute_best_reward(theta, items, policy.length, scratch) - (1.0 - missed)
     window.clicked[row] = click >= 0
@@ -251,9 +237,7 @@ def play_round(
 
 
 @jit_inline
-def _learn(
-    state: AgentState, scratch: Scratch, selected: NDArray[np.intp], examined: int, click: int, slack: float
-) -> None:
+def _learn(state: AgentState, scratch: Scratch, selected: Chosen, examined: int, click: int, slack: float) -> None:
     """Add what was examined to the buffer; SQUARED_WIDTHS stays at or above the sum of its squared widths."""
     for position in range(examined):
         item = selected[position]

@@ -20,7 +20,6 @@ from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
-from fedcascade.federation.triggers import AnyOf, SyncBudget, Trigger
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
@@ -76,7 +75,7 @@ TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
     triggers.Auxiliary: lambda trigger: [LoweredTrigger(kernels.AUXILIARY, trigger.p_scale)],
     triggers.Doubling: lambda _: [LoweredTrigger(kernels.DOUBLING, 0.0)],
     triggers.Always: lambda _: [LoweredTrigger(kernels.ALWAYS, 0.0)],
-    SyncBudget: lambda trigger: [LoweredTrigger(kernels.SYNCHRONISATION, trigger.budget)],
+    triggers.SyncBudget: lambda trigger: [LoweredTrigger(kernels.SYNCHRONISATION, trigger.budget)],
     triggers.Never: lambda _: [],
 }
 CAUSES = {
@@ -127,7 +126,7 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield "personal part beside such a reply rule or decision"
     # A synchronisation is looked for after all other triggers, and where rounds are played in the order of time alone.
     by_time = REPLY_RULES.get(type(policy.reply_rule)) is RoundOrder.BY_TIME
-    if any(isinstance(trigger, SyncBudget) for trigger in (joined[:-1] if by_time else joined)):
+    if any(isinstance(trigger, triggers.SyncBudget) for trigger in (joined[:-1] if by_time else joined)):
         yield "trigger SyncBudget in such a place"
 
 
@@ -155,9 +154,9 @@ def lower(table: Mapping[type, Compiled], part: object) -> Compiled:
     return table[type(part)]
 
 
-def list_triggers(trigger: Trigger) -> list[Trigger]:
+def list_triggers(trigger: triggers.Trigger) -> list[triggers.Trigger]:
     """The triggers that are joined by ``|``, in order."""
-    if type(trigger) is AnyOf:
+    if type(trigger) is triggers.AnyOf:
         return list_triggers(trigger.first) + list_triggers(trigger.second)
     return [trigger]
 
@@ -185,7 +184,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kern
     )
 
 
-def lower_triggers(trigger: Trigger) -> list[LoweredTrigger]:
+def lower_triggers(trigger: triggers.Trigger) -> list[LoweredTrigger]:
     """All triggers that are joined in ``trigger``, lowered, in order."""
     return [lowered for part in list_triggers(trigger) for lowered in lower(TRIGGERS, part)(part)]
 

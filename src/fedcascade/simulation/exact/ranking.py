@@ -5,36 +5,21 @@ further apart than they can be wrong; everything closer is scored again, to the 
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.learning.oracles import select_top_into
 from fedcascade.numerics import linear, simd, streams
 from fedcascade.numerics.jit import jit_inline
-from fedcascade.simulation.exact.screening import (
-    FEW,
-    SCORE,
-    TRUTH,
-    Scratch,
-    bound_error,
-    collect_reaching,
-    insert_descending,
-)
+from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.simulation.exact import screening
+from fedcascade.simulation.exact.screening import Indices, Scratch, Singles, bound_error, collect_reaching
 
 
 @jit_inline
 def select_list(
-    seed: np.uint64,
-    t: int,
-    items: int,
-    length: int,
-    theta: NDArray[np.float64],
-    root: NDArray[np.float64],
-    beta: float,
-    margin: float,
-    scratch: Scratch,
+    seed: np.uint64, t: int, items: int, theta: Vector, root: Matrix, beta: float, margin: float, scratch: Scratch
 ) -> None:
     """Write the list that the reference would show into ``scratch.selected``."""
-    floor = min(scratch.reached[SCORE], 1.0) - 2.0 * margin
+    floor = min(scratch.reached[screening.SCORE], 1.0) - 2.0 * margin
     candidates = scratch.candidates[: collect_reaching(scratch.score, items, floor, scratch.candidates)]
     value = scratch.value[: candidates.size]
     for place in range(candidates.size):
@@ -42,16 +27,16 @@ def select_list(
         value[place] = 1.0 if score > 1.0 + margin else score
     if _rescore_close(theta, root, beta, margin, candidates, value, scratch):
         _draw_ties(seed, t, items, candidates, scratch)
-    selected = scratch.selected[: min(length, items)]
+    selected = scratch.selected[:items]
     select_top_into(value, scratch.ties, selected)
     for position in range(selected.size):
         selected[position] = candidates[selected[position]]
 
 
 @jit_inline
-def _draw_ties(seed: np.uint64, t: int, items: int, candidates: NDArray[np.int64], scratch: Scratch) -> None:
+def _draw_ties(seed: np.uint64, t: int, items: int, candidates: Indices, scratch: Scratch) -> None:
     """Draw the candidates' tie-breaks; where there are many, those of all items together."""
-    many = candidates.size > FEW
+    many = candidates.size > screening.FEW
     if many:
         streams.draw_words_into(seed, streams.TIE, t, scratch.tie_words[:items], scratch.draft)
     for place in range(candidates.size):
@@ -60,7 +45,7 @@ def _draw_ties(seed: np.uint64, t: int, items: int, candidates: NDArray[np.int64
 
 
 @jit_inline
-def compute_attraction(theta: NDArray[np.float64], columns: NDArray[np.float32], item: int) -> float:
+def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
     """The probability of a click on one item: <theta, x> to the bit as ``linear.compute_means``, clipped to [0, 1]."""
     mean = 0.0
     for k in range(theta.size):
@@ -69,14 +54,15 @@ def compute_attraction(theta: NDArray[np.float64], columns: NDArray[np.float32],
 
 
 @jit_inline
-def compute_best_reward(theta: NDArray[np.float64], items: int, length: int, scratch: Scratch) -> float:
+def compute_best_reward(theta: Vector, items: int, length: int, scratch: Scratch) -> float:
     """The reward of the best list for known weights; single precision says which items can be in it."""
     margin = bound_error(theta.size, 1.0)  # ||theta|| is at most 1
-    count = collect_reaching(scratch.true_mean, items, scratch.reached[TRUTH] - 2.0 * margin, scratch.candidates)
+    floor = scratch.reached[screening.TRUTH] - 2.0 * margin
+    count = collect_reaching(scratch.true_mean, items, floor, scratch.candidates)
     best = scratch.best[: min(length, items)]
     best[:] = -np.inf
     for item in scratch.candidates[:count]:
-        insert_descending(best, compute_attraction(theta, scratch.columns, item))
+        screening.insert_descending(best, compute_attraction(theta, scratch.columns, item))
     missed = 1.0
     for value in best:
         missed *= 1.0 - value
@@ -85,20 +71,14 @@ def compute_best_reward(theta: NDArray[np.float64], items: int, length: int, scr
 
 @jit_inline
 def _rescore_close(
-    theta: NDArray[np.float64],
-    root: NDArray[np.float64],
-    beta: float,
-    margin: float,
-    candidates: NDArray[np.int64],
-    value: NDArray[np.float64],
-    scratch: Scratch,
+    theta: Vector, root: Matrix, beta: float, margin: float, candidates: Indices, value: Vector, scratch: Scratch
 ) -> bool:
     """Score exactly what is too close to call; returns whether there may be ties."""
     close, clipped = 0, 0
     for place in range(candidates.size):
         if scratch.score[candidates[place]] > 1.0 + margin:
             clipped += 1
-        elif candidates.size > FEW or _has_neighbour(value, place, 2.0 * margin):
+        elif candidates.size > screening.FEW or _has_neighbour(value, place, 2.0 * margin):
             scratch.close[close] = place
             close += 1
     for first in range(0, close, simd.LANES):
@@ -106,16 +86,15 @@ def _rescore_close(
         for k in range(theta.size):
             for lane in range(places.size):
                 scratch.gathered[k, lane] = scratch.columns[k, candidates[places[lane]]]
-        linear.compute_ucb_scores_into(
-            theta, root, beta, scratch.gathered, scratch.exact_score[0], scratch.exact_score[1:]
-        )
+        exact_score = scratch.exact_score
+        linear.compute_ucb_scores_into(theta, root, beta, scratch.gathered, exact_score[0], exact_score[1:])
         for lane in range(places.size):
-            value[places[lane]] = scratch.exact_score[0, lane]
+            value[places[lane]] = exact_score[0, lane]
     return clipped + close > 1
 
 
 @jit_inline
-def _has_neighbour(value: NDArray[np.float64], place: int, distance: float) -> bool:
+def _has_neighbour(value: Vector, place: int, distance: float) -> bool:
     """Whether another value is so close that single precision cannot order the two."""
     for neighbour in range(value.size):
         if neighbour != place and abs(value[neighbour] - value[place]) <= distance:

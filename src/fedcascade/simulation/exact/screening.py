@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from fedcascade.numerics import simd, streams
 from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.linear import Matrix, Vector
 
+Indices = NDArray[np.int64]
+Singles = NDArray[np.float32]
 FEW = 16  # up to so many candidates are compared and get tie-breaks one by one
 TRUTH, SCORE = 0, 1  # places in Scratch.reached
 ROOT_ROWS = 4  # so many rows of the root are multiplied at a time
@@ -26,24 +29,24 @@ class Scratch(NamedTuple):
     """Workspace for one round of one thread. Rows of items are padded to whole lanes, factors with zeros."""
 
     draft: streams.WordBuffer
-    columns: NDArray[np.float32]  # the items' features, one column per item
-    flat_columns: NDArray[np.float32]  # the memory of ``columns``, row after row
-    true_mean: NDArray[np.float32]
-    mean: NDArray[np.float32]
-    score: NDArray[np.float32]
-    squared_width: NDArray[np.float32]
-    theta: NDArray[np.float32]
-    slope: NDArray[np.float32]  # a squared width is at most bound_width + (last coordinate) <slope, x>
+    columns: Singles  # the items' features, one column per item
+    flat_columns: Singles  # the memory of ``columns``, row after row
+    true_mean: Singles
+    mean: Singles
+    score: Singles
+    squared_width: Singles
+    theta: Singles
+    slope: Singles  # a squared width is at most bound_width + (last coordinate) <slope, x>
     bound_width: NDArray[np.float64]
-    root: NDArray[np.float32]  # row after row
-    root_columns: NDArray[np.float32]  # the root's columns, one after another
-    true_theta: NDArray[np.float32]
+    root: Singles  # row after row
+    root_columns: Singles  # the root's columns, one after another
+    true_theta: Singles
     reached: NDArray[np.float64]  # a true mean and a score that enough items reach
     best: NDArray[np.float64]
-    candidates: NDArray[np.int64]
+    candidates: Indices
     value: NDArray[np.float64]
-    close: NDArray[np.int64]
-    gathered: NDArray[np.float32]
+    close: Indices
+    gathered: Singles
     exact_score: NDArray[np.float64]
     upper: NDArray[np.float64]
     root_workspace: NDArray[np.float64]
@@ -51,7 +54,7 @@ class Scratch(NamedTuple):
     tie_words: NDArray[np.uint32]
     ties: NDArray[np.uint32]
     selected: NDArray[np.intp]  # the list
-    listed_features: NDArray[np.float32]
+    listed_features: Singles
 
 
 @jit
@@ -98,15 +101,13 @@ def _pad(count: int, to: int) -> int:
 
 
 @jit
-def _allocate(count: int) -> NDArray[np.float32]:
+def _allocate(count: int) -> Singles:
     """``count`` zeros that begin at a cache line, with one vector of zeros behind them."""
     return simd.align_to_cache_line(np.zeros(count + simd.LANES, np.float32))
 
 
 @jit_inline
-def load_decision(
-    theta: NDArray[np.float64], root: NDArray[np.float64], beta: float, bound_width: float, scratch: Scratch
-) -> float:
+def load_decision(theta: Vector, root: Matrix, beta: float, bound_width: float, scratch: Scratch) -> float:
     """Convert what an agent decides with to single precision; returns how far a score computed from it may be off.
 
     With u = 2^-24, rounding the factors and summing d terms in any order moves a score by less than
@@ -127,7 +128,7 @@ def load_decision(
 
 
 @jit_inline
-def _load_bound(root: NDArray[np.float64], bound_width: float, scratch: Scratch) -> None:
+def _load_bound(root: Matrix, bound_width: float, scratch: Scratch) -> None:
     """Load the factors that bound the squared width of x = (y, c), and the root in the order that single items need.
 
     With R^T R = (A, b; b^T, g) it is y^T A y + 2 c <b, y> + g c^2. The first term is at most bound_width (1 - c^2),
@@ -230,9 +231,7 @@ def _bound_scores(items: int, length: int, beta: float, scratch: Scratch) -> flo
 
 
 @jit_inline
-def _score_candidates(
-    candidates: NDArray[np.int64], beta: np.float32, best: NDArray[np.float64], scratch: Scratch
-) -> None:
+def _score_candidates(candidates: Indices, beta: np.float32, best: Vector, scratch: Scratch) -> None:
     """Compute squared widths and scores of candidates that have none yet; ``best`` holds the best scores."""
     width, d = scratch.columns.shape[1], scratch.listed_features.shape[1]
     for item in candidates:
@@ -244,23 +243,20 @@ def _score_candidates(
 
 
 @jit_inline
-def _compute_squared_width(
-    flat: NDArray[np.float32], item: int, width: int, d: int, root_columns: NDArray[np.float32]
-) -> np.float32:
+def _compute_squared_width(flat: Singles, item: int, width: int, d: int, root_columns: Singles) -> np.float32:
     """The squared length of root x for one item: sixteen rows of the root at a time."""
     total, height = simd.broadcast(_ZERO), root_columns.size // d
     for j in range(0, d, simd.LANES):
         part = simd.broadcast(_ZERO)
         for k in range(min(j + simd.LANES, d)):
-            part = simd.multiply_add(
-                simd.load(root_columns, k * height + j), simd.load_broadcast(flat, k * width + item), part
-            )
+            rows, x = simd.load(root_columns, k * height + j), simd.load_broadcast(flat, k * width + item)
+            part = simd.multiply_add(rows, x, part)
         total = simd.multiply_add(part, part, total)
     return np.float32(simd.reduce_sum(total))
 
 
 @jit_inline
-def insert_descending(best: NDArray[np.float64], value: float) -> None:
+def insert_descending(best: Vector, value: float) -> None:
     """Insert a value into ``best``, the largest values in falling order; without branches, which mispredict."""
     for place in range(best.size):
         previous = best[place]
@@ -269,9 +265,7 @@ def insert_descending(best: NDArray[np.float64], value: float) -> None:
 
 
 @jit_inline
-def _compute_two_means(
-    flat: NDArray[np.float32], at: int, width: int, theta: NDArray[np.float32], true_theta: NDArray[np.float32]
-) -> tuple[Any, Any]:
+def _compute_two_means(flat: Singles, at: int, width: int, theta: Singles, true_theta: Singles) -> tuple[Any, Any]:
     """<theta, x> and <true theta, x> of a vector of items; even and odd rows apart, so that no sum waits."""
     even = odd = true_even = true_odd = simd.broadcast(_ZERO)
     for k in range(0, theta.size, 2):
@@ -284,9 +278,7 @@ def _compute_two_means(
 
 
 @jit_inline
-def _compute_squared_widths(
-    flat: NDArray[np.float32], at: int, width: int, d: int, size: int, root: NDArray[np.float32]
-) -> Any:
+def _compute_squared_widths(flat: Singles, at: int, width: int, d: int, size: int, root: Singles) -> Any:
     """||root x||^2 of a vector of items: four rows of the root at a time, whose sums do not wait for each other."""
     total = simd.broadcast(_ZERO)
     for j in range(0, d, ROOT_ROWS):
@@ -314,7 +306,7 @@ def _find_nth_highest(best: Any, length: int) -> float:
 
 
 @jit_inline
-def collect_reaching(score: NDArray[np.float32], items: int, floor: float, candidates: NDArray[np.int64]) -> int:
+def collect_reaching(score: Singles, items: int, floor: float, candidates: Indices) -> int:
     """Write the items whose score reaches the floor into ``candidates``, in order; returns how many there are."""
     low = np.float32(max(floor - 1e-6 * max(1.0, abs(floor)), FLOOR))  # rounding must not raise it
     count = 0

@@ -10,10 +10,9 @@ import numpy as np
 
 from fedcascade.federation.grouping.graph import GraphPartition
 from fedcascade.federation.messages import Cause, count_payload_bytes
+from fedcascade.simulation.exact import sequential_kernels as loops
 from fedcascade.simulation.exact.driver import ExchangeDriver
-from fedcascade.simulation.exact.every_round import advance_every_round, copy_graph, write_back
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
-from fedcascade.simulation.exact.sequential_kernels import Schedule, advance_by_time
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
 from fedcascade.simulation.scenario import Progress
 from fedcascade.simulation.trace import Exchange
@@ -29,25 +28,22 @@ class SequentialEngine:
         self._scratch = make_driver_scratch(driver)
 
     def _choose_loop(self) -> Callable[[Batch], None]:
-        driver = self.driver
-        if lower(REPLY_RULES, driver.policy.reply_rule) is not RoundOrder.ON_ARRIVAL:
+        if lower(REPLY_RULES, self.driver.policy.reply_rule) is not RoundOrder.ON_ARRIVAL:
             return self._play_by_time
-        return self._play_every_round if type(driver.server.groups) is GraphPartition else self._play_on_arrival
+        return self._play_every_round if type(self.driver.server.groups) is GraphPartition else self._play_on_arrival
 
-    def play(self, progress: Progress | None) -> None:
+    def play(self, progress: Progress) -> None:
         """Play all rounds, window by window; ``progress`` is called between windows."""
         recorder, done = self.driver.recorder, 0
         self._advance(make_batch(self.driver, 1, 0), 0, 0)  # compiles, and compilation is not timed
         recorder.start_clock()
-        if progress is not None:
-            progress(done)
+        progress(done)
         while done < recorder.rounds:
             batch = make_batch(self.driver, done + 1, self.window)
             self._play(batch)
             record_batch(self.driver, batch)
             done = batch.last
-            if progress is not None:
-                progress(done)
+            progress(done)
 
     def _play_by_time(self, batch: Batch) -> None:
         """Play until an agent wants to upload, run its exchange, and play on."""
@@ -72,17 +68,17 @@ class SequentialEngine:
     def _advance(self, batch: Batch, begin: int, end: int) -> tuple[int, int]:
         users = batch.arrivals
         agents = np.zeros_like(users) if self.driver.policy.reply_rule.single_learner else users
-        return advance_by_time(batch.simulation, batch.window, Schedule(users, agents), begin, end, self._scratch)
+        schedule = loops.Schedule(users, agents)
+        return loops.advance_by_time(batch.simulation, batch.window, schedule, begin, end, self._scratch)
 
     def _play_every_round(self, batch: Batch) -> None:
         """Play agents that exchange in every round, in compiled code until the heterogeneity graph may change."""
-        driver, users = self.driver, batch.arrivals
+        driver, users, done = self.driver, batch.arrivals, 0
         groups = cast(GraphPartition, driver.server.groups)
-        done = 0
         while done < users.size:
-            graph = copy_graph(groups)
-            done = advance_every_round(batch.simulation, graph, batch.window, users, done, self._scratch)
-            write_back(graph, groups)
+            graph = loops.copy_graph(groups)
+            done = loops.advance_every_round(batch.simulation, graph, batch.window, users, done, self._scratch)
+            loops.write_back(graph, groups)
             groups.revise(int(users[done - 1]))
         driver.server.rounds += users.size
         size = count_payload_bytes(driver.problem.dimension)

@@ -41,19 +41,11 @@ def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64])
     """A window in which nothing has been played."""
     users, count = driver.environment.users, arrivals.size
     rounds, cursor, stop = sort_rounds(arrivals, first, users)
-    lists = count if driver.recorder.lists is not None else 0
-    return Window(
-        first=first,
-        rounds=rounds,
-        cursor=cursor,
-        stop=stop,
-        upload_round=np.zeros(users, np.int64),
-        trigger=np.zeros(users, np.int64),
-        regret=np.empty(count),
-        clicked=np.empty(count, np.bool_),
-        examined=np.empty(count, np.int64),
-        lists=np.full((lists, driver.compiled_policy.length), -1, np.int32),
-    )
+    upload_round, trigger = np.zeros(users, np.int64), np.zeros(users, np.int64)
+    regret, clicked, examined = np.empty(count), np.empty(count, np.bool_), np.empty(count, np.int64)
+    recorded = count if driver.recorder.lists is not None else 0
+    lists = np.full((recorded, driver.compiled_policy.length), -1, np.int32)
+    return Window(first, rounds, cursor, stop, upload_round, trigger, regret, clicked, examined, lists)
 
 
 def make_driver_scratch(driver: ExchangeDriver) -> Scratch:

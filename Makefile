@@ -63,7 +63,7 @@ check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/check_structure.py --any-size
+	$(BIN)/python tools/check_structure.py
 
 structure: $(INSTALLED_DEV) ## private names across modules, long functions, import cycles, lines of src
 	$(BIN)/python tools/check_structure.py

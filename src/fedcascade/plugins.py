@@ -81,10 +81,5 @@ def get_plugin(kind: str, name: str) -> Plugin:
     return offered[name]
 
 
-def load_plugin(kind: str, name: str) -> Any:
-    """Load what the plug-in of that kind and name offers; an unknown name is refused with the nearest."""
-    return get_plugin(kind, name).load()
-
-
 def _name_distribution(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown package"

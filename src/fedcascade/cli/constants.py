@@ -73,17 +73,14 @@ def _resolve_assignments(assignments: Mapping[str, str], policies: Sequence[Poli
         if policy_name:
             require_known("policy of this command", policy_name, resolved)
         owners = [policy for policy in policies if policy_name in ("", policy.name)]
-        names = {policy.name: _list_names(policy) for policy in owners}
+        # Names as people type them, each with its field; every policy can be given a beta.
+        fields = {policy.name: (*policy.constants(), "beta", "noise", "delta") for policy in owners}
+        names = {owner: {field.rstrip("_"): field for field in owned} for owner, owned in fields.items()}
         require_known("constant", typed_name, {name for policy_names in names.values() for name in policy_names})
         for policy in owners:
             if typed_name in names[policy.name]:
                 resolved[policy.name][names[policy.name][typed_name]] = text
     return resolved
-
-
-def _list_names(policy: Policy) -> dict[str, str]:
-    """Return the names of constants as people type them, each with its field; every policy can be given a beta."""
-    return {name.rstrip("_"): name for name in (*policy.constants(), "beta", "noise", "delta")}
 
 
 def _set_constants(policy: Policy, texts: Mapping[str, str]) -> Policy:

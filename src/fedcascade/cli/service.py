@@ -82,19 +82,9 @@ def serve(
     from fedcascade.service.server.service import Limits
 
     [system] = constant_options.select_policies([policy])
-    settings = ServerSettings(
-        store=store,
-        policy=system,
-        dimension=dimension,
-        host=host,
-        port=port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        operator_token=operator_token,
-        batch=batch,
-        snapshot_every=snapshot_every,
-        limits=Limits(rate=rate, burst=burst),
-    )
+    settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
+                              tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
+                              snapshot_every=snapshot_every, limits=Limits(rate=rate, burst=burst))  # fmt: skip
     run(settings, print_notice)
 
 
@@ -160,21 +150,14 @@ def swarm(
         offered = fetch_terms(operator.transport)
         policy = build_policy(offered)
         users = agents or environment_options.users
-        floor = 0 if lockstep else 2 * offered.dimension
-        trace = run_swarm(
-            replace(environment_options, users=users, dimension=offered.dimension).build(),
-            policy,
-            rounds=rounds,
-            operator=operator,
-            new_transport=lambda: HttpTransport(url),
-            folder=folder,
-            list_length=list_length,
-            checkpoints=min(checkpoints, rounds),
-            lockstep=lockstep,
-            min_observations=floor if min_observations is None else min_observations,
-            progress=terminal.add_bar(bars, policy.name, rounds),
-            after_round=RegretReporter(operator).report_round,
-        )
+        if min_observations is None:
+            min_observations = 0 if lockstep else 2 * offered.dimension
+        environment = replace(environment_options, users=users, dimension=offered.dimension).build()
+        bar, reporter = terminal.add_bar(bars, policy.name, rounds), RegretReporter(operator)
+        trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder, list_length=list_length,
+                          new_transport=lambda: HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
+                          lockstep=lockstep, min_observations=min_observations,
+                          after_round=reporter.report_round)  # fmt: skip
     summary = summarise(trace, seed=environment_options.seed)
     if json_:
         print(json.dumps(summary))

@@ -57,18 +57,11 @@ def run_swarm(
     users, dimension = environment.users, environment.dimension
     problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
     agents = [
-        connect(
-            "",
-            store=":memory:" if folder is None else str(folder / f"agent-{user}.db"),
-            token=token,
-            policy=policy,
-            problem=problem,
-            oracle=oracle,
-            min_observations=min_observations,
-            transport=new_transport(),
-        )
+        connect("", store=":memory:" if folder is None else str(folder / f"agent-{user}.db"), token=token,
+                policy=policy, problem=problem, oracle=oracle, min_observations=min_observations,
+                transport=new_transport())
         for user, token in enumerate(operator.create_tokens(users))
-    ]
+    ]  # fmt: skip
     try:
         for t in range(1, rounds + 1):
             user = environment.arrival(t)

@@ -22,7 +22,9 @@ def cluster_points(points: Points, clusters: int, *, seed: int, starts: int = 10
     different = len(np.unique(points, axis=0))
     require(clusters <= different, f"clusters must be <= {different}, as many as users who differ, got {clusters}")
     tries = [_refine_centres(points, _choose_centres(points, clusters, seed, start)) for start in range(starts)]
-    return min(tries, key=lambda clustering: _sum_squared_distances(points, *clustering))
+    rows = np.arange(len(points))
+    squares = [_compute_squared_distances(points, centres)[rows, labels].sum() for centres, labels in tries]
+    return tries[int(np.argmin(squares))]
 
 
 def _choose_centres(points: Points, clusters: int, seed: int, start: int) -> Points:
@@ -55,10 +57,6 @@ def _assign_points(points: Points, centres: Points) -> Labels:
         shared = np.bincount(labels, minlength=len(centres))[labels] > 1
         labels[np.where(shared, distance, -1.0).argmax()] = empty
     return labels
-
-
-def _sum_squared_distances(points: Points, centres: Points, labels: Labels) -> float:
-    return float(_compute_squared_distances(points, centres)[np.arange(len(points)), labels].sum())
 
 
 def _compute_squared_distances(points: Points, centres: Points) -> Points:

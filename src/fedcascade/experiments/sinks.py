@@ -30,7 +30,8 @@ def log_to_mlflow(planned_jobs: Sequence[PlannedJob], folder: Path, uri: str) ->
     client = MlflowClient(tracking_uri=uri)
     logged = 0
     for name in dict.fromkeys(planned.experiment for planned in planned_jobs):
-        experiment = _get_experiment(client, name)
+        existing = client.get_experiment_by_name(name)
+        experiment = str(client.create_experiment(name) if existing is None else existing.experiment_id)
         logged_keys = {run.data.tags.get(KEY) for run in _list_runs(client, experiment)}
         for planned in planned_jobs:
             record = results.load_record(folder, planned.job)
@@ -38,11 +39,6 @@ def log_to_mlflow(planned_jobs: Sequence[PlannedJob], folder: Path, uri: str) ->
                 _log_run(client, experiment, planned, record)
                 logged += 1
     return logged
-
-
-def _get_experiment(client: "MlflowClient", name: str) -> str:
-    experiment = client.get_experiment_by_name(name)
-    return str(client.create_experiment(name) if experiment is None else experiment.experiment_id)
 
 
 def _list_runs(client: "MlflowClient", experiment: str) -> list["MlflowRun"]:

@@ -74,11 +74,8 @@ class Policy:
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
     formulas: tuple[Formula, ...] = ()
-    order: Order = constant(  # noqa: RUF009 (frozen)
-        Order.UPLOAD_FIRST,
-        meaning="whether the server adds an upload before or after it forms the answer",
-        range=enum_values(Order),
-    )
+    order: Order = constant(Order.UPLOAD_FIRST, range=enum_values(Order),  # noqa: RUF009 (frozen)
+                            meaning="whether the server adds an upload before or after it answers")  # fmt: skip
     yardstick: bool = False
 
     def __post_init__(self) -> None:

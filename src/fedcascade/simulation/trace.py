@@ -180,18 +180,10 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "policy": trace.policy,
         "engine": trace.engine,
         "seed": seed,
-        "rounds": trace.rounds,
-        "regret": trace.regret,
-        "reward": trace.reward,
-        "observations": trace.observations,
+        **{name: getattr(trace, name) for name in ("rounds", "regret", "reward", "observations")},
         "communications": {"total": trace.communications(), **_count_by_cause(trace)},
-        "bytes": {
-            "up": sum(exchange.bytes_up for exchange in trace.ledger),
-            "down": sum(exchange.bytes_down for exchange in trace.ledger),
-        },
-        "clusters": trace.clusters,
-        "clustering_error": trace.clustering_error,
-        "seconds": trace.seconds,
+        "bytes": {way: sum(getattr(exchange, f"bytes_{way}") for exchange in trace.ledger) for way in ("up", "down")},
+        **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
         "curve": [{name: getattr(point, name) for name in names} for point in trace.curve],
     }
 

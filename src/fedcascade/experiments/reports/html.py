@@ -3,40 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
 
-STYLE = """
-:root { color-scheme: light; --ink: #1c2430; --dim: #5d6875; --line: #e2e6ea;
-  --good: #0a7a4b; --fair: #8a5a00; --bad: #b3261e; }
-body { margin: 0; background: #f6f7f9; color: var(--ink);
-  font: 15px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 1080px; margin: 0 auto; padding: 36px 24px 64px; }
-h1 { font-size: 1.75rem; line-height: 1.25; margin: 0 0 4px; }
-h2 { font-size: 1.2rem; margin: 44px 0 10px; }
-p { max-width: 78ch; margin: 8px 0; }
-.dim, caption { color: var(--dim); }
-.card { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px;
-  overflow-x: auto; margin: 0 0 16px; }
-.tally { display: flex; flex-wrap: wrap; gap: 12px; margin: 20px 0 0; }
-.tally div { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 10px 18px; }
-.tally b { display: block; font-size: 1.7rem; line-height: 1.2; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(430px, 1fr)); gap: 16px; }
-.figures.wide { grid-template-columns: minmax(0, 820px); }
-figure { margin: 0; background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 12px 12px 8px; }
-figure svg { width: 100%; height: auto; display: block; }
-figcaption { color: var(--dim); font-size: .88rem; padding: 4px 6px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .93rem; }
-caption { text-align: left; padding-bottom: 6px; font-size: .88rem; }
-th { text-align: left; font-weight: 600; color: var(--dim); border-bottom: 2px solid var(--line); padding: 6px 10px; }
-td { border-bottom: 1px solid var(--line); padding: 6px 10px; vertical-align: top; }
-tr:last-child td { border-bottom: 0; }
-.n { text-align: right; white-space: nowrap; }
-.verdict { font-weight: 600; white-space: nowrap; }
-.good { color: var(--good); } .fair { color: var(--fair); } .bad { color: var(--bad); }
-code { font-family: ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; font-size: .88em; }
-pre { margin: 0; white-space: pre-wrap; font-size: .85rem; }
-@media print { body { background: #fff; } main { max-width: none; padding: 0; }
-  figure, .card, tr { break-inside: avoid; } }
-"""
+STYLE = files(__package__).joinpath("report.css").read_text("utf-8")
 
 
 class Html(str):

@@ -144,10 +144,7 @@ def render_provenance(results: Results) -> Html:
         ("libraries", ", ".join(f"{name} {version}" for name, version in manifest["libraries"].items())),
         ("Python", machine["python"]),
         ("machine", f"{machine['processor']}, {machine['cores']} cores, {machine['system']}"),
-        (
-            "time",
-            f"{manifest['seconds']:.0f} s for the last command, {manifest['core_seconds']:.0f} s of one core in all",
-        ),
+        ("time", f"{manifest['seconds']:.0f} s for the last command, {manifest['core_seconds']:.0f} s of one core"),
         ("data", Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in files.items()))),
     ]
     plans = [_render_plan(plan) for plan in results.plans]

@@ -62,16 +62,9 @@ def connect(
         policy = policy or build_policy(welcome.terms)
         if floor:
             policy = replace(policy, trigger=AtLeast(trigger=policy.trigger, observations=floor))
-        return RemoteAgent(
-            local_store,
-            AgentClient(transport, key, welcome.agent, welcome.protocol),
-            dimension=welcome.terms.dimension,
-            policy=policy,
-            floor=floor,
-            oracle=oracle,
-            problem=problem,
-            pauses=pauses,
-        )
+        client = AgentClient(transport, key, welcome.agent, welcome.protocol)
+        return RemoteAgent(local_store, client, dimension=welcome.terms.dimension, policy=policy, floor=floor,
+                           oracle=oracle, problem=problem, pauses=pauses)  # fmt: skip
     except BaseException:
         local_store.close()
         raise

@@ -7,7 +7,7 @@ it names a function from the URL to a ``Store``.
 from collections.abc import Callable
 
 from fedcascade.checks import require
-from fedcascade.plugins import list_plugins, load_plugin
+from fedcascade.plugins import get_plugin, list_plugins
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.sqlite import open_sqlite
 
@@ -22,7 +22,7 @@ def open_store(url: str) -> Store:
     offered = [plugin.name for plugin in list_plugins("store")]
     advice = f"a store must be a URL such as sqlite:///file.db, of the schemes {', '.join([*OPENERS, *offered])}"
     require(bool(separator) and scheme in offered, f"{advice}; got '{url}'")
-    opener: Opener = load_plugin("store", scheme)
+    opener: Opener = get_plugin("store", scheme).load()
     return opener(url)
 
 

@@ -77,6 +77,12 @@ def play_slice(worker: "subprocess.Popen[str]", case: tuple[str, str, int, int])
     return float(worker.stdout.readline())
 
 
+def play_pair(workers: list["subprocess.Popen[str]"], case: tuple[str, str, int, int], turn: int) -> list[float]:
+    """The seconds of both workers for a slice; who plays first changes from turn to turn."""
+    seconds = {number: play_slice(workers[number], case) for number in ([0, 1] if turn % 2 else [1, 0])}
+    return [seconds[0], seconds[1]]
+
+
 def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
     """The speed of this checkout by that of the earlier one, for each case."""
     workers = [start_worker(earlier), start_worker(ROOT)]
@@ -85,7 +91,7 @@ def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
         for case in ENGINE_CASES:
             for worker in workers:
                 play_slice(worker, case)  # compiles
-            pairs = [[play_slice(worker, case) for worker in workers] for _ in range(turns)]
+            pairs = [play_pair(workers, case, turn) for turn in range(turns)]
             ratios[f"{case[0]}, {case[1]}, threads {case[2]}"] = median(before / now for before, now in pairs)
             print_ratio(*list(ratios.items())[-1])
         return ratios
@@ -127,7 +133,7 @@ def main() -> None:
     """Compare, print the ratios, and exit with 1 if this checkout is slower."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("revision", help="the earlier commit")
-    parser.add_argument("--turns", type=int, default=9, help="turns of each engine case")
+    parser.add_argument("--turns", type=int, default=21, help="turns of each engine case")
     parser.add_argument("--service-turns", type=int, default=5, help="turns of the service; 0 leaves it out")
     parser.add_argument("--no-engines", action="store_true", help="compare the service alone")
     options = parser.parse_args()

@@ -172,7 +172,7 @@ def test_a_session_lasts_until_it_ends_or_the_token_changes(running: RunningServ
     assert running.writer is not None
     for bad in ("", "1.2", session.partition("=")[2] + "x"):
         assert send_request(running, "/live/view", cookie=f"{COOKIE}={bad}")[0] == 401
-    running.writer.submit(open_session("an old one", seconds=-1)).result()
+    running.writer.submit(open_session("an old one", time.time(), seconds=-1)).result()
     assert send_request(running, "/live/view", cookie=f"{COOKIE}=an old one")[0] == 401
     secret = session.partition("=")[2].encode()
     assert not any(

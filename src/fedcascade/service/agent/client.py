@@ -1,7 +1,6 @@
 """Clients of a server: one signs for an agent, one speaks for the operator; how long to wait after a failure."""
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
@@ -11,6 +10,7 @@ from nacl.signing import SigningKey
 
 from fedcascade.service.agent.transport import HttpReply, Transport
 from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 
@@ -21,8 +21,16 @@ PAUSES = (0.25, 300.0)  # seconds before the first retry, and the longest pause
 class AgentClient:
     """Signs and sends the requests of one agent. Nonces only grow; the clock follows the server's if they disagree."""
 
-    def __init__(self, transport: Transport, key: SigningKey, agent: int, protocol: int = wire.PROTOCOLS[-1]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        key: SigningKey,
+        agent: int,
+        protocol: int = wire.PROTOCOLS[-1],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.transport = transport
+        self.clock = clock
         self.key = key
         self.agent = agent
         self.protocol = protocol
@@ -43,13 +51,13 @@ class AgentClient:
         """Send a signed request; once more if the server finds this agent's clock wrong."""
         reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
         if reply.status == 401 and decode_refusal(reply).reason == "stale" and "date" in reply.headers:
-            self.clock_offset = parsedate_to_datetime(reply.headers["date"]).timestamp() - time.time()
+            self.clock_offset = parsedate_to_datetime(reply.headers["date"]).timestamp() - self.clock.now()
             reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
         return reply
 
     def sign_headers(self, method: str, path: str, body: bytes, sequence: int) -> dict[str, str]:
         """Sign a request and return its headers; no two calls give the same nonce."""
-        now, agent = time.time() + self.clock_offset, self.agent
+        now, agent = self.clock.now() + self.clock_offset, self.agent
         self._nonce = nonce = max(self._nonce + 1, int(now * 1e6))
         signed = auth.sign(
             self.key, agent=agent, method=method, path=path, body=body, sequence=sequence, created=int(now), nonce=nonce

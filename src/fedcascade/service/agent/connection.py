@@ -18,6 +18,7 @@ from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport, Transport
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
@@ -36,6 +37,7 @@ def connect(
     transport: Transport | None = None,
     protocol: int = wire.PROTOCOLS[-1],
     pauses: tuple[float, float] = PAUSES,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> RemoteAgent:
     """Connect to the server at ``url``. The first time, the agent enrols and needs the server; later it starts offline.
 
@@ -50,6 +52,7 @@ def connect(
         transport: how requests travel; HTTP to ``url`` if None.
         protocol: the version to speak.
         pauses: seconds before the first retry, which double with every failure, and the longest they become.
+        clock: what time signatures carry; the system's if not given.
     """
     if min_observations is not None:
         require_integer("min_observations", min_observations, 0)
@@ -62,7 +65,7 @@ def connect(
         policy = policy or build_policy(welcome.terms)
         if floor:
             policy = replace(policy, trigger=AtLeast(trigger=policy.trigger, observations=floor))
-        client = AgentClient(transport, key, welcome.agent, welcome.protocol)
+        client = AgentClient(transport, key, welcome.agent, welcome.protocol, clock)
         return RemoteAgent(local_store, client, dimension=welcome.terms.dimension, policy=policy, floor=floor,
                            oracle=oracle, problem=problem, pauses=pauses)  # fmt: skip
     except BaseException:

@@ -7,7 +7,6 @@ else: what changes anything needs the token itself.
 """
 
 import hmac
-import time
 from typing import Annotated
 
 import msgspec
@@ -35,24 +34,24 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
     token: Annotated[str, Meta(max_length=256)]
 
 
-def open_session(session: str, seconds: int = SESSION_SECONDS) -> Job[None]:
-    """Keep a session for a while; with 0 seconds, end it."""
+def open_session(session: str, now: float, seconds: int = SESSION_SECONDS) -> Job[None]:
+    """Keep a session for a while from now on; with 0 seconds, end it."""
 
     def job(store: Store, state: ServerState) -> None:
         token_digest = get_operator_hash()(store, state) or b""
-        store.set_setting(_name_setting(session), f"{int(time.time()) + seconds} {token_digest.hex()}")
+        store.set_setting(_name_setting(session), f"{int(now) + seconds} {token_digest.hex()}")
 
     return job
 
 
-def check_session(session: str) -> Job[bool]:
+def check_session(session: str, now: float) -> Job[bool]:
     """Check whether a session was opened with today's operator's token and has not ended."""
 
     def job(store: Store, state: ServerState) -> bool:
         ends, _, opened_with = (store.get_setting(_name_setting(session)) or "0 ").partition(" ")
         token_digest = get_operator_hash()(store, state)
         same_token = token_digest is not None and hmac.compare_digest(opened_with, token_digest.hex())
-        return same_token and int(ends) > time.time()
+        return same_token and int(ends) > now
 
     return job
 
@@ -90,8 +89,8 @@ async def _is_viewer(request: HttpRequest) -> bool:
     if "authorization" in request.headers:
         await dashboard.service.require_operator(request)
         return True
-    session = request.cookies.get(COOKIE)
-    return bool(session) and await dashboard.service.writer.run(check_session(str(session)))
+    session, service = request.cookies.get(COOKIE), dashboard.service
+    return bool(session) and await service.writer.run(check_session(str(session), service.clock.now()))
 
 
 def is_loopback_host(host: str) -> bool:
@@ -122,14 +121,14 @@ async def log_in(request: HttpRequest) -> Response[bytes]:
     if not auth.is_operator(f"Bearer {login.token}", await service.writer.run(get_operator_hash())):
         raise auth.Unauthorised("operator", "this is not the operator's token")
     session = auth.create_token()
-    await service.writer.run(open_session(session))
+    await service.writer.run(open_session(session, service.clock.now()))
     return send_json({"known": True}, **_build_cookie(request, session))
 
 
 @delete("/live/session", status_code=200)
 async def log_out(request: HttpRequest) -> Response[bytes]:
     """End the session of this browser."""
-    session = request.cookies.get(COOKIE)
+    session, service = request.cookies.get(COOKIE), get_dashboard(request).service
     if session and await _is_viewer(request):
-        await get_dashboard(request).service.writer.run(open_session(session, seconds=0))
+        await service.writer.run(open_session(session, service.clock.now(), seconds=0))
     return send_json({"known": False}, **_build_cookie(request, "", seconds=0))

@@ -1,7 +1,6 @@
 """What the pages of one server process share: the feed, a demo's status, and refusals on their way to the store."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -9,7 +8,7 @@ from typing import Protocol
 
 from litestar import Litestar
 
-from fedcascade.service.dashboard.feed import Feed, read_clock
+from fedcascade.service.dashboard.feed import Feed
 from fedcascade.service.dashboard.view import Plain
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
@@ -34,8 +33,8 @@ class Dashboard:
     def __init__(self, service: Service, demo: DemoView | None = None) -> None:
         self.service = service
         self.demo = demo
-        self.feed = Feed(service.writer.open_store, self.describe_health)
-        self._started = read_clock()
+        self.feed = Feed(service.writer.open_store, self.describe_health, service.clock)
+        self._started = service.clock.read_milliseconds()
         self._refused: Counter[str] = Counter()
         service.refusal_listeners.append(self._count_refusal)
 
@@ -46,7 +45,7 @@ class Dashboard:
             "healthy": writer.healthy,
             "waiting": writer.waiting,
             "started": self._started,
-            "clock": time.time(),
+            "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }
 
@@ -75,7 +74,7 @@ class Dashboard:
         counts, self._refused = self._refused, Counter()
         if not counts:
             return
-        at = read_clock()
+        at = self.service.clock.read_milliseconds()
         try:
             await self.service.writer.run(lambda store, _: store.record_refusals(at, counts))
         except Refused:

@@ -8,7 +8,6 @@ no gap and nothing twice.
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -16,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from fedcascade.service.dashboard.view import FeedState, Plain, build_update, build_view, read_feed_state
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.store.contract import Store
 
@@ -27,11 +27,6 @@ MAX_QUEUED_EVENTS = 64
 MAX_MISSED_EXCHANGES = 20_000
 EventId = tuple[int, int]  # the position in the log, and the number of the last measure
 Result = TypeVar("Result")
-
-
-def read_clock() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 def encode_event(kind: str, state: FeedState, data: Plain) -> bytes:
@@ -69,7 +64,10 @@ def _can_catch_up(store: Store, state: FeedState, position: int) -> bool:
 class Feed:
     """Reads the journal and streams what is new to all open pages."""
 
-    def __init__(self, open_store: Callable[[], Store], describe_health: Callable[[], Plain]) -> None:
+    def __init__(
+        self, open_store: Callable[[], Store], describe_health: Callable[[], Plain], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._clock = clock
         self._open_store = open_store
         self._describe_health = describe_health
         self._store: Store | None = None
@@ -86,7 +84,7 @@ class Feed:
             head = store.find_head()
             until = head if at is None else store.find_position_at(at)
             until = until if position is None else min(position, head)
-            now = read_clock() if until == head else store.find_time_range(until)[1]
+            now = self._clock.read_milliseconds() if until == head else store.find_time_range(until)[1]
             return build_view(store, until, now, span) | {"health": self._describe_health(), "head": head}
 
         async with self._reading:
@@ -127,9 +125,9 @@ class Feed:
     def _build_first_event(self, store: Store, event_id: EventId | None) -> bytes:
         """Build a page's first event, and bring the feed up to date: the shared updates begin where this event ends."""
         if not self._pages or self._state is None:
-            self._state = read_feed_state(store, store.find_head(), read_clock())
+            self._state = read_feed_state(store, store.find_head(), self._clock.read_milliseconds())
             self._last_health = _drop_clock(self._describe_health())
-        state, now, health = self._state, read_clock(), self._describe_health()
+        state, now, health = self._state, self._clock.read_milliseconds(), self._describe_health()
         if event_id is None or not _can_catch_up(store, state, event_id[0]):
             return _encode_view(store, state, now, health)
         page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {})
@@ -154,7 +152,7 @@ class Feed:
 
     def _build_next_event(self, store: Store) -> bytes | None:
         state, health = self._state, self._describe_health()
-        head, now = store.find_head(), read_clock()
+        head, now = store.find_head(), self._clock.read_milliseconds()
         last_health, self._last_health = self._last_health, _drop_clock(health)
         if state is None or store.find_last_forgetting() > state.position:  # show what is left without the forgotten
             self._state = read_feed_state(store, head, now)

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from fedcascade.service.dashboard.access import get_dashboard, log_in, log_out, require_viewer, show_session
 from fedcascade.service.dashboard.dashboard import Dashboard, DemoView
-from fedcascade.service.dashboard.feed import parse_event_id, read_clock
+from fedcascade.service.dashboard.feed import parse_event_id
 from fedcascade.service.dashboard.responses import PRIVATE_HEADERS, read_json, send_asset, send_json
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import Extension
@@ -73,7 +73,7 @@ async def save_measures(request: HttpRequest) -> None:
     def job(store: Store, _: ServerState) -> None:
         if report.fresh:
             store.delete_measures()
-        store.record_measures(read_clock(), report.measures)
+        store.record_measures(service.clock.read_milliseconds(), report.measures)
 
     await service.writer.run(job)
 

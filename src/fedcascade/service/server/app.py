@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -73,7 +72,7 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     message = await read_message(request, wire.Enrolment)
     if not auth.is_public_key(message.public_key):
         raise Refused(422, "impossible", "public_key is not an Ed25519 key")
-    agent = await service.writer.run(operations.enrol(message.token, message.public_key, time.time()))
+    agent = await service.writer.run(operations.enrol(message.token, message.public_key, service.clock.now()))
     return encode_reply(wire.Welcome(protocol=message.protocol, agent=agent, terms=service.terms), request, 201)
 
 
@@ -108,7 +107,7 @@ async def revoke_agent(request: HttpRequest) -> None:
     """Refuse an agent's requests from now on; what it taught stays."""
     service, agent = get_service(request), read_agent(request)
     await service.require_operator(request)
-    await service.writer.run(operations.revoke(agent, time.time()))
+    await service.writer.run(operations.revoke(agent, service.clock.now()))
 
 
 @post("/v1/enrolment-tokens", status_code=201)
@@ -118,7 +117,7 @@ async def create_tokens(request: HttpRequest) -> Response[bytes]:
     await service.require_operator(request)
     message = await read_message(request, wire.TokenRequest)
     tokens = [auth.create_token() for _ in range(message.count)]
-    await service.writer.run(operations.add_tokens(tokens, time.time() + message.valid_seconds))
+    await service.writer.run(operations.add_tokens(tokens, service.clock.now() + message.valid_seconds))
     return encode_reply(wire.Tokens(protocol=message.protocol, tokens=tokens), request, 201)
 
 

@@ -4,7 +4,6 @@ A partition names its groups as it likes and may rename them at any upload. The 
 a group keeps the name under which most of its members were known.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from itertools import count, islice
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.federation.grouping.partition import relabel_by_appearance
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
@@ -22,7 +22,8 @@ NOBODY: Labels = np.zeros(0, np.int64)
 class JournalWriter:
     """Knows what the journal says of clusters at some position, so that it writes only changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
         self._position = -1
         self._names: dict[int, int] = {}  # of agents' clusters
         self._groups: dict[int, int] = {}  # of the partition's own labels
@@ -30,7 +31,7 @@ class JournalWriter:
 
     def write(self, store: Store, state: ServerState, after: int) -> None:
         """Note everything that happened beyond a position of the log."""
-        now = time.time_ns() // 1_000_000
+        now = self._clock.read_milliseconds()
         if state.position > after:
             store.record_exchanges(after, now, state.clusters)
         self._read_moves(store, after)

@@ -15,6 +15,7 @@ from fedcascade.checks import require, require_integer
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.service.protocol import auth
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.server import operations
 from fedcascade.service.server.app import Extension, build_application
 from fedcascade.service.server.http import ExchangeHttpProtocol
@@ -28,7 +29,7 @@ TERMS = "terms"
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """What a server needs to know before it starts: store, policy, address, TLS, limits."""
+    """What a server needs to know before it starts: store, policy, address, TLS, limits, clock."""
 
     store: str
     policy: Policy
@@ -41,6 +42,7 @@ class ServerSettings:
     batch: int = 256
     snapshot_every: int = 10_000
     limits: Limits = field(default_factory=Limits)
+    clock: Clock = SYSTEM_CLOCK
 
     def __post_init__(self) -> None:
         require_integer("dimension", self.dimension)
@@ -69,6 +71,7 @@ def open_writer(settings: ServerSettings) -> Writer:
         batch=settings.batch,
         snapshot_every=settings.snapshot_every,
         verifier=VerifierProcess(dimension),
+        clock=settings.clock,
     )
 
 

@@ -1,6 +1,5 @@
 """What the endpoints of one server process share: writer, limits, keys, nonces, metrics."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +37,7 @@ class Service:
 
     def __init__(self, writer: Writer, policy: Policy, dimension: int, limits: Limits) -> None:
         self.writer = writer
+        self.clock = writer.clock
         self.dimension = dimension
         spoken, constants = list(wire.PROTOCOLS), describe_constants(policy)
         self.terms = wire.Terms(
@@ -81,9 +81,9 @@ class Service:
 
     def admit(self, signature: auth.SignatureHeaders) -> None:
         """Refuse a stale, repeated or too frequent request. The writer's thread decides which of two was first."""
-        auth.require_fresh(signature, time.time())
+        auth.require_fresh(signature, self.clock.now())
         self._nonces.use(signature.agent, signature.nonce)
-        self._agent_limiter.take(signature.agent, time.monotonic())
+        self._agent_limiter.take(signature.agent, self.clock.elapsed())
 
     async def require_operator(self, request: HttpRequest) -> None:
         self.limit_address(request)
@@ -103,7 +103,7 @@ class Service:
         await self.writer.run(operations.require_active(agent))
 
     def limit_address(self, request: HttpRequest) -> None:
-        self._address_limiter.take(request.client.host if request.client else "", time.monotonic())
+        self._address_limiter.take(request.client.host if request.client else "", self.clock.elapsed())
 
     def refuse(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
         """Count a refusal, and return it as the caller sees it: status, headers, JSON with one word and one line."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol.auth import SignatureHeaders
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
@@ -56,14 +57,16 @@ class Writer:
         batch: int = 256,
         snapshot_every: int = 10_000,
         verifier: SignatureVerifier | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.open_store = open_store
+        self.clock = clock
         self.healthy = True
         self._policy, self._dimension, self._batch = policy, dimension, batch
         self._queue: queue.SimpleQueue[PendingJob | None] = queue.SimpleQueue()
         self._snapshots = SnapshotSchedule(snapshot_every)
         self._verifier = verifier or SignatureVerifier(dimension)
-        self._journal = JournalWriter()
+        self._journal = JournalWriter(self.clock)
         self._scrubbed = 0
         self._store: Store | None = open_store()
         self.state: ServerState | None = None  # for others to look at; only jobs may change it
@@ -193,7 +196,7 @@ class Writer:
 
     def _recover(self, error: Exception) -> Exception:
         """Drop the state after a failed transaction: it is read anew from the store, which is the truth."""
-        self.state, self._journal = None, JournalWriter()
+        self.state, self._journal = None, JournalWriter(self.clock)
         self._snapshots.drop()
         if self._store is not None and not isinstance(error, self._store.failures):
             log.error("a job failed", exc_info=error)

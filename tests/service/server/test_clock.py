@@ -1,0 +1,42 @@
+"""A server lives by the clock that it is given: signatures, tokens, rates and the journal follow it."""
+
+from pathlib import Path
+
+import pytest
+from nacl.signing import SigningKey
+
+from fedcascade.service.agent import client
+from fedcascade.service.protocol.clock import Clock
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.service import Limits
+
+from ..helpers import build_unit_upload, serve_in_process
+
+NOON = 4_000_000_000.0  # in the year 2096
+
+
+def test_a_day_passes_when_the_clock_says_so(tmp_path: Path) -> None:
+    times = [NOON]
+    clock = Clock(now=lambda: times[-1], elapsed=lambda: times[-1])
+    limits = Limits(rate=0.001, burst=5)
+    with serve_in_process(tmp_path / "store.db", limits=limits, clock=clock) as running:
+        kept, expired = running.operator.create_tokens(2, valid_seconds=3_600)
+        key = SigningKey.generate()
+        agent = client.AgentClient(
+            running.transport, key, client.enrol_agent(running.transport, kept, key).agent, clock=clock
+        )
+        agent.exchange(build_unit_upload(1, 0, 3))
+
+        times.append(NOON + 86_400)
+        with pytest.raises(Refused, match="too old"):
+            client.enrol_agent(running.transport, expired, SigningKey.generate())
+        for sequence in range(2, 7):
+            agent.exchange(build_unit_upload(sequence, 0, 3))
+        with pytest.raises(Refused, match="try again"):
+            agent.exchange(build_unit_upload(7, 0, 3))
+        times.append(NOON + 2 * 86_400)
+        agent.exchange(build_unit_upload(7, 0, 3))
+
+        assert running.writer is not None
+        found = running.writer.submit(lambda store, _: store.find_time_range(9)).result()
+        assert found == (1000 * NOON, 1000 * (NOON + 2 * 86_400))

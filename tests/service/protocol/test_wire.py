@@ -158,7 +158,9 @@ def test_an_upload_and_a_download_cross_the_wire_to_the_bit(seed: int, dimension
     assert again == message
     assert is_same_upload(again.to_upload(7, dimension), upload)
     download = Download(agent=7, statistics=statistics, rounds=100, agents=8)
-    answer = wire.AnswerMessage.from_download(download, 3, 2)
+    answer = wire.AnswerMessage.from_download(
+        download, 3, 2, held=(9, 5), terms_id="abc", receipt=wire.Receipt(epoch="1-a", position=4, proof=bytes(16))
+    )
     received = wire.decode(wire.encode(answer, media_type), wire.AnswerMessage, media_type).to_download(7, dimension)
     assert np.array_equal(received.statistics.gram, statistics.gram)
     assert np.array_equal(received.statistics.moment, statistics.moment)
@@ -173,7 +175,7 @@ class OlderAnswer(wire.Message, frozen=True, kw_only=True):
 
 
 def downgrade(answer: wire.AnswerMessage) -> OlderAnswer:
-    return OlderAnswer(protocol=1, sequence=answer.sequence, numbers=answer.numbers)
+    return OlderAnswer(protocol=2, sequence=answer.sequence, numbers=answer.numbers)
 
 
 @pytest.mark.parametrize("media_type", [wire.JSON, wire.MSGPACK])
@@ -181,8 +183,8 @@ def test_an_agent_of_an_older_protocol_is_answered_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, media_type: str
 ) -> None:
     """The next version of the protocol, made up: the server speaks both, and stores answers of the newest."""
-    monkeypatch.setattr(wire, "PROTOCOLS", (1, 2))
-    monkeypatch.setitem(wire.DOWNGRADES, 1, downgrade)
+    monkeypatch.setattr(wire, "PROTOCOLS", (2, 3))
+    monkeypatch.setitem(wire.DOWNGRADES, 2, downgrade)
     with serve_in_process(tmp_path / "store.db") as running:
         agent = running.enrol()
 
@@ -193,16 +195,16 @@ def test_an_agent_of_an_older_protocol_is_answered_in_it(
             assert reply.status == 200, reply.body
             return reply.body
 
-        newer = wire.decode(ask(1, 2), wire.AnswerMessage, media_type)
-        assert (newer.protocol, newer.group_agents) == (2, 1)
-        older = wire.decode(ask(2, 1), OlderAnswer, media_type)
-        assert (older.protocol, older.sequence) == (1, 2)
-        assert wire.decode(ask(2, 1), OlderAnswer, media_type) == older  # the same upload again
-        with pytest.raises(Refused, match="protocol 3 is not spoken here: 1 to 2 are"):
-            agent.exchange(build_unit_upload(3, 0, 3, protocol=3))
+        newer = wire.decode(ask(1, 3), wire.AnswerMessage, media_type)
+        assert (newer.protocol, newer.group_agents) == (3, 1)
+        older = wire.decode(ask(2, 2), OlderAnswer, media_type)
+        assert (older.protocol, older.sequence) == (2, 2)
+        assert wire.decode(ask(2, 2), OlderAnswer, media_type) == older  # the same upload again
+        with pytest.raises(Refused, match="protocol 4 is not spoken here: 2 to 3 are"):
+            agent.exchange(build_unit_upload(3, 0, 3, protocol=4))
 
 
 def test_a_protocol_that_is_not_spoken_is_refused_with_the_range(served: Served) -> None:
-    body = wire.encode(build_unit_upload(93, 0, 3, protocol=2), wire.MSGPACK)
+    body = wire.encode(build_unit_upload(93, 0, 3, protocol=1), wire.MSGPACK)
     status, refusal = served.ask(served.request(body, 93))
-    assert (status, b"protocol 2 is not spoken here: 1 to 1 are" in refusal) == (400, True)
+    assert (status, b"protocol 1 is not spoken here: 2 to 2 are" in refusal) == (400, True)

@@ -4,6 +4,7 @@ Gram and moment travel as one block of bytes. A gram is symmetric, so only its u
 one cannot be sent.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -18,7 +19,7 @@ from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.errors import Refused
 
-PROTOCOLS = (1,)
+PROTOCOLS = (2,)
 EXCHANGES = "/v1/exchanges"
 JSON, MSGPACK = "application/json", "application/msgpack"
 LARGEST_COUNT = 2**40
@@ -27,6 +28,7 @@ LARGEST_DIMENSION = 512
 Protocol = Annotated[int, Meta(ge=1, le=1_000, description="The version of the protocol that the sender speaks.")]
 Sequence = Annotated[int, Meta(ge=1, le=2**53 - 1, description="The agent's uploads count from 1.")]
 Count = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
+Sum = Annotated[int, Meta(ge=0, description="A sum over agents: it has no bound that one upload could break.")]
 LAYOUT = (
     "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
     "MessagePack: bin. JSON: base64."
@@ -34,12 +36,24 @@ LAYOUT = (
 MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
+EpochName = Annotated[str, Meta(max_length=64, description="Which history of uploads a store holds.")]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every message says which version of the protocol it speaks."""
 
     protocol: Protocol
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server's word that its log was at this position in this epoch.
+
+    An agent shows the last one that it got. A server whose log ends before it was restored from a backup.
+    """
+
+    epoch: EpochName
+    position: Annotated[int, Meta(ge=0, le=2**53 - 1)]
+    proof: Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class UploadMessage(Message, frozen=True, kw_only=True):
@@ -51,13 +65,16 @@ class UploadMessage(Message, frozen=True, kw_only=True):
     clicks: Count
     rounds: Count
     numbers: Numbers
+    receipt: Receipt | None = None
 
     @classmethod
-    def from_upload(cls, upload: Upload, protocol: int = PROTOCOLS[-1]) -> "UploadMessage":
-        held = upload.statistics
-        counts = {"count": held.count, "clicks": held.clicks, "rounds": held.rounds}
-        numbers = pack_numbers(held)
-        return cls(protocol=protocol, sequence=upload.sequence, cause=upload.cause, numbers=numbers, **counts)
+    def from_upload(
+        cls, upload: Upload, protocol: int = PROTOCOLS[-1], receipt: Receipt | None = None
+    ) -> "UploadMessage":
+        sent = upload.statistics
+        counts = {"count": sent.count, "clicks": sent.clicks, "rounds": sent.rounds}
+        key = {"protocol": protocol, "sequence": upload.sequence}
+        return cls(**key, cause=upload.cause, numbers=pack_numbers(sent), receipt=receipt, **counts)
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
         """Unpack the upload; ValueError if it is of another dimension."""
@@ -69,24 +86,52 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     """The pooled statistics of an agent's group (Algorithm 1, line 10), and how far the system is.
 
     ``system_rounds`` and ``agents`` are what the server knows of; an agent extrapolates t from them. ``group_agents``
-    is how many agents share the group.
+    is how many agents share the group. ``held_count`` and ``held_rounds`` are the sums over all uploads of this agent
+    that the server holds: an agent that remembers others asks for its standing. ``terms_id`` is that of the terms that
+    hold now.
     """
 
     sequence: Sequence
-    count: Count
-    clicks: Count
-    rounds: Count
-    system_rounds: Count
-    agents: Count
-    group_agents: Count
+    count: Sum
+    clicks: Sum
+    rounds: Sum
+    system_rounds: Sum
+    agents: Sum
+    group_agents: Sum
+    held_count: Sum
+    held_rounds: Sum
+    terms_id: str
+    receipt: Receipt
     numbers: Numbers
 
     @classmethod
-    def from_download(cls, download: Download, sequence: int, group_agents: int) -> "AnswerMessage":
+    def from_download(
+        cls,
+        download: Download,
+        sequence: int,
+        group_agents: int,
+        *,
+        held: tuple[int, int],
+        terms_id: str,
+        receipt: Receipt,
+    ) -> "AnswerMessage":
+        """Pack an answer; ``held`` are the observations and rounds that the server holds of this agent."""
         pooled = download.statistics
-        counts = {"count": pooled.count, "clicks": pooled.clicks, "rounds": pooled.rounds}
-        system = {"system_rounds": download.rounds, "agents": download.agents, "group_agents": group_agents}
-        return cls(protocol=PROTOCOLS[-1], sequence=sequence, numbers=pack_numbers(pooled), **counts, **system)
+        return cls(
+            protocol=PROTOCOLS[-1],
+            sequence=sequence,
+            count=pooled.count,
+            clicks=pooled.clicks,
+            rounds=pooled.rounds,
+            system_rounds=download.rounds,
+            agents=download.agents,
+            group_agents=group_agents,
+            held_count=held[0],
+            held_rounds=held[1],
+            terms_id=terms_id,
+            receipt=receipt,
+            numbers=pack_numbers(pooled),
+        )
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
@@ -106,12 +151,28 @@ class Enrolment(Message, frozen=True, kw_only=True):
 
 
 class Terms(Message, frozen=True, kw_only=True):
-    """What the server runs: the policy with its constants, and the number of features."""
+    """What the server runs and accepts: the policy with its constants, the number of features, bounds on uploads.
+
+    ``longest_list`` is the most items that a list may show, ``min_observations`` the fewest that an upload may hold,
+    and ``rounds_per_second`` the most rounds that an agent may have in the long run; None if there is no such bound.
+    ``terms_id`` is a short hash of all this: an agent that sees another one in an answer fetches the terms again.
+    ``epoch`` is that of the server's store.
+    """
 
     policy: str
     constants: dict[str, Any]
     dimension: int
     protocols: list[int]
+    longest_list: int = 50
+    min_observations: int = 1
+    rounds_per_second: float | None = None
+    terms_id: str = ""
+    epoch: EpochName = ""
+
+    def with_id(self) -> "Terms":
+        """The same terms under the hash of what they say."""
+        content = msgspec.json.encode(msgspec.structs.replace(self, terms_id="", epoch=""), order="deterministic")
+        return msgspec.structs.replace(self, terms_id=hashlib.sha256(content).hexdigest()[:16])
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -144,12 +205,26 @@ class Overview(Message, frozen=True, kw_only=True):
 
 
 class Standing(Message, frozen=True, kw_only=True):
-    """One agent, as the server knows it."""
+    """One agent, as the server knows it: the sums over its uploads, and the last sequence number among them.
+
+    ``numbers`` is empty where the server holds no upload.
+    """
 
     agent: int
     uploads: int
-    rounds: int
+    count: Sum
+    clicks: Sum
+    rounds: Sum
+    numbers: Annotated[bytes, Meta(max_length=MOST_BYTES, description=LAYOUT)]
+    last_sequence: Annotated[int, Meta(ge=0)]
+    epoch: EpochName
     revoked: bool
+
+    def unpack_held(self, dimension: int) -> Statistics:
+        """Unpack what the server holds of the agent; ValueError if it is of another dimension."""
+        if not self.numbers:
+            return Statistics.zero(dimension)
+        return unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
 
 
 class RefusalBody(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,6 @@ from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
 from fedcascade.service.server.exchanges import answer_exchange
 from fedcascade.service.server.service import HttpRequest, Service
-from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.contract import Store
 
 PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -61,7 +59,7 @@ async def answer_upload(request: HttpRequest) -> Response[bytes]:
 @get("/v1/terms")
 async def show_terms(request: HttpRequest) -> Response[bytes]:
     """Show the policy, constants and dimension that this server runs."""
-    return encode_reply(get_service(request).terms, request)
+    return encode_reply(get_service(request).get_terms(), request)
 
 
 @post("/v1/agents", status_code=201)
@@ -73,24 +71,15 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     if not auth.is_public_key(message.public_key):
         raise Refused(422, "impossible", "public_key is not an Ed25519 key")
     agent = await service.writer.run(operations.enrol(message.token, message.public_key, service.clock.now()))
-    return encode_reply(wire.Welcome(protocol=message.protocol, agent=agent, terms=service.terms), request, 201)
+    return encode_reply(wire.Welcome(protocol=message.protocol, agent=agent, terms=service.get_terms()), request, 201)
 
 
 @get("/v1/agents/{agent:int}")
 async def show_standing(request: HttpRequest) -> Response[bytes]:
-    """Show how many uploads and rounds of an agent the server holds."""
+    """Show what the server holds of an agent."""
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
-
-    def job(store: Store, _: ServerState) -> wire.Standing:
-        identity = store.find_identity(agent)
-        if identity is None:
-            raise Refused(404, "no-such-agent", f"there is no agent {agent}")
-        uploads, rounds = store.count_uploads(agent)
-        newest, revoked = wire.PROTOCOLS[-1], identity.revoked
-        return wire.Standing(protocol=newest, agent=agent, uploads=uploads, rounds=rounds, revoked=revoked)
-
-    return encode_reply(await service.writer.run(job), request)
+    return encode_reply(await service.writer.run(operations.read_standing(agent)), request)
 
 
 @delete("/v1/agents/{agent:int}", status_code=204)

@@ -19,7 +19,8 @@ async def answer_exchange(service: Service, headers: Mapping[str, str], body: by
 
     def job(store: Store, state: ServerState) -> tuple[wire.UploadMessage, bytes]:
         message = wire.decode(body, wire.UploadMessage, media_type)
-        return message, record_upload(store, state, message.to_upload(agent, state.dimension), nonce)
+        upload, terms_id = message.to_upload(agent, state.dimension), service.terms.terms_id
+        return message, record_upload(store, state, upload, nonce, receipt=message.receipt, terms_id=terms_id)
 
     message, answer = await service.writer.run(job, request, service.admit)
     if media_type != wire.MSGPACK or message.protocol != wire.PROTOCOLS[-1]:

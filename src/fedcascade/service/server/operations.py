@@ -1,5 +1,6 @@
 """What the server does for agents and operators, each as a job for the writer."""
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -13,8 +14,10 @@ from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.server.writer import Job
 from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, UploadLog, is_same_upload
+from fedcascade.service.store.epoch import begin_epoch
 
 OPERATOR = "operator"
+log = logging.getLogger("fedcascade.service")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -24,17 +27,37 @@ def defer(operation: Callable[Concatenate[Store, ServerState, Arguments], Result
     return lambda *values, **named: lambda store, state: operation(store, state, *values, **named)
 
 
-def record_upload(store: UploadLog, state: ServerState, upload: Upload, nonce: int) -> bytes:
+def record_upload(
+    store: Store,
+    state: ServerState,
+    upload: Upload,
+    nonce: int,
+    *,
+    receipt: wire.Receipt | None = None,
+    terms_id: str = "",
+) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
 
-    The same upload again gets the same answer; another upload under the same sequence number is refused.
+    The same upload again gets the same answer; another upload under the same sequence number is refused. ``receipt`` is
+    the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
     """
+    if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
+        log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
+                    receipt.position, state.position)  # fmt: skip
+        state.epoch = begin_epoch(store)
     entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"))
     earlier = store.find_entry(upload.agent, upload.sequence)
     if earlier is not None:
         return _repeat_answer(store, earlier, entry)
     download = state.apply(entry)
-    message = wire.AnswerMessage.from_download(download, upload.sequence, state.count_group(upload.agent))
+    message = wire.AnswerMessage.from_download(
+        download,
+        upload.sequence,
+        state.count_group(upload.agent),
+        held=state.count_held(upload.agent),
+        terms_id=terms_id,
+        receipt=state.epoch.give_receipt(entry.position),
+    )
     answer = msgspec.msgpack.encode(message)
     store.append(entry, answer)
     return answer
@@ -77,6 +100,28 @@ def add_tokens(store: Store, _: ServerState, tokens: Iterable[str], expires: flo
 def get_identity(store: Store, _: ServerState, agent: int) -> Identity | None:
     """An agent's key and whether it is revoked; None if there is no such agent."""
     return store.find_identity(agent)
+
+
+@defer
+def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing:
+    """What the server holds of an agent."""
+    identity = store.find_identity(agent)
+    if identity is None:
+        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    uploads, _ = store.count_uploads(agent)
+    held = state.get_statistics(agent)
+    return wire.Standing(
+        protocol=wire.PROTOCOLS[-1],
+        agent=agent,
+        uploads=uploads,
+        count=held.count,
+        clicks=held.clicks,
+        rounds=held.rounds,
+        numbers=wire.pack_numbers(held) if uploads else b"",
+        last_sequence=store.find_last_sequence(agent),
+        epoch=state.epoch.name,
+        revoked=identity.revoked,
+    )
 
 
 @defer

@@ -42,7 +42,7 @@ class Service:
         spoken, constants = list(wire.PROTOCOLS), describe_constants(policy)
         self.terms = wire.Terms(
             protocol=spoken[-1], policy=policy.name, constants=constants, dimension=dimension, protocols=spoken
-        )
+        ).with_id()
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.refusal_listeners: list[RefusalListener] = []
         self.keys: dict[int, bytes] = {}
@@ -62,6 +62,11 @@ class Service:
     def _read_state(self, name: str) -> Any:
         """Read an attribute of the server's state; 0 while there is no state."""
         return getattr(self.writer.state, name, 0)
+
+    def get_terms(self) -> wire.Terms:
+        """The terms that hold now, with the epoch of the store."""
+        state = self.writer.state
+        return self.terms if state is None else msgspec.structs.replace(self.terms, epoch=state.epoch.name)
 
     async def read_signed(
         self, headers: Mapping[str, str], method: str, path: str, body: bytes, *, upload: str | None = None

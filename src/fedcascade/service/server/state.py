@@ -10,6 +10,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.store.contract import LogEntry, Store
+from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import decode_state, encode_state
 
 STATE_FORMAT = 1  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
@@ -22,6 +23,7 @@ class ServerState:
         self.policy = policy
         self.dimension = dimension
         self.position = 0
+        self.epoch = NO_EPOCH
         self.server: Server | None = None
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
 
@@ -43,6 +45,12 @@ class ServerState:
         assert self.server is not None
         labels = self.server.groups.labels
         return int(np.count_nonzero(labels == labels[self.places[agent]]))
+
+    def count_held(self, agent: int) -> tuple[int, int]:
+        """How many observations and rounds the server holds of an agent that has spoken."""
+        assert self.server is not None
+        place = self.places[agent]
+        return int(self.server.holdings.count[place]), int(self.server.holdings.rounds[place])
 
     def get_statistics(self, agent: int) -> Statistics:
         if self.server is None or agent not in self.places:
@@ -123,4 +131,5 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
     for entry in store.read_entries(after=state.position):
         state.apply(entry)
     state.position = max(state.position, store.find_last_forgetting())
+    state.epoch = load_epoch(store)
     return state

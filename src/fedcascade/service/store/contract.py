@@ -69,6 +69,9 @@ class UploadLog(Protocol):
     def read_answer(self, position: int) -> bytes:
         """Read the answer to the upload at that position."""
 
+    def find_last_sequence(self, agent: int) -> int:
+        """Find the largest sequence number of an agent's uploads that were ever logged; 0 if there is none."""
+
     def count_uploads(self, agent: int) -> tuple[int, int]:
         """Count an agent's uploads in the log, and the rounds in them."""
 

@@ -76,6 +76,9 @@ class SqlUploadLog(SqlDatabase):
     def read_answer(self, position: int) -> bytes:
         return bytes(self.fetch_row("SELECT body FROM answer WHERE position = ?", position)[0])
 
+    def find_last_sequence(self, agent: int) -> int:
+        return int(self.fetch_row("SELECT coalesce(max(sequence), 0) FROM upload WHERE agent = ?", agent)[0])
+
     def count_uploads(self, agent: int) -> tuple[int, int]:
         row = self.fetch_row("SELECT count(*), coalesce(sum(rounds), 0) FROM upload WHERE agent = ?", agent)
         return int(row[0]), int(row[1])

@@ -1,0 +1,59 @@
+"""The epoch of a store: which history of uploads it holds. Whoever restores a backup begins a new epoch.
+
+Names of epochs are compared and nothing else. Each has a number for people, and a random part, because two backups of
+the same epoch may be restored. The store keeps a secret beside it, with which the server recognises its own words
+after a restore: the secret stays the same from epoch to epoch.
+"""
+
+import hmac
+import secrets
+from dataclasses import dataclass
+
+from fedcascade.service.protocol.wire import Receipt
+from fedcascade.service.store.contract import SettingStore
+
+EPOCH = "epoch"
+PROOF_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The name of an epoch, such as ``2-8f41c0d9a7b35e12``, and the secret of the store."""
+
+    name: str
+    secret: bytes
+
+    def give_receipt(self, position: int) -> Receipt:
+        """A receipt that says how far the log is, which only this store's secret can make."""
+        return Receipt(epoch=self.name, position=position, proof=self.compute_proof(f"receipt {self.name} {position}"))
+
+    def is_genuine(self, receipt: Receipt) -> bool:
+        """Whether this store gave a receipt, in this epoch."""
+        expected = self.compute_proof(f"receipt {self.name} {receipt.position}")
+        return receipt.epoch == self.name and hmac.compare_digest(receipt.proof, expected)
+
+    def compute_proof(self, text: str) -> bytes:
+        """Authenticate a text with the store's secret: HMAC-SHA256, shortened."""
+        return hmac.digest(self.secret, text.encode(), "sha256")[:PROOF_BYTES]
+
+
+NO_EPOCH = Epoch("", b"")
+
+
+def load_epoch(store: SettingStore) -> Epoch:
+    """Load the epoch of a store; a new store begins its first one."""
+    text = store.get_setting(EPOCH)
+    if text is None:
+        return begin_epoch(store)
+    name, secret = text.split()
+    return Epoch(name, bytes.fromhex(secret))
+
+
+def begin_epoch(store: SettingStore) -> Epoch:
+    """Begin a new epoch; agents then compare what they sent with what the store holds, and send what is missing."""
+    text = store.get_setting(EPOCH)
+    name, secret = ("0-", secrets.token_hex(32)) if text is None else text.split()
+    number = int(name.partition("-")[0]) + 1
+    epoch = Epoch(f"{number}-{secrets.token_hex(8)}", bytes.fromhex(secret))
+    store.set_setting(EPOCH, f"{epoch.name} {secret}")
+    return epoch

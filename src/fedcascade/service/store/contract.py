@@ -144,6 +144,9 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, SettingStore, Prot
     def transaction(self) -> AbstractContextManager[None]:
         """Commit what happens inside, or undo all of it; no other process writes meanwhile. A commit is durable."""
 
+    def interrupt(self) -> None:
+        """Let the statement under way fail at once. Unlike all else, this is called from another thread."""
+
     def close(self) -> None:
         """Close the connection to the database."""
 

@@ -14,7 +14,7 @@ class SqlDatabase:
 
     failures: tuple[type[Exception], ...] = ()
     on_connect: ClassVar[Sequence[str]] = ()
-    begin: ClassVar[Sequence[str]] = ("BEGIN",)
+    begin: Sequence[str] = ("BEGIN",)
     column_types: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, connection: Any) -> None:
@@ -39,17 +39,28 @@ class SqlDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        for statement in self.begin:
-            self.run(statement)
         try:
+            for statement in self.begin:
+                self.run(statement)
             yield
-            self.run("COMMIT")
+            self.commit()
         except BaseException:
             self.drop_buffers()
             with suppress(*self.failures):  # the database may have rolled back by itself, or be gone
                 self.run("ROLLBACK")
             raise
         self.drop_buffers()
+
+    def commit(self) -> None:
+        """Commit; raise if the database does not vouch for it."""
+        self.run("COMMIT")
+
+    def expect_long_statements(self) -> None:
+        """Lift limits of time, if the database has any, for the rest of this transaction."""
+
+    def interrupt(self) -> None:
+        """Let the statement under way fail at once; another thread calls this."""
+        self.connection.interrupt()
 
     def close(self) -> None:
         self.connection.close()
@@ -74,6 +85,8 @@ class SqlDatabase:
                 raise ValueError(
                     f"the store is at migration {done}, this version knows {len(migrations)}: use a newer fedcascade"
                 )
+            if done < len(migrations):
+                self.expect_long_statements()
             for number, script in enumerate(migrations[done:], done + 1):
                 for statement in script.format_map(self.column_types).split(";"):
                     if statement.strip():

@@ -25,7 +25,7 @@ class SqliteStore(SqlStore):
         "PRAGMA cache_size = -65536",  # 64 MiB
         "PRAGMA wal_autocheckpoint = 0",  # no commit waits for a checkpoint: ``SqliteStore.run_maintenance`` makes them
     )
-    begin: ClassVar[Sequence[str]] = ("BEGIN IMMEDIATE",)
+    begin: Sequence[str] = ("BEGIN IMMEDIATE",)
     column_types: ClassVar[Mapping[str, str]] = {
         "integer": "INTEGER",
         "real": "REAL",

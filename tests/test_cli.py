@@ -298,6 +298,8 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--policy", "async-linucb", "--beta", "1", "--noise", "1"), "noise"),
         (["theory", "--rounds", "1600"], "rounds must be > users^2"),
         (["theory", "--gamma", "0"], "gamma"),
+        (["theory", "--users", "3", "--clusters", "5"], "clusters must be <= users (3), got 5"),
+        (["theory", "--features", "gaussian"], "not --features"),
         (["theory", "--dimension", "1"], "dimension"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -407,10 +409,13 @@ def test_causes_beyond_the_papers_are_there_where_they_occur(capsys: pytest.Capt
 
 def test_theory_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     main(["theory", "--users", "40", "--sigma", "0.5", "--json"])
-    bounds = json.loads(capsys.readouterr().out)
-    assert bounds["delta"] == 0.0016
-    assert bounds["T_0"] is None  # infinite
-    assert bounds["exchanges"] == pytest.approx(bounds["exchanges_determinant"] + bounds["exchanges_auxiliary"])
+    printed_json = json.loads(capsys.readouterr().out)
+    assert printed_json["assumptions"]["p_min"] == pytest.approx(1 / 40)
+    for bounds in (printed_json["paper"], printed_json["derived"]):
+        assert bounds["delta"] == 0.0016
+        assert bounds["T_0"] is None  # infinite
+        assert bounds["exchanges"] == pytest.approx(bounds["exchanges_determinant"] + bounds["exchanges_beside"])
+    assert printed_json["lower"]["exchanges"] == 40
     main(["theory", "--users", "40"])
     printed = capsys.readouterr().out
     assert "T_0" in printed

@@ -25,6 +25,7 @@ from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.transport import HttpReply, HttpTransport
 from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage, pack_numbers
 from fedcascade.service.server.app import build_application
+from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Limits, Service
@@ -98,7 +99,7 @@ def trace(folder: Path) -> list[tuple[str, bool]]:
     writer = Writer(lambda: open_store(f"sqlite:///{folder}/store.db"), POLICY, 3)
     writer.submit(set_operator(TOKEN)).result()
     listening = socket.create_server(("127.0.0.1", 0))
-    app = build_application(Service(writer, POLICY, 3, Limits()))
+    app = build_application(Service(writer, POLICY, 3, Limits(), FOR_SIMULATIONS))
     server = uvicorn.Server(uvicorn.Config(app, http=ExchangeHttpProtocol, log_level="warning"))
     threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True).start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"

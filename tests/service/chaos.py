@@ -30,6 +30,7 @@ from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.serve import serve
+from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.service import Limits
 from fedcascade.service.server.state import replay_log
@@ -52,6 +53,7 @@ def run_server(store: str, folder: Path, port: int) -> None:
         operator_token=folder / "operator.token",
         snapshot_every=50,
         limits=Limits(rate=1e6, burst=1e6),
+        bounds=FOR_SIMULATIONS,
     )
     serve(settings, lambda _: None)
 

@@ -22,6 +22,7 @@ from fedcascade.service.agent.transport import HttpTransport, InProcessTransport
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.wire import PROTOCOLS, UploadMessage
 from fedcascade.service.server.app import build_application
+from fedcascade.service.server.bounds import FOR_SIMULATIONS, UploadBounds
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.writer import Writer
@@ -50,13 +51,19 @@ class RunningService:
 
 @contextmanager
 def serve_in_process(
-    path: Path, *, policy: Policy = POLICIES["fedc3ucb-h"], dimension: int = 3, limits: Limits = FREE, **options: Any
+    path: Path,
+    *,
+    policy: Policy = POLICIES["fedc3ucb-h"],
+    dimension: int = 3,
+    limits: Limits = FREE,
+    bounds: UploadBounds = FOR_SIMULATIONS,
+    **options: Any,
 ) -> Iterator[RunningService]:
     """A service without sockets, on a SQLite file."""
     url = f"sqlite:///{path}"
     writer = Writer(lambda: open_store(url), policy, dimension, **options)
     writer.submit(set_operator(TOKEN)).result()
-    service = Service(writer, policy, dimension, limits)
+    service = Service(writer, policy, dimension, limits, bounds)
     app = build_application(service, [build_dashboard(service)])
     transport = InProcessTransport(app)
     try:
@@ -91,7 +98,8 @@ class ServerProcess:
     def command(self) -> list[str]:
         return [
             *(sys.executable, "-m", "fedcascade", "serve", "--store", self.store, "--port", str(self.port)),
-            *("--dimension", str(self.dimension), "--rate", "1000000", "--burst", "1000000", *self.options),
+            *("--dimension", str(self.dimension), "--rate", "1000000", "--burst", "1000000"),
+            *("--min-observations", "0", "--rounds-burst", "1000000", *self.options),
         ]
 
     def start(self) -> "ServerProcess":

@@ -30,6 +30,7 @@ def live(
     from fedcascade.demo.catalogue import DIMENSION
     from fedcascade.demo.live import STORY, Demo, DemoSettings
     from fedcascade.demo.serve import serve_demo
+    from fedcascade.service.server.bounds import FOR_SIMULATIONS
     from fedcascade.service.server.serve import ServerSettings, require_empty_store
     from fedcascade.service.server.service import Limits
 
@@ -46,6 +47,7 @@ def live(
             port=port,
             operator_token=Path(name) / "operator.token" if store is None else TOKEN,
             limits=Limits(rate=1e6, burst=1e6),
+            bounds=FOR_SIMULATIONS,
         )
         for sentence in STORY:
             print_notice(sentence)

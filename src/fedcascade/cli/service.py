@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from fedcascade.checks import require
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
@@ -67,6 +68,12 @@ def serve(
     ] = TOKEN,
     rate: Annotated[float, option("Requests per second that one agent may make in the long run.")] = 50.0,
     burst: Annotated[float, option("Requests that one agent may make at once.")] = 100.0,
+    longest_list: Annotated[Whole, option("Most items in a list, hence observations in a round.")] = 50,
+    min_observations: Annotated[
+        Whole | None, option("Fewest observations in an upload; one alone would reveal itself. [default: 2 d]")
+    ] = None,
+    rounds_burst: Annotated[Whole, option("Rounds that one agent may play at any pace.")] = 1_000,
+    rounds_per_hour: Annotated[float, option("Rounds beyond those, for each hour since it enrolled.")] = 60.0,
     batch: Annotated[Whole, option("Most uploads that share one commit.")] = 256,
     snapshot_every: Annotated[
         Whole, option("Uploads between two snapshots, or two per agent if that is more.")
@@ -78,13 +85,17 @@ def serve(
     Example: fedcascade serve --store sqlite:///fedcascade.db --policy fedc3ucb-h --dimension 20
     """
     from fedcascade.service.serve import serve as run
+    from fedcascade.service.server.bounds import UploadBounds
     from fedcascade.service.server.serve import ServerSettings
     from fedcascade.service.server.service import Limits
 
+    bounds = UploadBounds(longest_list=longest_list, min_observations=min_observations, rounds_burst=rounds_burst,
+                          rounds_per_hour=rounds_per_hour)  # fmt: skip
     [system] = constant_options.select_policies([policy])
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
-                              snapshot_every=snapshot_every, limits=Limits(rate=rate, burst=burst))  # fmt: skip
+                              snapshot_every=snapshot_every, bounds=bounds,
+                              limits=Limits(rate=rate, burst=burst))  # fmt: skip
     run(settings, print_notice)
 
 
@@ -152,6 +163,9 @@ def swarm(
         users = agents or environment_options.users
         if min_observations is None:
             min_observations = 0 if lockstep else 2 * offered.dimension
+        asked = offered.min_observations
+        remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
+        require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
         environment = replace(environment_options, users=users, dimension=offered.dimension).build()
         bar, reporter = terminal.add_bar(bars, policy.name, rounds), RegretReporter(operator)
         trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder, list_length=list_length,

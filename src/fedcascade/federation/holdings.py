@@ -29,13 +29,15 @@ def add_to_sums(
 ) -> tuple[float, float]:
     """Add an upload to an agent's sums and solve for theta; returns ||theta|| and ln det(lambda I + gram).
 
-    ln det is NaN where the sums are not finite, not symmetric or not definite.
+    Where the sums are not finite, not symmetric or not definite, nothing changes and ln det is NaN.
     """
-    gram += upload_gram
-    moment += upload_moment
-    log_det = linear.solve_ridge_into(gram, moment, lambda_, np.empty_like(gram), np.empty_like(gram), theta)
-    if not linear.is_finite_symmetric(gram, moment):
-        log_det = math.nan
+    total, moments, estimate = gram + upload_gram, moment + upload_moment, np.empty_like(theta)
+    log_det = linear.solve_ridge_into(total, moments, lambda_, np.empty_like(gram), np.empty_like(gram), estimate)
+    if not (math.isfinite(log_det) and linear.is_finite_symmetric(total, moments)):
+        return 0.0, math.nan
+    gram[:] = total
+    moment[:] = moments
+    theta[:] = estimate
     square = 0.0
     for k in range(theta.size):
         square += theta[k] * theta[k]
@@ -84,8 +86,9 @@ class Holdings:
     def add(self, agent: int, statistics: Statistics) -> None:
         """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser anew."""
         sums = self.gram[agent], self.moment[agent], self.theta[agent]
-        self.length[agent], log_det = add_to_sums(*sums, statistics.gram, statistics.moment, self.lambda_)
+        length, log_det = add_to_sums(*sums, statistics.gram, statistics.moment, self.lambda_)
         require(math.isfinite(log_det), "gram and moment must be finite, and gram symmetric and positive semi-definite")
+        self.length[agent] = length
         self.count[agent] += statistics.count
         self.clicks[agent] += statistics.clicks
         self.rounds[agent] += statistics.rounds

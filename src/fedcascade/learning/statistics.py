@@ -12,6 +12,9 @@ from fedcascade.checks import require
 from fedcascade.learning.cascade import count_examined
 from fedcascade.numerics.linear import add_examined, is_finite_symmetric
 
+# The most observations that one holder of sums may add up: float64 holds multiples of 2^-24 exactly below 2^29.
+LARGEST_TOTAL = 500_000_000
+
 
 @dataclass(frozen=True, eq=False)
 class Statistics:

@@ -16,6 +16,7 @@ from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import build_application
+from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.writer import Writer
@@ -74,7 +75,7 @@ def pair(database: str) -> Iterator[list[tuple[Writer, InProcessTransport]]]:
     policy, made = POLICIES["fedc3ucb-h"], []
     for _ in range(2):
         writer = Writer(lambda: open_store(database), policy, 3, snapshot_every=5)
-        service = Service(writer, policy, 3, FREE)
+        service = Service(writer, policy, 3, FREE, FOR_SIMULATIONS)
         made.append((writer, InProcessTransport(build_application(service, [build_dashboard(service)]))))
     made[0][0].submit(set_operator(TOKEN)).result()
     yield made

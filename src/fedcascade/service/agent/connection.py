@@ -47,7 +47,8 @@ def connect(
         token: a one-time enrolment token (``fedcascade enroll``), needed the first time.
         policy: what decides when to speak and how to score; the server's if None.
         oracle: chooses lists from scores; the best k items if None.
-        min_observations: an upload never holds fewer; 2 d if None. One observation would reveal itself.
+        min_observations: an upload never holds fewer; 2 d if None, and never fewer than the server asks for. One
+            observation would reveal itself.
         problem: the sizes for a beta by formula; what is known of them so far if None.
         transport: how requests travel; HTTP to ``url`` if None.
         protocol: the version to speak.
@@ -61,13 +62,15 @@ def connect(
     try:
         welcome = _enrol(local_store, transport, token, protocol)
         key = SigningKey(local_store.get_setting("key") or b"")
-        floor = 2 * welcome.terms.dimension if min_observations is None else min_observations
+        wanted = 2 * welcome.terms.dimension if min_observations is None else min_observations
+        floor = max(wanted, welcome.terms.min_observations)
         policy = policy or build_policy(welcome.terms)
         if floor:
             policy = replace(policy, trigger=AtLeast(trigger=policy.trigger, observations=floor))
         client = AgentClient(transport, key, welcome.agent, welcome.protocol, clock)
         return RemoteAgent(local_store, client, dimension=welcome.terms.dimension, policy=policy, floor=floor,
-                           oracle=oracle, problem=problem, pauses=pauses)  # fmt: skip
+                           longest_list=welcome.terms.longest_list, oracle=oracle, problem=problem,
+                           pauses=pauses)  # fmt: skip
     except BaseException:
         local_store.close()
         raise

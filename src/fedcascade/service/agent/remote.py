@@ -38,6 +38,7 @@ class RemoteAgent:
         dimension: int,
         policy: Policy,
         floor: int,
+        longest_list: int,
         oracle: Oracle | None,
         problem: ProblemSize | None,
         pauses: tuple[float, float],
@@ -45,6 +46,7 @@ class RemoteAgent:
         self.id = client.agent
         self.dimension = dimension
         self.floor = floor
+        self.longest_list = longest_list
         self.trouble: str | None = None
         self._store, self._client = store, client
         self._oracle, self._problem, self._pauses = oracle, problem, pauses
@@ -68,6 +70,8 @@ class RemoteAgent:
         with self._changed:
             self._require_open()
             self._agent.oracle = self._oracle or TopK(length=k)
+            length, longest = self._agent.oracle.length, self.longest_list
+            require(length <= longest, f"a list of this server has at most {longest} items, got k = {length}")
             self._agent.set_problem_size(self._problem or self._estimate_problem_size(self._agent.oracle.length))
             shown = self._agent.recommend(offered, words)
             with self._store.transaction():

@@ -1,9 +1,16 @@
 """Bad uploads are refused by theorem, so no honest agent is ever refused.
 
 Let X be the examined items, one row each, and c the clicks, 0 or 1. Then gram = X^T X and moment = X^T c. With
-||x|| <= 1 the trace of gram is at most the count. For every e > 0, moment^T (gram + e I)^-1 moment <= ||c||^2 =
-clicks; for a moment outside the range of gram the left side grows like 1/e. So one factorisation of gram + e I
+||x|| <= 1 the trace of gram is at most the count. For every s > 0, moment^T (gram + s I)^-1 moment <= ||c||^2 =
+clicks; for a moment outside the range of gram the left side grows like 1/s. So one factorisation of gram + s I
 says whether gram is positive semi-definite, and whether the moment can belong to it.
+
+Features are multiples of 2^-12, so an honest gram and moment are exact, and s need only cover the rounding of this
+check itself: with unit roundoff u, factorising and solving in dimension d is exact for a gram that differs by less than
+(d + 2)^2 u trace, which is s / 2. What is accepted has no eigenvalue below -1.5 s, and s is a fixed share of the trace.
+Slack therefore adds up over uploads as the trace does, and not with their number: over a whole server, with
+``LARGEST_TOTAL`` observations, it stays below half of ``find_smallest_lambda``. That is why no sum of accepted uploads
+can fail to be factorised (docs/decisions/0085-sums-that-cannot-fail.md).
 """
 
 import math
@@ -13,13 +20,14 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.agent import LARGEST_SQUARE
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline
 
-# Sums of n products in float64 err by less than n 2^-53 of the trace; e is far above that.
-SHIFT = 1e-8
-SLACK = 1e-6
+# Features are multiples of 2^-12, so moments are too, and the entries of grams are multiples of 2^-24.
+MOMENT_STEPS, GRAM_STEPS = 2.0**12, 2.0**24
+ROUNDING = 2.0**-52  # two units of roundoff
+SLACK = 1e-6  # room in the bounds on trace and leverage, which are compared as they come
 
 
 @jit_inline
@@ -34,17 +42,44 @@ def bound_leverage(clicks: int) -> float:
     return float(clicks * (1 + SLACK) + SLACK)
 
 
+@jit_inline
+def compute_shift(trace: float, dimension: int) -> float:
+    """The s that covers the rounding of the check; a gram on the grid with a trace below one step is zero."""
+    return float(ROUNDING * (dimension + 2) ** 2 * max(trace, 1.0 / GRAM_STEPS))
+
+
+def find_smallest_lambda(dimension: int) -> float:
+    """The smallest regulariser with which every sum of accepted uploads can be factorised, whatever they hold.
+
+    >>> round(find_smallest_lambda(20), 6)
+    0.000215
+    """
+    return 4.0 * compute_shift(bound_trace(LARGEST_TOTAL), dimension)
+
+
 @jit
 def measure_gram(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, float, float]:
-    """The trace of gram; with e as above, ln det(gram + e I) and the leverage moment^T (gram + e I)^-1 moment."""
+    """The trace of gram; with s as above, ln det(gram + s I) and the leverage moment^T (gram + s I)^-1 moment."""
     trace = 0.0
     for i in range(moment.size):
         trace += gram[i, i]
-    theta, _, log_det = linear.solve_ridge(gram, moment, SHIFT * max(trace, SLACK))
+    upper = linear.cholesky(linear.add_diagonal(gram, compute_shift(trace, moment.size)))
     leverage = 0.0
+    for value in linear.solve_upper_transposed(upper, moment):
+        leverage += value * value
+    return trace, linear.compute_log_det(upper), leverage
+
+
+@jit
+def is_on_grid(gram: linear.Matrix, moment: linear.Vector) -> bool:
+    """Whether all entries are multiples of their steps, as those of gridded features are."""
     for i in range(moment.size):
-        leverage += moment[i] * theta[i]
-    return trace, log_det, leverage
+        if np.floor(moment[i] * MOMENT_STEPS) != moment[i] * MOMENT_STEPS:
+            return False
+        for j in range(moment.size):
+            if np.floor(gram[i, j] * GRAM_STEPS) != gram[i, j] * GRAM_STEPS:
+                return False
+    return True
 
 
 @jit
@@ -70,7 +105,9 @@ def are_possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[n
 
 @jit
 def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks: int, rounds: int) -> bool:
-    if not (0 <= clicks <= rounds <= count and rounds > 0 and linear.is_finite_symmetric(gram, moment)):
+    if not (0 <= clicks <= rounds <= count <= LARGEST_TOTAL and rounds > 0):
+        return False
+    if not linear.is_finite_symmetric(gram, moment):
         return False
     trace, log_det, leverage = measure_gram(gram, moment)
     is_finite = np.isfinite(log_det) and np.isfinite(leverage)
@@ -84,6 +121,7 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
     if not clicks <= rounds <= count:
         raise ValueError(f"counts must satisfy clicks <= rounds <= count, got {clicks}, {rounds}, {count}")
     require(rounds > 0, "an upload must hold at least one round")
+    require(count <= LARGEST_TOTAL, f"an upload must hold at most {LARGEST_TOTAL} observations, got {count}")
     trace, log_det, leverage = measure_gram(statistics.gram, statistics.moment)
     if not trace <= bound_trace(count):
         raise ValueError(f"the trace of gram must be at most the count ({count}), got {trace:.6g}")
@@ -91,3 +129,9 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
     if not (math.isfinite(leverage) and leverage <= bound_leverage(clicks)):
         wanted = f"moment^T gram^+ moment <= clicks ({clicks})"
         raise ValueError(f"moment must lie in the range of gram with {wanted}, got {leverage:.6g}")
+
+
+@jit
+def can_factorise(gram: linear.Matrix, added: linear.Matrix, lambda_: float) -> bool:
+    """Whether lambda I + gram + added has a Cholesky factor."""
+    return bool(np.isfinite(linear.compute_log_det(linear.cholesky(linear.add_diagonal(gram + added, lambda_)))))

@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
 
 PROTOCOLS = (2,)
 EXCHANGES = "/v1/exchanges"
 JSON, MSGPACK = "application/json", "application/msgpack"
-LARGEST_COUNT = 2**40
 LARGEST_DIMENSION = 512
 
 Protocol = Annotated[int, Meta(ge=1, le=1_000, description="The version of the protocol that the sender speaks.")]
 Sequence = Annotated[int, Meta(ge=1, le=2**53 - 1, description="The agent's uploads count from 1.")]
-Count = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
+Count = Annotated[int, Meta(ge=0, le=LARGEST_TOTAL)]
 Sum = Annotated[int, Meta(ge=0, description="A sum over agents: it has no bound that one upload could break.")]
 LAYOUT = (
     "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
@@ -153,8 +152,8 @@ class Enrolment(Message, frozen=True, kw_only=True):
 class Terms(Message, frozen=True, kw_only=True):
     """What the server runs and accepts: the policy with its constants, the number of features, bounds on uploads.
 
-    ``longest_list`` is the most items that a list may show, ``min_observations`` the fewest that an upload may hold,
-    and ``rounds_per_second`` the most rounds that an agent may have in the long run; None if there is no such bound.
+    ``longest_list`` is the most items that a list may show, and ``min_observations`` the fewest that an upload may
+    hold. An agent may have ``rounds_burst`` rounds, and ``rounds_per_hour`` more for each hour since it enrolled.
     ``terms_id`` is a short hash of all this: an agent that sees another one in an answer fetches the terms again.
     ``epoch`` is that of the server's store.
     """
@@ -165,7 +164,8 @@ class Terms(Message, frozen=True, kw_only=True):
     protocols: list[int]
     longest_list: int = 50
     min_observations: int = 1
-    rounds_per_second: float | None = None
+    rounds_burst: int = LARGEST_TOTAL
+    rounds_per_hour: float = 0.0
     terms_id: str = ""
     epoch: EpochName = ""
 

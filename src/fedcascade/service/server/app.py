@@ -88,7 +88,7 @@ async def forget_agent(request: HttpRequest) -> None:
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
     await service.writer.run(operations.forget(agent))
-    service.keys.pop(agent, None)
+    service.identities.pop(agent, None)
 
 
 @post("/v1/agents/{agent:int}/revocation", status_code=204)

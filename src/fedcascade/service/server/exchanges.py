@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.operations import record_upload
@@ -16,11 +17,13 @@ async def answer_exchange(service: Service, headers: Mapping[str, str], body: by
     media_type = wire.get_media_type(headers)
     request = await service.read_signed(headers, "POST", wire.EXCHANGES, body, upload=media_type)
     agent, nonce = request.signature.agent, request.signature.nonce
+    limit = partial(service.limit_upload, service.identities[agent])
 
     def job(store: Store, state: ServerState) -> tuple[wire.UploadMessage, bytes]:
         message = wire.decode(body, wire.UploadMessage, media_type)
         upload, terms_id = message.to_upload(agent, state.dimension), service.terms.terms_id
-        return message, record_upload(store, state, upload, nonce, receipt=message.receipt, terms_id=terms_id)
+        answer = record_upload(store, state, upload, nonce, receipt=message.receipt, terms_id=terms_id, limit=limit)
+        return message, answer
 
     message, answer = await service.writer.run(job, request, service.admit)
     if media_type != wire.MSGPACK or message.protocol != wire.PROTOCOLS[-1]:

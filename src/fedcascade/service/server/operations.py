@@ -35,11 +35,14 @@ def record_upload(
     *,
     receipt: wire.Receipt | None = None,
     terms_id: str = "",
+    limit: Callable[[Upload, int], None] = lambda _, __: None,
 ) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
 
     The same upload again gets the same answer; another upload under the same sequence number is refused. ``receipt`` is
     the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
+    ``limit`` is called with a new upload and the agent's rounds so far, and may refuse it. Nothing was counted before
+    the last refusal.
     """
     if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
         log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
@@ -49,6 +52,8 @@ def record_upload(
     earlier = store.find_entry(upload.agent, upload.sequence)
     if earlier is not None:
         return _repeat_answer(store, earlier, entry)
+    limit(upload, state.count_held(upload.agent)[1])
+    state.check(upload)
     download = state.apply(entry)
     message = wire.AnswerMessage.from_download(
         download,

@@ -12,12 +12,15 @@ from pathlib import Path
 import uvicorn
 
 from fedcascade.checks import require, require_integer
+from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.service.protocol import auth
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
+from fedcascade.service.protocol.validation import find_smallest_lambda
 from fedcascade.service.server import operations
 from fedcascade.service.server.app import Extension, build_application
+from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import VerifierProcess
@@ -43,6 +46,7 @@ class ServerSettings:
     snapshot_every: int = 10_000
     limits: Limits = field(default_factory=Limits)
     clock: Clock = SYSTEM_CLOCK
+    bounds: UploadBounds = field(default_factory=UploadBounds)
 
     def __post_init__(self) -> None:
         require_integer("dimension", self.dimension)
@@ -54,7 +58,19 @@ class ServerSettings:
         passive = rule.answers_uploads and rule.download_cause is None
         require(passive, f"{name} does not answer the agent that asks and nobody else: a server cannot call agents")
         require(not isinstance(self.policy.trigger, Never), f"{name} never exchanges: its agents need no server")
+        least = find_smallest_lambda(self.dimension)
+        for symbol, regulariser in list_regularisers(self.policy, self.dimension).items():
+            words = f"so that no sum of uploads can fail to be solved, got {regulariser:g}"
+            require(regulariser >= least, f"{symbol} must be at least {least:g} in dimension {self.dimension}, {words}")
         require(not self.policy.yardstick, f"{name} is a yardstick for simulations: no real server knows")
+
+
+def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
+    """The numbers that a server adds to the diagonal of grams before it factorises them, by their names."""
+    regularisers = {"lambda": policy.lambda_}
+    if isinstance(policy.grouping, Evidence):
+        regularisers["variance d / length^2"] = policy.grouping.make_model(dimension).prior
+    return regularisers
 
 
 def open_writer(settings: ServerSettings) -> Writer:
@@ -137,7 +153,7 @@ def run_server(
         writer = open_writer(settings)
         if ensure_operator_token(writer, settings.operator_token):
             announce(f"the operator's token is in {settings.operator_token}, readable by you alone")
-        service = Service(writer, settings.policy, settings.dimension, settings.limits)
+        service = Service(writer, settings.policy, settings.dimension, settings.limits, settings.bounds)
         extensions = extend(service)
         config = uvicorn.Config(
             build_application(service, extensions),

@@ -9,17 +9,21 @@ from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 
+from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
+from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.limits import RateLimiter
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.verifier import SignedRequest
 from fedcascade.service.server.writer import Writer
+from fedcascade.service.store.contract import Identity
 
 HttpRequest = Request[Any, Any, State]
 RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
+DEFAULT_BOUNDS = UploadBounds()
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 
 
@@ -35,17 +39,27 @@ class Limits:
 class Service:
     """The parts of a running server that endpoints share. Rooms above add their refusal listeners."""
 
-    def __init__(self, writer: Writer, policy: Policy, dimension: int, limits: Limits) -> None:
+    def __init__(
+        self, writer: Writer, policy: Policy, dimension: int, limits: Limits, bounds: UploadBounds = DEFAULT_BOUNDS
+    ) -> None:
         self.writer = writer
         self.clock = writer.clock
         self.dimension = dimension
-        spoken, constants = list(wire.PROTOCOLS), describe_constants(policy)
         self.terms = wire.Terms(
-            protocol=spoken[-1], policy=policy.name, constants=constants, dimension=dimension, protocols=spoken
+            protocol=wire.PROTOCOLS[-1],
+            policy=policy.name,
+            constants=describe_constants(policy),
+            dimension=dimension,
+            protocols=list(wire.PROTOCOLS),
+            longest_list=bounds.longest_list,
+            min_observations=bounds.get_min_observations(dimension),
+            rounds_burst=bounds.rounds_burst,
+            rounds_per_hour=bounds.rounds_per_hour,
         ).with_id()
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.refusal_listeners: list[RefusalListener] = []
-        self.keys: dict[int, bytes] = {}
+        self.bounds = bounds
+        self.identities: dict[int, Identity] = {}
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._nonces = auth.Nonces()
@@ -77,12 +91,17 @@ class Service:
         """
         signature = auth.parse_signature(headers)
         agent = signature.agent
-        if agent not in self.keys:
+        if agent not in self.identities:
             identity = await self.writer.run(operations.get_identity(agent))
             if identity is None:
                 raise auth.Unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
-            self.keys[agent] = identity.public_key
-        return SignedRequest(self.keys[agent], method, path, signature, body, upload)
+            self.identities[agent] = identity
+        return SignedRequest(self.identities[agent].public_key, method, path, signature, body, upload)
+
+    def limit_upload(self, identity: Identity, upload: Upload, held_rounds: int) -> None:
+        """Refuse an upload beyond the bounds on what one agent may claim."""
+        seconds = self.clock.now() - identity.enrolled
+        self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
 
     def admit(self, signature: auth.SignatureHeaders) -> None:
         """Refuse a stale, repeated or too frequent request. The writer's thread decides which of two was first."""

@@ -8,7 +8,9 @@ import numpy as np
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
-from fedcascade.learning.statistics import Statistics
+from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
 from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import decode_state, encode_state
@@ -22,7 +24,7 @@ class ServerState:
     def __init__(self, policy: Policy, dimension: int) -> None:
         self.policy = policy
         self.dimension = dimension
-        self.position = 0
+        self.position = self.observations = 0
         self.epoch = NO_EPOCH
         self.server: Server | None = None
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
@@ -47,8 +49,9 @@ class ServerState:
         return int(np.count_nonzero(labels == labels[self.places[agent]]))
 
     def count_held(self, agent: int) -> tuple[int, int]:
-        """How many observations and rounds the server holds of an agent that has spoken."""
-        assert self.server is not None
+        """How many observations and rounds the server holds of an agent; none of one that has not spoken."""
+        if self.server is None or agent not in self.places:
+            return 0, 0
         place = self.places[agent]
         return int(self.server.holdings.count[place]), int(self.server.holdings.rounds[place])
 
@@ -62,6 +65,22 @@ class ServerState:
             return Statistics.zero(self.dimension)
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
+    def check(self, upload: Upload) -> None:
+        """Refuse an upload whose sums with what is held could not be worked with; ``apply`` does not fail after this.
+
+        The sums are tried with the smallest lambda that any server of this dimension takes, so that the log can be
+        replayed under every other one.
+        """
+        total = self.observations + upload.statistics.count
+        if total > LARGEST_TOTAL:
+            raise Refused(507, "full", f"a server holds at most {LARGEST_TOTAL} observations, this would make {total}")
+        place = None if self.server is None else self.places.get(upload.agent)
+        held = np.zeros_like(upload.statistics.gram)
+        if self.server is not None and place is not None:
+            held = self.server.holdings.gram[place]
+        if not can_factorise(held, upload.statistics.gram, find_smallest_lambda(self.dimension)):
+            raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
+
     def apply(self, entry: LogEntry) -> Download:
         """Take the next upload of the log; return the agent's download."""
         upload, place = entry.upload, self._find_place(entry.upload.agent)
@@ -69,12 +88,14 @@ class ServerState:
         placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
         self.position = entry.position
+        self.observations += upload.statistics.count
         # Other agents get their downloads when they upload.
         return next(download for download in downloads if download.agent == place)
 
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
         self.position = position
+        self.observations -= self.get_statistics(agent).count
         place = self.places.pop(agent, None)
         if not self.places:
             self.server = None
@@ -113,6 +134,7 @@ class ServerState:
         restored.position, restored.places = state["position"], state["places"]
         if state["server"] is not None:
             restored.server = Server.from_state(state["server"], policy=policy, dimension=dimension)
+            restored.observations = int(restored.server.holdings.count.sum())
         return restored
 
 
@@ -129,6 +151,11 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
         state = None if snapshot is None else ServerState.from_state(decode_state(snapshot[1]), policy, dimension)
         state = state or ServerState(policy, dimension)
     for entry in store.read_entries(after=state.position):
+        try:
+            state.check(entry.upload)
+        except Refused as refusal:
+            upload = f"upload {entry.upload.sequence} of agent {entry.upload.agent}, entry {entry.position} of the log"
+            raise ValueError(f"{upload}, cannot be replayed: {refusal}") from None
         state.apply(entry)
     state.position = max(state.position, store.find_last_forgetting())
     state.epoch = load_epoch(store)

@@ -85,7 +85,10 @@ class Writer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._queue.put(PendingJob(job, future, loop, request, admit))
-        return await future
+        try:
+            return await future
+        finally:
+            del future  # an exception holds this frame, and a future holds its exception
 
     @property
     def waiting(self) -> int:
@@ -225,7 +228,14 @@ class Writer:
 
 
 def report(batch: list[PendingJob], results: list[Any]) -> None:
-    """Give everybody who waits the result or the exception, each event loop once."""
+    """Give everybody who waits the result or the exception, each event loop once.
+
+    An exception leaves its traceback here: that holds the frames of this thread, hence the state and the whole batch,
+    and a batch holds the future of the exception. Such a ring would keep every state that was dropped in memory.
+    """
+    for result in results:
+        if isinstance(result, BaseException):
+            result.__traceback__ = result.__context__ = None
     for loop in {pending.loop for pending in batch}:
         pairs = zip(batch, results, strict=True)
         settled = [(pending.future, result) for pending, result in pairs if pending.loop is loop]

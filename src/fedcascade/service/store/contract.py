@@ -37,10 +37,11 @@ def is_same_upload(first: Upload, second: Upload) -> bool:
 
 @dataclass(frozen=True)
 class Identity:
-    """An enrolled agent: its number, the public key it signs with, and whether it was revoked."""
+    """An enrolled agent: its number, the public key it signs with, when it enrolled, and whether it was revoked."""
 
     agent: int
     public_key: bytes
+    enrolled: float
     revoked: bool
 
 

@@ -33,8 +33,8 @@ class SqlIdentities(SqlDatabase):
         return self._find_identity("public_key", public_key)
 
     def _find_identity(self, column: str, value: int | bytes) -> Identity | None:
-        row = self.fetch_row(f"SELECT id, public_key, revoked FROM agent WHERE {column} = ?", value)
-        return None if row is None else Identity(int(row[0]), bytes(row[1]), row[2] is not None)
+        row = self.fetch_row(f"SELECT id, public_key, enrolled, revoked FROM agent WHERE {column} = ?", value)
+        return None if row is None else Identity(int(row[0]), bytes(row[1]), float(row[2]), row[3] is not None)
 
     def revoke_agent(self, agent: int, now: float) -> bool:
         cursor = self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent)

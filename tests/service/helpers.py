@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
 from fedcascade.service.dashboard.routes import build_dashboard
-from fedcascade.service.protocol.wire import PROTOCOLS, UploadMessage
+from fedcascade.service.protocol.wire import PROTOCOLS, Credential, UploadMessage
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.bounds import FOR_SIMULATIONS, UploadBounds
 from fedcascade.service.server.operations import set_operator
@@ -40,12 +40,15 @@ class RunningService:
     transport: Transport
     writer: Writer | None
     operator: client.OperatorClient
+    credentials: dict[int, Credential] = field(default_factory=dict)
 
     def enrol(self, transport: Transport | None = None) -> client.AgentClient:
         """A new agent, as its client."""
         key = SigningKey.generate()
         [token] = self.operator.create_tokens()
         welcome = client.enrol_agent(self.transport, token, key)
+        assert welcome.credential is not None
+        self.credentials[welcome.agent] = welcome.credential
         return client.AgentClient(transport or self.transport, key, welcome.agent)
 
 

@@ -123,9 +123,18 @@ class IdentityContract(StoreTestCase):
             assert store.use_token(b"one", 1.0)
             assert not store.use_token(b"one", 1.0)
             assert not store.use_token(b"two", 11.0)
+            assert [store.has_token(token) for token in (b"one", b"two", b"three")] == [True, True, False]
+
+    def test_a_nonce_is_good_once_for_each_agent(self) -> None:
+        """Those of signatures that are long stale are forgotten."""
+        with closing(self.open()) as store, store.transaction():
+            assert [store.use_nonce(agent, 7, 1_000) for agent in (1, 2, 1)] == [True, True, False]
+            assert store.use_nonce(1, 10**18 - 1, 1_000)
+            assert store.use_nonce(1, 8, 900_000)
+            assert store.use_nonce(1, 7, 900_001)
 
     def test_revoked_and_unknown_agents_may_not_speak(self) -> None:
-        """A number is never given twice, so a forgotten agent stays unknown."""
+        """A forgotten agent stays unknown; a number is given again only to who wants it, and only if it is free."""
         with closing(self.open()) as store, store.transaction():
             first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
             assert store.revoke_agent(first, 2.0)
@@ -134,7 +143,9 @@ class IdentityContract(StoreTestCase):
             assert [may_speak(store, agent) for agent in (first, second, 99)] == [False, True, False]
             store.forget_agent(second, 1)
             assert store.find_identity(second) is None
-            assert store.add_agent(bytes([3]) * 32, 3.0) > second
+            assert store.add_agent(bytes([3]) * 32, 3.0) not in (first, second)
+            assert store.add_agent(bytes([4]) * 32, 3.0, wanted=second) == second
+            assert store.add_agent(bytes([5]) * 32, 3.0, wanted=second) != second
             assert store.find_last_forgetting() == 1
 
 

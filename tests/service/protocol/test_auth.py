@@ -1,6 +1,7 @@
 """Signatures: what RFC 9421 says, once, fresh, unaltered, by their owner. Tokens: once, hashed. Revocation: at once."""
 
 import base64
+import shutil
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from nacl.signing import SigningKey
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.limits import RateLimiter
 
@@ -30,6 +32,22 @@ def body_of(sequence: int = 1, axis: int = 0) -> bytes:
 
 def reason(reply: HttpReply) -> tuple[int, str]:
     return reply.status, client.decode_refusal(reply).reason
+
+
+def send_enrolment(
+    running: RunningService, public_key: bytes, proof: bytes, token: str, created: int | None = None
+) -> HttpReply:
+    created = int(time.time()) if created is None else created
+    message = wire.Enrolment(
+        protocol=wire.PROTOCOLS[-1], token=token, public_key=public_key, created=created, proof=proof
+    )
+    body, headers = wire.encode(message, wire.MSGPACK), {"content-type": wire.MSGPACK}
+    return running.transport.send("POST", "/v1/agents", body, headers)
+
+
+def agent_at(running: RunningService, agent: client.AgentClient) -> client.AgentClient:
+    """The same agent, speaking to another server."""
+    return client.AgentClient(running.transport, agent.key, agent.agent)
 
 
 def position(running: RunningService) -> int:
@@ -115,7 +133,8 @@ def test_an_altered_request_is_refused(running: RunningService, what: str) -> No
             headers["signature-input"] = given.replace('nonce="', 'nonce="1')
         case "signature":
             headers["signature"] = "agent=:" + "A" * 86 + "==:"
-    assert reason(running.transport.send(method, path, body, headers)) == (401, "altered")
+    refused = "altered" if what == "body" else "unrecognised"
+    assert reason(running.transport.send(method, path, body, headers)) == (401, refused)
     assert position(running) == 0
 
 
@@ -134,11 +153,10 @@ def test_signing_another_sequence_than_the_uploads_is_refused(running: RunningSe
 def test_a_borrowed_key_is_refused(running: RunningService) -> None:
     agent = running.enrol()
     thief = client.AgentClient(running.transport, SigningKey.generate(), agent.agent)
-    with pytest.raises(Refused, match="not that of this agent"):
-        thief.exchange(build_unit_upload(1, 0, 3))
     nobody = client.AgentClient(running.transport, SigningKey.generate(), 4711)
-    with pytest.raises(Refused, match="no agent 4711"):
-        nobody.exchange(build_unit_upload(1, 0, 3))
+    refusals = [stranger.send("POST", PATH, body_of(), 1) for stranger in (thief, nobody)]
+    assert reason(refusals[0]) == (401, "unrecognised")
+    assert refusals[0].body == refusals[1].body  # nobody learns which agents exist
 
 
 def test_an_agent_cannot_speak_for_another(running: RunningService) -> None:
@@ -153,28 +171,47 @@ def test_an_enrolment_token_is_good_once(running: RunningService) -> None:
     number = client.enrol_agent(running.transport, token, first).agent
     assert client.enrol_agent(running.transport, token, first).agent == number  # the reply was lost: the same again
     with pytest.raises(Refused, match="unknown, used or too old"):
+        client.enrol_agent(running.transport, "invented" * 4, first)  # a key that is known is no token
+    with pytest.raises(Refused, match="unknown, used or too old"):
         client.enrol_agent(running.transport, token, second)
     with pytest.raises(Refused, match="unknown, used or too old"):
         client.enrol_agent(running.transport, "x" * 43, second)
 
 
-@pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), b"\x02" + bytes(31), b"\xff" * 32])
+SMALL_ORDER = [
+    *(
+        "0100000000000000000000000000000000000000000000000000000000000000",
+        "00" * 31 + "80",
+        "00" * 32,
+        "01" + "00" * 30 + "80",
+    ),
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+]
+
+
+@pytest.mark.parametrize("key", [*map(bytes.fromhex, SMALL_ORDER), b"\x02" + bytes(31), b"\xff" * 32])
 def test_a_key_that_is_no_point_of_the_curve_or_of_small_order_cannot_enrol(
     running: RunningService, key: bytes
 ) -> None:
     [token] = running.operator.create_tokens()
-    message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], token=token, public_key=key)
-    body, headers = wire.encode(message, wire.MSGPACK), {"content-type": wire.MSGPACK}
-    assert reason(running.transport.send("POST", "/v1/agents", body, headers)) == (422, "impossible")
-    assert client.enrol_agent(running.transport, token, SigningKey.generate()).agent == 1  # the token is still good
+    assert reason(send_enrolment(running, key, bytes(64), token)) == (422, "impossible")
+    assert client.enrol_agent(running.transport, token, SigningKey.generate()).agent > 0  # the token is still good
 
 
-def test_an_old_enrolment_token_is_refused(running: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
-    [token] = running.operator.create_tokens(valid_seconds=5)
-    now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 6)
-    with pytest.raises(Refused, match="too old"):
-        client.enrol_agent(running.transport, token, SigningKey.generate())
+def test_an_old_enrolment_token_is_refused(tmp_path: Path) -> None:
+    times = [1_000.0]
+    with serve_in_process(tmp_path / "store.db", clock=Clock(now=lambda: times[-1])) as running:
+        [token] = running.operator.create_tokens(valid_seconds=5)
+        times.append(1_006.0)
+        with pytest.raises(Refused, match="too old"):
+            client.enrol_agent(running.transport, token, SigningKey.generate())
 
 
 def test_revocation_works_at_once_and_a_revoked_key_cannot_come_back(running: RunningService) -> None:
@@ -186,6 +223,9 @@ def test_revocation_works_at_once_and_a_revoked_key_cannot_come_back(running: Ru
     [token] = running.operator.create_tokens()
     with pytest.raises(Refused, match="token"):
         client.enrol_agent(running.transport, token, agent.key)
+    credential = running.credentials[agent.agent]
+    with pytest.raises(Refused, match="token"):
+        client.enrol_agent(running.transport, None, agent.key, credential=credential)
     with pytest.raises(Refused, match="revoked"):
         agent.leave()
     assert position(running) == 1
@@ -241,15 +281,118 @@ def test_too_many_requests_get_429(tmp_path: Path) -> None:
         assert statuses == [200, 200, 200, 200, 429, 429]
 
 
-def test_nonces_may_come_out_of_order_but_not_twice() -> None:
+def test_nonces_may_come_in_any_order_but_not_twice() -> None:
     nonces = auth.Nonces()
     for nonce in (100, 90, 110, 95):
-        nonces.use(1, nonce)
-    nonces.use(2, 100)
+        nonces.use(1, nonce, 1_000, 1_000.0)
+    nonces.use(2, 100, 1_000, 1_000.0)
     for nonce in (100, 90, 110, 95):
         with pytest.raises(Refused, match="before"):
-            nonces.use(1, nonce)
-    for nonce in range(200, 200 + auth.NONCES_KEPT):
-        nonces.use(1, nonce)
-    with pytest.raises(Refused, match="before"):
-        nonces.use(1, 120)
+            nonces.use(1, nonce, 1_000, 1_001.0)
+
+
+def test_an_agent_that_signs_very_often_may_still_correct_its_clock_by_a_moment() -> None:
+    """Only the newest nonces are kept; what is as old as those that were dropped is refused, whether used or not."""
+    nonces = auth.Nonces()
+    for number in range(10 * auth.NONCES_KEPT):
+        nonces.use(1, number, 1_000 + number // 10, 1_000.0 + number // 10)
+    now = 1_000 + auth.NONCES_KEPT
+    nonces.use(1, 10**9, now - 2, now)
+    for created, nonce in ((1_000, 10**9 + 1), (now - 1, 10 * auth.NONCES_KEPT - 5)):
+        with pytest.raises(Refused, match="before"):
+            nonces.use(1, nonce, created, now)
+
+
+def test_nonces_of_stale_signatures_take_no_room() -> None:
+    nonces = auth.Nonces()
+    for agent in range(1_000):
+        nonces.use(agent, 1, 1_000, 1_000.0)
+    nonces.use(5_000, 1, 2_000, 2_000.0)
+    assert len(nonces._windows) == 1
+
+
+def test_a_clock_that_was_a_day_ahead_may_be_corrected(running: RunningService) -> None:
+    """The signatures of that day were refused; whatever their nonces were, they lock nobody out."""
+    ahead = Clock(now=lambda: time.time() + 86_400)
+    agent = running.enrol()
+    wrong = client.AgentClient(running.transport, agent.key, agent.agent, clock=ahead)
+    for sequence in range(1, 2 + auth.NONCES_KEPT // 2):
+        wrong.exchange(build_unit_upload(sequence, 0, 3))
+    corrected = client.AgentClient(running.transport, agent.key, agent.agent)
+    corrected.exchange(build_unit_upload(900, 0, 3))
+    wrong.clock = corrected.clock  # corrected while the process runs
+    wrong.exchange(build_unit_upload(901, 0, 3))
+
+
+def test_a_key_cannot_be_enrolled_by_others_than_its_owner(running: RunningService) -> None:
+    """Who knows a public key learns nothing of its agent, with whatever token."""
+    agent, thief = running.enrol(), SigningKey.generate()
+    public_key = bytes(agent.key.verify_key)
+    for token in (*running.operator.create_tokens(), "invented" * 4):
+        proof = auth.sign_enrolment(thief, int(time.time()), wire.encode_grounds(token, None))
+        assert reason(send_enrolment(running, public_key, proof, token)) == (401, "unsigned")
+
+
+def test_an_old_enrolment_cannot_be_replayed(running: RunningService) -> None:
+    [token] = running.operator.create_tokens()
+    key, created = SigningKey.generate(), int(time.time()) - 400
+    proof = auth.sign_enrolment(key, created, wire.encode_grounds(token, None))
+    assert reason(send_enrolment(running, bytes(key.verify_key), proof, token, created)) == (401, "stale")
+
+
+def test_a_newcomer_with_a_wrong_clock_enrols(running: RunningService) -> None:
+    [token] = running.operator.create_tokens()
+    late = Clock(now=lambda: time.time() - 86_400)
+    assert client.enrol_agent(running.transport, token, SigningKey.generate(), clock=late).agent > 0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_replay_of_a_retry_or_of_a_look_is_refused_at_another_process(tmp_path: Path, method: str) -> None:
+    """Two servers on one store: neither has the nonces of the other, and the log has only that of the first try."""
+    with serve_in_process(tmp_path / "store.db") as one, serve_in_process(tmp_path / "store.db") as other:
+        agent = one.enrol()
+        agent.exchange(build_unit_upload(1, 0, 3))
+        path, body = (PATH, body_of()) if method == "POST" else (f"/v1/agents/{agent.agent}", b"")
+        headers = agent.sign_headers(method, path, body, 1 if body else 0)
+        assert one.transport.send(method, path, body, headers).status == 200
+        assert reason(other.transport.send(method, path, body, headers)) == (401, "replayed")
+    with serve_in_process(tmp_path / "store.db") as again:
+        assert reason(again.transport.send(method, path, body, headers)) == (401, "replayed")
+
+
+def test_a_lost_agent_enrols_again_with_its_credential_and_keeps_its_number(tmp_path: Path) -> None:
+    """A backup from before the enrolment is restored; whoever has the credential but not the key stays out."""
+    with serve_in_process(tmp_path / "store.db") as running:
+        epoch = client.fetch_terms(running.transport).epoch
+    shutil.copy(tmp_path / "store.db", tmp_path / "backup.db")
+    with serve_in_process(tmp_path / "store.db") as running:
+        agent, other = running.enrol(), running.enrol()
+        credential = running.credentials[agent.agent]
+    with serve_in_process(tmp_path / "backup.db") as running:
+        assert reason(agent_at(running, agent).send("POST", PATH, body_of(), 1)) == (401, "unrecognised")
+        for key in (SigningKey.generate(), other.key):
+            with pytest.raises(Refused, match="unknown, used or too old"):
+                client.enrol_agent(running.transport, None, key, credential=credential)
+        welcome = client.enrol_agent(running.transport, None, agent.key, credential=credential)
+        assert welcome.agent == agent.agent
+        assert (epoch[:2], welcome.terms.epoch[:2]) == ("1-", "2-")  # it proves that the store was restored
+        assert agent_at(running, agent).exchange(build_unit_upload(1, 0, 3)).count == 1
+
+
+def test_a_forgotten_agent_cannot_come_back_with_its_credential(running: RunningService) -> None:
+    agent = running.enrol()
+    agent.exchange(build_unit_upload(1, 0, 3))
+    credential = running.credentials[agent.agent]
+    running.operator.forget(agent.agent)
+    with pytest.raises(Refused, match="unknown, used or too old"):
+        client.enrol_agent(running.transport, None, agent.key, credential=credential)
+    [token] = running.operator.create_tokens()
+    assert client.enrol_agent(running.transport, token, agent.key).agent != agent.agent
+
+
+def test_numbers_are_drawn_and_not_counted(tmp_path: Path) -> None:
+    """Two stores that were restored from one backup give out different numbers."""
+    with serve_in_process(tmp_path / "one.db") as one, serve_in_process(tmp_path / "two.db") as two:
+        numbers = [running.enrol().agent for running in (one, two) for _ in range(20)]
+    assert len(set(numbers)) == 40
+    assert all(10**11 <= number < 10**12 for number in numbers)

@@ -109,7 +109,7 @@ def test_an_unusual_request_goes_the_long_way_and_is_answered(served: Served, un
 def test_both_ways_refuse_in_the_same_words(served: Served, way: dict[str, Any]) -> None:
     impossible = wire.encode(msgspec.structs.replace(build_unit_upload(90, 0, 3), clicks=7), wire.MSGPACK)
     wrong = wire.encode(build_unit_upload(91, 0, 4), wire.MSGPACK)
-    assert reason(served.ask(served.request(signature=FORGED, **way))) == (401, "altered")
+    assert reason(served.ask(served.request(signature=FORGED, **way))) == (401, "unrecognised")
     assert reason(served.ask(served.request(signature="", **way))) == (401, "unsigned")
     assert reason(served.ask(served.request(content_digest="sha-256=:AAAA:", **way))) == (401, "altered")
     assert reason(served.ask(served.request(b"\xc1", **way))) == (400, "malformed")

@@ -47,7 +47,7 @@ BATCH = [
     sign_request(0, signed_body=OTHER_DIMENSION),
     sign_request(3, signed_body=wire.encode(build_unit_upload(4, 0, 3), wire.JSON), upload=wire.JSON),
 ]
-FORGED = "the signature is not that of this agent over this request"
+FORGED = "no agent of this number has signed this request: enrol again if it is yours"
 
 
 def summarise(verdicts: list[Verdict]) -> list[object]:

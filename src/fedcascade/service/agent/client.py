@@ -1,8 +1,8 @@
 """Clients of a server: one signs for an agent, one speaks for the operator; how long to wait after a failure."""
 
 import random
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 import msgspec
@@ -19,7 +19,7 @@ PAUSES = (0.25, 300.0)  # seconds before the first retry, and the longest pause
 
 
 class AgentClient:
-    """Signs and sends the requests of one agent. Nonces only grow; the clock follows the server's if they disagree."""
+    """Signs and sends the requests of one agent; the clock follows the server's if they disagree."""
 
     def __init__(
         self,
@@ -34,7 +34,6 @@ class AgentClient:
         self.key = key
         self.agent = agent
         self.protocol = protocol
-        self._nonce = 0
         self.clock_offset = 0.0
 
     def exchange(self, message: wire.UploadMessage) -> wire.AnswerMessage:
@@ -50,26 +49,61 @@ class AgentClient:
     def send(self, method: str, path: str, body: bytes, sequence: int) -> HttpReply:
         """Send a signed request; once more if the server finds this agent's clock wrong."""
         reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
-        if reply.status == 401 and decode_refusal(reply).reason == "stale" and "date" in reply.headers:
-            self.clock_offset = parsedate_to_datetime(reply.headers["date"]).timestamp() - self.clock.now()
+        if (server_time := _read_server_time(reply)) is not None:
+            self.clock_offset = server_time - self.clock.now()
             reply = self.transport.send(method, path, body, self.sign_headers(method, path, body, sequence))
         return reply
 
     def sign_headers(self, method: str, path: str, body: bytes, sequence: int) -> dict[str, str]:
-        """Sign a request and return its headers; no two calls give the same nonce."""
+        """Sign a request with a random nonce and return its headers."""
         now, agent = self.clock.now() + self.clock_offset, self.agent
-        self._nonce = nonce = max(self._nonce + 1, int(now * 1e6))
+        nonce = secrets.randbelow(10**17)
         signed = auth.sign(
             self.key, agent=agent, method=method, path=path, body=body, sequence=sequence, created=int(now), nonce=nonce
         )
         return {"content-type": MSGPACK, "accept": MSGPACK, **signed}
 
 
-def enrol_agent(transport: Transport, token: str, key: SigningKey, protocol: int = wire.PROTOCOLS[-1]) -> wire.Welcome:
-    """Enrol a new agent at a server and return its number and the server's terms."""
-    message = wire.Enrolment(protocol=protocol, token=token, public_key=bytes(key.verify_key))
-    reply = transport.send("POST", "/v1/agents", msgspec.msgpack.encode(message), {"content-type": MSGPACK})
+def enrol_agent(
+    transport: Transport,
+    token: str | None,
+    key: SigningKey,
+    protocol: int = wire.PROTOCOLS[-1],
+    *,
+    credential: wire.Credential | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> wire.Welcome:
+    """Enrol an agent with a token, or again with a credential; return its number and the server's terms."""
+    reply = _send_enrolment(transport, token, key, protocol, credential, clock.now())
+    if (server_time := _read_server_time(reply)) is not None:
+        reply = _send_enrolment(transport, token, key, protocol, credential, server_time)
     return decode_reply(reply, wire.Welcome)
+
+
+def _send_enrolment(
+    transport: Transport,
+    token: str | None,
+    key: SigningKey,
+    protocol: int,
+    credential: wire.Credential | None,
+    now: float,
+) -> HttpReply:
+    proof = auth.sign_enrolment(key, int(now), wire.encode_grounds(token, credential))
+    message = wire.Enrolment(
+        protocol=protocol,
+        public_key=bytes(key.verify_key),
+        created=int(now),
+        proof=proof,
+        token=token,
+        credential=credential,
+    )
+    return transport.send("POST", "/v1/agents", msgspec.msgpack.encode(message), {"content-type": MSGPACK})
+
+
+def _read_server_time(reply: HttpReply) -> float | None:
+    """The server's time in seconds since 1970, if it has refused a request because this clock is wrong."""
+    text = reply.headers.get(auth.SERVER_TIME, "")
+    return float(text) if reply.status == 401 and text.isdecimal() and len(text) <= 12 else None
 
 
 def fetch_terms(transport: Transport) -> wire.Terms:

@@ -1,7 +1,7 @@
 """Who may talk: HTTP message signatures (RFC 9421) with Ed25519, digests of bodies (RFC 9530), hashed tokens.
 
 One form is spoken, and nothing else is accepted: the signature covers method, path, digest of the body and sequence
-number; its parameters are the time, the agent's number as key id, and a nonce that grows with every request.
+number; its parameters are the time, the agent's number as key id, and a nonce that is used once.
 """
 
 import base64
@@ -9,18 +9,22 @@ import hashlib
 import hmac
 import re
 import secrets
-from bisect import bisect_left, insort
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nacl.bindings import crypto_core_ed25519_is_valid_point
-from nacl.signing import SigningKey
+from nacl.exceptions import BadSignatureError
+from nacl.signing import SigningKey, VerifyKey
 
 from fedcascade.service.protocol.errors import Refused
 
 FRESH_SECONDS = 300
-NONCES_KEPT = 32
+NONCES_KEPT = 128
 SEQUENCE = "fedcascade-sequence"
+SERVER_TIME = "fedcascade-time"  # comes with a refusal of a clock, in seconds since 1970
+UNRECOGNISED = "no agent of this number has signed this request: enrol again if it is yours"
+REPLAYED = "this signature was used before: sign every request anew"
 COVERED = f'("@method" "@path" "content-digest" "{SEQUENCE}")'
 PARAMETERS = re.compile(
     re.escape(COVERED) + r';created=(\d{1,12});keyid="(\d{1,18})";nonce="(\d{1,18})";alg="ed25519"', re.ASCII
@@ -75,9 +79,9 @@ def parse_signature(headers: Mapping[str, str]) -> SignatureHeaders:
     return SignatureHeaders(agent, created, nonce, int(sequence), digest, parameters, signature[1])
 
 
-def require_fresh(signature: SignatureHeaders, now: float) -> None:
+def require_fresh(created: int, now: float) -> None:
     """Refuse a signature that was made too long ago, or too far in the future."""
-    age = now - signature.created
+    age = now - created
     if abs(age) > FRESH_SECONDS:
         raise Unauthorised("stale", f"the signature is {age:.0f} s old, at most {FRESH_SECONDS} s are accepted")
 
@@ -95,26 +99,72 @@ def is_public_key(key: bytes) -> bool:
     return crypto_core_ed25519_is_valid_point(key)
 
 
+def sign_enrolment(key: SigningKey, created: int, grounds: bytes) -> bytes:
+    """Sign an enrolment, whose ``grounds`` are a token or a credential: only its owner can enrol a key."""
+    return key.sign(_build_enrolment_base(created, grounds)).signature
+
+
+def verify_enrolment(public_key: bytes, proof: bytes, created: int, grounds: bytes) -> None:
+    """Refuse an enrolment of a key that no secure signature can come from, or that its owner has not signed."""
+    if not is_public_key(public_key):
+        raise Refused(422, "impossible", "public_key is not an Ed25519 key")
+    try:
+        VerifyKey(public_key).verify(_build_enrolment_base(created, grounds), proof)
+    except BadSignatureError:
+        raise Unauthorised("unsigned", "an enrolment must be signed with the key that it enrols") from None
+
+
+def _build_enrolment_base(created: int, grounds: bytes) -> bytes:
+    return b"fedcascade enrolment\n%d\n%b" % (created, grounds)
+
+
 def compute_digest(body: bytes) -> str:
     """The SHA-256 of a body as the Content-Digest header carries it (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
+@dataclass(slots=True)
+class _NonceWindow:
+    """The nonces that one agent has used, with the times of their signatures; those up to ``floor`` are not kept."""
+
+    created: dict[int, int] = field(default_factory=dict)
+    floor: int = -1
+    newest: int = -1
+
+
 class Nonces:
-    """An anti-replay window per agent: a nonce is good once, and only if it is not older than those kept."""
+    """The nonces that agents have used in signatures that are still fresh by the server's time: each is good once.
+
+    Nonces need no order, so an agent may correct its clock. Of an agent that signs very often only the newest are kept,
+    and what is as old as those that were dropped is refused.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[int, list[int]] = {}
+        self._windows: dict[int, _NonceWindow] = {}
+        self._swept = 0.0
 
-    def use(self, agent: int, nonce: int) -> None:
-        """Record a nonce; refuse one that was used, or that is too old to tell."""
-        seen = self._seen.setdefault(agent, [])
-        place = bisect_left(seen, nonce)
-        used = place < len(seen) and seen[place] == nonce
-        if used or (place == 0 and len(seen) == NONCES_KEPT):
-            raise Unauthorised("replayed", "this signature was used before: sign every request anew")
-        insort(seen, nonce)
-        del seen[:-NONCES_KEPT]
+    def use(self, agent: int, nonce: int, created: int, now: float) -> None:
+        """Record a nonce of a signature that is fresh; refuse one that was used, or that is too old to tell."""
+        if now - self._swept > FRESH_SECONDS:
+            self._drop_stale(now)
+        window = self._windows.setdefault(agent, _NonceWindow())
+        if nonce in window.created or created <= window.floor:
+            raise Unauthorised("replayed", REPLAYED)
+        window.created[nonce] = created
+        window.newest = max(window.newest, created)
+        if len(window.created) > NONCES_KEPT:
+            self._drop_oldest(window)
+
+    def _drop_oldest(self, window: _NonceWindow) -> None:
+        window.floor = sorted(window.created.values())[NONCES_KEPT // 2]
+        window.created = {nonce: created for nonce, created in window.created.items() if created > window.floor}
+
+    def _drop_stale(self, now: float) -> None:
+        """Forget agents all of whose signatures are stale: those are refused without a look at nonces."""
+        self._swept = now
+        stale = [agent for agent, window in self._windows.items() if window.newest < now - FRESH_SECONDS]
+        for agent in stale:
+            del self._windows[agent]
 
 
 def create_token() -> str:

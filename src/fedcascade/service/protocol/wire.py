@@ -142,11 +142,35 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
 DOWNGRADES: dict[int, Callable[[Any], msgspec.Struct]] = {}
 
 
-class Enrolment(Message, frozen=True, kw_only=True):
-    """A newcomer: its one-time token, and the public half of a key that it made itself."""
+class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server's word that it enrolled a key under a number: with it a lost agent enrols again, without a token."""
 
-    token: Token
+    agent: Annotated[int, Meta(ge=1, le=2**53 - 1)]
+    enrolled: Annotated[float, Meta(description="When the agent enrolled first, in seconds since 1970.")]
+    epoch: EpochName
+    proof: Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class Enrolment(Message, frozen=True, kw_only=True):
+    """A newcomer with a one-time token, or an agent that the server has lost with its credential.
+
+    ``proof`` is the signature of ``created``, token and credential under the key: see ``auth.sign_enrolment``.
+    """
+
     public_key: Annotated[bytes, Meta(min_length=32, max_length=32, description="Ed25519, 32 bytes, base64 in JSON.")]
+    created: Annotated[int, Meta(ge=0, le=10**12, description="Seconds since 1970.")]
+    proof: Annotated[bytes, Meta(min_length=64, max_length=64)]
+    token: Token | None = None
+    credential: Credential | None = None
+
+    def list_grounds(self) -> bytes:
+        """The token and the credential as the bytes that are signed."""
+        return encode_grounds(self.token, self.credential)
+
+
+def encode_grounds(token: str | None, credential: Credential | None) -> bytes:
+    """Encode what entitles an agent to enrol, for its signature."""
+    return msgspec.msgpack.encode((token, credential), order="deterministic")
 
 
 class Terms(Message, frozen=True, kw_only=True):
@@ -176,10 +200,11 @@ class Terms(Message, frozen=True, kw_only=True):
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """A newcomer's number, under which it signs from now on, and the server's terms."""
+    """A newcomer's number, under which it signs from now on, a credential for bad days, and the server's terms."""
 
     agent: int
     terms: Terms
+    credential: Credential | None = None
 
 
 class TokenRequest(Message, frozen=True, kw_only=True):

@@ -64,14 +64,17 @@ async def show_terms(request: HttpRequest) -> Response[bytes]:
 
 @post("/v1/agents", status_code=201)
 async def enrol_agent(request: HttpRequest) -> Response[bytes]:
-    """Enrol an agent: a one-time token and a public key for a number."""
+    """Enrol an agent: a public key and a one-time token, or a credential of before, for a number."""
     service = get_service(request)
     service.limit_address(request)
     message = await read_message(request, wire.Enrolment)
-    if not auth.is_public_key(message.public_key):
-        raise Refused(422, "impossible", "public_key is not an Ed25519 key")
-    agent = await service.writer.run(operations.enrol(message.token, message.public_key, service.clock.now()))
-    return encode_reply(wire.Welcome(protocol=message.protocol, agent=agent, terms=service.get_terms()), request, 201)
+    auth.verify_enrolment(message.public_key, message.proof, message.created, message.list_grounds())
+    auth.require_fresh(message.created, service.clock.now())
+    credential = await service.writer.run(operations.enrol(message, service.clock.now()))
+    agent, terms = credential.agent, service.get_terms()
+    service.identities.pop(agent, None)
+    welcome = wire.Welcome(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
+    return encode_reply(welcome, request, 201)
 
 
 @get("/v1/agents/{agent:int}")

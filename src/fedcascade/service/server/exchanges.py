@@ -6,7 +6,7 @@ from functools import partial
 
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.operations import record_upload
-from fedcascade.service.server.service import Service
+from fedcascade.service.server.service import NOBODY, Service
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
@@ -16,13 +16,15 @@ async def answer_exchange(service: Service, headers: Mapping[str, str], body: by
     start = time.perf_counter()
     media_type = wire.get_media_type(headers)
     request = await service.read_signed(headers, "POST", wire.EXCHANGES, body, upload=media_type)
-    agent, nonce = request.signature.agent, request.signature.nonce
-    limit = partial(service.limit_upload, service.identities[agent])
+    agent, nonce, created = request.signature.agent, request.signature.nonce, request.signature.created
+    limit = partial(service.limit_upload, service.identities.get(agent, NOBODY))
 
     def job(store: Store, state: ServerState) -> tuple[wire.UploadMessage, bytes]:
         message = wire.decode(body, wire.UploadMessage, media_type)
         upload, terms_id = message.to_upload(agent, state.dimension), service.terms.terms_id
-        answer = record_upload(store, state, upload, nonce, receipt=message.receipt, terms_id=terms_id, limit=limit)
+        answer = record_upload(
+            store, state, upload, nonce, created=created, receipt=message.receipt, terms_id=terms_id, limit=limit
+        )
         return message, answer
 
     message, answer = await service.writer.run(job, request, service.admit)

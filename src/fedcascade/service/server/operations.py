@@ -8,15 +8,16 @@ import msgspec
 
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.auth import Unauthorised, hash_token
+from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised, hash_token
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.server.writer import Job
-from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, UploadLog, is_same_upload
+from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
 from fedcascade.service.store.epoch import begin_epoch
 
 OPERATOR = "operator"
+REFUSED_ENROLMENT = "this enrolment token is unknown, used or too old: ask the operator for a new one"
 log = logging.getLogger("fedcascade.service")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -33,25 +34,26 @@ def record_upload(
     upload: Upload,
     nonce: int,
     *,
+    created: int = 0,
     receipt: wire.Receipt | None = None,
     terms_id: str = "",
     limit: Callable[[Upload, int], None] = lambda _, __: None,
 ) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
 
-    The same upload again gets the same answer; another upload under the same sequence number is refused. ``receipt`` is
-    the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
-    ``limit`` is called with a new upload and the agent's rounds so far, and may refuse it. Nothing was counted before
-    the last refusal.
+    The same upload again gets the same answer; another upload under the same sequence number is refused. ``nonce`` and
+    ``created`` are those of its signature. ``receipt`` is the last one that the agent got: if the log ends before it,
+    the store was restored, and a new epoch begins. ``limit`` is called with a new upload and the agent's rounds so far,
+    and may refuse it. Nothing was counted before the last refusal.
     """
     if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
         log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
                     receipt.position, state.position)  # fmt: skip
         state.epoch = begin_epoch(store)
     entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"))
-    earlier = store.find_entry(upload.agent, upload.sequence)
+    earlier = _find_earlier(store, upload)
     if earlier is not None:
-        return _repeat_answer(store, earlier, entry)
+        return _repeat_answer(store, earlier, entry, created)
     limit(upload, state.count_held(upload.agent)[1])
     state.check(upload)
     download = state.apply(entry)
@@ -68,31 +70,63 @@ def record_upload(
     return answer
 
 
-def _repeat_answer(store: UploadLog, earlier: LogEntry, entry: LogEntry) -> bytes:
-    if entry.nonce == earlier.nonce:  # another process, or this one before a restart, has seen this very request
-        raise Unauthorised("replayed", "this signature was used before: sign every request anew")
+def _find_earlier(store: Store, upload: Upload) -> LogEntry | None:
+    """Find an upload of that sequence number in the log; refuse a stranger in the same words as a bad signature."""
+    try:
+        return store.find_entry(upload.agent, upload.sequence)
+    except Revoked:
+        if store.find_identity(upload.agent) is None:  # its key is remembered, but the agent was forgotten or lost
+            raise Unauthorised("unrecognised", UNRECOGNISED) from None
+        raise
+
+
+def _repeat_answer(store: Store, earlier: LogEntry, entry: LogEntry, created: int) -> bytes:
+    """Answer a repeated upload. Another process, or this one before a restart, may have seen the very same request."""
+    agent, nonce = entry.upload.agent, int.from_bytes(entry.nonce, "big")
+    if entry.nonce == earlier.nonce or not store.use_nonce(agent, nonce, created):
+        raise Unauthorised("replayed", REPLAYED)
     if not is_same_upload(earlier.upload, entry.upload):
         raise Refused(409, "conflict", f"upload {entry.upload.sequence} was already received with another content")
     return store.read_answer(earlier.position)
 
 
 @defer
-def require_active(store: Store, _: ServerState, agent: int) -> None:
-    """Refuse an agent that was revoked or forgotten."""
-    identity = store.find_identity(agent)
-    if identity is None or identity.revoked:
-        raise Revoked(agent)
+def require_active(store: Store, _: ServerState, signature: SignatureHeaders) -> None:
+    """Refuse an agent that was revoked or forgotten, and a signature that another process has seen."""
+    identity = store.find_identity(signature.agent)
+    if identity is None:
+        raise Unauthorised("unrecognised", UNRECOGNISED)
+    if identity.revoked:
+        raise Revoked(signature.agent)
+    if not store.use_nonce(signature.agent, signature.nonce, signature.created):
+        raise Unauthorised("replayed", REPLAYED)
 
 
 @defer
-def enrol(store: Store, _: ServerState, token: str, public_key: bytes, now: float) -> int:
-    """Strike out a token and take in a key; a repeated call with the same key gets the same number."""
-    identity = store.find_identity_by_key(public_key)
-    if identity is not None and not identity.revoked:
-        return identity.agent
-    if identity is not None or not store.use_token(hash_token(token), now):
-        raise Refused(403, "enrolment", "this enrolment token is unknown, used or too old")
-    return store.add_agent(public_key, now)
+def enrol(store: Store, state: ServerState, message: wire.Enrolment, now: float) -> wire.Credential:
+    """Take in a key: a newcomer's with a token, which is used up, or that of an agent that a restore has lost.
+
+    A repeated call with the same key gets the same number.
+    """
+    epoch, key, credential = state.epoch, message.public_key, message.credential
+    is_known = credential is not None and epoch.is_credential(credential, key)
+    token_hash = None if message.token is None else hash_token(message.token)
+    identity = store.find_identity_by_key(key)
+    if identity is not None:
+        is_entitled = is_known or (token_hash is not None and store.has_token(token_hash))
+        if identity.revoked or not is_entitled:
+            raise Refused(403, "enrolment", REFUSED_ENROLMENT)
+        return epoch.give_credential(identity)
+    wanted, enrolled = None, now
+    if credential is not None and is_known and not store.has_token(epoch.mark_forgotten(key)):
+        wanted, enrolled = credential.agent, credential.enrolled
+        if credential.epoch == epoch.name:
+            log.warning("the store was restored: it does not know agent %d, which it enrolled", wanted)
+            epoch = state.epoch = begin_epoch(store)
+    elif token_hash is None or not store.use_token(token_hash, now):
+        raise Refused(403, "enrolment", REFUSED_ENROLMENT)
+    agent = store.add_agent(key, enrolled, wanted)
+    return epoch.give_credential(Identity(agent, key, enrolled, revoked=False))
 
 
 @defer
@@ -142,9 +176,11 @@ def forget(store: Store, state: ServerState, agent: int) -> None:
 
     Older snapshots go, so the log need not explain the state any more: nothing of the agent is left.
     """
-    if store.find_identity(agent) is None:
+    identity = store.find_identity(agent)
+    if identity is None:
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
     position = state.position + 1
+    store.add_tokens([state.epoch.mark_forgotten(identity.public_key)], 0.0)
     store.forget_agent(agent, position)
     state.forget(agent, position)
     save_snapshot(store, state)

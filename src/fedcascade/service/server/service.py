@@ -8,6 +8,7 @@ import msgspec
 from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
+from nacl.signing import SigningKey
 
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
@@ -24,6 +25,8 @@ from fedcascade.service.store.contract import Identity
 HttpRequest = Request[Any, Any, State]
 RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
 DEFAULT_BOUNDS = UploadBounds()
+# Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
+NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0, revoked=False)
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 
 
@@ -93,10 +96,9 @@ class Service:
         agent = signature.agent
         if agent not in self.identities:
             identity = await self.writer.run(operations.get_identity(agent))
-            if identity is None:
-                raise auth.Unauthorised("unknown-agent", f"there is no agent {agent}: enrol first")
-            self.identities[agent] = identity
-        return SignedRequest(self.identities[agent].public_key, method, path, signature, body, upload)
+            if identity is not None:
+                self.identities[agent] = identity
+        return SignedRequest(self.identities.get(agent, NOBODY).public_key, method, path, signature, body, upload)
 
     def limit_upload(self, identity: Identity, upload: Upload, held_rounds: int) -> None:
         """Refuse an upload beyond the bounds on what one agent may claim."""
@@ -105,8 +107,9 @@ class Service:
 
     def admit(self, signature: auth.SignatureHeaders) -> None:
         """Refuse a stale, repeated or too frequent request. The writer's thread decides which of two was first."""
-        auth.require_fresh(signature, self.clock.now())
-        self._nonces.use(signature.agent, signature.nonce)
+        now = self.clock.now()
+        auth.require_fresh(signature.created, now)
+        self._nonces.use(signature.agent, signature.nonce, signature.created, now)
         self._agent_limiter.take(signature.agent, self.clock.elapsed())
 
     async def require_operator(self, request: HttpRequest) -> None:
@@ -124,7 +127,7 @@ class Service:
         speaker = signed.signature.agent
         if speaker != agent:
             raise Refused(403, "not-yours", f"agent {speaker} may not speak for agent {agent}")
-        await self.writer.run(operations.require_active(agent))
+        await self.writer.run(operations.require_active(signed.signature))
 
     def limit_address(self, request: HttpRequest) -> None:
         self._address_limiter.take(request.client.host if request.client else "", self.clock.elapsed())
@@ -146,6 +149,8 @@ class Service:
         headers = dict(getattr(error, "headers", None) or {})
         if isinstance(error, Refused) and error.retry_after is not None:
             headers["retry-after"] = str(max(1, round(error.retry_after)))
+        if reason == "stale":
+            headers[auth.SERVER_TIME] = str(int(self.clock.now()))
         if status == 401:
             headers["www-authenticate"] = 'Signature realm="fedcascade", Bearer realm="operator"'
         return status, headers, msgspec.json.encode(wire.RefusalBody(reason=reason, detail=detail))

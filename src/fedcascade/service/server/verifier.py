@@ -94,7 +94,7 @@ def verify_signature(request: SignedRequest) -> None:
     try:
         crypto_sign_open(base64.b64decode(signature.signature) + base, request.key)
     except BadSignatureError:
-        raise auth.Unauthorised("altered", "the signature is not that of this agent over this request") from None
+        raise auth.Unauthorised("unrecognised", auth.UNRECOGNISED) from None
 
 
 def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wire.UploadMessage:

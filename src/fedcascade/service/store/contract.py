@@ -86,8 +86,14 @@ class IdentityStore(Protocol):
     def use_token(self, token_hash: bytes, now: float) -> bool:
         """Use a token up; False if it is unknown, used or expired."""
 
-    def add_agent(self, public_key: bytes, now: float) -> int:
-        """Enrol a public key; return the agent's number, which was never used before."""
+    def has_token(self, token_hash: bytes) -> bool:
+        """Whether a token was ever added, used or not."""
+
+    def add_agent(self, public_key: bytes, now: float, wanted: int | None = None) -> int:
+        """Enrol a public key and return the agent's number: the one wanted if it is free, else one never used before.
+
+        Draw it at random from very many, because a store that was restored does not know which ones it gave away.
+        """
 
     def find_identity(self, agent: int) -> Identity | None:
         """Find the agent of that number."""
@@ -97,6 +103,12 @@ class IdentityStore(Protocol):
 
     def revoke_agent(self, agent: int, now: float) -> bool:
         """Revoke an agent: its requests are refused from now on. False if there is none of that number."""
+
+    def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
+        """Record a nonce of a request that leaves no upload in the log; False if it is there already.
+
+        ``created`` is when the request was signed: nonces of signatures that are long stale may be deleted.
+        """
 
     def count_agents(self) -> int:
         """Count the enrolled agents, revoked ones too."""

@@ -9,8 +9,8 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
-from fedcascade.service.protocol.wire import Receipt
-from fedcascade.service.store.contract import SettingStore
+from fedcascade.service.protocol.wire import Credential, Receipt
+from fedcascade.service.store.contract import Identity, SettingStore
 
 EPOCH = "epoch"
 PROOF_BYTES = 16
@@ -32,9 +32,28 @@ class Epoch:
         expected = self.compute_proof(f"receipt {self.name} {receipt.position}")
         return receipt.epoch == self.name and hmac.compare_digest(receipt.proof, expected)
 
+    def give_credential(self, identity: Identity) -> Credential:
+        """A credential with which an agent can be enrolled again, should the store lose it."""
+        agent, enrolled = identity.agent, identity.enrolled
+        proof = self.compute_proof(_write_credential(self.name, agent, enrolled, identity.public_key))
+        return Credential(agent=agent, enrolled=enrolled, epoch=self.name, proof=proof)
+
+    def is_credential(self, credential: Credential, public_key: bytes) -> bool:
+        """Whether this store gave a credential for a key, in any epoch."""
+        text = _write_credential(credential.epoch, credential.agent, credential.enrolled, public_key)
+        return hmac.compare_digest(credential.proof, self.compute_proof(text))
+
+    def mark_forgotten(self, public_key: bytes) -> bytes:
+        """What a store keeps of a forgotten agent's key: its credential must not bring it back."""
+        return self.compute_proof(f"forgotten {public_key.hex()}")
+
     def compute_proof(self, text: str) -> bytes:
         """Authenticate a text with the store's secret: HMAC-SHA256, shortened."""
         return hmac.digest(self.secret, text.encode(), "sha256")[:PROOF_BYTES]
+
+
+def _write_credential(epoch: str, agent: int, enrolled: float, public_key: bytes) -> str:
+    return f"credential {epoch} {agent} {enrolled!r} {public_key.hex()}"
 
 
 NO_EPOCH = Epoch("", b"")

@@ -95,6 +95,7 @@ class PostgresStore(SqlStore):
     """
 
     failures: tuple[type[Exception], ...] = (psycopg.Error,)
+    explicit_identity: ClassVar[str] = "OVERRIDING SYSTEM VALUE"
     column_types: ClassVar[Mapping[str, str]] = {
         "integer": "BIGINT",
         "real": "DOUBLE PRECISION",

@@ -31,4 +31,10 @@ MIGRATIONS = (
         number {identity}, at {integer} NOT NULL, series TEXT NOT NULL,
         round {integer} NOT NULL, regret {real} NOT NULL, reward {integer} NOT NULL)
     """,
+    # ``nonce`` has those of requests that leave no upload in the log: any server process refuses a replay.
+    """
+    CREATE TABLE nonce (
+        agent {integer} NOT NULL, nonce {integer} NOT NULL, created {integer} NOT NULL, PRIMARY KEY (agent, nonce));
+    CREATE INDEX nonce_created ON nonce (created)
+    """,
 )

@@ -16,6 +16,7 @@ class SqlDatabase:
     on_connect: ClassVar[Sequence[str]] = ()
     begin: Sequence[str] = ("BEGIN",)
     column_types: ClassVar[Mapping[str, str]] = {}
+    explicit_identity: ClassVar[str] = ""  # what an INSERT says that gives the number of a row itself
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection

@@ -1,11 +1,20 @@
 """A whole store in SQL: the log and the journal of neighbouring modules, and identities, snapshots and settings."""
 
+import secrets
 from collections.abc import Iterable
 
 from fedcascade.service.store.contract import Identity
 from fedcascade.service.store.sql import SqlDatabase
 from fedcascade.service.store.sql_journal import SqlJournal
 from fedcascade.service.store.sql_log import SqlUploadLog
+
+NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
+NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
+
+
+def draw_number() -> int:
+    """Draw an agent's number at random, from so many that none is given twice, not even after a restore."""
+    return NUMBERS[secrets.randbelow(len(NUMBERS))]
 
 
 class SqlIdentities(SqlDatabase):
@@ -20,11 +29,17 @@ class SqlIdentities(SqlDatabase):
         statement = "UPDATE enrolment SET used = ? WHERE token_hash = ? AND used IS NULL AND expires > ?"
         return bool(self.run(statement, now, token_hash, now).rowcount == 1)
 
-    def add_agent(self, public_key: bytes, now: float) -> int:
-        """Insert a key; the database numbers agents and gives no number twice."""
-        row = self.fetch_row("INSERT INTO agent (public_key, enrolled) VALUES (?, ?) RETURNING id", public_key, now)
+    def has_token(self, token_hash: bytes) -> bool:
+        return self.fetch_row("SELECT 1 FROM enrolment WHERE token_hash = ?", token_hash) is not None
+
+    def add_agent(self, public_key: bytes, now: float, wanted: int | None = None) -> int:
+        agent = wanted or draw_number()
+        while self.find_identity(agent) is not None:
+            agent = draw_number()
+        statement = f"INSERT INTO agent (id, public_key, enrolled) {self.explicit_identity} VALUES (?, ?, ?)"
+        self.run(statement, agent, public_key, now)
         self.drop_buffers()
-        return int(row[0])
+        return agent
 
     def find_identity(self, agent: int) -> Identity | None:
         return self._find_identity("id", agent)
@@ -40,6 +55,11 @@ class SqlIdentities(SqlDatabase):
         cursor = self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent)
         self.drop_buffers()
         return bool(cursor.rowcount == 1)
+
+    def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
+        self.run("DELETE FROM nonce WHERE created < ?", created - NONCE_SECONDS)
+        statement = "INSERT INTO nonce (agent, nonce, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+        return bool(self.run(statement, agent, nonce, created).rowcount == 1)
 
     def count_agents(self) -> int:
         return int(self.fetch_row("SELECT count(*) FROM agent")[0])
@@ -84,7 +104,7 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
 
     def forget_agent(self, agent: int, position: int) -> None:
         self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
-        for table in ("upload", "journal", "move"):
+        for table in ("upload", "journal", "move", "nonce"):
             self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
         self.run("DELETE FROM agent WHERE id = ?", agent)
         self.run("INSERT INTO forgotten (position) VALUES (?)", position)

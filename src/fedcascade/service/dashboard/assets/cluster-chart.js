@@ -68,7 +68,7 @@ export function createClusterChart(element, visitor = () => null) {
     node.group.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
     const [ring, text, title] = node.group.children;
     ring.setAttribute("r", (DOT * scale * 0.92).toFixed(1));
-    text.textContent = agent === visitor() ? "you" : agent;
+    text.textContent = agent === visitor() ? "you" : String(agent).slice(-3);  // numbers are long, dots are small
     text.style.fontSize = `${Math.max(6, Math.min(12, 11.5 * scale)).toFixed(1)}px`;
     title.textContent = circle.size > 1 ? `agent ${agent}, in cluster ${circle.cluster}` : `agent ${agent}, alone`;
     node.circle = circle;

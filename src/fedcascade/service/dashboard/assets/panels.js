@@ -13,7 +13,7 @@ const AGE_NAMES = ["10 s", "1 m", "5 m", "30 m", "1 h", "6 h", "1 d", "1 w", "mo
 const REASONS = {
   "impossible": "numbers that no honest agent can have", "malformed": "not a message of the protocol",
   "altered": "changed on the way, or not signed by its sender", "unsigned": "no signature", "stale": "signed too long ago",
-  "replayed": "a signature used before", "unknown-agent": "nobody of that number", "revoked": "may not speak any more",
+  "replayed": "a signature used before", "unrecognised": "no agent of that number and key", "revoked": "may not speak any more",
   "conflict": "another upload has that number", "too-many-requests": "faster than allowed", "store-unavailable": "the store was away",
   "protocol": "a version not spoken here", "content-type": "neither JSON nor MessagePack", "request": "not a request we know",
 };

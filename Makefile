@@ -31,7 +31,7 @@ $(INSTALLED_DEV): pyproject.toml constraints-dev.txt | $(VENV)
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $(INSTALLED) $@
 
-demo: $(INSTALLED) ## run the paper's evaluation, the quick version, and write a report
+demo: $(INSTALLED) ## run the paper's evaluation at its full length, twice, and write a report
 	$(BIN)/fedcascade reproduce --quick
 
 live: $(INSTALLED_DEV) ## watch it at work: a server, simulated users, and a page that shows both

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from msgspec import structs
 
 from fedcascade.cli import main
 from fedcascade.cli.experiments import print_results
@@ -20,7 +21,7 @@ from fedcascade.experiments.beyond_bars import (
     judge_measurement,
     make_label,
 )
-from fedcascade.experiments.builtin_plans import load_builtin_plan
+from fedcascade.experiments.builtin_plans import load_builtin_plan, set_ratings_file
 from fedcascade.experiments.environments import PluginSpec, RatingsSpec
 from fedcascade.experiments.intervals import Interval
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
@@ -89,11 +90,11 @@ def test_the_plan_is_the_setting_of_the_bars(plan: Plan) -> None:
 
 def test_every_bar_has_its_runs(plan: Plan) -> None:
     assert beyond_bars.is_beyond(make_results(plan))
-    for environment, beta in {setting for bar in BARS for setting in beyond_bars.list_settings(bar)}:
+    for environment, beta in {setting for bar in BARS for setting in beyond_bars.list_settings(bar, plan)}:
         assert make_label(OURS, beta) in [
             system.label for system in beyond_bars.select_systems_at_beta(plan, environment, beta)
         ]
-    judged_here = {environment for bar in BARS for environment in bar.environments}
+    judged_here = {environment for bar in BARS for environment, _ in beyond_bars.list_settings(bar, plan)}
     assert {environment.name for environment in plan.environments} - judged_here == {"lifted, drift"}
 
 
@@ -102,6 +103,16 @@ def test_results_of_other_plans_are_not_judged(plan: Plan, small_results: Result
     results = make_results(plan)
     lacking = results.runs.filter(pl.col("system") != make_label(KNOWN, BETA))
     assert not beyond_bars.is_beyond(Results(Path(), {}, [plan], lacking, results.curves))
+    without = structs.replace(plan, environments=plan.environments[1:])
+    assert not beyond_bars.is_beyond(Results(Path(), {}, [without], results.runs, results.curves))
+
+
+def test_ratings_are_called_generated_unless_there_is_a_file(plan: Plan) -> None:
+    bar = next(bar for bar in BARS if bar.environments == beyond_bars.RATINGS)
+    assert beyond_bars.list_settings(bar, plan)[0] == ("generated ratings, J = 10", 0.5)
+    given = set_ratings_file(plan, Path("ratings.csv"))
+    assert beyond_bars.list_settings(bar, given)[0] == ("ratings, J = 10", 0.5)
+    assert beyond_bars.is_beyond(make_results(given))
 
 
 def test_a_ratio_is_that_of_means_with_an_interval_by_paired_runs(plan: Plan) -> None:
@@ -157,7 +168,7 @@ def test_the_worst_checkpoint_decides(plan: Plan) -> None:
     ],
 )
 def test_verdicts(mean: float, half: float, verdict: str) -> None:
-    assert judge_measurement(Interval(mean, 0.1, half, 5), 0.65) == verdict
+    assert judge_measurement(Interval(mean, half, 5), 0.65) == verdict
 
 
 def test_shorter_runs_are_not_judged(plan: Plan) -> None:
@@ -184,7 +195,7 @@ def test_the_page_has_every_figure_and_needs_nothing_else(
     assert page.drawings == len(settings) + len(placed) + len(beyond_bars.TRADE_OFFS)
     assert len(list((folder / "figures").glob("*.svg"))) == page.drawings
     assert page.loaded == []
-    for words in ("not judged", "generated ones", "alpha_c = 40", "async-linucb", "drift = 150000"):
+    for words in ("not judged", "generated ratings", "95% interval", "alpha_c = 40", "async-linucb", "drift = 150000"):
         assert words in text
 
 

@@ -1,14 +1,22 @@
 """The commands: results as tables or JSON, bad input in one line with exit code 2, nothing half-written."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedcascade.cli import main
+from fedcascade.cli import main, progress
+from fedcascade.cli.experiments import BUILTIN_PLANS
+from fedcascade.experiments import paper_claims, schedulers
+from fedcascade.experiments.builtin_plans import list_builtin_plans
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
+from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.results import save_record
+from fedcascade.experiments.runner import Progress
 
 from .conftest import SMALL
 
@@ -72,6 +80,7 @@ def test_a_table_and_then_a_report(finished: Path, capsys: pytest.CaptureFixture
         (["report", "nowhere"], "no finished results folder"),
         (["reproduce", "--runs", "0"], "runs"),
         (["reproduce", "--quick", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
+        (["reproduce", "--quick", "--strict"], "leave one of them out"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -96,3 +105,105 @@ def test_a_wrong_key_names_file_and_line(
     assert "plan.toml line 4: unknown key 'chekpoints': did you mean 'checkpoints'" in refusal(
         capsys, "experiment", "plan.toml"
     )
+
+
+def test_the_help_names_every_built_in_plan() -> None:
+    assert ", ".join(list_builtin_plans()) == BUILTIN_PLANS
+
+
+@pytest.fixture
+def reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The paper's synthetic worlds in 60 rounds a run, in this process: to start others takes longer."""
+    monkeypatch.chdir(tmp_path)
+    load = paper_claims.load_paper_plans
+
+    def load_short_plans(**options: Any) -> list[Plan]:
+        return [resize_plan(plan, rounds=60) for plan in load(**options)[:2]]
+
+    monkeypatch.setattr(paper_claims, "load_paper_plans", load_short_plans)
+    monkeypatch.setattr(
+        schedulers, "make_local_scheduler", lambda **_: lambda jobs, _report: ((job, run_job(job)) for job in jobs)
+    )
+    return tmp_path
+
+
+def test_a_reproduction_ends_well_whatever_the_verdicts(reproduction: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "--quick"])
+    printed = capsys.readouterr()
+    assert "not judged: same direction in" in printed.out
+    assert printed.out.endswith("report: results/paper/report.html\n")
+    assert (reproduction / "results" / "paper" / "claims.json").is_file()
+
+
+def test_a_strict_reproduction_fails_where_a_claim_is_not_confirmed(
+    reproduction: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", "--runs", "1", "--strict"])
+    assert stopped.value.code == 1
+    *_, tally, unconfirmed = capsys.readouterr().err.splitlines()
+    assert tally == "strict: 0 of 12 claims confirmed"
+    assert "J = 10, FedC3UCB-H: less regret than FedLinUCB (not judged)" in unconfirmed
+
+
+def test_a_strict_reproduction_ends_well_where_all_claims_of_the_list_are_confirmed(
+    reproduction: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = paper_claims.judge_claims
+    monkeypatch.setattr(
+        paper_claims,
+        "judge_claims",
+        lambda results: [claim._replace(verdict="confirmed") for claim in judge(results)],
+    )
+    main(["reproduce", "--runs", "1", "--strict"])
+    assert capsys.readouterr().err.splitlines()[-1] == "strict: 12 of 12 claims confirmed"
+
+
+FIRST_LINE = """
+import sys
+from fedcascade.cli import main
+
+class Watch:
+    def write(self, text):
+        heavy = [name for name in ("numba", "polars", "matplotlib", "numpy") if name in sys.modules]
+        print(text.strip(), heavy, flush=True)
+        raise KeyboardInterrupt
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return False
+
+sys.stderr = Watch()
+main(["reproduce", "--quick", "--out", "nothing-is-written"])
+"""
+
+
+def test_the_first_line_comes_before_anything_slow(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", FIRST_LINE], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    line = process.stdout.splitlines()[0]
+    assert "five systems, J = 5 and J = 10, 1,000,000 rounds a run" in line
+    assert line.endswith("[]")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_terminal_lines_say_how_far_runs_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with progress.show_runs() as show:
+        for now in (Progress(2, 20, 200, 2_000), Progress(3, 20, 500, 2_000), Progress(20, 20, 2_000, 2_000)):
+            show(now)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("run 2 of 20: getting ready (compiles once")
+    assert second == "run 3 of 20: 25% of all rounds"
+
+
+def test_without_a_terminal_lines_are_far_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.show_runs() as show:
+        for rounds in range(1_000):
+            show(Progress(0, 20, rounds, 2_000))
+    assert len(capsys.readouterr().err.splitlines()) == 1

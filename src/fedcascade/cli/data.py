@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Json, ListLength, RatingsOptions, option
+from fedcascade.cli.progress import BYTES, show_progress_bars
 
 data = App(name="data", help_format="plaintext", result_action="return_value")
 
@@ -30,7 +31,7 @@ def fetch(
     from fedcascade.data.fetch import PUBLISHER
     from fedcascade.data.fetch import fetch as fetch_dataset
 
-    with terminal.show_progress_bars(terminal.BYTES) as bars:
+    with show_progress_bars(BYTES) as bars:
         task = bars.add_task(name, total=None)
 
         def show(arrived: int, total: int) -> None:

@@ -1,6 +1,7 @@
 """``fedcascade reproduce``, ``fedcascade experiment`` and ``fedcascade report``."""
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,12 +11,14 @@ from cyclopts import Parameter
 from fedcascade.checks import require
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Whole, option
+from fedcascade.cli.progress import print_line, show_runs
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedcascade.experiments.jobs import PlannedJob
     from fedcascade.experiments.plan import Plan
     from fedcascade.experiments.results import Results
-    from fedcascade.experiments.runner import Progress
     from fedcascade.experiments.schedulers import Scheduler
 
 Jobs = Annotated[Whole | None, option("How many processes compute runs, each on one core. [default: one per core]")]
@@ -27,7 +30,7 @@ EngineName = Annotated[
     option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
 ]
 PAPER_FOLDER = Path("results/paper")
-BUILTIN_PLANS = "auxiliary, beyond-paper, figure-1a, figure-1bc, figure-1d"  # a constant, so that --help reads no files
+BUILTIN_PLANS = "beyond-paper, figure-1a, figure-1bc, figure-1d, sensitivity"  # a constant: --help reads no files
 PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {BUILTIN_PLANS}."
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 
@@ -35,9 +38,12 @@ Address = Annotated[str | None, option("Address of a running Ray cluster. [defau
 def reproduce(
     *,
     quick: Annotated[
-        bool, option("300,000 rounds and 2 runs instead of 1,000,000 and 3: the gaps already show.", show_default=False)
+        bool, option("2 runs instead of 10, and no generated ratings: a minute and a half.", show_default=False)
     ] = False,
-    runs: Annotated[Whole | None, option("How many runs of each system. [default: 3, with --quick 2]")] = None,
+    strict: Annotated[
+        bool, option("Exit with 1 unless the claims of a stated list are all confirmed.", show_default=False)
+    ] = False,
+    runs: Annotated[Whole | None, option("How many runs of each system. [default: 10, with --quick 2]")] = None,
     ratings: Annotated[
         Path | None, option("Ratings file of the experiment on real data. [default: generated ratings]")
     ] = None,
@@ -51,15 +57,32 @@ def reproduce(
 
     Example: fedcascade reproduce --quick
     """
+    require(not (strict and quick), "--strict judges claims, for which --quick has too few runs: leave one of them out")
+    require(runs is None or runs >= 1, f"runs must be a whole number >= 1, got {runs}")
+    require(ratings is None or ratings.is_file(), f"ratings file '{ratings}' not found: give that of an existing file")
+    # The first line comes before the imports, which take a second or two.
+    places = "J = 5 and J = 10" if quick and ratings is None else "J = 5, J = 10 and ratings"
+    print_line(f"the paper's evaluation: five systems, {places}, 1,000,000 rounds a run; results go to {out}")
     from fedcascade.experiments import paper_claims
     from fedcascade.experiments.reports import paper_report
     from fedcascade.experiments.results import read_results
 
     plans = paper_claims.load_paper_plans(quick=quick, runs=runs, ratings=ratings)
     _execute(plans, out, _make_scheduler(scheduler, engine, jobs, address))
+    print_line("all runs are done: drawing the figures")
     path, claims = paper_report.write_report(read_results(out))
     terminal.show(terminal.make_claims_table(claims))
     print(f"report: {path}")
+    if strict:
+        _require_confirmed(paper_claims.STRICT, paper_claims.find_unconfirmed(claims))
+
+
+def _require_confirmed(claims: Sequence[object], unconfirmed: Sequence[str]) -> None:
+    """Say how many of the claims are confirmed, and exit with 1 unless all are."""
+    print_line(f"strict: {len(claims) - len(unconfirmed)} of {len(claims)} claims confirmed")
+    if unconfirmed:
+        print_line(f"fedcascade: not confirmed: {'; '.join(unconfirmed)}")
+        sys.exit(1)
 
 
 def experiment(
@@ -98,7 +121,8 @@ def experiment(
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
         sinks.check_mlflow()
-    planned_jobs = _execute([chosen], folder, _make_scheduler(scheduler, engine, jobs, address))
+    chosen_scheduler = _make_scheduler(scheduler, engine, jobs, address)
+    planned_jobs = _execute([chosen], folder, chosen_scheduler, lines=format_ == "table")
     if mlflow is not None:
         sinks.log_to_mlflow(planned_jobs, folder, mlflow)
     if format_ == "json":
@@ -111,32 +135,44 @@ def experiment(
 
 def report(folder: Annotated[Path, Parameter(help="A results folder of 'experiment' or 'reproduce'.")], /) -> None:
     """Write the tables and figures of a results folder into it: report.html, SVG, PDF and PNG."""
-    from fedcascade.experiments import beyond_bars, paper_claims
-    from fedcascade.experiments.reports import beyond_report, paper_report, summary
+    from fedcascade.experiments import paper_claims
+    from fedcascade.experiments.reports import paper_report, summary
     from fedcascade.experiments.results import read_results
 
     results = read_results(folder)
     if paper_claims.is_paper(results):
         path, _ = paper_report.write_report(results)
-    elif beyond_bars.is_beyond(results):
-        path, _ = beyond_report.write_report(results)
     else:
-        path = summary.write_report(results)
+        path = (_write_own_report(results) or (summary.write_report(results), None))[0]
     print(f"report: {path}")
 
 
 def print_results(results: "Results") -> None:
-    """Print whether bars are met, if the plan has any, and else a table of all systems."""
-    from fedcascade.experiments import beyond_bars
-    from fedcascade.experiments.reports import beyond_report, summary
+    """Print the table of a plan that has a report of its own, and else one of all systems."""
+    from fedcascade.experiments.reports import summary
+
+    own = _write_own_report(results)
+    if own is None:
+        terminal.show(terminal.make_summary_table(summary.summarise_systems(results)))
+        print(f"results: {results.folder}\nfor figures: fedcascade report {results.folder}")
+        return
+    path, table = own
+    terminal.show(table)
+    print(f"report: {path}")
+
+
+def _write_own_report(results: "Results") -> "tuple[Path, Table] | None":
+    """Write the report of a plan that has one of its own: returns its path, and what the terminal shows of it."""
+    from fedcascade.experiments import beyond_bars, sensitivity
+    from fedcascade.experiments.reports import beyond_report, sensitivity_report
 
     if beyond_bars.is_beyond(results):
         path, findings = beyond_report.write_report(results)
-        terminal.show(terminal.make_bars_table(findings))
-        print(f"report: {path}")
-        return
-    terminal.show(terminal.make_summary_table(summary.summarise_systems(results)))
-    print(f"results: {results.folder}\nfor figures: fedcascade report {results.folder}")
+        return path, terminal.make_bars_table(findings)
+    if sensitivity.is_sensitivity(results):
+        path, rows = sensitivity_report.write_report(results)
+        return path, terminal.make_sensitivity_table(rows)
+    return None
 
 
 def _make_scheduler(name: str, engine: str, jobs: int | None, address: str | None) -> "Scheduler":
@@ -152,16 +188,11 @@ def _make_scheduler(name: str, engine: str, jobs: int | None, address: str | Non
     return schedulers.make_local_scheduler(workers=jobs)
 
 
-def _execute(plans: Sequence["Plan"], folder: Path, scheduler: "Scheduler") -> list["PlannedJob"]:
-    """Run plans with a bar over all rounds, and the number of finished runs beside it."""
+def _execute(
+    plans: Sequence["Plan"], folder: Path, scheduler: "Scheduler", *, lines: bool = True
+) -> list["PlannedJob"]:
+    """Run plans, and show how far they are."""
     from fedcascade.experiments.runner import execute
 
-    with terminal.show_progress_bars() as bars:
-        task = bars.add_task("starting", total=None)
-
-        def show(now: "Progress") -> None:
-            rounds = min(now.rounds, now.all_rounds)
-            words = f"run {now.runs:,} of {now.all_runs:,}"
-            bars.update(task, description=words, total=now.all_rounds, completed=rounds)
-
+    with show_runs(lines=lines) as show:
         return execute(plans, folder, scheduler, show)

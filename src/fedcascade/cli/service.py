@@ -12,6 +12,7 @@ from fedcascade.checks import require
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
+from fedcascade.cli.progress import add_bar, show_progress_bars
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient
@@ -157,7 +158,7 @@ def swarm(
 
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    with connect_operator(url, operator_token) as operator, terminal.show_progress_bars() as bars:
+    with connect_operator(url, operator_token) as operator, show_progress_bars() as bars:
         offered = fetch_terms(operator.transport)
         policy = build_policy(offered)
         users = agents or environment_options.users
@@ -167,7 +168,7 @@ def swarm(
         remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
         require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
         environment = replace(environment_options, users=users, dimension=offered.dimension).build()
-        bar, reporter = terminal.add_bar(bars, policy.name, rounds), RegretReporter(operator)
+        bar, reporter = add_bar(bars, policy.name, rounds), RegretReporter(operator)
         trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder, list_length=list_length,
                           new_transport=lambda: HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
                           lockstep=lockstep, min_observations=min_observations,

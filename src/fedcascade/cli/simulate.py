@@ -6,6 +6,7 @@ from typing import Annotated, Literal, cast
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
+from fedcascade.cli.progress import add_bar, show_progress_bars
 from fedcascade.environments.clustered import Clustered
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.plugins import get_plugin
@@ -54,15 +55,15 @@ def run(
         if json_:
             print(json.dumps(summaries[-1]), flush=True)
 
-    with terminal.show_progress_bars() as bars:
+    with show_progress_bars() as bars:
         if engine == "cuda":
             clustered, top_k = cast(Clustered, environment), cast(TopK, chooser)  # the engine reports what it lacks
             scenarios = [Scenario(clustered, system, rounds, top_k, checkpoints) for system in systems]
-            progress = terminal.add_bar(bars, "on the GPU", rounds * len(scenarios))
+            progress = add_bar(bars, "on the GPU", rounds * len(scenarios))
             for _, trace in sorted(simulate_together(scenarios, progress)):
                 record_trace(trace)
         for system in () if engine == "cuda" else systems:
-            progress = terminal.add_bar(bars, system.name, rounds)
+            progress = add_bar(bars, system.name, rounds)
             trace = simulate(environment, system, rounds=rounds, oracle=chooser, engine=engine, threads=threads,
                              checkpoints=checkpoints, progress=progress)  # fmt: skip
             record_trace(trace)

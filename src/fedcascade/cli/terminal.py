@@ -1,13 +1,10 @@
-"""What the command line shows people: tables on stdout, progress on stderr."""
+"""The tables that the command line prints to stdout."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import progress
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 if TYPE_CHECKING:
     from fedcascade.constants import ConstantDescription
@@ -15,44 +12,6 @@ if TYPE_CHECKING:
     from fedcascade.experiments.paper_claims import Claim
     from fedcascade.experiments.reports.summary import SystemSummary
     from fedcascade.federation.policies import Policy
-
-
-class _SpeedColumn(progress.TextColumn):
-    """Rounds per second, without the time that compiling takes: a task starts with its first rounds."""
-
-    def render(self, task: progress.Task) -> Text:
-        if not task.started:
-            return Text("getting ready (compiles once per installation, about half a minute)")
-        return Text(f"{task.speed or 0:,.0f} rounds/s")
-
-
-ROUNDS = (progress.MofNCompleteColumn(), _SpeedColumn(""))
-BYTES = (progress.DownloadColumn(), progress.TransferSpeedColumn())
-
-
-@contextmanager
-def show_progress_bars(counted: tuple[progress.ProgressColumn, ...] = ROUNDS) -> Iterator[progress.Progress]:
-    """Show progress bars on stderr, which disappear when done and never appear where there is no terminal."""
-    console = Console(stderr=True)
-    name, bar, time = (
-        progress.TextColumn("{task.description:<16}"),
-        progress.BarColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    is_hidden = not console.is_terminal
-    with progress.Progress(name, bar, *counted, time, console=console, transient=True, disable=is_hidden) as bars:
-        yield bars
-
-
-def add_bar(bars: progress.Progress, name: str, rounds: int) -> Callable[[int], None]:
-    """Add a bar; returns a callback that takes the number of rounds that are done."""
-    task = bars.add_task(name, total=rounds, start=False)
-
-    def report(done: int) -> None:
-        bars.start_task(task)
-        bars.update(task, completed=done)
-
-    return report
 
 
 def make_table(
@@ -93,22 +52,29 @@ def make_results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def make_summary_table(summaries: Iterable["SystemSummary"]) -> Table:
-    """Make a table with one line per system and environment: mean and standard deviation over its runs."""
+    """Make a table with one line per system and environment: mean and half of its 95% interval over the runs."""
     from fedcascade.experiments.reports.summary import format_totals
 
     numbers = ("runs", "regret", "exchanges", "clustering error")
     rows = [(each.environment, each.system, str(each.regret.runs), *format_totals(each)) for each in summaries]
-    return make_table("mean ± standard deviation over runs", ("environment", "system", *numbers), rows, numbers)
+    return make_table("mean over runs ± half of its 95% interval", ("environment", "system", *numbers), rows, numbers)
 
 
 def make_claims_table(claims: Iterable["Claim"]) -> Table:
-    """Make a table of the paper's claims beside our numbers; claims that were not judged are in the report alone."""
-    from fedcascade.experiments.reports.paper_report import format_values
+    """Make a table of the paper's claims beside our numbers."""
+    from fedcascade.experiments.reports.paper_report import format_values, format_verdict
 
     numbers = ("paper", "ours", "difference")
-    judged = [claim for claim in claims if claim.verdict != "not judged"]
-    rows = [(claim.place, claim.text, *format_values(claim), claim.verdict) for claim in judged]
-    return make_table("the paper | ours", ("where", "claim", *numbers, "verdict"), rows, numbers)
+    rows = [(claim.place, claim.text, *format_values(claim), format_verdict(claim)) for claim in claims]
+    title = "the paper | ours: mean over runs ± half of its 95% interval"
+    return make_table(title, ("where", "claim", *numbers, "verdict"), rows, numbers)
+
+
+def make_sensitivity_table(lines: Iterable[Sequence[str]]) -> Table:
+    """Make a table of the paper's figures with each constant halved and doubled."""
+    from fedcascade.experiments.reports.sensitivity_report import CAPTION, HEADER
+
+    return make_table(CAPTION, HEADER, lines, HEADER[1:])
 
 
 def make_bars_table(findings: Iterable["Finding"]) -> Table:

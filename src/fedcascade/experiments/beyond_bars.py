@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from fedcascade.experiments.intervals import Interval, estimate_mean, estimate_ratio
-from fedcascade.experiments.plan import Plan, System, select_systems
+from fedcascade.experiments.plan import Plan, System, matches_pattern, select_systems
 from fedcascade.experiments.results import Results
 
 Verdict = Literal["met", "met within noise", "not met", "not judged"]
@@ -23,7 +23,7 @@ EARLY = 5_000  # the first checkpoint that is judged
 
 LIFTED, GAUSSIAN = (("lifted, J = 5", "lifted, J = 10"), ("Gaussian, J = 5", "Gaussian, J = 10"))
 SMALL_LIFTED, SMALL_GAUSSIAN = (0.5, 2.0), (1.0, 5.0)
-RATINGS = ("ratings, J = 10",)
+RATINGS = ("*ratings, J = 10",)  # generated ones, or those of a file
 HARD_LIFTED = ("lifted, gap 0.3", "lifted, Zipf arrivals", "lifted, one of 20, 20 of 1")
 HARD_GAUSSIAN = ("Gaussian, gap 0.3", "Gaussian, Zipf arrivals")
 TRADE_OFFS = (("lifted, J = 10", 2.0), ("Gaussian, J = 10", 1.0))
@@ -32,7 +32,7 @@ TRADE_OFFS = (("lifted, J = 10", 2.0), ("Gaussian, J = 10", 1.0))
 class Bar(NamedTuple):
     """The most that a quantity of ours may be: a multiple of the best of some others, or a share of users."""
 
-    environments: tuple[str, ...]
+    environments: tuple[str, ...]  # names, or patterns of them
     betas: tuple[float, ...]
     quantity: Quantity
     against: tuple[str, ...]
@@ -81,19 +81,23 @@ def make_label(policy: str, beta: float) -> str:
 
 def is_beyond(results: Results) -> bool:
     """Return whether a results folder holds all runs of the built-in plan that the bars need."""
+    if [plan.name for plan in results.plans] != [PLAN]:
+        return False
     finished = set(results.runs.select("environment", "system").unique().iter_rows())
-    is_named = [plan.name for plan in results.plans] == [PLAN]
-    return is_named and all(
+    settings = {bar: list_settings(bar, results.plans[0]) for bar in BARS}
+    return all(len(settings[bar]) == len(bar.environments) * len(bar.betas) for bar in BARS) and all(
         (environment, make_label(policy, beta)) in finished
         for bar in BARS
-        for environment, beta in list_settings(bar)
+        for environment, beta in settings[bar]
         for policy in (OURS, *bar.against)
     )
 
 
-def list_settings(bar: Bar) -> list[tuple[str, float]]:
+def list_settings(bar: Bar, plan: Plan) -> list[tuple[str, float]]:
     """Return environment and beta of every setting that a bar is for."""
-    return list(product(bar.environments, bar.betas))
+    names = [environment.name for environment in plan.environments]
+    chosen = [name for pattern in bar.environments for name in names if matches_pattern(name, pattern)]
+    return list(product(chosen, bar.betas))
 
 
 def is_full(results: Results) -> bool:
@@ -104,7 +108,7 @@ def is_full(results: Results) -> bool:
 def judge_bars(results: Results) -> list[Finding]:
     """Judge every bar in every setting, in the order of the plan; early regret only if runs are long enough for it."""
     bars = [bar for bar in BARS if bar.quantity != "early regret" or results.plans[0].rounds >= EARLY]
-    findings = [_judge_bar(results, bar, *setting) for bar in bars for setting in list_settings(bar)]
+    findings = [_judge_bar(results, bar, *setting) for bar in bars for setting in list_settings(bar, results.plans[0])]
     order = [environment.name for environment in results.plans[0].environments]
     return sorted(findings, key=lambda finding: (order.index(finding.environment), finding.beta))
 
@@ -154,7 +158,7 @@ def judge_measurement(measured: Interval, most: float) -> Verdict:
     """Judge a measurement against a bar: met if no more than the bar, within noise if its 95% interval goes beyond."""
     if measured.mean > most:
         return "not met"
-    return "met" if measured.mean + measured.half_width <= most else "met within noise"
+    return "met" if measured.high <= most else "met within noise"
 
 
 def list_betas(plan: Plan, environment: str) -> list[float]:

@@ -37,15 +37,21 @@ def find_plan(path: Path) -> Plan:
 
 
 def set_ratings_file(plan: Plan, ratings: Path | None) -> Plan:
-    """Return the plan with a ratings file in those of its ratings environments that name none."""
+    """Return the plan with a ratings file in those of its ratings environments that name none.
+
+    Their names, and the plan's title, then no longer say 'generated ratings'.
+    """
     if ratings is None:
         return plan
     file = str(ratings.resolve())
-    environments = tuple(
-        structs.replace(each, spec=structs.replace(each.spec, file=file)) if _lacks_file(each) else each
-        for each in plan.environments
-    )
-    return structs.replace(plan, environments=environments)
+    environments = tuple(_set_file(each, file) if _lacks_file(each) else each for each in plan.environments)
+    title = plan.title.replace("Generated ratings", "Ratings")
+    return structs.replace(plan, title=title, environments=environments)
+
+
+def _set_file(environment: NamedEnvironment, file: str) -> NamedEnvironment:
+    name = environment.name.replace("generated ratings", "ratings")
+    return NamedEnvironment(name, structs.replace(environment.spec, file=file))
 
 
 def can_take_ratings(plan: Plan) -> bool:

@@ -1,9 +1,9 @@
-"""The paper's evaluation: its figures as plans, its numbers, and whether each of its claims holds in our runs.
+"""The paper's evaluation: its figures as plans, its numbers, and what our runs say of each of its claims.
 
 The numbers in this module are the paper's own; everything else in the report is computed from runs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -11,20 +11,19 @@ import polars as pl
 
 from fedcascade.checks import require_integer
 from fedcascade.experiments.builtin_plans import load_builtin_plan, set_ratings_file
+from fedcascade.experiments.environments import RatingsSpec
 from fedcascade.experiments.intervals import Interval, estimate_mean
 from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.results import Results
+from fedcascade.experiments.verdicts import FEWEST_RUNS, WITHIN, Verdict, judge_count, judge_gap
 
-Verdict = Literal["holds", "holds within noise", "does not hold here", "not judged"]
+Unit = Literal["%", "exchanges", "rounds"]
 
-FIVE, TEN, RATINGS, AUXILIARY = PLANS = ("figure-1a", "figure-1bc", "figure-1d", "auxiliary")
-PLACES = {FIVE: "J = 5", TEN: "J = 10", RATINGS: "ratings", AUXILIARY: "J = 10"}
+FIVE, TEN, RATINGS = PLANS = ("figure-1a", "figure-1bc", "figure-1d")
 OURS = "fedc3ucb-h"
 NAMES = {OURS: "FedC3UCB-H", "force-comm": "ForceComm", "no-auxiliary": "NoAuxiliary", "fedlinucb": "FedLinUCB",
          "fedind": "FedInd"}  # fmt: skip
-ROUNDS, RUNS = 1_000_000, 3
-QUICK_ROUNDS, QUICK_RUNS = 300_000, 2
-RUNS_OF_CLOSE_SYSTEMS = 10
+ROUNDS, RUNS, QUICK_RUNS = 1_000_000, 10, 2
 
 # Table 2 of the paper: exchanges after 1,000,000 rounds.
 EXCHANGES: Mapping[str, Mapping[str, float]] = {
@@ -36,9 +35,9 @@ EXCHANGES: Mapping[str, Mapping[str, float]] = {
 BELOW: Sequence[tuple[str, str, str, float | None]] = (
     (TEN, "regret", "fedlinucb", 0.82),
     (TEN, "regret", "fedind", 0.64),
-    (AUXILIARY, "regret", "no-auxiliary", 0.10),
-    (AUXILIARY, "regret", "force-comm", 0.12),
-    (AUXILIARY, "exchanges", "force-comm", 0.05),
+    (TEN, "regret", "no-auxiliary", 0.10),
+    (TEN, "regret", "force-comm", 0.12),
+    (TEN, "exchanges", "force-comm", 0.05),
     (FIVE, "regret", "fedlinucb", None),
     (FIVE, "regret", "fedind", None),
     (FIVE, "regret", "no-auxiliary", None),
@@ -49,112 +48,150 @@ BELOW: Sequence[tuple[str, str, str, float | None]] = (
     (RATINGS, "regret", "force-comm", 0.06),
     (RATINGS, "exchanges", "force-comm", 0.08),
 )
-WITHIN = 0.05  # a count may differ by 5%, a percentage fall short by 5 points, and the claim still holds
+ABOVE = ((RATINGS, "no-auxiliary"), (RATINGS, "fedlinucb"))  # FedC3UCB-H has more exchanges, the text says
+# Figure 1(c) in words: the first system comes down to so small a clustering error before the second.
+SOONER = (
+    ("NoAuxiliary: all users placed later, in rounds", OURS, "no-auxiliary", 0.0),
+    ("ForceComm: half of them placed sooner, in rounds", "force-comm", OURS, 0.5),
+)
 
 
 class Claim(NamedTuple):
-    """A statement of the paper, our measurement of it, and the verdict."""
+    """A statement of the paper, our measurement of it, the verdict, and what else there is to say."""
 
+    plan: str
     place: str
     text: str
-    unit: Literal["%", "exchanges", "rounds"]
+    unit: Unit
     paper: float | None
     ours: Interval
     verdict: Verdict
+    note: str
 
 
 def load_paper_plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None = None) -> list[Plan]:
-    """Load the plans of the paper's figures, in full length or quicker."""
+    """Load the plans of the paper's figures; quick ones have fewer runs, and ratings only if a file is given."""
     runs = (QUICK_RUNS if quick else RUNS) if runs is None else runs
     require_integer("runs", runs)
-    close = runs if quick else max(runs, RUNS_OF_CLOSE_SYSTEMS)
-    rounds = QUICK_ROUNDS if quick else None
-    plans = {name: set_ratings_file(load_builtin_plan(name), ratings) for name in PLANS}
-    seeds = {name: range(close if name == AUXILIARY else runs) for name in PLANS}
-    return [resize_plan(plan, rounds=rounds, seeds=seeds[name]) for name, plan in plans.items()]
+    names = [name for name in PLANS if name != RATINGS or ratings is not None or not quick]
+    plans = [set_ratings_file(load_builtin_plan(name), ratings) for name in names]
+    return [resize_plan(plan, seeds=range(runs)) for plan in plans]
 
 
 def is_paper(results: Results) -> bool:
-    """Return whether a results folder holds the paper's evaluation."""
-    return tuple(plan.name for plan in results.plans) == PLANS
-
-
-def is_full(results: Results) -> bool:
-    """Return whether runs were as long as the paper's, so that sizes can be compared and not only directions."""
-    return all(plan.rounds == ROUNDS for plan in results.plans)
+    """Return whether a results folder holds the paper's evaluation, with ratings or without."""
+    return tuple(plan.name for plan in results.plans) in (PLANS, (FIVE, TEN))
 
 
 def judge_claims(results: Results) -> list[Claim]:
-    """Judge every claim of the paper: percentages, then clustering, then the table of exchanges."""
-    full = is_full(results)
-    return [
-        *(_judge_reduction(results, *row, full) for row in BELOW),
-        *(_judge_more_exchanges(results, rival) for rival in ("no-auxiliary", "fedlinucb")),
-        *_judge_clustering(results),
-        *(
-            _judge_exchanges(results, plan, system, paper, full)
-            for plan, row in EXCHANGES.items()
-            for system, paper in row.items()
-        ),
+    """Judge every claim of the paper that there are runs for: percentages, then clustering, then exchanges."""
+    plans = {plan.name: plan for plan in results.plans}
+    claims = [
+        *(_judge_reduction(results, plans[row[0]], *row[1:]) for row in BELOW if row[0] in plans),
+        *(_judge_more_exchanges(results, plans[name], rival) for name, rival in ABOVE if name in plans),
+        *(_judge_placement(results, plans[TEN], *row) for row in SOONER),
     ]
+    counts = [
+        _judge_exchanges(results, plan, system, paper)
+        for plan in results.plans
+        for system, paper in EXCHANGES[plan.name].items()
+    ]
+    return claims + counts
 
 
-def _judge_reduction(results: Results, plan: str, quantity: str, rival: str, paper: float | None, full: bool) -> Claim:
+def _judge_reduction(results: Results, plan: Plan, quantity: str, rival: str, paper: float | None) -> Claim:
     """Judge how far FedC3UCB-H is below another system; runs are paired, since both met the same users and items."""
-    ours, theirs = (list_totals(results, plan, system, quantity) for system in (OURS, rival))
-    gaps = estimate_mean([1 - own / their for own, their in zip(ours, theirs, strict=True)])
-    text = f"{NAMES[OURS]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[rival]}"
-    return Claim(PLACES[plan], text, "%", paper, gaps, judge_gap(gaps, paper if full else None))
+    ours, theirs = (list_totals(results, plan.name, system, quantity) for system in (OURS, rival))
+    gaps = [1 - own / their for own, their in zip(ours, theirs, strict=True)]
+    return _judge_gaps(plan, describe_reduction(quantity, rival), "%", paper, gaps)
 
 
-def _judge_more_exchanges(results: Results, rival: str) -> Claim:
-    ours, theirs = (list_totals(results, RATINGS, system, "exchanges") for system in (OURS, rival))
-    gaps = estimate_mean([own / their - 1 for own, their in zip(ours, theirs, strict=True)])
-    text = f"{NAMES[OURS]}: more communication than {NAMES[rival]}"
-    return Claim(PLACES[RATINGS], text, "%", None, gaps, judge_gap(gaps, None))
+def describe_reduction(quantity: str, rival: str) -> str:
+    """Return the words of the claim that FedC3UCB-H is below another system."""
+    return f"{NAMES[OURS]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[rival]}"
 
 
-def _judge_clustering(results: Results) -> list[Claim]:
-    """Judge Figure 1(c) in words: NoAuxiliary converges later than FedC3UCB-H, ForceComm is sooner at first."""
-    later = _estimate_lead(results, OURS, "no-auxiliary", error=0.0)
-    sooner = _estimate_lead(results, "force-comm", OURS, error=0.5)
-    leads = {"NoAuxiliary: all users placed later": later, "ForceComm: half of them placed sooner": sooner}
-    return [
-        Claim(PLACES[AUXILIARY], f"{words}, in rounds", "rounds", None, lead, judge_gap(lead, None))
-        for words, lead in leads.items()
+def _judge_more_exchanges(results: Results, plan: Plan, rival: str) -> Claim:
+    ours, theirs = (list_totals(results, plan.name, system, "exchanges") for system in (OURS, rival))
+    gaps = [own / their - 1 for own, their in zip(ours, theirs, strict=True)]
+    return _judge_gaps(plan, f"{NAMES[OURS]}: more communication than {NAMES[rival]}", "%", None, gaps)
+
+
+def _judge_placement(results: Results, plan: Plan, text: str, first: str, second: str, error: float) -> Claim:
+    """Judge by how many rounds the first system comes down to a clustering error before the second."""
+    early, late = (find_placement_rounds(results, plan.name, system, error) for system in (first, second))
+    leads = [
+        None if sooner is None or later is None else float(later - sooner)
+        for sooner, later in zip(early, late, strict=True)
     ]
+    return _judge_gaps(plan, text, "rounds", None, leads)
 
 
-def _estimate_lead(results: Results, first: str, second: str, *, error: float) -> Interval:
-    """Return by how many rounds the first system comes down to a clustering error before the second."""
-    early, late = (find_placement_rounds(results, system, error) for system in (first, second))
-    return estimate_mean([later - sooner for sooner, later in zip(early, late, strict=True)])
+def _judge_gaps(plan: Plan, text: str, unit: Unit, paper: float | None, gaps: Sequence[float | None]) -> Claim:
+    """Judge the gaps of paired runs. None is a censored run: it has no value, and with it nothing is decided."""
+    known = [gap for gap in gaps if gap is not None]
+    gap, censored = estimate_mean(known), len(gaps) - len(known)
+    direction = f"same direction in {sum(each > 0 for each in known)} of {len(gaps)} runs"
+    note = f"{censored} of {len(gaps)} runs censored" if censored else ""
+    verdict = "inconclusive" if censored else judge_gap(gap, paper)
+    return _make_claim(plan, text, unit, paper, gap, verdict, note, "; ".join(filter(None, (direction, note))))
 
 
-def _judge_exchanges(results: Results, plan: str, system: str, paper: float, full: bool) -> Claim:
-    ours = estimate_mean(list_totals(results, plan, system, "exchanges"))
-    verdict = judge_count(ours, paper) if full else "not judged"
-    return Claim(PLACES[plan], f"{NAMES[system]}: exchanges", "exchanges", paper, ours, verdict)
+def _judge_exchanges(results: Results, plan: Plan, system: str, paper: float) -> Claim:
+    counts = list_totals(results, plan.name, system, "exchanges")
+    count = estimate_mean(counts)
+    near = sum(abs(each - paper) <= WITHIN * paper for each in counts)
+    note = f"within {WITHIN:.0%} in {near} of {len(counts)} runs"
+    verdict = judge_count(count, paper)
+    return _make_claim(plan, describe_count(system), "exchanges", paper, count, verdict, "", note)
 
 
-def judge_gap(gaps: Interval, paper: float | None) -> Verdict:
-    """Judge whether a gap exists and, where the paper gives a number, is about as wide.
-
-    It holds if the mean is above zero beyond the noise of the runs, and no more than five points short of the
-    paper's. It holds within noise if the 95% interval of the mean allows for that.
-    """
-    needed = 0.0 if paper is None else paper - WITHIN
-    if gaps.mean >= needed and gaps.mean - gaps.half_width > 0:
-        return "holds"
-    return "holds within noise" if gaps.mean > 0 and gaps.mean + gaps.half_width >= needed else "does not hold here"
+def describe_count(system: str) -> str:
+    """Return the words of a cell of the table of exchanges."""
+    return f"{NAMES[system]}: exchanges"
 
 
-def judge_count(ours: Interval, paper: float) -> Verdict:
-    """Judge whether a count is within 5% of the paper's, or the 95% interval of its mean allows for that."""
-    difference = abs(ours.mean - paper)
-    if difference <= WITHIN * paper:
-        return "holds"
-    return "holds within noise" if difference - ours.half_width <= WITHIN * paper else "does not hold here"
+def _make_claim(
+    plan: Plan, text: str, unit: Unit, paper: float | None, ours: Interval, verdict: Verdict, note: str, unjudged: str
+) -> Claim:
+    """Make a claim; where the runs allow no verdict, ``unjudged`` says what they do show."""
+    place = describe_place(plan)
+    if not _has_papers_data(plan):
+        return Claim(plan.name, place, text, unit, paper, ours, "not comparable", "the paper's are from Yelp")
+    if len(plan.seeds) < FEWEST_RUNS or plan.rounds < ROUNDS:
+        return Claim(plan.name, place, text, unit, paper, ours, "not judged", unjudged)
+    return Claim(plan.name, place, text, unit, paper, ours, verdict, note)
+
+
+def describe_place(plan: Plan) -> str:
+    """Return where a plan's claims are made: J = 5, J = 10, generated ratings, or the name of a file of ratings."""
+    spec = plan.environments[0].spec
+    if isinstance(spec, RatingsSpec):
+        return "generated ratings" if spec.file is None else Path(spec.file).name
+    return plan.environments[0].name.removeprefix("synthetic, ")
+
+
+def _has_papers_data(plan: Plan) -> bool:
+    """Return whether a plan's world is the paper's: synthetic, or made from a file that is called Yelp's."""
+    spec = plan.environments[0].spec
+    return not isinstance(spec, RatingsSpec) or "yelp" in Path(spec.file or "").name.lower()
+
+
+# What --strict asks for: that sharing within clusters pays, and the table of communication costs.
+STRICT = (
+    *((plan, describe_reduction("regret", rival)) for plan in (FIVE, TEN) for rival in ("fedlinucb", "fedind")),
+    *((plan, describe_count(system)) for plan in (FIVE, TEN) for system in EXCHANGES[plan]),
+)
+
+
+def find_unconfirmed(claims: Iterable[Claim]) -> list[str]:
+    """Return those claims of the list ``STRICT`` that are not confirmed, in words."""
+    verdicts = {(claim.plan, claim.text): claim for claim in claims}
+    return [
+        f"{claim.place}, {claim.text} ({claim.verdict})"
+        for claim in map(verdicts.__getitem__, STRICT)
+        if claim.verdict != "confirmed"
+    ]
 
 
 def list_totals(results: Results, plan: str, system: str, quantity: str) -> list[float]:
@@ -163,8 +200,8 @@ def list_totals(results: Results, plan: str, system: str, quantity: str) -> list
     return list(rows[quantity])
 
 
-def find_placement_rounds(results: Results, system: str, error: float) -> list[int]:
-    """Return each run's first checkpoint with so small a clustering error, or the end of the run, by seed."""
-    curves = results.curves.filter((pl.col("experiment") == AUXILIARY) & (pl.col("system") == system))
-    first = pl.col("round").filter(pl.col("clustering_error") <= error).min().fill_null(pl.col("round").max())
+def find_placement_rounds(results: Results, plan: str, system: str, error: float) -> list[int | None]:
+    """Return each run's first checkpoint with so small a clustering error, by seed; None if there is none."""
+    curves = results.curves.filter((pl.col("experiment") == plan) & (pl.col("system") == system))
+    first = pl.col("round").filter(pl.col("clustering_error") <= error).min()
     return list(curves.group_by("seed").agg(first.alias("first")).sort("seed")["first"])

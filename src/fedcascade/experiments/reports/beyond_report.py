@@ -55,7 +55,7 @@ def _explain_verdicts(results: Results) -> str:
     shorter = f" The bars are for runs of {beyond_bars.ROUNDS:,} rounds; these are not, so nothing is judged."
     length = "" if beyond_bars.is_full(results) else shorter
     return (
-        "A ratio is that of the means over all runs, with its 95% interval; runs are paired, since in a run all "
+        f"{summary.PLUS_MINUS} A ratio is that of the means over all runs; runs are paired, since in a run all "
         "systems meet the same users, items and luck. A bar is met if the ratio and its interval are no more than the "
         "bar, and met within noise if the ratio is but the interval goes beyond. Where all checkpoints from round "
         f"{EARLY:,} on are judged, the worst one is shown. Where some users are alike, sharing can help, so that being "

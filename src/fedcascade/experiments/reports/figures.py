@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -30,7 +29,7 @@ QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering
 def plot_curves(
     data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str], *, logarithmic: bool = False
 ) -> Figure:
-    """Plot the mean over runs of a column against rounds, with a band of one standard deviation on either side.
+    """Plot the mean over runs of a column against rounds, with a band from the lowest run to the highest.
 
     ``data`` are the curves of one environment; the order of ``systems`` gives their colours. A logarithmic axis is for
     systems that are far apart.
@@ -58,13 +57,11 @@ def _plot_system(
     statistics = (
         data.filter(pl.col("system") == system)
         .group_by("round")
-        .agg(pl.col(quantity).mean().alias("mean"), pl.col(quantity).std().fill_null(0.0).alias("deviation"))
+        .agg(mean=pl.col(quantity).mean(), low=pl.col(quantity).min(), high=pl.col(quantity).max())
         .sort("round")
     )
-    rounds, mean, deviation = (statistics[name].to_numpy() for name in ("round", "mean", "deviation"))
+    rounds, mean, low, high = (statistics[name].to_numpy() for name in ("round", "mean", "low", "high"))
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
-    most = 1.0 if quantity == "clustering_error" else np.inf
-    low, high = np.maximum(mean - deviation, 0), np.minimum(mean + deviation, most)
     axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
     (line,) = axes.plot(rounds, mean, dash, color=colour, label=system)
     return float(mean[-1]), line

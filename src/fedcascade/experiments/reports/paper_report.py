@@ -1,33 +1,39 @@
 """The report of the paper's evaluation: its figures and numbers beside ours."""
 
+import json
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
-from fedcascade.experiments import paper_claims
-from fedcascade.experiments.environments import RatingsSpec
-from fedcascade.experiments.paper_claims import AUXILIARY, FIVE, NAMES, RATINGS, TEN, Claim
+from fedcascade.experiments import paper_claims, verdicts
+from fedcascade.experiments.paper_claims import FIVE, NAMES, RATINGS, STRICT, TEN, Claim
+from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.reports import html, summary
 from fedcascade.experiments.reports.html import Html
-from fedcascade.experiments.results import Results
+from fedcascade.experiments.results import Results, write_atomically
 
 TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
-KINDS = {"holds": "good", "holds within noise": "fair", "does not hold here": "bad", "not judged": "dim"}
+CLAIMS = "claims.json"
+KINDS = {"confirmed": "good", "smaller than the paper's": "fair", "inconclusive": "fair", "contradicted": "bad",
+         "not judged": "dim", "not comparable": "dim"}  # fmt: skip
 FIGURES = (  # letter, plan, quantity, title
     ("a", FIVE, "regret", "(a) Synthetic, J = 5"),
     ("b", TEN, "regret", "(b) Synthetic, J = 10"),
     ("c", TEN, "clustering_error", "(c) Synthetic, J = 10: users in a wrong cluster"),
-    ("d", RATINGS, "regret", "(d) Ratings, J = 10"),
+    ("d", RATINGS, "regret", "(d) {plan}"),
 )
 
 
 def write_report(results: Results) -> tuple[Path, list[Claim]]:
-    """Write figures and ``report.html`` into the folder; returns the path of the report, and the claims."""
+    """Write figures, ``claims.json`` and ``report.html`` into the folder; returns the report's path, and the claims."""
     claims = paper_claims.judge_claims(results)
+    write_atomically(results.folder / CLAIMS, json.dumps(_describe_claims(claims), indent=1).encode())
     parts = [
         _introduce(results),
         html.render_tally([claim.verdict for claim in claims], KINDS),
         html.render_section("Figure 1", _draw_figures(results)),
-        html.render_section("The claims of the text", _explain_verdicts(results), _render_claims(claims)),
+        html.render_section("The claims of the text", *_explain_verdicts(), _render_claims(claims)),
         html.render_section("Communication cost", _render_exchanges(results, claims)),
         html.render_section("Regret", *_render_regret(results)),
         summary.render_provenance(results),
@@ -35,53 +41,82 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
     return summary.write_page(results, TITLE, parts), claims
 
 
+def _describe_claims(claims: Sequence[Claim]) -> dict[str, Any]:
+    """Return the claims as JSON has them; a mean or an interval that there is not is null."""
+    rows = [
+        {
+            "where": claim.place,
+            "claim": claim.text,
+            "unit": claim.unit,
+            "paper": claim.paper,
+            "mean": claim.ours.mean if isfinite(claim.ours.mean) else None,
+            "half_interval_95": claim.ours.half_width if isfinite(claim.ours.half_width) else None,
+            "runs": claim.ours.runs,
+            "verdict": claim.verdict,
+            "note": claim.note,
+            "strict": (claim.plan, claim.text) in STRICT,
+        }
+        for claim in claims
+    ]
+    return {"plus_minus": summary.PLUS_MINUS, "claims": rows}
+
+
 def _introduce(results: Results) -> Html:
-    rounds = results.plans[0].rounds
-    length = f"Every run has {rounds:,} rounds, as in the paper."
-    if not paper_claims.is_full(results):
-        quick = f"This is the quick version: {rounds:,} rounds a run instead of {paper_claims.ROUNDS:,}."
-        length = f"{quick} Directions are judged, sizes are not."
+    plan = results.plans[0]
+    likewise = ", as in the paper" if plan.rounds == paper_claims.ROUNDS else ""
     return html.render_paragraph(
         "The systems are those of “Federated Contextual Cascading Bandits with Asynchronous Communication and "
         "Heterogeneous Users” (Yang, Liu, Wang, Xie, Lui, Lian and Chen). "
-        f"{length} {describe_ratings(results)} {summary.describe_effort(results)}",
+        f"Every run has {plan.rounds:,} rounds{likewise}; there are {len(plan.seeds)} runs of each system. "
+        f"{describe_ratings(results.plans)} {summary.describe_effort(results)} "
+        "The paper names no constants. Ours were searched so that the table of communication costs agrees: the page "
+        "'Where the constants come from' of the documentation says how.",
         "dim",
     )
 
 
-def describe_ratings(results: Results) -> str:
+def describe_ratings(plans: Sequence[Plan]) -> str:
     """Return a sentence about where the ratings of Figure 1(d) come from."""
-    spec = next(plan for plan in results.plans if plan.name == RATINGS).environments[0].spec
-    if isinstance(spec, RatingsSpec) and spec.file is not None:
-        return f"Figure 1(d) uses the ratings file {Path(spec.file).name}; the paper's are from Yelp."
+    plan = next((plan for plan in plans if plan.name == RATINGS), None)
+    if plan is None:
+        return "Figure 1(d), on ratings, is left out of the quick version."
+    place = paper_claims.describe_place(plan)
+    if place != "generated ratings":
+        return f"Figure 1(d) uses the ratings file {place}; the paper's are from Yelp."
     return (
         "Figure 1(d) uses generated ratings, a matrix of low rank with noise and a long tail, because no file was "
-        "given (--ratings FILE); the paper's are from Yelp."
+        "given (--ratings FILE); the paper's are from Yelp, so the two are not comparable."
     )
 
 
 def _draw_figures(results: Results) -> Html:
+    plans = {plan.name: plan for plan in results.plans}
     drawings = []
     for letter, name, quantity, title in FIGURES:
-        plan = next(plan for plan in results.plans if plan.name == name)
-        environment = plan.environments[0].name
-        systems = [system for system in NAMES if quantity == "regret" or system not in {"fedlinucb", "fedind"}]
-        file = f"figure-1{letter}"
-        drawings.append(summary.draw_curves(results, name, environment, quantity, title, systems, file, NAMES))
+        if name in plans:
+            environment, heading = plans[name].environments[0].name, title.format(plan=plans[name].title)
+            systems = [system for system in NAMES if quantity == "regret" or system not in {"fedlinucb", "fedind"}]
+            file = f"figure-1{letter}"
+            drawings.append(summary.draw_curves(results, name, environment, quantity, heading, systems, file, NAMES))
     return html.render_gallery(drawings)
 
 
-def _explain_verdicts(results: Results) -> Html:
-    sizes = (
-        f"A percentage must be no more than {paper_claims.WITHIN * 100:.0f} points short of the paper's, a count "
-        f"within {paper_claims.WITHIN:.0%} of it. "
-        if paper_claims.is_full(results)
-        else "In this quick version only the direction of a gap is judged; counts are shown, but not judged. "
-    )
-    return html.render_paragraph(
-        "A gap holds if its mean is above zero beyond the noise of the runs (the 95% interval of the mean). "
-        f"{sizes}Where the mean is on the right side and the interval only allows for the rest, it holds within noise. "
-        "Gaps are taken run by run: in a run, all systems meet the same users, items and luck."
+def _explain_verdicts() -> tuple[Html, Html]:
+    points, share, within = verdicts.POINTS * 100, verdicts.SHARE, verdicts.WITHIN
+    return (
+        html.render_paragraph(
+            f"{summary.PLUS_MINUS} Gaps are taken run by run: in a run, all systems meet the same users, items and "
+            "luck. A gap is confirmed if its whole interval is above zero and reaches the paper's number, less "
+            f"{points:.0f} points or {share:.0%} of it, whichever is more; smaller than the paper's if it is above "
+            "zero and does not reach that; inconclusive if it spans zero; contradicted if it is below. "
+            "A gap that is truly zero is confirmed in one case of forty."
+        ),
+        html.render_paragraph(
+            f"A count is confirmed if its whole interval is within {within:.0%} of the paper's, contradicted if all of "
+            "it is not, and else inconclusive. A run in which some user was never placed is censored: it has no value, "
+            f"and with it a claim is inconclusive. Fewer than {verdicts.FEWEST_RUNS} runs, or shorter ones than the "
+            "paper's, are not judged."
+        ),
     )
 
 
@@ -90,21 +125,27 @@ def _render_claims(claims: Sequence[Claim]) -> Html:
     for claim in claims:
         if claim.unit != "exchanges":
             paper, ours, difference = format_values(claim)
-            verdict = html.render_verdict(claim.verdict, KINDS)
-            rows.append((claim.place, claim.text, paper, ours, str(claim.ours.runs), difference, verdict))
+            rows.append(
+                (claim.place, claim.text, paper, ours, str(claim.ours.runs), difference, _render_verdict(claim))
+            )
     header = ("where", "claim", "paper", "ours", "runs", "difference", "verdict")
     return html.render_table(header, rows, numbers=(2, 3, 4, 5))
 
 
+def _render_verdict(claim: Claim) -> Html:
+    note = f"<br><small>{html.escape_text(claim.note)}</small>" if claim.note else ""
+    return Html(f"{html.render_verdict(claim.verdict, KINDS)}{note}")
+
+
 def _render_exchanges(results: Results, claims: Sequence[Claim]) -> Html:
     rows = [
-        (claim.place, claim.text.partition(":")[0], *format_values(claim), html.render_verdict(claim.verdict, KINDS))
+        (claim.place, claim.text.partition(":")[0], *format_values(claim), _render_verdict(claim))
         for claim in claims
         if claim.unit == "exchanges"
     ]
     caption = (
         f"Exchanges with the server. Paper: after {paper_claims.ROUNDS:,} rounds. "
-        f"Ours: after {results.plans[0].rounds:,}, mean ± standard deviation."
+        f"Ours: after {results.plans[0].rounds:,}, mean ± half of its 95% interval."
     )
     header = ("where", "system", "paper", "ours", "difference", "verdict")
     return html.render_table(header, rows, numbers=(2, 3, 4), caption=caption)
@@ -115,20 +156,27 @@ def _render_regret(results: Results) -> list[Html]:
     return [
         summary.render_totals(plan, [system for system in systems if system.experiment == plan.name], f"{plan.title}: ")
         for plan in results.plans
-        if plan.name != AUXILIARY or len(plan.seeds) > len(results.plans[1].seeds)
     ]
 
 
 def format_values(claim: Claim) -> tuple[str, str, str]:
-    """Format the paper's number, ours with its standard deviation, and how far ours is from the paper's.
+    """Format the paper's number, ours with half of its 95% interval, and how far ours is from the paper's.
 
     The paper's is 'yes' where it makes the claim without a number. The difference is in points of a percentage, or in
-    percent of a count.
+    percent of a count; there is none where the two are not comparable.
     """
     unit = "%" if claim.unit == "%" else ""
     ours = summary.format_mean(claim.ours, unit)
     if claim.paper is None:
         return "yes", ours, "–"
-    if unit:
-        return f"{claim.paper:.0%}", ours, f"{(claim.ours.mean - claim.paper) * 100:+.1f} points"
-    return f"{claim.paper:,.1f}", ours, f"{claim.ours.mean / claim.paper - 1:+.1%}"
+    paper, difference = (
+        (f"{claim.paper:.0%}", f"{(claim.ours.mean - claim.paper) * 100:+.1f} points")
+        if unit
+        else (f"{claim.paper:,.1f}", f"{claim.ours.mean / claim.paper - 1:+.1%}")
+    )
+    return paper, ours, "–" if claim.verdict == "not comparable" else difference
+
+
+def format_verdict(claim: Claim) -> str:
+    """Format the verdict with its note, in one line."""
+    return f"{claim.verdict}: {claim.note}" if claim.note else claim.verdict

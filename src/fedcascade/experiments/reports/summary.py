@@ -16,6 +16,8 @@ from fedcascade.experiments.reports.figures import QUANTITIES
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results, write_atomically
 
+PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."
+
 
 class SystemSummary(NamedTuple):
     """The results of one system in one environment, over its runs."""
@@ -50,7 +52,7 @@ def write_report(results: Results) -> Path:
         for plan in results.plans
         for environment in plan.environments
     ]
-    introduction = html.render_paragraph(describe_effort(results), "dim")
+    introduction = html.render_paragraph(f"{describe_effort(results)} {PLUS_MINUS}", "dim")
     return write_page(results, title, [introduction, *parts, render_provenance(results)])
 
 
@@ -88,7 +90,7 @@ def select_summaries(results: Results, plan: Plan, environment: str) -> list[Sys
 
 def render_totals(plan: Plan, summaries: Sequence[SystemSummary], heading: str = "") -> Html:
     """Render a table of regret, exchanges and clustering error; its caption names the runs."""
-    caption = f"{heading}{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± standard deviation"
+    caption = f"{heading}{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± half of its 95% interval"
     rows = [(summary.system, *format_totals(summary)) for summary in summaries]
     header = ("system", "expected regret", "exchanges", "clustering error at the end")
     return html.render_table(header, rows, numbers=(1, 2, 3), caption=caption)
@@ -116,7 +118,7 @@ def draw_curves(
     curves = results.curves.filter(is_wanted).with_columns(pl.col("system").replace(names))
     shown = [names.get(system, system) for system in systems]
     figure = figures.plot_curves(curves, quantity, title, shown, logarithmic=logarithmic)
-    caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs ± one standard deviation."
+    caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs; the band spans them all."
     return save_figure(results, figure, file or f"{experiment}-{environment}-{quantity}", caption)
 
 
@@ -171,13 +173,15 @@ def _format_settings(values: object) -> str:
 
 
 def format_mean(value: Interval, unit: str = "") -> str:
-    """Format a mean with its standard deviation.
+    """Format a mean ± half of its 95% interval; a single run has none, and no run no mean.
 
-    >>> format_mean(estimate_mean([1000.0, 1200.0]))
-    '1,100 ± 141'
+    >>> format_mean(estimate_mean([1000.0, 1100.0, 1200.0]))
+    '1,100 ± 248'
     >>> format_mean(estimate_mean([0.25]), "%")
     '25.0%'
     """
+    if not value.runs:
+        return "–"
     scale, digits = (100, 1) if unit == "%" else (1, 0 if abs(value.mean) >= 1000 else 1)
-    tail = f" ± {value.deviation * scale:,.{digits}f}" if value.runs > 1 else ""
+    tail = f" ± {value.half_width * scale:,.{digits}f}" if value.runs > 1 else ""
     return f"{value.mean * scale:,.{digits}f}{tail}{unit}"

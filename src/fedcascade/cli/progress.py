@@ -1,0 +1,100 @@
+"""What the command line says while it works, on stderr: bars on a terminal, and elsewhere a line now and then."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich import progress
+from rich.console import Console
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from fedcascade.experiments.runner import Progress
+
+GETTING_READY = "getting ready (compiles once per installation, about half a minute)"
+LINE_SECONDS = 10.0  # between two lines where there is no terminal
+
+
+class _SpeedColumn(progress.TextColumn):
+    """Rounds per second, without the time that compiling takes: a task starts with its first rounds."""
+
+    def render(self, task: progress.Task) -> Text:
+        return Text(f"{task.speed or 0:,.0f} rounds/s" if task.started else GETTING_READY)
+
+
+ROUNDS = (progress.MofNCompleteColumn(), _SpeedColumn(""))
+BYTES = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+
+
+def print_line(line: str) -> None:
+    """Print a line to stderr, at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def show_progress_bars(counted: tuple[progress.ProgressColumn, ...] = ROUNDS) -> Iterator[progress.Progress]:
+    """Show progress bars on stderr, which disappear when done and never appear where there is no terminal."""
+    console = Console(stderr=True)
+    name, bar, time_left = (
+        progress.TextColumn("{task.description:<16}"),
+        progress.BarColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    is_hidden = not console.is_terminal
+    with progress.Progress(name, bar, *counted, time_left, console=console, transient=True, disable=is_hidden) as bars:
+        yield bars
+
+
+def add_bar(bars: progress.Progress, name: str, rounds: int) -> Callable[[int], None]:
+    """Add a bar; returns a callback that takes the number of rounds that are done."""
+    task = bars.add_task(name, total=rounds, start=False)
+
+    def report(done: int) -> None:
+        bars.start_task(task)
+        bars.update(task, completed=done)
+
+    return report
+
+
+@contextmanager
+def show_runs(*, lines: bool = True) -> Iterator[Callable[["Progress"], None]]:
+    """Show how far many runs are: a bar over all rounds, or ``lines`` where stderr is no terminal."""
+    if Console(stderr=True).is_terminal:
+        with show_progress_bars() as bars:
+            yield _make_bar(bars)
+    else:
+        yield _make_lines() if lines else lambda _: None
+
+
+def _make_bar(bars: progress.Progress) -> Callable[["Progress"], None]:
+    """Add a bar over all rounds; its clock starts with the first of them that is played."""
+    task = bars.add_task("starting", total=None, start=False)
+    rounds_before: int | None = None
+
+    def show(now: "Progress") -> None:
+        nonlocal rounds_before
+        if rounds_before is None:
+            rounds_before = now.rounds
+        if now.rounds > rounds_before:
+            bars.start_task(task)
+        words, rounds = f"run {now.runs:,} of {now.all_runs:,}", min(now.rounds, now.all_rounds)
+        bars.update(task, description=words, total=now.all_rounds, completed=rounds)
+
+    return show
+
+
+def _make_lines() -> Callable[["Progress"], None]:
+    """Return what prints a line at the start, and then one every few seconds; nothing where nothing is left to do."""
+    printed_at = 0.0
+
+    def show(now: "Progress") -> None:
+        nonlocal printed_at
+        if now.runs == now.all_runs or time.monotonic() < printed_at + LINE_SECONDS:
+            return
+        is_first, printed_at = printed_at == 0.0, time.monotonic()
+        words = GETTING_READY if is_first else f"{now.rounds / now.all_rounds:.0%} of all rounds"
+        print_line(f"run {now.runs:,} of {now.all_runs:,}: {words}")
+
+    return show

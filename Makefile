@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo live test test-long coverage check structure chaos bench bench-service bench-live picture figures table1 docs graph lock clean
+.PHONY: help demo live test test-long coverage check structure chaos attack bench bench-service bench-live picture figures table1 docs graph lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -76,6 +76,9 @@ bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by sid
 
 chaos: $(INSTALLED_DEV) ## kill 1,000 servers, verifiers, agents and databases; count what was lost or doubled
 	$(BIN)/python tests/service/chaos.py --kills 1000 $(CHAOS)
+
+attack: $(INSTALLED_DEV) ## attack a real server in every way that has hurt one; prints attack, held or not, now and before
+	PYTHONPATH=tools $(BIN)/python -m attack $(ATTACK)
 
 bench-service: $(INSTALLED_DEV) ## load a server with 10,000 agents: uploads/s, latency, memory, start-up
 	$(BIN)/python benchmarks/service.py

@@ -75,6 +75,12 @@ def serve(
     ] = None,
     rounds_burst: Annotated[Whole, option("Rounds that one agent may play at any pace.")] = 1_000,
     rounds_per_hour: Annotated[float, option("Rounds beyond those, for each hour since it enrolled.")] = 60.0,
+    connections: Annotated[Whole, option("Most connections in all.")] = 4_096,
+    connections_per_address: Annotated[Whole, option("Most connections from one address.")] = 512,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        option("A proxy's address, whose X-Forwarded-For is believed. Repeatable. [default: nobody's]"),
+    ] = None,
     batch: Annotated[Whole, option("Most uploads that share one commit.")] = 256,
     snapshot_every: Annotated[
         Whole, option("Uploads between two snapshots, or two per agent if that is more.")
@@ -93,10 +99,12 @@ def serve(
     bounds = UploadBounds(longest_list=longest_list, min_observations=min_observations, rounds_burst=rounds_burst,
                           rounds_per_hour=rounds_per_hour)  # fmt: skip
     [system] = constant_options.select_policies([policy])
+    limits = Limits(rate=rate, burst=burst, connections=connections, proxies=tuple(trusted_proxy or ()),
+                    connections_per_address=connections_per_address)  # fmt: skip
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
                               snapshot_every=snapshot_every, bounds=bounds,
-                              limits=Limits(rate=rate, burst=burst))  # fmt: skip
+                              limits=limits)  # fmt: skip
     run(settings, print_notice)
 
 

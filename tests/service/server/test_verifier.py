@@ -12,7 +12,7 @@ from nacl.signing import SigningKey
 
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import auth, wire
-from fedcascade.service.server import verifier
+from fedcascade.service.server import pipes, verifier
 from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest, Verdict, VerifierProcess
 
 from ..helpers import build_unit_upload
@@ -96,7 +96,7 @@ def test_if_the_process_dies_nobody_notices(after: str) -> None:
         assert summarise(checker.collect()) == VERDICTS
         for _ in range(2):
             assert checker._process is not None
-            process = checker._process
+            process = checker._process.process
             if after == "before it answers":
                 os.kill(process.pid, signal.SIGSTOP)
                 checker.submit(BATCH)
@@ -111,10 +111,43 @@ def test_if_the_process_dies_nobody_notices(after: str) -> None:
         checker.close()
 
 
+def test_a_frozen_process_is_killed_and_its_batch_is_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier, "ANSWER_SECONDS", 0.5)
+    checker = VerifierProcess(3)
+    try:
+        checker.prepare()
+        assert checker._process is not None
+        frozen = checker._process.process
+        os.kill(frozen.pid, signal.SIGSTOP)
+        checker.submit(BATCH)
+        assert {verdict and verdict.status for verdict in checker.collect()} == {503}
+        assert frozen.wait(10) == -signal.SIGKILL
+        monkeypatch.setattr(verifier, "ANSWER_SECONDS", 60.0)
+        checker.submit(BATCH)
+        assert summarise(checker.collect()) == VERDICTS
+    finally:
+        checker.close()
+
+
+def test_a_frozen_process_does_not_hold_up_a_batch_that_fills_its_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier, "ANSWER_SECONDS", 0.5)
+    checker = VerifierProcess(3)
+    try:
+        checker.prepare()
+        assert checker._process is not None
+        os.kill(checker._process.pid, signal.SIGSTOP)
+        batch = BATCH * (2 * pipes.PIPE_BYTES // len(msgspec.msgpack.encode(BATCH)))
+        checker.submit(batch)
+        assert summarise(checker.collect()[: len(BATCH)]) == VERDICTS
+    finally:
+        checker.close()
+
+
 def test_the_process_ends_with_its_server() -> None:
     checker = VerifierProcess(3)
     assert checker._process is not None
-    process = checker._process
+    process = checker._process.process
+    checker.prepare()
     checker.close()
     assert process.wait(10) == 0
 
@@ -126,9 +159,10 @@ def test_the_process_ends_in_peace_when_its_server_is_killed() -> None:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
+        assert pipes.read_frame(process.stdout) == pipes.READY
         process.stdout.close()
         body = msgspec.msgpack.encode(BATCH * 100)
-        process.stdin.write(len(body).to_bytes(verifier.LENGTH_BYTES) + body)
+        process.stdin.write(len(body).to_bytes(pipes.LENGTH_BYTES) + body)
         process.stdin.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""

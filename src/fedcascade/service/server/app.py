@@ -1,7 +1,6 @@
 """The server as a web application: each endpoint checks, hands a job to the writer, and answers."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from fedcascade.service.server import operations
 from fedcascade.service.server.exchanges import answer_exchange
 from fedcascade.service.server.service import HttpRequest, Service
 
-PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
@@ -122,20 +120,18 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
 
 
 @get("/healthz", media_type="text/plain")
-async def check_health() -> str:
-    """Say that the process lives."""
+async def check_health(request: HttpRequest) -> str:
+    """Say that the process lives and its writer moves; who restarts servers looks here."""
+    trouble = get_service(request).writer.find_trouble()
+    if trouble is not None:
+        raise Refused(503, "stuck", trouble, retry_after=10.0)
     return "ok\n"
 
 
 @get("/readyz", media_type="text/plain")
 async def check_readiness(request: HttpRequest) -> str:
-    """Check that the store can be written: that there is room for an upload, not only for a few bytes.
-
-    What is written is random, because a store does not write again what it holds already.
-    """
-    service = get_service(request)
-    probe = secrets.token_hex((PROBE_BYTES + service.body_bytes) // 2)
-    await asyncio.wait_for(service.writer.run(lambda store, _: store.set_setting("ready", probe)), 10.0)
+    """Check that the store can be written: that there is room for an upload, not only for a few bytes."""
+    await get_service(request).readiness.check()
     return "ok\n"
 
 

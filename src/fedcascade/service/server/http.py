@@ -2,6 +2,8 @@
 
 Exchanges are nearly all requests, and a framework's scopes, events and headers cost more than reading, checking and
 counting an upload. Everything else, and an exchange that is unusual in any way, goes to the web application.
+
+A stranger's memory is bounded here: bytes and number of headers, bytes of a request, requests that wait for an answer.
 """
 
 import asyncio
@@ -13,9 +15,23 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.connections import (
+    BODY_SECONDS,
+    HEAD_SECONDS,
+    IDLE_SECONDS,
+    MOST_HEAD_BYTES,
+    MOST_HEADERS,
+    MOST_PIPELINED,
+    NEVER,
+    WRITE_SECONDS,
+    find_caller,
+    name_network,
+)
 from fedcascade.service.server.exchanges import answer_exchange
+from fedcascade.service.server.service import Service
 
 TARGET = wire.EXCHANGES.encode()
+CHUNK_OVERHEAD = 8  # a chunked body may take so many times the bytes that it holds
 log = logging.getLogger("fedcascade.service")
 
 
@@ -24,6 +40,7 @@ class PendingExchange:
     """An exchange under way, with the attributes that uvicorn asks of a request: is it answered, is more to come."""
 
     headers: dict[str, str]
+    caller: str
     body: bytes = b""
     disconnected: bool = False
     keep_alive: bool = True
@@ -32,21 +49,117 @@ class PendingExchange:
 
 
 class ExchangeHttpProtocol(HttpToolsProtocol):
-    """One connection of a caller."""
+    """One connection of a caller; a ``connections.Connection``."""
 
     cycle: Any
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.service = self.config.app.state.service  # type: ignore[union-attr]
+        self.service: Service = self.config.app.state.service  # type: ignore[union-attr]
+        self.address = ""
+        self.handshake: asyncio.Task[None] | None = None
+        self.deadline = self.write_deadline = NEVER
+        self.is_waiting = True
+        self.is_in_head = False
+        self.request_bytes = self.head_bytes = 0
+        self.fault: Refused | None = None
+
+    def enter(self, address: str, handshake: "asyncio.Task[None]") -> bool:
+        """Take a place in the table of connections as soon as a caller is connected; False if there is none.
+
+        ``handshake`` ends with ``connection_made``, or not at all.
+        """
+        self.address, self.handshake = name_network(address), handshake
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        return self.service.connections.admit(self)
+
+    def leave(self) -> None:
+        """Give the place in the table back."""
+        self.service.connections.release(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.leave()
+        super().connection_lost(exc)
+
+    def expire(self) -> None:
+        """End a connection whose caller is too slow."""
+        is_stuck = self.transport is None or self.write_deadline <= self.deadline
+        if is_stuck or self.transport.is_closing():
+            self.drop()
+        elif self.request_bytes:
+            self._refuse(Refused(408, "too-slow", "the request did not come in time: send it again, faster"))
+        else:
+            self.transport.close()
+
+    def drop(self) -> None:
+        """Close at once."""
+        self.leave()
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came, and refuse a request that is too large, whether it has ended or not."""
+        self.request_bytes += len(data)
+        super().data_received(data)
+        if self.request_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
+            self._check_size()
+
+    def _check_size(self) -> None:
+        most = MOST_HEAD_BYTES + CHUNK_OVERHEAD * self.service.body_bytes
+        if self.is_in_head:
+            self._refuse(make_head_fault())
+        elif self.request_bytes > most:
+            self._refuse(Refused(413, "request", f"a request may have at most {most} bytes"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.is_in_head = True
+        self.request_bytes = 1  # counted from the next data on: what came with these is in memory already
+        self.head_bytes = 0
+        self.deadline = self.loop.time() + HEAD_SECONDS
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        """Count bytes of the head, and those of trailers; the parser ends where this raises."""
+        self.head_bytes += size
+        if self.head_bytes > MOST_HEAD_BYTES or len(self.headers) >= MOST_HEADERS:
+            self.fault = make_head_fault()
+            raise self.fault
 
     def on_headers_complete(self) -> None:
         """Decide whether a request is a plain exchange or goes to the web application."""
+        self.is_in_head = False
+        self.deadline = self.loop.time() + BODY_SECONDS
+        if len(self.pipeline) >= MOST_PIPELINED:
+            detail = f"at most {MOST_PIPELINED} requests may wait on a connection"
+            self.fault = Refused(429, "too-many-requests", detail)
+            raise self.fault
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        caller = self._find_caller(headers)
         if self._is_plain(headers):
-            self.cycle = PendingExchange(headers)
+            self.cycle = PendingExchange(headers, caller)
         else:
             super().on_headers_complete()
+
+    def _find_caller(self, headers: dict[str, str]) -> str:
+        """Who sends a request, as the application is to see it too; a trusted proxy also says how it was asked."""
+        peer, proxies = self.client or ("", 0), self.service.proxies
+        if peer[0] not in proxies:
+            return self.address
+        caller = find_caller(peer[0], headers.get("x-forwarded-for", ""), proxies)
+        self.scope["client"] = (caller, 0)
+        if headers.get("x-forwarded-proto") in ("http", "https"):
+            self.scope["scheme"] = headers["x-forwarded-proto"]
+        return name_network(caller)
 
     def on_body(self, body: bytes) -> None:
         if type(self.cycle) is PendingExchange:
@@ -55,12 +168,36 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        is_answered = self.cycle.response_complete
+        self.deadline = self.loop.time() + IDLE_SECONDS if is_answered else NEVER
+        self.is_waiting, self.request_bytes = is_answered, 0
         if type(self.cycle) is not PendingExchange:
             super().on_message_complete()
             return
         task = self.loop.create_task(self._answer(self.cycle))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request; while one waits, nothing more is read."""
+        super().on_response_complete()
+        self.is_waiting = self.cycle.response_complete  # of the last request that has begun
+        if self.pipeline:
+            self.flow.pause_reading()
+        elif self.is_waiting and not self.is_in_head:
+            self.deadline = self.loop.time() + IDLE_SECONDS
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.write_deadline = self.loop.time() + WRITE_SECONDS
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.write_deadline = NEVER
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser, or a limit in one of its callbacks, did not take."""
+        self._refuse(self.fault or Refused(400, "malformed", msg))
 
     def _is_plain(self, headers: dict[str, str]) -> bool:
         """Whether this is an exchange whose length is known and allowed, behind no other request."""
@@ -86,15 +223,28 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         if self.flow.write_paused and not cycle.disconnected:
             await self.flow.drain()
         if not cycle.disconnected:
-            self._write_reply(cycle, *reply)
+            self._write(*reply, keep_alive=cycle.keep_alive)
+            cycle.response_complete = True
+            if not cycle.keep_alive:
+                self.transport.close()
+            self.on_response_complete()
 
-    def _write_reply(self, cycle: PendingExchange, status: int, headers: dict[str, str], body: bytes) -> None:
+    def _refuse(self, refusal: Refused) -> None:
+        """Say why, and close the connection."""
+        status, headers, body = self.service.refuse(refusal, "")
+        self._write(status, {"content-type": wire.JSON, **headers}, body, keep_alive=False)
+        self.deadline = self.loop.time() + IDLE_SECONDS  # whoever does not read this is dropped
+        self.transport.close()
+
+    def _write(self, status: int, headers: dict[str, str], body: bytes, *, keep_alive: bool) -> None:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        connection = "" if cycle.keep_alive else "connection: close\r\n"
+        connection = "" if keep_alive else "connection: close\r\n"
         head = f"{lines}{connection}content-length: {len(body)}\r\n\r\n".encode("latin-1")
         default = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
         self.transport.write(b"".join([STATUS_LINE[status], *default, head, body]))
-        cycle.response_complete = True
-        if not cycle.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+
+
+def make_head_fault() -> Refused:
+    """The refusal of headers that are too many or too large."""
+    detail = f"a request may have at most {MOST_HEADERS} headers of {MOST_HEAD_BYTES} bytes in all"
+    return Refused(431, "headers", detail)

@@ -3,10 +3,9 @@
 import gc
 import json
 import os
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvicorn
@@ -22,6 +21,13 @@ from fedcascade.service.server import operations
 from fedcascade.service.server.app import Extension, build_application
 from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.http import ExchangeHttpProtocol
+from fedcascade.service.server.listener import (
+    GRACE_SECONDS,
+    GracefulServer,
+    open_socket,
+    read_certificate,
+    reserve_descriptors,
+)
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
@@ -111,34 +117,6 @@ def ensure_operator_token(writer: Writer, path: Path) -> bool:
     return True
 
 
-def open_socket(host: str, port: int) -> socket.socket:
-    """Open a socket that listens; port 0 takes any that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(2048)
-    except OSError as error:
-        listening.close()
-        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from None
-    return listening
-
-
-class GracefulServer(uvicorn.Server):
-    """A uvicorn server that tells its extensions to stop before it waits for their open connections."""
-
-    def __init__(self, config: uvicorn.Config, extensions: Sequence[Extension]) -> None:
-        super().__init__(config)
-        self.extensions = extensions
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the extensions in turn, then the server: streams of open pages do not end by themselves."""
-        for extension in self.extensions:
-            await extension.on_shutdown()
-        await super().shutdown(sockets)
-
-
 def run_server(
     settings: ServerSettings,
     announce: Callable[[str], None],
@@ -148,22 +126,24 @@ def run_server(
 
     ``extend`` makes what rooms above add to the application, from the service that the endpoints share.
     """
+    context = read_certificate(settings.tls_cert, settings.tls_key)
     listening = open_socket(settings.host, settings.port)
     try:
         writer = open_writer(settings)
         if ensure_operator_token(writer, settings.operator_token):
             announce(f"the operator's token is in {settings.operator_token}, readable by you alone")
-        service = Service(writer, settings.policy, settings.dimension, settings.limits, settings.bounds)
+        limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
+        service = Service(writer, settings.policy, settings.dimension, limits, settings.bounds)
         extensions = extend(service)
         config = uvicorn.Config(
             build_application(service, extensions),
             http=ExchangeHttpProtocol,
-            log_level="warning",
+            ws="none",
+            proxy_headers=False,  # ``http.py`` reads them, from those who are trusted
+            log_level="error",  # else whoever sends nonsense fills the log
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=5,
-            ssl_certfile=settings.tls_cert,
-            ssl_keyfile=settings.tls_key,
+            timeout_graceful_shutdown=GRACE_SECONDS,
         )
         scheme = "http" if settings.tls_cert is None else "https"
         url = f"{scheme}://{settings.host}:{listening.getsockname()[1]}"
@@ -173,6 +153,6 @@ def run_server(
         gc.set_threshold(20_000, 20, 20)  # they leave no cycles behind, so there is little to find
         for extension in extensions:
             extension.on_listening(url)
-        GracefulServer(config, extensions).run(sockets=[listening])
+        GracefulServer(config, service, extensions, context).run(sockets=[listening])
     finally:
         listening.close()

@@ -10,14 +10,17 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from nacl.signing import SigningKey
 
+from fedcascade.checks import require, require_integer
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
 from fedcascade.service.server.bounds import UploadBounds
+from fedcascade.service.server.connections import ConnectionTable, is_address, name_network
 from fedcascade.service.server.limits import RateLimiter
 from fedcascade.service.server.metrics import Metrics
+from fedcascade.service.server.readiness import ReadinessProbe
 from fedcascade.service.server.verifier import SignedRequest
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Identity
@@ -32,11 +35,23 @@ BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much one caller may ask for: requests per second, requests at once, bytes of a body."""
+    """How much callers may ask for: requests per second and at once, bytes of a body, connections.
+
+    ``proxies`` are the addresses whose X-Forwarded-For is believed.
+    """
 
     rate: float = 50.0
     burst: float = 100.0
     body_bytes: int | None = None
+    connections: int = 4_096
+    connections_per_address: int = 512
+    proxies: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_integer("connections", self.connections)
+        require_integer("connections per address", self.connections_per_address)
+        for proxy in self.proxies:
+            require(is_address(proxy), f"a trusted proxy must be an IP address, got '{proxy}'")
 
 
 class Service:
@@ -60,9 +75,16 @@ class Service:
             rounds_per_hour=bounds.rounds_per_hour,
         ).with_id()
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
+        self.readiness = ReadinessProbe(writer, self.body_bytes)
         self.refusal_listeners: list[RefusalListener] = []
         self.bounds = bounds
         self.identities: dict[int, Identity] = {}
+        self.proxies = frozenset(limits.proxies)
+        self.connections = ConnectionTable(
+            most=limits.connections,
+            most_per_address=limits.connections_per_address,
+            proxies=[name_network(proxy) for proxy in limits.proxies],
+        )
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._nonces = auth.Nonces()
@@ -73,6 +95,7 @@ class Service:
                 "log_position": ("Uploads and forgettings so far.", lambda: self._read_state("position")),
                 "rounds": ("Rounds that the server knows of.", lambda: self._read_state("rounds")),
                 "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
+                "connections": ("Open connections.", lambda: len(self.connections)),
             }
         )
 
@@ -130,7 +153,7 @@ class Service:
         await self.writer.run(operations.require_active(signed.signature))
 
     def limit_address(self, request: HttpRequest) -> None:
-        self._address_limiter.take(request.client.host if request.client else "", self.clock.elapsed())
+        self._address_limiter.take(name_network(request.client.host if request.client else ""), self.clock.elapsed())
 
     def refuse(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
         """Count a refusal, and return it as the caller sees it: status, headers, JSON with one word and one line."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
@@ -160,3 +160,12 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
     state.position = max(state.position, store.find_last_forgetting())
     state.epoch = load_epoch(store)
     return state
+
+
+def warm_up(policy: Policy, dimension: int) -> None:
+    """Compile, or load, what uploads need, so that no agent waits for a compiler."""
+    state = ServerState(policy, dimension)
+    statistics = Statistics(np.eye(dimension), np.zeros(dimension), dimension, 0, dimension)
+    for position in range(1, 7):
+        upload = Upload(agent=position % 3, sequence=position, cause=Cause.FORCED, statistics=statistics)
+        state.apply(LogEntry(position=position, upload=upload))

@@ -8,10 +8,8 @@ import base64
 import hmac
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import IO
 
 import msgspec
@@ -22,10 +20,10 @@ from nacl.exceptions import BadSignatureError
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import are_possible, check_upload
+from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, write_frame
 
 log = logging.getLogger("fedcascade.service")
-LENGTH_BYTES = 4
-PIPE_BYTES = 1 << 20  # the most that Linux grants anyone: a large batch goes through at once
+ANSWER_SECONDS = 5.0  # for a batch of small uploads, which takes milliseconds
 
 
 class SignedRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -52,6 +50,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
 
 
 Verdict = Refusal | None  # None: the signature holds, and so does the upload if there is one
+BUSY = Refusal(False, 503, "verifier", "the request could not be checked in time: try again")
 _requests_decoder = msgspec.msgpack.Decoder(list[SignedRequest])
 _verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 
@@ -133,6 +132,10 @@ class SignatureVerifier:
         self.dimension = dimension
         self._requests: Sequence[SignedRequest] = ()
 
+    def prepare(self) -> None:
+        """Compile what verifying needs, so that no request waits for a compiler."""
+        warm_up(self.dimension)
+
     def submit(self, requests: Sequence[SignedRequest]) -> None:
         self._requests = requests
 
@@ -142,30 +145,45 @@ class SignatureVerifier:
     def close(self) -> None:
         """Let go of what the verifier holds."""
 
+    def kill(self) -> None:
+        """Let go of it at once, from any thread."""
+
 
 class VerifierProcess(SignatureVerifier):
-    """Verifies in a process of its own. If it dies, its batch is verified here, and the next one in a new process."""
+    """Verifies in a process of its own.
+
+    If it dies, its batch is verified here. If it does not answer in time, it is killed and its batch is refused for
+    now: what froze it must not freeze the server. The next batch goes to a new process.
+    """
 
     def __init__(self, dimension: int) -> None:
         super().__init__(dimension)
-        self._process: subprocess.Popen[bytes] | None = _start_process(dimension)
+        self._process: PipedProcess | None = self._start_process()
+
+    def prepare(self) -> None:
+        """Wait until the process has compiled what it needs."""
+        super().prepare()
+        if self._process is not None:
+            self._process.is_ready()
 
     def submit(self, requests: Sequence[SignedRequest]) -> None:
         """Send a batch to the process, which begins at once."""
         super().submit(requests)
         if not requests:
             return
-        self._process = self._process or _start_process(self.dimension)
-        assert self._process.stdin is not None
-        try:
-            _write_frame(self._process.stdin, msgspec.msgpack.encode(requests))
-        except OSError:
+        self._process = self._process or self._start_process()
+        frame = msgspec.msgpack.encode(requests)
+        if not (self._process.is_ready() and self._process.write_frame(frame, ANSWER_SECONDS)):
             self.close()
 
     def collect(self) -> list[Verdict]:
         if self._requests and self._process is not None:
-            assert self._process.stdout is not None
-            frame = _read_frame(self._process.stdout)
+            try:
+                frame = self._process.read_frame(self._estimate_seconds())
+            except TimeoutError:
+                log.error("the verifier does not answer: it is started anew")
+                self.kill()
+                return [BUSY] * len(self._requests)
             if frame is not None:
                 return _verdicts_decoder.decode(frame)
             self.close()
@@ -174,33 +192,32 @@ class VerifierProcess(SignatureVerifier):
     def close(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with suppress(OSError), process:  # it ends at the end of its input
-                pass
+            process.end()
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+
+    def _estimate_seconds(self) -> float:
+        """How long a batch may take: a factorisation of each upload, on a slow machine, and some more."""
+        return ANSWER_SECONDS + len(self._requests) * (self.dimension / 512) ** 3
+
+    def _start_process(self) -> PipedProcess:
+        return PipedProcess([sys.executable, "-m", __name__, str(self.dimension)])
 
 
-def _start_process(dimension: int) -> "subprocess.Popen[bytes]":
-    """Start it in a session of its own: an interrupt from the keyboard is for the server, which ends in peace."""
-    command, pipe = [sys.executable, "-m", __name__, str(dimension)], subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, pipesize=PIPE_BYTES)
-
-
-def _write_frame(pipe: IO[bytes], body: bytes) -> None:
-    pipe.write(len(body).to_bytes(LENGTH_BYTES) + body)
-    pipe.flush()
-
-
-def _read_frame(pipe: IO[bytes]) -> bytes | None:
-    """The next frame; None where the other side has ended."""
-    head = pipe.read(LENGTH_BYTES)
-    size = int.from_bytes(head)
-    body = pipe.read(size) if len(head) == LENGTH_BYTES else b""
-    return body if body and len(body) == size else None
+def warm_up(dimension: int) -> None:
+    """Compile, or load, what checking an upload needs."""
+    are_possible(np.zeros((1, wire.count_numbers(dimension))), np.ones((1, 3), np.int64))
 
 
 def serve_batches(source: IO[bytes], sink: IO[bytes], dimension: int) -> None:
-    """Verify batch after batch until the input ends."""
-    while (frame := _read_frame(source)) is not None:
-        _write_frame(sink, msgspec.msgpack.encode(verify_requests(_requests_decoder.decode(frame), dimension)))
+    """Say that everything is compiled, then verify batch after batch until the input ends."""
+    warm_up(dimension)
+    write_frame(sink, READY)
+    while (frame := read_frame(source)) is not None:
+        write_frame(sink, msgspec.msgpack.encode(verify_requests(_requests_decoder.decode(frame), dimension)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,7 +21,7 @@ from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
-from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest
 from fedcascade.service.store.contract import Store
 
@@ -30,6 +31,9 @@ Admit = Callable[[SignatureHeaders], None]
 log = logging.getLogger("fedcascade.service")
 # A batch leaves half of the waiting jobs to the next one, which is verified meanwhile; but it takes at least these.
 SMALLEST_BATCH = 24
+ANSWER_SECONDS = 15.0  # a request waits no longer for its transaction
+STUCK_SECONDS = 20.0  # a batch that takes longer is not slow: something does not answer
+NEVER = float("inf")
 
 
 @dataclass(slots=True)
@@ -70,7 +74,10 @@ class Writer:
         self._scrubbed = 0
         self._store: Store | None = open_store()
         self.state: ServerState | None = None  # for others to look at; only jobs may change it
+        self._busy_since = NEVER
         self._prepare()
+        warm_up(policy, dimension)
+        self._verifier.prepare()
         self._thread = threading.Thread(target=self._run_loop, name="fedcascade-writer", daemon=True)
         self._thread.start()
 
@@ -81,14 +88,34 @@ class Writer:
         return future
 
     async def run(self, job: Job[Result], request: SignedRequest | None = None, admit: Admit | None = None) -> Result:
-        """Run a job in the next transaction, and wait until that is durable; see ``PendingJob``."""
+        """Run a job in the next transaction, and wait until that is durable; see ``PendingJob``.
+
+        Raise ``Unavailable`` if that takes too long. The job may still be done then, and must bear to be repeated.
+        """
+        trouble = self.find_trouble()
+        if trouble is not None:
+            raise Unavailable(trouble)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
         self._queue.put(PendingJob(job, future, loop, request, admit))
         try:
-            return await future
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await future
+        except TimeoutError:
+            raise Unavailable(f"the store did not answer within {ANSWER_SECONDS:g} s") from None
         finally:
             del future  # an exception holds this frame, and a future holds its exception
+
+    def find_trouble(self) -> str | None:
+        """What keeps the writer from writing, for ``/healthz``; None if nothing does."""
+        if not self._thread.is_alive():
+            return "the writer has ended: start the server again"
+        stuck = time.monotonic() - self._busy_since
+        return f"the writer has been stuck for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
+
+    def kill_verifier(self) -> None:
+        """Kill the process that verifies, when this one ends without waiting for anybody."""
+        self._verifier.kill()
 
     @property
     def waiting(self) -> int:
@@ -105,7 +132,9 @@ class Writer:
         admitted: list[PendingJob] = []
         is_last = False
         while not is_last:
+            self._busy_since = NEVER
             gathered, is_last = self._gather(wait=not admitted)
+            self._busy_since = time.monotonic()
             self._verifier.submit([pending.request for pending in gathered if pending.request is not None])
             if admitted:
                 self._write(admitted)
@@ -147,7 +176,8 @@ class Writer:
                     if pending.admit is not None and (verdict is None or verdict.is_signed):
                         pending.admit(pending.request.signature)
                     if verdict is not None:
-                        raise Refused(verdict.status, verdict.reason, verdict.detail)
+                        wait = 1.0 if verdict.status == 503 else None
+                        raise Refused(verdict.status, verdict.reason, verdict.detail, retry_after=wait)
                 admitted.append(pending)
             except Exception as error:
                 report([pending], [error])

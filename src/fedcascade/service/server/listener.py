@@ -1,0 +1,186 @@
+"""Listens: TLS whose handshakes count as connections, slow callers that are sent away, an end that comes in time."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from fedcascade.service.server.app import Extension
+from fedcascade.service.server.connections import HEAD_SECONDS
+from fedcascade.service.server.http import ExchangeHttpProtocol
+from fedcascade.service.server.service import Service
+
+GRACE_SECONDS = 4  # for open requests and pages to end by themselves
+END_SECONDS = 8.0  # after a signal the process is gone, whatever is stuck
+ACCEPTED_AT_ONCE = 64
+TICKS_PER_SWEEP = 5  # of a tenth of a second each
+SPARE_DESCRIPTORS = 64  # for the store, its journals, pipes and what libraries open
+log = logging.getLogger("fedcascade.service")
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Open a socket that listens; port 0 takes any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listening
+
+
+def reserve_descriptors(connections: int) -> int:
+    """Raise this process's limit of descriptors for that many connections; how many of them it then has room for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE_DESCRIPTORS
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return connections if soft == resource.RLIM_INFINITY else max(8, min(connections, soft - SPARE_DESCRIPTORS))
+
+
+def read_certificate(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """What TLS needs; None without a certificate."""
+    if certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except OSError as error:
+        raise ValueError(f"cannot use '{certificate}' and '{key}' for TLS: {error.strerror or error}") from None
+    return context
+
+
+class Acceptor:
+    """Accepts connections. Each takes its place before anything else happens, a TLS handshake included."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make_protocol: Callable[[], ExchangeHttpProtocol],
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self._listening, self._make_protocol, self._context = listening, make_protocol, context
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        listening.setblocking(False)
+
+    def open(self) -> None:
+        """Accept whoever comes, from now on."""
+        if self._listening.fileno() >= 0:
+            self._loop.add_reader(self._listening, self._accept)
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._loop.remove_reader(self._listening)
+
+    def _accept(self) -> None:
+        """Accept connections that wait, some at a time, so that others are served between them."""
+        try:
+            for _ in range(ACCEPTED_AT_ONCE):
+                connection, peer = self._listening.accept()
+                self._admit(connection, str(peer[0]))
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # the system has no room for another one: look again in a while
+            log.error("cannot accept connections: %s", error.strerror)
+            self.close()
+            self._loop.call_later(1.0, self.open)
+
+    def _admit(self, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        protocol = self._make_protocol()
+        handshake = self._loop.create_task(self._connect(protocol, connection))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(lambda task: self._end_handshake(task, protocol, connection))
+        if not protocol.enter(address, handshake):
+            handshake.cancel()
+
+    async def _connect(self, protocol: ExchangeHttpProtocol, connection: socket.socket) -> None:
+        """Shake hands, in case of TLS, and begin to speak HTTP."""
+        seconds = None if self._context is None else HEAD_SECONDS
+        await self._loop.connect_accepted_socket(
+            lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=seconds
+        )
+
+    def _end_handshake(
+        self, handshake: "asyncio.Task[None]", protocol: ExchangeHttpProtocol, connection: socket.socket
+    ) -> None:
+        """Let go of a connection that was dropped meanwhile, or whose caller speaks no TLS."""
+        self._handshakes.discard(handshake)
+        if handshake.cancelled() or handshake.exception() is not None:
+            protocol.leave()
+            connection.close()
+
+
+class GracefulServer(uvicorn.Server):
+    """A uvicorn server that sends slow callers away, and ends within seconds when it is told to."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        extensions: Sequence[Extension],
+        context: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(config)
+        self.service = service
+        self.extensions = extensions
+        self.context = context
+        self.acceptors: list[Acceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then accept connections."""
+        await super().startup(sockets=[])
+        self.acceptors = [Acceptor(each, self._make_protocol, self.context) for each in sockets or ()]
+        for acceptor in self.acceptors:
+            acceptor.open()
+
+    def _make_protocol(self) -> ExchangeHttpProtocol:
+        return ExchangeHttpProtocol(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=asyncio.get_running_loop(),
+        )
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_PER_SWEEP == 0:
+            self.service.connections.expire(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end; if a store, a verifier or a stream is stuck, end without them."""
+        if not self.should_exit:
+            timer = threading.Timer(END_SECONDS, self._end_at_once)
+            timer.daemon = True
+            timer.start()
+        super().handle_exit(sig, frame)
+
+    def _end_at_once(self) -> None:
+        """End the process. Whatever was acknowledged is durable, so nothing is lost."""
+        log.error("something is stuck: ending without it, %g s after the signal", END_SECONDS)
+        self.service.writer.kill_verifier()
+        os._exit(128 + signal.SIGTERM)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop the extensions in turn, then the server: streams of open pages do not end by themselves."""
+        for acceptor in self.acceptors:
+            acceptor.close()
+        for extension in self.extensions:
+            await extension.on_shutdown()
+        await super().shutdown(sockets)

@@ -1,0 +1,1 @@
+"""Attacks a real server over loopback, and its files, and prints what held: `make attack`."""

@@ -1,0 +1,166 @@
+"""Accidents, not attacks: backups, copies, clocks, new terms. Agents go on by themselves; nothing counts twice."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from attack.arena import Arena, ServerProcess, list_commands, run_command, wait_until
+from attack.peers import connect_agent, fetch_rounds, teach
+from attack.registry import Finding, attack
+from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.remote import RemoteAgent
+
+PATIENCE = 15.0  # seconds until an agent should have been answered
+DAY = 86_400.0
+
+
+def back_up(server: ServerProcess) -> None:
+    """Stop the server, keep a copy of its store, and start it again."""
+    server.stop()
+    if "backup" in list_commands():
+        done = run_command("backup", "sqlite:///store.db", "sqlite:///copy.db", folder=server.folder)
+        assert done.returncode == 0, done.stderr
+    else:
+        shutil.copy(server.folder / "store.db", server.folder / "copy.db")
+    server.start()
+
+
+def restore(server: ServerProcess) -> None:
+    """Stop the server, put the copy in the place of its store, and start it again."""
+    server.stop()
+    for path in server.folder.glob("store.db*"):
+        path.unlink()
+    if "restore" in list_commands():
+        done = run_command("restore", "sqlite:///copy.db", "sqlite:///store.db", folder=server.folder)
+        assert done.returncode == 0, done.stderr
+    else:
+        shutil.copy(server.folder / "copy.db", server.folder / "store.db")
+    server.start()
+
+
+def settle(agent: RemoteAgent) -> str:
+    """Wait until everything was answered; 'answered', or what is left and why."""
+    if agent.flush(PATIENCE):
+        return "answered"
+    return f"{agent.unsent} wait: {str(agent.trouble)[:60]}"
+
+
+def confess(agent: RemoteAgent) -> str:
+    """What the agent says was lost, if it can say so."""
+    return str(getattr(agent, "lost", "") or "")
+
+
+@attack(
+    6, "a: backup restored, agent ahead", sends="5 uploads, backup, 5 more, restore, 1 more", holds="nothing is lost"
+)
+def restore_backup(arena: Arena) -> Finding:
+    server = arena.serve()
+    agent = connect_agent(server, str(arena.folder / "agent.db"))
+    try:
+        rounds = teach(agent, 5)
+        agent.flush(PATIENCE)
+        back_up(server)
+        rounds += teach(agent, 5, seed=2)
+        agent.flush(PATIENCE)
+        restore(server)
+        rounds += teach(agent, 1, seed=3)
+        state = settle(agent)
+        wait_until(lambda: fetch_rounds(server, agent.id) == rounds, 5.0)
+        held = fetch_rounds(server, agent.id)
+        said = confess(agent)
+    finally:
+        agent.close()
+    return Finding(f"{state}; the server holds {held} of {rounds} rounds {said}".strip(), held == rounds)
+
+
+@attack(6, "b: enrolled after the backup", sends="backup, enrol, restore, another enrols", holds="both go on")
+def enrol_after_backup(arena: Arena) -> Finding:
+    server = arena.serve()
+    back_up(server)
+    agent = connect_agent(server, str(arena.folder / "agent.db"))
+    try:
+        rounds = teach(agent, 3)
+        agent.flush(PATIENCE)
+        number = agent.id
+        restore(server)
+        newcomer = connect_agent(server, str(arena.folder / "newcomer.db"))
+        other = teach(newcomer, 1)
+        newcomer.flush(PATIENCE)
+        rounds += teach(agent, 1, seed=2)
+        state = settle(agent)
+        wait_until(lambda: fetch_rounds(server, agent.id) == rounds, 5.0)
+        held, others = fetch_rounds(server, agent.id), fetch_rounds(server, newcomer.id)
+        reused = newcomer.id == number
+        newcomer.close()
+    finally:
+        agent.close()
+    measured = f"{state}; number {'' if reused else 'not '}reused; {held} of {rounds} rounds"
+    return Finding(measured, state == "answered" and not reused and (held, others) == (rounds, other))
+
+
+@attack(
+    6, "c: agent file cloned", sends="the copy and the original both speak", holds="both are answered, once counted"
+)
+def clone_agent(arena: Arena) -> Finding:
+    server = arena.serve()
+    path, copy = arena.folder / "agent.db", arena.folder / "clone.db"
+    with connect_agent(server, str(path)) as agent:
+        teach(agent, 3)
+        agent.flush(PATIENCE)
+        number = agent.id
+    shutil.copy(path, copy)
+    with connect(server.url, store=str(path), pauses=(0.05, 0.5)) as agent:
+        teach(agent, 2, seed=2)
+        original = settle(agent)
+    with connect(server.url, store=str(copy), pauses=(0.05, 0.5)) as clone:
+        teach(clone, 2, seed=3)
+        copied = settle(clone)
+    held = fetch_rounds(server, number)
+    return Finding(f"original {original}, copy {copied}; {held} rounds held", original == copied == "answered")
+
+
+@attack(6, "d: clock a day ahead, then right", sends="40 uploads ahead, then one", holds="answered")
+def correct_clock(arena: Arena) -> Finding:
+    server = arena.serve()
+    path = str(arena.folder / "agent.db")
+    with shift_clock(DAY), connect_agent(server, path) as agent:
+        teach(agent, 40)
+        ahead = settle(agent)
+    with connect(server.url, store=path, pauses=(0.05, 0.5)) as agent:
+        teach(agent, 1, seed=2)
+        after = settle(agent)
+    return Finding(f"ahead: {ahead}; corrected: {after}", ahead == after == "answered")
+
+
+@contextmanager
+def shift_clock(seconds: float) -> Iterator[None]:
+    """Let this process believe that it is later."""
+    real = time.time
+    time.time = lambda: real() + seconds
+    try:
+        yield
+    finally:
+        time.time = real
+
+
+@attack(6, "e: terms changed", sends="the server starts again with --lambda 2000", holds="the agent's estimate follows")
+def change_terms(arena: Arena) -> Finding:
+    server = arena.serve()
+    agent = connect_agent(server, str(Path(arena.folder) / "agent.db"))
+    try:
+        teach(agent, 20)
+        agent.flush(PATIENCE)
+        before = float(np.linalg.norm(agent.estimate))
+        server.stop()
+        server.options += ("--lambda", "2000")
+        server.start()
+        teach(agent, 3, seed=2)
+        state = settle(agent)
+        after = float(np.linalg.norm(agent.estimate))
+    finally:
+        agent.close()
+    return Finding(f"{state}; |theta| from {before:.2f} to {after:.2f}", state == "answered" and after < before / 4)

@@ -1,0 +1,134 @@
+"""Attacks on who is who: replays, guesses, weak keys, what a refusal gives away."""
+
+import time
+from collections import Counter
+
+import msgspec
+import numpy as np
+from nacl.signing import SigningKey
+
+from attack.arena import Arena, ServerProcess
+from attack.peers import Peer, fill_fields, play_rounds
+from attack.registry import Finding, attack
+from fedcascade.service.agent.client import AgentClient
+from fedcascade.service.agent.transport import HttpReply
+from fedcascade.service.protocol import wire
+
+THETA = np.array([0.5, 0.3, 0.1])
+# The encodings of the eight points of small order of Curve25519 in Edwards form, and forms of them beyond the prime.
+SMALL_ORDER = [
+    bytes.fromhex(text)
+    for text in (
+        "0100000000000000000000000000000000000000000000000000000000000000",
+        "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "0000000000000000000000000000000000000000000000000000000000000000",
+        "0000000000000000000000000000000000000000000000000000000000000080",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+        "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+        "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+        "0100000000000000000000000000000000000000000000000000000000000080",
+        "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+        "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    )
+]
+
+
+def post_enrolment(server: ServerProcess, token: str, public_key: bytes, **headers: str) -> HttpReply:
+    """Ask for a number with a token and a key; a proof that the message needs is made up."""
+    told = {"protocol": wire.PROTOCOLS[-1], "token": token, "public_key": public_key}
+    made_up = {"signature": bytes(64), "proof": bytes(64), "created": int(time.time()), "nonce": 1}
+    body = msgspec.msgpack.encode(fill_fields(wire.Enrolment, told | made_up, wire.Enrolment))
+    with_type = {"content-type": wire.MSGPACK, **headers}
+    transport = server.connect()
+    try:
+        return transport.send("POST", "/v1/agents", body, with_type)
+    finally:
+        transport.close()
+
+
+@attack(12, "replayed retry", sends="a retried upload again, elsewhere and later", holds="401 at both")
+def replay_retry(arena: Arena) -> Finding:
+    first, second = arena.serve(), arena.serve()
+    peer = Peer(first)
+    body = peer.encode(play_rounds(np.random.default_rng(1), THETA, 20), 1)
+    assert peer.client.send("POST", wire.EXCHANGES, body, 1).status == 200
+    return replay(first, second, peer, "POST", wire.EXCHANGES, body, 1)
+
+
+@attack(12, "replayed GET", sends="a signed GET again, elsewhere and later", holds="401 at both")
+def replay_get(arena: Arena) -> Finding:
+    first, second = arena.serve(), arena.serve()
+    peer = Peer(first)
+    return replay(first, second, peer, "GET", f"/v1/agents/{peer.agent}", b"", 0)
+
+
+def replay(
+    first: ServerProcess, second: ServerProcess, peer: Peer, method: str, path: str, body: bytes, sequence: int
+) -> Finding:
+    """Send one signed request to a server, then the same bytes to another one and to the first after a restart."""
+    headers = peer.client.sign_headers(method, path, body, sequence)
+    assert first.connect().send(method, path, body, headers).status == 200
+    elsewhere = second.connect().send(method, path, body, headers).status
+    first.stop()
+    second.stop()
+    later = first.start().connect().send(method, path, body, headers).status
+    return Finding(f"{elsewhere} at another server, {later} after a restart", (elsewhere, later) == (401, 401))
+
+
+@attack(12, "guesses behind X-Forwarded-For", sends="400 tokens, each from 'another address'", holds="most get 429")
+def forward_guesses(arena: Arena) -> Finding:
+    server = arena.serve(generous=False)
+    key = bytes(SigningKey.generate().verify_key)
+    statuses = Counter(
+        post_enrolment(
+            server, f"{number:032d}", key, **{"x-forwarded-for": f"10.0.{number // 250}.{number % 250}"}
+        ).status
+        for number in range(400)
+    )
+    return Finding(f"{statuses[429]} of 400 get 429", statuses[429] >= 200)
+
+
+@attack(12, "keys of small order", sends="11 encodings, each with a good token", holds="none enrols")
+def enrol_small_order(arena: Arena) -> Finding:
+    server = arena.serve()
+    tokens = server.connect_operator().create_tokens(len(SMALL_ORDER))
+    pairs = zip(tokens, SMALL_ORDER, strict=True)
+    enrolled = sum(post_enrolment(server, token, key).status == 201 for token, key in pairs)
+    return Finding(f"{enrolled} of {len(SMALL_ORDER)} enrol", enrolled == 0)
+
+
+@attack(12, "a known key and an invented token", sends="somebody's public key", holds="refused")
+def enrol_known_key(arena: Arena) -> Finding:
+    server = arena.serve()
+    peer = Peer(server)
+    reply = post_enrolment(server, "an-invented-token-of-nobody", bytes(peer.key.verify_key))
+    return Finding(f"status {reply.status}", 400 <= reply.status < 500)
+
+
+@attack(12, "401 that tells who exists", sends="forgeries for agents that exist or not", holds="the same answer")
+def ask_who_exists(arena: Arena) -> Finding:
+    server = arena.serve()
+    peer = Peer(server)
+    replies = {}
+    for agent in (peer.agent, 4_711):
+        forger = AgentClient(server.connect(), SigningKey.generate(), agent)
+        body = peer.encode(play_rounds(np.random.default_rng(1), THETA, 20), 1)
+        reply = forger.send("POST", wire.EXCHANGES, body, 1)
+        replies[agent] = reply.status, reply.body.replace(str(agent).encode(), b"N")
+    same = len(set(replies.values())) == 1
+    return Finding("the same answer" if same else f"{replies[peer.agent][1]!r} and {replies[4_711][1]!r}", same)
+
+
+@attack(12, "a flood of bad signatures", sends="1,000 forgeries", holds="most get 429, a good agent beside gets 200")
+def flood_forgeries(arena: Arena) -> Finding:
+    server = arena.serve(generous=False)
+    peer = Peer(server)
+    statistics = play_rounds(np.random.default_rng(1), THETA, 20)
+    assert peer.upload(statistics).status == 200
+    forger = AgentClient(server.connect(), SigningKey.generate(), peer.agent)
+    body = peer.encode(statistics, 2)
+    statuses = Counter(forger.send("POST", wire.EXCHANGES, body, 2).status for _ in range(1_000))
+    beside = [peer.upload(statistics).status for _ in range(5)]
+    measured = f"{statuses[429]} of 1000 get 429; the good agent gets {sorted(set(beside))}"
+    return Finding(measured, statuses[429] >= 500 and set(beside) == {200})

@@ -208,6 +208,7 @@ class World:
 
     def kill(self, victim: str) -> None:
         """After a random while, somebody dies, and is started again."""
+        self.revive_servers()
         draw = self.random.random()
         if draw < 0.6:
             self._wait_until(lambda positions: max(positions) > self.position)
@@ -248,13 +249,24 @@ class World:
         assert self.pair is not None
         self.pair.fail_over()
 
+    def revive_servers(self) -> None:
+        """Start those servers again that ended by themselves, as a supervisor does: no database, no start."""
+        for port, child in self.servers.items():
+            if os.waitpid(child, os.WNOHANG)[0]:
+                self.servers[port] = self._start_server(port)
+
     def finish(self) -> None:
         """Let the agents come to an end."""
         self.stop.touch()
-        codes = {number: os.waitstatus_to_exitcode(os.waitpid(self.agents[number], 0)[1]) for number in self.agents}
-        self.agents = {}
-        if any(codes.values()):
-            raise SystemExit(f"agents ended with {codes}")
+        while self.agents:
+            self.revive_servers()
+            for number, child in list(self.agents.items()):
+                ended, status = os.waitpid(child, os.WNOHANG)
+                if ended:
+                    del self.agents[number]
+                if ended and status:
+                    raise SystemExit(f"agent {number} ended with {os.waitstatus_to_exitcode(status)}")
+            time.sleep(0.02)
 
     def close(self) -> None:
         """Kill what is left."""

@@ -21,6 +21,7 @@ from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import InProcessTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import build_application
+from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.writer import Writer
@@ -92,7 +93,7 @@ def build_rig(node: PostgresNode, database: str, patience: Patience = SHORT) -> 
         url = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database}"
         policy = POLICIES["fedc3ucb-h"]
         writer = Writer(lambda: open_postgres(url, patience=patience), policy, 3)
-        transport = InProcessTransport(build_application(Service(writer, policy, 3, FREE)))
+        transport = InProcessTransport(build_application(Service(writer, policy, 3, FREE, FOR_SIMULATIONS)))
         writer.submit(set_operator(TOKEN)).result()
         [token] = client.OperatorClient(transport, TOKEN).create_tokens()
         key = SigningKey.generate()
@@ -151,6 +152,15 @@ def test_a_turn_that_another_does_not_give_back_is_a_503(rig: Rig) -> None:
         connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
         rig.refuse(2, within=2.0)
     rig.upload(2)
+
+
+def test_a_server_that_cannot_get_its_turn_says_so_in_one_line(node: PostgresNode, database: str) -> None:
+    url = node.url(database)
+    open_postgres(url).close()
+    with psycopg.connect(url) as connection:
+        connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
+        with pytest.raises(ValueError, match=r"^cannot open the store: .*lock timeout$"):
+            open_postgres(url, patience=SHORT)
 
 
 def test_a_statement_that_waits_ends_at_once_when_it_is_interrupted(node: PostgresNode, database: str) -> None:

@@ -31,6 +31,7 @@ from fedcascade.service.server.listener import (
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
+from fedcascade.service.store.contract import explain_failures
 from fedcascade.service.store.open import open_store
 
 TERMS = "terms"
@@ -82,7 +83,7 @@ def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
 def open_writer(settings: ServerSettings) -> Writer:
     """Open the writer. A log of another policy is replayed with the new one; one of another dimension is refused."""
     dimension = settings.dimension
-    with closing(open_store(settings.store)) as store, store.transaction():
+    with closing(open_store(settings.store)) as store, explain_failures(store), store.transaction():
         held = json.loads(store.get_setting(TERMS) or "{}").get("dimension", dimension)
         require(held == dimension, f"the store holds uploads of dimension {held}, got --dimension {dimension}")
         store.set_setting(TERMS, json.dumps({"dimension": dimension, "policy": settings.policy.name}))
@@ -99,7 +100,7 @@ def open_writer(settings: ServerSettings) -> Writer:
 
 def require_empty_store(url: str) -> None:
     """Refuse a store that has agents already."""
-    with closing(open_store(url)) as store:
+    with closing(open_store(url)) as store, explain_failures(store):
         require(store.count_agents() == 0, f"the store {url} has agents already: simulated users need one of their own")
 
 

@@ -23,7 +23,7 @@ from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import Store, explain_failures
 
 Result = TypeVar("Result")
 Job = Callable[[Store, ServerState], Result]
@@ -72,10 +72,11 @@ class Writer:
         self._verifier = verifier or SignatureVerifier(dimension)
         self._journal = JournalWriter(self.clock)
         self._scrubbed = 0
-        self._store: Store | None = open_store()
+        self._store: Store | None = (store := open_store())
         self.state: ServerState | None = None  # for others to look at; only jobs may change it
         self._busy_since = NEVER
-        self._prepare()
+        with explain_failures(store):
+            self._prepare()
         warm_up(policy, dimension)
         self._verifier.prepare()
         self._thread = threading.Thread(target=self._run_loop, name="fedcascade-writer", daemon=True)
@@ -235,9 +236,10 @@ class Writer:
             log.error("a job failed", exc_info=error)
             return error
         self.healthy = False
-        log.warning("the store is not available: %s", error)
+        reason = " ".join(str(error).split())
+        log.warning("the store is not available: %s", reason)
         self._close_store()
-        return Unavailable(f"the store is not available: {error}")
+        return Unavailable(f"the store is not available: {reason}")
 
     def _close_store(self) -> None:
         store, self._store = self._store, None

@@ -4,14 +4,14 @@
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from fedcascade.federation.messages import Upload
-from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.store.journal import Journal
 
 
@@ -174,3 +174,12 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, SettingStore, Prot
 
     def run_maintenance(self) -> None:
         """Do housekeeping between two transactions, without delay for the next one. It never fails."""
+
+
+@contextmanager
+def explain_failures(store: Store) -> Iterator[None]:
+    """Turn exceptions of the database's driver into one line for the operator."""
+    try:
+        yield
+    except store.failures as error:
+        raise Unavailable(f"the store is not available: {' '.join(str(error).split())}") from None

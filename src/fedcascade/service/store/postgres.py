@@ -162,8 +162,8 @@ def open_postgres(
     try:
         address = make_conninfo("", **({"connect_timeout": patience.connect} | CONNECTION | conninfo_to_dict(url)))
         connection = BoundedConnection.connect(address, autocommit=True, prepare_threshold=None)
+        store = PostgresStore(connection, patience).prepare(migrations)
     except psycopg.Error as error:
         raise ValueError(f"cannot open the store: {' '.join(str(error).split())}") from None
-    store = PostgresStore(connection, patience).prepare(migrations)
     connection.silence = patience.silence
     return store

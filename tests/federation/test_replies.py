@@ -43,7 +43,7 @@ def told(server: Server, sent: Upload) -> list[int]:
 
 
 def test_a_push_goes_to_those_who_miss_too_much() -> None:
-    server = server_of(POLICIES["async-linucb"].with_constants(gamma_d=3.0))
+    server = server_of(POLICIES["async-linucb"].with_constants(gamma_d=3.001))
     assert told(server, upload(0, axis(0, 1))) == []  # det 2 against 1
     assert told(server, upload(0, axis(0, 1))) == []  # det 3 against 1: not more than 3
     assert told(server, upload(1, axis(1, 1))) == [2]  # det 6 against 3, 2 and 1

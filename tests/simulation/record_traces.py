@@ -1,11 +1,13 @@
-"""Full Traces of every policy as hashes, and an upload log with the state it leads to: what no redesign may change.
+"""Full Traces of every policy as hashes: what no redesign may change.
 
 ``python tests/simulation/record_traces.py`` writes the assets that ``test_recorded_traces.py`` compares with. Run it
-only when a change of the numbers is meant, and say so in the changelog.
+only when a change of the numbers is meant: raise ``simulation.trace.ARITHMETIC`` then, and say so in the changelog.
+Names of policies as arguments record those alone.
 """
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ SHAPES: dict[str, tuple[Callable[[int], Any], int, int]] = {
 
 
 def hash_world(world: Any) -> str:
-    """The thetas come from LAPACK and may differ in their last bits from machine to machine."""
+    """Of all that a world is before its first round: a world of ratings comes from LAPACK, rounded to the grid."""
     return hashlib.sha256(np.asarray(world.thetas).tobytes() + np.asarray(world.catalogue).tobytes()).hexdigest()[:16]
 
 
@@ -85,9 +87,11 @@ def list_cases() -> Iterator[tuple[str, str, int]]:
                 yield policy, shape, seed
 
 
-def main() -> None:
-    recorded: dict[str, dict[str, str]] = {}
+def main(policies: list[str]) -> None:
+    recorded: dict[str, dict[str, str]] = json.loads(ASSET.read_text(encoding="utf-8")) if policies else {}
     for policy, shape, seed in list_cases():
+        if policies and policy not in policies:
+            continue
         reference, exact = (play(policy, shape, seed, engine) for engine in ("reference", "exact"))
         assert reference == exact, (policy, shape, seed)
         recorded[f"{policy} {shape} {seed}"] = {"world": reference[0], "trace": reference[1]}
@@ -97,4 +101,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedcascade.environments.clustered import lift
 from fedcascade.numerics import streams
+from fedcascade.numerics.grid import round_to_grid
 
 FILMS = 240
 # Each attribute: what much of it is called, what its opposite is called, and words for the titles of either kind.
@@ -62,7 +63,7 @@ def draw_films(seed: int, count: int = FILMS) -> tuple[list[Film], NDArray[np.fl
     units = (normals / np.linalg.norm(normals, axis=0)).T.astype(np.float64)
     used_titles: set[str] = set()
     films = [Film(_choose_title(unit, number, used_titles), tuple(unit.tolist())) for number, unit in enumerate(units)]
-    return films, lift(units).astype(np.float32)
+    return films, round_to_grid(lift(units))
 
 
 def _choose_title(unit: NDArray[np.float64], number: int, used_titles: set[str]) -> str:

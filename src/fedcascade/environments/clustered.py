@@ -113,6 +113,6 @@ def compute_arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | No
         weights = np.asarray(arrivals, np.float64)
     good = weights.shape == (users,) and bool(np.all(np.isfinite(weights))) and bool(np.all(weights > 0))
     require(good, f"arrivals must be {users} finite numbers > 0, one per user")
-    shares = weights / weights.max()
-    steps: NDArray[np.float64] = np.cumsum(shares) / shares.sum()
-    return steps[:-1]
+    sums: NDArray[np.float64] = np.cumsum(weights / weights.max())
+    steps: NDArray[np.float64] = sums[:-1] / sums[-1]
+    return steps

@@ -7,14 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics import streams
+from fedcascade.numerics.grid import PER_UNIT, round_to_grid, truncate_steps
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features
 from fedcascade.numerics.streams import Integer, WordBuffer
 
 # Typed, because numba turns float32 * 1.0 into float64.
-_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)
-_ROOT_HALF = np.float32(0.5**0.5)
-_32 = np.uint64(32)
+_ZERO, _TINY = np.float32(0.0), np.float32(1e-30)
+# How long the free coordinates of an item are before they are rounded to the grid, in steps of it. Items that are not
+# lifted begin a little shorter than 1, so that single precision cannot make one longer than 1.
+LENGTH = np.float32((1.0 - 2.0**-20) * PER_UNIT)
+LIFTED_LENGTH = np.float32(0.5**0.5 * PER_UNIT)
+LIFTING = np.float32(round_to_grid(0.5**0.5))  # the last coordinate of lifted items
 
 
 @jit
@@ -35,41 +39,39 @@ def draw_arrivals_into(seed: Integer, first: Integer, steps: NDArray[np.float64]
 
 @jit_inline
 def scale_columns(rows: Features, first: int, squares: NDArray[np.float32], length: np.float32) -> None:
-    """Scale the columns from ``first`` on to ``length``; ``squares``, their squared lengths, are overwritten."""
+    """Scale the columns from ``first`` on to ``length`` steps of the grid, and round them to it toward zero.
+
+    ``squares``, their squared lengths, are overwritten.
+    """
     for i in range(squares.size):
         squares[i] = length / np.sqrt(max(squares[i], _TINY))
     for k in range(rows.shape[0]):
         row = rows[k, first:]
         for i in range(squares.size):
-            row[i] *= squares[i]
+            row[i] = truncate_steps(row[i] * squares[i])
 
 
 @jit_inline
 def draw_unit_items_into(seed: Integer, round_: Integer, out: Features, lifted: bool, buffer: WordBuffer) -> None:
-    """Fill ``out`` (dimension, items) with items of length 1, uniform on the sphere.
+    """Fill ``out`` (dimension, items) with items of length 1, uniform on the sphere, then rounded to the grid.
 
-    Lifted items are uniform on a sphere of one dimension less, and their last coordinate is 1/sqrt(2).
+    Lifted items are uniform on a sphere of one dimension less, and their last coordinate is 1/sqrt(2), rounded.
     """
     free = out.shape[0] - 1 if lifted else out.shape[0]
     for first in range(0, out.shape[1], streams.BLOCK):
         count = streams.draw_normal_block(seed, streams.ITEMS, round_, first, out[:free], buffer)
-        scale_columns(out[:free], first, buffer.squares[:count], _ROOT_HALF if lifted else _ONE)
-    out[free:] = _ROOT_HALF
+        scale_columns(out[:free], first, buffer.squares[:count], LIFTED_LENGTH if lifted else LENGTH)
+    out[free:] = LIFTING
 
 
 @jit
 def draw_catalogue_items_into(seed: Integer, round_: Integer, out: Features, catalogue: Features) -> None:
     """Fill ``out`` (dimension, items) with different columns of ``catalogue``, every choice equally likely.
 
-    The first steps of a Fisher-Yates shuffle, so that the first items do not depend on how many are drawn.
-    Columns of ``out`` for which there is no item left are 0.
+    The first items do not depend on how many are drawn. Columns of ``out`` for which there is no item left are 0.
     """
-    offered = catalogue.shape[1]
-    drawn = min(out.shape[1], offered)
-    order, picks = np.arange(offered), streams.words(seed, streams.ITEMS, round_, drawn)
-    for i in range(drawn):
-        j = i + np.int64((np.uint64(picks[i]) * np.uint64(offered - i)) >> _32)
-        order[i], order[j] = order[j], order[i]
+    drawn = min(out.shape[1], catalogue.shape[1])
+    order = streams.sample_indices(seed, streams.ITEMS, round_, catalogue.shape[1], drawn)
     for k in range(out.shape[0]):
         for i in range(drawn):
             out[k, i] = catalogue[k, order[i]]

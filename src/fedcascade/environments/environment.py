@@ -32,7 +32,7 @@ class Environment(Protocol):
         """The user who arrives."""
 
     def items(self, round_: int) -> NDArray[np.float32]:
-        """The features on offer, one row per item, each of norm at most 1."""
+        """The features on offer, one row per item, each of norm at most 1, on the grid (``round_to_grid``)."""
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """The probability that ``user`` clicks each item when it is examined."""

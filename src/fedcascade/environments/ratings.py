@@ -13,6 +13,7 @@ from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.environments.kmeans import cluster_points
 from fedcascade.environments.matrices import Scaling, Selection, Triplets, Values, Vectors
 from fedcascade.numerics import streams
+from fedcascade.numerics.grid import round_to_grid
 
 Shelf = Literal["catalogue", "random"]
 
@@ -56,7 +57,7 @@ PRESETS = {"catalogue": Steps(), "paper": Steps(scaling="none", lifted=True, she
 
 
 class Ratings(Clustered):
-    """Users and items from ratings. The centres of k-means are the true thetas, as they are, not made longer.
+    """Users and items from ratings. The centres of k-means, rounded to the grid, are the true thetas, not made longer.
 
     Two presets, of which every step can be changed (see ``Steps``). In a "catalogue" world, the default, items
     are those of the file, as vectors of norm 1, and <theta, x> is clipped to [0, 1]. A "paper" world takes only
@@ -108,15 +109,15 @@ class Ratings(Clustered):
         if self.steps.lifted:
             sampled, catalogue = lift(sampled), lift(catalogue)
         centres, labels = cluster_points(sampled, clusters, seed=seed)
-        # Single precision, as items have: the last bits, which depend on the solver of the SVD, are rounded away.
-        self.centres = centres.astype(np.float32).astype(np.float64)
+        # On the grid, as items are: the last bits, which depend on the solver of the SVD, are rounded away.
+        self.centres = round_to_grid(centres).astype(np.float64)
         super().__init__(
             seed=seed,
             clusters=labels,
             thetas=self.centres[labels],
             items=items,
             lifted=self.steps.lifted,
-            catalogue=catalogue.T.astype(np.float32, order="C") if self.steps.shelf == "catalogue" else None,
+            catalogue=round_to_grid(np.ascontiguousarray(catalogue.T)) if self.steps.shelf == "catalogue" else None,
             arrivals=arrivals,
         )
         self.singular_values = vectors.singular_values

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.numerics import streams
+from fedcascade.numerics.linear import normalise_rows, orthonormalise_rows
 
 FeatureKind = Literal["lifted", "gaussian"]
 DirectionKind = Literal["orthonormal", "random"]
@@ -19,7 +20,8 @@ class Synthetic(Clustered):
     """Users in clusters, items drawn afresh in each round; all of it from one seed.
 
     ``lifted`` features are (z / ||z||, 1) / sqrt(2) with Gaussian z, thetas likewise, so that <theta, x> =
-    (1 + cos) / 2 is a probability. ``gaussian`` ones are z / ||z||, and <theta, x> is clipped to [0, 1].
+    (1 + cos) / 2 is a probability. ``gaussian`` ones are z / ||z||, and <theta, x> is clipped to [0, 1]. Features are
+    rounded toward zero to the grid (``numerics.grid``); clicks follow the rounded ones.
 
     Args:
         users: how many users there are.
@@ -88,16 +90,20 @@ def _draw_directions(
     dimension = f"{free + 1} (one coordinate lifts)" if lifted else f"{free}"
     refusal = f"clusters must be <= {free} with orthonormal directions in dimension {dimension}, got {clusters}"
     require(not orthonormal or clusters <= free, f"{refusal}; use directions 'random' for more")
-    drawn = streams.draw_normals(seed, streams.THETA, 0, (free, clusters))
-    units: NDArray[np.float64] = np.linalg.qr(drawn).Q if orthonormal else drawn / np.linalg.norm(drawn, axis=0)
-    return np.array(units.T)
+    drawn = _draw_rows(clusters, free, seed)
+    return orthonormalise_rows(drawn) if orthonormal else normalise_rows(drawn)
+
+
+def _draw_rows(count: int, size: int, seed: int) -> NDArray[np.float64]:
+    """Rows of standard normals."""
+    return np.ascontiguousarray(streams.draw_normals(seed, streams.THETA, 0, (size, count)).T)
 
 
 def _draw_equidistant(clusters: int, free: int, distance: float, seed: int) -> NDArray[np.float64]:
     """Unit vectors with the same distance between any two: a direction that all share, and one of their own."""
     require(0 < distance <= 2**0.5, f"gap must be > 0 and at most that of orthogonal directions, got {distance:.4g}")
     require(clusters < free, f"clusters must be < {free} where a gap is given, got {clusters}")
-    basis = np.linalg.qr(streams.draw_normals(seed, streams.THETA, 0, (free, clusters + 1))).Q.T
+    basis = orthonormalise_rows(_draw_rows(clusters + 1, free, seed))
     alike = 1.0 - distance**2 / 2.0
     units: NDArray[np.float64] = np.sqrt(alike) * basis[0] + np.sqrt(1.0 - alike) * basis[1:]
     return units

@@ -15,7 +15,7 @@ from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.engines import simulate, simulate_together
 from fedcascade.simulation.scenario import Scenario
-from fedcascade.simulation.trace import Trace, summarise
+from fedcascade.simulation.trace import ARITHMETIC, Trace, summarise
 
 Record = dict[str, Any]
 
@@ -31,6 +31,7 @@ class Job(Struct, frozen=True, kw_only=True):
     checkpoints: int
     list_length: int
     version: str = __version__
+    arithmetic: int = ARITHMETIC
     data: str | None = None
 
     @property

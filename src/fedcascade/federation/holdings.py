@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
+from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
@@ -20,7 +21,7 @@ ARRAYS = ("gram", "moment", "theta", "length", "width", "count", "clicks", "roun
 @jit_inline
 def compute_confidence_width(count: int) -> float:
     """F(T) = sqrt((1 + ln(1 + T)) / (1 + T))."""
-    return float(np.sqrt((1.0 + np.log1p(count)) / (1.0 + count)))
+    return float(np.sqrt((1.0 + log(1.0 + count)) / (1.0 + count)))
 
 
 @jit

@@ -10,6 +10,7 @@ from fedcascade.federation.messages import Cause
 from fedcascade.learning.confidence import describe_alpha_c
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit_inline
 
 
@@ -108,7 +109,7 @@ class SyncBudget(Trigger):
 @jit_inline
 def compute_auxiliary_probability(p_scale: float, round_: int) -> float:
     """p_t = p_scale ln(t) / t, at most 1."""
-    return min(1.0, p_scale * math.log(round_) / round_)
+    return min(1.0, p_scale * log(float(round_)) / round_)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ whether it is computed alone or among others, by the readable engine or by a fas
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 
 Matrix = NDArray[np.float64]
@@ -55,7 +56,7 @@ def compute_log_det(upper: Matrix) -> float:
     """ln det of the matrix whose upper factor is given."""
     total = 0.0
     for k in range(upper.shape[0]):
-        total += np.log(upper[k, k])
+        total += log(upper[k, k])
     return 2.0 * total
 
 
@@ -271,3 +272,35 @@ def combine_roots(first: Matrix, second: Matrix) -> Matrix:
             for j in range(k + 1):
                 flipped[size - 1 - i, size - 1 - j] += first[k, i] * first[k, j] + second[k, i] * second[k, j]
     return cholesky(flipped)[::-1, ::-1].copy()
+
+
+@jit
+def normalise_rows(rows: Matrix) -> Matrix:
+    """The rows, scaled to length 1."""
+    units = rows.copy()
+    for unit in units:
+        square = 0.0
+        for value in unit:
+            square += value * value
+        for k in range(unit.size):
+            unit[k] /= np.sqrt(square)
+    return units
+
+
+@jit
+def orthonormalise_rows(rows: Matrix) -> Matrix:
+    """Orthonormal rows of which the first n span what the first n of ``rows`` do, by Gram and Schmidt.
+
+    Each row is freed twice of what it shares with those before it, which is enough for full precision.
+    """
+    units = normalise_rows(rows)
+    for j in range(units.shape[0]):
+        for _ in range(2):
+            for i in range(j):
+                shared = 0.0
+                for k in range(units.shape[1]):
+                    shared += units[i, k] * units[j, k]
+                for k in range(units.shape[1]):
+                    units[j, k] -= shared * units[i, k]
+        units[j : j + 1] = normalise_rows(units[j : j + 1])
+    return units

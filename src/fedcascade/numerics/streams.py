@@ -28,6 +28,8 @@ CLUSTER = 8  # which users are alike
 SAMPLE = 9  # which users of a ratings file take part
 KMEANS = 10  # where k-means starts
 RATINGS = 11  # generated ratings
+VISIT = 12  # which agents a sampler of partitions visits
+PARTITION = 13  # where a sampler of partitions puts an agent
 
 BLOCK = 256  # so many items are drawn together
 
@@ -159,6 +161,19 @@ def words(seed: Integer, stream: Integer, round_: Integer, count: Integer) -> ND
     out = np.empty(count, np.uint32)
     draw_words_into(seed, stream, round_, out, make_word_buffer())
     return out
+
+
+@jit
+def sample_indices(seed: Integer, stream: Integer, round_: Integer, population: int, count: int) -> NDArray[np.int64]:
+    """``count`` different ones of 0..population - 1, in order of choice, every choice equally likely.
+
+    The first steps of a Fisher-Yates shuffle, so that the first ones do not depend on how many are drawn.
+    """
+    order, picks = np.arange(population), words(seed, stream, round_, count)
+    for i in range(count):
+        j = i + np.int64((np.uint64(picks[i]) * np.uint64(population - i)) >> _32)
+        order[i], order[j] = order[j], order[i]
+    return order[:count]
 
 
 @jit_inline

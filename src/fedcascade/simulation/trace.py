@@ -13,6 +13,7 @@ from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.numerics.linear import Vector, sum_in_order
 
+ARITHMETIC = 2  # names what gives a Trace its bits; raised with every change that is meant to change them
 Lists = NDArray[np.int32]  # one row of items per round, filled up with -1
 
 

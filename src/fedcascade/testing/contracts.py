@@ -12,6 +12,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import Oracle, TopK, check_list
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 from fedcascade.simulation.reference import make_agents, play_round, simulate
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
@@ -35,7 +36,9 @@ def _check_round(environment: Environment, t: int) -> dict[str, Any]:
     require(0 <= user < environment.users, f"arrival({t}) must be in 0..{environment.users - 1}, got {user}")
     shape = (1 <= len(features) <= environment.most_items, features.shape[1] == environment.dimension)
     require(all(shape), f"items({t}) must have 1 to {environment.most_items} rows of {environment.dimension} features")
-    require(bool(np.all(np.linalg.norm(features, axis=1) <= 1 + 1e-5)), f"items({t}) must have norm <= 1")
+    require(bool(np.all(np.square(features, dtype=np.float64).sum(axis=1) <= 1)), f"items({t}) must have norm <= 1")
+    on_grid = np.array_equal(features, round_to_grid(features))
+    require(on_grid, f"items({t}) must be multiples of 2^-12: see fedcascade.numerics.grid.round_to_grid")
     weights = environment.weights(t, user, features)
     require(bool(np.all((weights >= 0) & (weights <= 1))), f"weights({t}) must be probabilities")
     ties, draw = environment.ties(t, len(features)), environment.draw(t)
@@ -102,4 +105,4 @@ def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
 
 def _is_same(observed: Statistics, accounted: Statistics) -> bool:
     counts = [(statistics.count, statistics.clicks, statistics.rounds) for statistics in (observed, accounted)]
-    return counts[0] == counts[1] and np.allclose(observed.gram, accounted.gram, rtol=1e-9, atol=1e-9)
+    return counts[0] == counts[1] and np.array_equal(observed.gram, accounted.gram)

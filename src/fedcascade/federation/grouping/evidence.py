@@ -16,6 +16,7 @@ the average, over the samples, of the statistics of its group.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.checks import POSITIVE, whole_numbers
 from fedcascade.constants import Part, constant
@@ -23,8 +24,10 @@ from fedcascade.federation.grouping.gibbs import Model, Row, Rows, compute_evide
 from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
 from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics import streams
 
 NO_AGENT = -1
+_SEED = np.uint64(0)  # of the sampler: a server has none of its own, and replays must agree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,20 +96,23 @@ class EvidencePartition(Partition):
             self.spoken = np.append(self.spoken, agent)
         self.own_evidence[agent] = self.rule.measure(own)
         self.samplings += 1
-        random = np.random.Generator(np.random.Philox(key=self.samplings))
-        visits = self._choose_visits(int(np.flatnonzero(self.spoken == agent)[0]), random)
+        visits = self._choose_visits(int(np.flatnonzero(self.spoken == agent)[0]))
         labels, assignment = relabel_by_appearance(self.labels[self.spoken])
-        rows, draws = _gather_rows(self.holdings, self.spoken), random.random(visits.size)
+        rows, draws = _gather_rows(self.holdings, self.spoken), self._draw_uniforms(visits.size)
         alone, model = self.own_evidence[self.spoken], self.rule.make_model(own.dimension)
         expected = sample_partitions(rows, alone, assignment, labels.size, visits, draws, model)
         self._take_over(agent, labels, assignment)
         self.asker, self.last_answer = agent, own + _to_statistics(expected, own.dimension)
 
-    def _choose_visits(self, asker: int, random: np.random.Generator) -> Labels:
+    def _draw_uniforms(self, count: int) -> NDArray[np.float64]:
+        """Luck that depends on how many samplings there were, and on nothing else."""
+        return streams.uniforms(_SEED, streams.PARTITION, self.samplings, count)
+
+    def _choose_visits(self, asker: int) -> Labels:
         """Whom the sampler visits, in order: in each sweep the asker first, then others that have spoken."""
         others = np.delete(np.arange(self.spoken.size), asker)
         if others.size > self.rule.visits:
-            others = random.choice(others, self.rule.visits, replace=False)
+            others = others[streams.sample_indices(_SEED, streams.VISIT, self.samplings, others.size, self.rule.visits)]
         return np.tile(np.append(asker, others), self.rule.sweeps)
 
     def _take_over(self, agent: int, labels: Labels, assignment: Labels) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics import linear
+from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.jit import jit
 
 NO_GROUP = -1  # the group of an agent that has left one and not yet joined another
@@ -36,7 +37,7 @@ def compute_evidence(gram: Rows, moment: Row, variance: float, prior: float) -> 
     fit = 0.0
     for value in linear.solve_upper_transposed(upper, moment):
         fit += value * value
-    return 0.5 * (fit / variance - linear.compute_log_det(upper) + moment.size * math.log(prior))
+    return 0.5 * (fit / variance - linear.compute_log_det(upper) + moment.size * log(prior))
 
 
 @jit
@@ -50,7 +51,7 @@ def _normalise_log_odds(odds: Row) -> None:
     """Turn log-odds into probabilities; minus infinity becomes 0."""
     largest, total = odds.max(), 0.0
     for group in range(odds.size):
-        odds[group] = math.exp(odds[group] - largest)
+        odds[group] = exp(odds[group] - largest)
         total += odds[group]
     for group in range(odds.size):
         odds[group] /= total
@@ -134,7 +135,7 @@ def _compute_founding_log_odds(size: Assignment, others: int) -> float:
     With it, before any data, G groups of n agents have the weight exp(hurdle G) / (n - 1 choose G - 1).
     """
     founded = int(np.count_nonzero(size))
-    return math.log(max(founded, 1) / (others - founded + 1))
+    return log(max(founded, 1) / (others - founded + 1))
 
 
 @jit

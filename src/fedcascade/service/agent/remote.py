@@ -16,6 +16,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import AgentClient, compute_pause
 from fedcascade.service.agent.local_store import LocalStore, RoundEstimate
 from fedcascade.service.protocol import wire
@@ -61,11 +62,11 @@ class RemoteAgent:
         """Choose a list. Its ``impression`` is the number to give feedback for, and stays valid for long.
 
         Args:
-            items: one row of features per item, each of length at most 1.
+            items: one row of features per item, each of length at most 1. They are rounded to the grid.
             k: how many items to show.
             ties: a random word per item, by which equal scores are ordered; drawn if None.
         """
-        offered = np.asarray(items, np.float32)
+        offered = round_to_grid(items)
         words = np.frombuffer(random.randbytes(4 * len(offered)), np.uint32) if ties is None else ties
         with self._changed:
             self._require_open()

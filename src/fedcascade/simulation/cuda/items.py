@@ -12,14 +12,15 @@ import numpy as np
 from numba import cuda
 from numpy.typing import NDArray
 
+from fedcascade.environments.draws import LENGTH, LIFTED_LENGTH, LIFTING
 from fedcascade.numerics import streams
+from fedcascade.numerics.grid import truncate_steps
 from fedcascade.numerics.jit import fma, jit
 from fedcascade.simulation.cuda.layout import AgentMemory, Round
 
 Column = NDArray[np.float32]
 _BELOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
-_ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-30)  # as in ``draws``
-_ROOT_HALF = np.float32(0.5**0.5)
+_ZERO, _TINY = np.float32(0.0), np.float32(1e-30)  # as in ``draws``
 UNROLLED = 32  # dimensions; more take minutes to compile
 
 
@@ -37,12 +38,12 @@ def draw_item(seed: np.uint64, round_: int, item: int, lifted: bool, column: Col
         x, y = streams.normal_pair(c, e)
         square = _store_normal(column, first + 2, free, x, square)
         square = _store_normal(column, first + 3, free, y, square)
-    length = _ROOT_HALF if lifted else _ONE
+    length = LIFTED_LENGTH if lifted else LENGTH
     scale = np.float32(length / np.sqrt(max(square, _TINY)))
     for k in range(free):
-        column[k, 0] *= scale
+        column[k, 0] = truncate_steps(column[k, 0] * scale)
     if lifted:
-        column[free, 0] = _ROOT_HALF
+        column[free, 0] = LIFTING
 
 
 @jit
@@ -92,8 +93,8 @@ def _make_unrolled_score(d: int, lifted: bool) -> Any:
     free = d - lifted
     draw_normals, add_squares = _make_draw_normals((free + 3) // 4), _make_add_squares(free)
     scale, dot, add_widths = _make_scale(free), _make_dot(d), _make_add_widths(d)
-    length = _ROOT_HALF if lifted else _ONE
-    lifting = (_ROOT_HALF,) * (d - free)
+    length = LIFTED_LENGTH if lifted else LENGTH
+    lifting = (LIFTING,) * (d - free)
 
     @cuda.jit(device=True)
     def score(round_: Round, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:  # noqa: ARG001
@@ -141,11 +142,16 @@ def _make_add_squares(terms: int) -> Any:
 
 @cache
 def _make_scale(terms: int) -> Any:
-    """Build the function that multiplies the first numbers of a tuple by a factor."""
+    """Build the function that multiplies the first numbers of a tuple by a factor, and rounds them to the grid."""
     if terms == 1:
-        return cuda.jit(device=True)(lambda x, factor: (x[0] * factor,))
+        return cuda.jit(device=True)(lambda x, factor: (truncate_steps(x[0] * factor),))
     scale_earlier, last = _make_scale(terms - 1), terms - 1
-    return cuda.jit(device=True)(lambda x, factor: scale_earlier(x, factor) + (x[last] * factor,))  # noqa: RUF005
+
+    @cuda.jit(device=True)
+    def scale(x: Any, factor: Any) -> Any:
+        return scale_earlier(x, factor) + (truncate_steps(x[last] * factor),)  # noqa: RUF005
+
+    return scale
 
 
 @cache

@@ -294,7 +294,7 @@ def count(store_url: str) -> dict[str, int]:
     with store.transaction():
         state = replay_log(store, POLICY, DIMENSION)
         entries = sum(1 for _ in store.read_entries(after=0))
-        store.delete_snapshots(before=1 << 60)
+        store.delete_snapshots()
         replayed = replay_log(store, POLICY, DIMENSION)
     store.close()
     diagonals = np.array([np.diag(state.get_statistics(agent).gram) for agent in state.places])

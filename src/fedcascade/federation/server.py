@@ -96,6 +96,10 @@ class Server:
         rounds, known = self.rounds, len(self.holdings)
         return tuple(Download(agent=agent, statistics=each, rounds=rounds, agents=known) for agent, each in answers)
 
+    def answer(self, agent: int) -> Download:
+        """The download of an agent as of now, as after an upload without content."""
+        return self._answer_agents([agent])[0]
+
     def join(self) -> int:
         """Add an agent, in a group that the policy's grouping chooses; returns its number."""
         newcomer = self.holdings.join()

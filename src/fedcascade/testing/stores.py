@@ -15,7 +15,9 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.operations import forget, record_upload
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import LogEntry, Revoked, Store, UploadLog, is_same_upload
+from fedcascade.service.store.snapshot import digest_chunk
 
 DIMENSION = 3
 
@@ -78,11 +80,10 @@ class UploadLogContract(StoreTestCase):
             with store.transaction():
                 agent = store.add_agent(b"k" * 32, 1.0)
                 written = [make_entry(position, agent, position, position % 3) for position in range(1, 1200)]
-                for entry in reversed(written):
-                    store.append(entry, b"answer %d" % entry.position)
+                for entry in written:
+                    store.append(entry)
             assert are_same_entries(list(store.read_entries(after=0)), written)
             assert are_same_entries(list(store.read_entries(after=1190)), written[1190:])
-            assert store.read_answer(17) == b"answer 17"
             assert are_same_entries([store.find_entry(agent, 18)], [written[17]])
             assert store.find_entry(agent, 1800) is None
             assert store.count_uploads(agent) == (1199, 1199)
@@ -91,11 +92,11 @@ class UploadLogContract(StoreTestCase):
         """The database itself refuses, whatever the code above it does."""
         with closing(self.open()) as store:
             with store.transaction():
-                store.append(make_entry(1, 1, 1), b"")
+                store.append(make_entry(1, 1, 1))
             refused = False
             try:
                 with store.transaction():
-                    store.append(make_entry(2, 1, 1), b"")
+                    store.append(make_entry(2, 1, 1))
             except store.failures:
                 refused = True
             assert refused
@@ -105,7 +106,7 @@ class UploadLogContract(StoreTestCase):
         """Entries are the same whether they were prefetched or not, also right after they were appended."""
         with closing(self.open()) as store, store.transaction():
             agent, revoked = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
-            store.append(make_entry(1, agent, 1, axis=2), b"")
+            store.append(make_entry(1, agent, 1, axis=2))
             store.prefetch_entries([(agent, sequence) for sequence in range(1, 150)] + [(revoked, 1)])
             assert are_same_entries([store.find_entry(agent, 1)], [make_entry(1, agent, 1, axis=2)])
             assert store.find_entry(agent, 149) is None
@@ -146,28 +147,44 @@ class IdentityContract(StoreTestCase):
             assert store.add_agent(bytes([3]) * 32, 3.0) not in (first, second)
             assert store.add_agent(bytes([4]) * 32, 3.0, wanted=second) == second
             assert store.add_agent(bytes([5]) * 32, 3.0, wanted=second) != second
-            assert store.find_last_forgetting() == 1
+            assert store.find_last_rewriting() == 1
 
 
 class SnapshotContract(StoreTestCase):
     """The duties of a ``SnapshotStore``."""
 
-    def test_only_whole_snapshots_count_and_older_ones_go(self) -> None:
-        """A snapshot whose writing was interrupted is as good as none."""
+    def test_a_snapshot_counts_once_its_chunks_are_there(self) -> None:
+        """One whose writing was interrupted is as good as none, and a chunk that is there need not come again."""
+        chunks = {digest_chunk(body): body for body in (b"old", b"new", b"last")}
+        old, new, last = chunks
         with closing(self.open()) as store:
             with store.transaction():
-                store.save_snapshot_part(5, 0, 1, b"old")
-                store.save_snapshot_part(9, 0, 2, b"half")
-            assert store.load_snapshot() == (5, b"old")
+                store.save_chunks({old: b"old"})
+                assert store.save_snapshot(5, [old, old])
+                assert not store.save_snapshot(9, [old, new])
+            assert store.load_snapshot() == (5, b"oldold")
             with store.transaction():
-                store.save_snapshot_part(9, 1, 2, b" whole")
-                store.delete_snapshots(before=9)
-            assert store.load_snapshot() == (9, b"half whole")
+                store.save_chunks({new: b"new", last: b"last"})
+                assert store.save_snapshot(9, [old, new, old])
+            assert store.load_snapshot() == (9, b"oldnewold")
+            assert (store.find_last_snapshot(), store.list_snapshot_chunks()) == (9, {old, new})
+            assert store.find_unused_chunks() == [last]
             with store.transaction():
-                store.save_snapshot_part(12, 0, 1, b"new")
-                assert [store.delete_snapshot_part(before=12) for _ in range(3)] == [True, True, False]
-            assert store.load_snapshot() == (12, b"new")
-            assert store.find_last_snapshot() == 12
+                store.delete_chunks([last])
+                assert not store.save_snapshot(12, [last])
+            assert store.find_unused_chunks() == []
+
+    def test_a_snapshot_that_is_not_what_was_written_is_not_loaded(self) -> None:
+        with closing(self.open()) as store:
+            with store.transaction():
+                store.save_chunks({digest_chunk(b"good"): b"bad"})
+                assert store.save_snapshot(5, [digest_chunk(b"good")])
+            damaged = ""
+            try:
+                store.load_snapshot()
+            except DamagedStore as error:
+                damaged = str(error)
+            assert damaged.startswith("the store is damaged: the snapshot at position 5 ")
 
 
 class JournalContract(StoreTestCase):
@@ -179,9 +196,9 @@ class JournalContract(StoreTestCase):
             with store.transaction():
                 first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
                 for position, agent in enumerate((first, second, first), 1):
-                    store.append(make_entry(position, agent, position), b"")
+                    store.append(make_entry(position, agent, position))
                 store.record_exchanges(0, 5_000, 2)
-                store.append(make_entry(4, second, 4), b"")
+                store.append(make_entry(4, second, 4))
                 store.record_exchanges(3, 7_500, 1)
             exchanges = [(row.position, row.at, row.agent, row.clusters) for row in store.read_exchanges(1, 4)]
             assert exchanges == [(2, 5_000, second, 2), (3, 5_000, first, 2), (4, 7_500, second, 1)]
@@ -245,7 +262,7 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
     def test_what_is_not_committed_never_happened(self) -> None:
         with closing(self.open()) as store:
             with suppress(Interrupted), store.transaction():
-                store.append(make_entry(1, 1, 1), b"")
+                store.append(make_entry(1, 1, 1))
                 store.set_setting("name", "value")
                 raise Interrupted
             assert list(store.read_entries(after=0)) == []
@@ -255,15 +272,15 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
         with closing(self.open()) as store, store.transaction():
             store.set_setting("name", "value")
             agent = store.add_agent(b"k" * 32, 1.0)
-            store.append(make_entry(1, agent, 1), b"answer")
-            store.save_snapshot_part(1, 0, 2, b"head ")
-            store.save_snapshot_part(1, 1, 2, b"tail")
+            store.append(make_entry(1, agent, 1))
+            store.save_chunks({digest_chunk(b"whole"): b"whole"})
+            assert store.save_snapshot(1, [digest_chunk(b"whole")])
         with closing(self.open()) as again:
             assert again.get_setting("name") == "value"
             assert again.find_identity(agent) == again.find_identity_by_key(b"k" * 32)
             assert again.count_agents() == 1
             assert [logged.upload.agent for logged in again.read_entries(after=0)] == [agent]
-            assert again.load_snapshot() == (1, b"head tail")
+            assert again.load_snapshot() == (1, b"whole")
 
     def test_replay_is_the_live_state_bit_for_bit(self) -> None:
         """This holds from the beginning, from a snapshot in the middle, and after an agent was forgotten."""
@@ -278,7 +295,7 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
         assert live.clusters > 1
         assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
-            store.delete_snapshots(before=100)
+            store.delete_snapshots()
         assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
             forget(agents[1])(store, live)
@@ -290,13 +307,13 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
         store.close()
 
     def test_an_upload_counts_once(self) -> None:
-        """A repeated upload gets the same answer; another one of the same sequence number is refused."""
+        """A repeated upload is answered again; another one of the same sequence number is refused."""
         store, live = self.open(), ServerState(POLICIES["fedc3ucb-h"], DIMENSION)
         with store.transaction():
             agent = store.add_agent(b"k" * 32, 1.0)
-            first = self._exchange(store, live, agent, 1, 0)
-            self._exchange(store, live, agent, 2, 1)
-            assert self._exchange(store, live, agent, 1, 0) == first
+            self._exchange(store, live, agent, 1, 0)
+            second = self._exchange(store, live, agent, 2, 1)
+            assert self._exchange(store, live, agent, 2, 1) == second
             refused = ""
             try:
                 self._exchange(store, live, agent, 1, 2)

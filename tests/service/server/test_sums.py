@@ -225,7 +225,7 @@ def test_a_log_that_cannot_be_replayed_names_the_entry(tmp_path: Path) -> None:
     with store.transaction():
         agent = store.add_agent(b"k" * 32, 1.0)
         upload = Upload(agent=agent, sequence=9, cause=Cause.FORCED, statistics=broken)
-        store.append(LogEntry(position=1, upload=upload), b"")
+        store.append(LogEntry(position=1, upload=upload))
     with pytest.raises(ValueError, match=f"upload 9 of agent {agent}, entry 1 of the log"):
         replay_log(store, POLICIES["fedc3ucb-h"], 3)
     store.close()

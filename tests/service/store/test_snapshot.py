@@ -1,12 +1,13 @@
 """A state comes back from its bytes with every bit, whether encoded at once, in parts, or from a copy."""
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.store.snapshot import PART_BYTES, copy_state, decode_state, encode_in_parts, encode_state
+from fedcascade.service.store.snapshot import CHUNK_BYTES, copy_state, decode_state, encode_in_chunks, encode_state
 from fedcascade.testing.stores import make_unit_statistics
 
 
@@ -44,11 +45,26 @@ def test_a_state_comes_back_as_it_was() -> None:
     assert_equal(decode_state(encode_state(make_state())), make_state())
 
 
-def test_parts_are_the_same_bytes() -> None:
-    parts = list(encode_in_parts(make_state()))
-    assert b"".join(parts) == encode_state(make_state())
-    assert len(parts) > 1
-    assert all(PART_BYTES <= len(part) < 2 * PART_BYTES for part in parts[:-1])
+def test_chunks_are_the_same_bytes() -> None:
+    chunks = list(encode_in_chunks(make_state()))
+    assert b"".join(chunks) == encode_state(make_state())
+    assert len(chunks) > 100
+    assert all(len(chunk) < 2 * CHUNK_BYTES for chunk in chunks)
+
+
+def test_a_change_in_one_row_changes_few_chunks() -> None:
+    state = make_state()
+    before = set(encode_in_chunks(state))
+    state["large"][17] += 1.0
+    assert len(set(encode_in_chunks(state)) - before) == 1
+
+
+def test_an_array_of_more_than_four_gibibytes_can_be_encoded() -> None:
+    """The length of its bytes does not fit into the four that MessagePack has for it; nothing is allocated here."""
+    huge = np.broadcast_to(np.zeros((1, 20, 20)), (2_000_000, 20, 20))
+    assert huge.nbytes > 2**32
+    first, second = itertools.islice(encode_in_chunks({"huge": huge}), 2)
+    assert len(first) < 100 < len(second) < 2 * CHUNK_BYTES
 
 
 def test_a_copy_does_not_change_with_the_state_and_uses_memory_again() -> None:

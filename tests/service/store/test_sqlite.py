@@ -9,7 +9,7 @@ from fedcascade.service.store.open import open_store
 from fedcascade.service.store.sqlite import open_sqlite
 from fedcascade.testing.stores import StoreContract, make_entry
 
-from .migrations import check_migrations
+from .migrations import check_conversion, check_migrations
 
 
 class TestSqlite(StoreContract):
@@ -34,8 +34,8 @@ class TestSqlite(StoreContract):
         store = self.open()
         secret = b"a secret that must not stay, anywhere" * 3
         with store.transaction():
-            agent = store.add_agent(b"k" * 32, 1.0)
-            store.append(make_entry(1, agent, 1), secret)
+            agent = store.add_agent(secret, 1.0)
+            store.append(make_entry(1, agent, 1))
         assert any(secret in path.read_bytes() for path in self.path.parent.iterdir())
         with store.transaction():
             store.forget_agent(agent, 2)
@@ -51,3 +51,7 @@ def test_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
 
 def test_migrations_keep_the_data_and_do_not_go_back(tmp_path: Path) -> None:
     check_migrations(lambda migrations: open_sqlite(str(tmp_path / "store.db"), migrations))
+
+
+def test_a_store_of_the_first_layout_is_converted(tmp_path: Path) -> None:
+    check_conversion(lambda migrations: open_sqlite(str(tmp_path / "store.db"), migrations))

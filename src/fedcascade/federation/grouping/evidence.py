@@ -134,7 +134,7 @@ class EvidencePartition(Partition):
         self.own_evidence = np.delete(self.own_evidence, agent)
         remaining = self.spoken[self.spoken != agent]
         self.spoken = remaining - (remaining > agent)
-        self.asker = NO_AGENT
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
         super().forget(agent)
 
 

@@ -58,7 +58,7 @@ def _encode_view(store: Store, state: FeedState, now: int, health: Plain) -> byt
 
 def _can_catch_up(store: Store, state: FeedState, position: int) -> bool:
     """Whether a page that saw everything up to a position needs only an update: not much, and nobody forgotten."""
-    return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_last_forgetting() <= position
+    return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_last_rewriting() <= position
 
 
 class Feed:
@@ -154,7 +154,7 @@ class Feed:
         state, health = self._state, self._describe_health()
         head, now = store.find_head(), self._clock.read_milliseconds()
         last_health, self._last_health = self._last_health, _drop_clock(health)
-        if state is None or store.find_last_forgetting() > state.position:  # show what is left without the forgotten
+        if state is None or store.find_last_rewriting() > state.position:  # show what is left without the forgotten
             self._state = read_feed_state(store, head, now)
             return _encode_view(store, self._state, now, health)
         update = build_update(state, store, head, now)

@@ -46,7 +46,7 @@ class JournalWriter:
             self._names = store.read_clusters(upto)
         elif self._position < upto:
             self._names |= {move.agent: move.cluster for move in store.read_moves(self._position, upto)}
-        if self._position != upto or store.find_last_forgetting() > self._position:
+        if self._position != upto or store.find_last_rewriting() > self._position:
             self._labels = NOBODY
 
     def _find_moves(self, labels: Labels, state: ServerState) -> dict[int, int]:

@@ -41,10 +41,12 @@ def record_upload(
 ) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
 
-    The same upload again gets the same answer; another upload under the same sequence number is refused. ``nonce`` and
-    ``created`` are those of its signature. ``receipt`` is the last one that the agent got: if the log ends before it,
-    the store was restored, and a new epoch begins. ``limit`` is called with a new upload and the agent's rounds so far,
-    and may refuse it. Nothing was counted before the last refusal.
+    The same upload again is answered with what its group holds by then: answers are not kept, because they hold the
+    data of others, who may ask to be forgotten. Another upload under the same sequence number is refused.
+
+    ``nonce`` and ``created`` are those of its signature. ``receipt`` is the last one that the agent got: if the log
+    ends before it, the store was restored, and a new epoch begins. ``limit`` is called with a new upload and the
+    agent's rounds so far, and may refuse it. Nothing was counted before the last refusal.
     """
     if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
         log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
@@ -52,22 +54,23 @@ def record_upload(
         state.epoch = begin_epoch(store)
     entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"))
     earlier = _find_earlier(store, upload)
-    if earlier is not None:
-        return _repeat_answer(store, earlier, entry, created)
-    limit(upload, state.count_held(upload.agent)[1])
-    state.check(upload)
-    download = state.apply(entry)
+    if earlier is None:
+        limit(upload, state.count_held(upload.agent)[1])
+        state.check(upload)
+        download = state.apply(entry)
+        store.append(entry)
+    else:
+        _require_repeated(store, earlier, entry, created)
+        download = state.answer(upload.agent)
     message = wire.AnswerMessage.from_download(
         download,
         upload.sequence,
         state.count_group(upload.agent),
         held=state.count_held(upload.agent),
         terms_id=terms_id,
-        receipt=state.epoch.give_receipt(entry.position),
+        receipt=state.epoch.give_receipt(state.position),
     )
-    answer = msgspec.msgpack.encode(message)
-    store.append(entry, answer)
-    return answer
+    return msgspec.msgpack.encode(message)
 
 
 def _find_earlier(store: Store, upload: Upload) -> LogEntry | None:
@@ -80,14 +83,16 @@ def _find_earlier(store: Store, upload: Upload) -> LogEntry | None:
         raise
 
 
-def _repeat_answer(store: Store, earlier: LogEntry, entry: LogEntry, created: int) -> bytes:
-    """Answer a repeated upload. Another process, or this one before a restart, may have seen the very same request."""
+def _require_repeated(store: Store, earlier: LogEntry, entry: LogEntry, created: int) -> None:
+    """Refuse what is not the same upload, signed anew.
+
+    Another process, or this one before a restart, may have seen the very same request.
+    """
     agent, nonce = entry.upload.agent, int.from_bytes(entry.nonce, "big")
     if entry.nonce == earlier.nonce or not store.use_nonce(agent, nonce, created):
         raise Unauthorised("replayed", REPLAYED)
     if not is_same_upload(earlier.upload, entry.upload):
         raise Refused(409, "conflict", f"upload {entry.upload.sequence} was already received with another content")
-    return store.read_answer(earlier.position)
 
 
 @defer

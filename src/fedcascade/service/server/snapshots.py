@@ -1,60 +1,89 @@
 """When a snapshot is due, and how it gets into the store without anyone waiting for it."""
 
 from collections import deque
+from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import SnapshotStore, Store
-from fedcascade.service.store.snapshot import copy_state, encode_in_parts
+from fedcascade.service.store.snapshot import copy_state, digest_chunk, encode_in_chunks
 
-Part = tuple[int, int, int, bytes]  # position, number of the part, number of parts, body
-# A snapshot holds all agents: it is worth writing when some uploads of each would have to be read otherwise.
+BYTES_PER_COMMIT = 1 << 20
+# A snapshot is worth writing when some uploads of each agent would have to be read otherwise.
 UPLOADS_PER_AGENT = 2
 
 
+@dataclass
+class EncodedSnapshot:
+    """A snapshot on its way into the store: the digests of all its chunks, and the chunks that the store lacks."""
+
+    position: int
+    digests: list[bytes] = field(default_factory=list)
+    unwritten: dict[bytes, bytes] = field(default_factory=dict)
+
+    def take_some(self) -> dict[bytes, bytes]:
+        """Take out the chunks that are written in one transaction."""
+        taken: dict[bytes, bytes] = {}
+        while self.unwritten and sum(map(len, taken.values())) < BYTES_PER_COMMIT:
+            digest, body = self.unwritten.popitem()
+            taken[digest] = body
+        return taken
+
+
 class SnapshotSchedule:
-    """Begins a snapshot when enough was logged. Another thread makes its parts; each transaction writes one of them."""
+    """Begins a snapshot when enough was logged. Another thread encodes it; each transaction writes some of it."""
 
     def __init__(self, every: int) -> None:
         self.position = 0  # where the last snapshot was begun
         self._every = every
         self._executor = ThreadPoolExecutor(1, "fedcascade-snapshot")
-        self._encoding: Future[list[Part]] | None = None
-        self._unwritten: deque[Part] = deque()
-        self._last_whole = 0
+        self._encoding: Future[EncodedSnapshot] | None = None
+        self._snapshot: EncodedSnapshot | None = None
+        self._unused: deque[bytes] = deque()
         self._copy: dict[str, Any] | None = None
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._unwritten) or self._encoding is not None
+        return self._snapshot is not None or self._encoding is not None
 
     def advance(self, store: Store, state: ServerState) -> None:
         """Do the part of the work that belongs into this transaction.
 
-        The latest whole snapshot stays. The parts of the one before make room for the new parts, in their transactions:
-        what is erased is overwritten, and so it is written once.
+        Only chunks that the snapshot before lacks are written. Those that it alone needed make room for the chunks of
+        the next one, in their transactions: what is erased is overwritten, and so it is written once.
         """
-        if store.find_last_forgetting() > self.position:  # that took its own snapshot, and an older one must not return
+        if store.find_last_rewriting() > self.position:  # that took its own snapshot, and an older one must not return
             self.drop()
             self.position = state.position
         due = self.position + max(self._every, UPLOADS_PER_AGENT * len(state.places))
         if not self.is_busy and state.position >= due:
-            self.position, self._last_whole = state.position, store.find_last_snapshot()
-            self._copy = copy_state(state.to_state(), self._copy)
-            self._encoding = self._executor.submit(encode_parts, state.position, self._copy)
+            self._begin(store, state)
         if self._encoding is not None and self._encoding.done():
-            self._unwritten.extend(self._encoding.result())
-            self._encoding = None
-        if self._unwritten:
-            for _ in range(2):  # one to be overwritten by the new part, one that a crash has left behind
-                store.delete_snapshot_part(before=self._last_whole)
-            store.save_snapshot_part(*self._unwritten.popleft())
+            self._snapshot, self._encoding = self._encoding.result(), None
+        if self._snapshot is not None:
+            self._write_some(store, self._snapshot)
+
+    def _begin(self, store: Store, state: ServerState) -> None:
+        self.position, self._unused = state.position, deque(store.find_unused_chunks())
+        self._copy = copy_state(state.to_state(), self._copy)
+        known = store.list_snapshot_chunks()
+        self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
+
+    def _write_some(self, store: Store, snapshot: EncodedSnapshot) -> None:
+        """Write some chunks; after the last ones the snapshot counts, unless another server has deleted one of them."""
+        chunks = snapshot.take_some()
+        store.save_chunks(chunks)
+        store.delete_chunks([self._unused.popleft() for _ in range(min(len(self._unused), 2 * len(chunks)))])
+        if not snapshot.unwritten:
+            store.save_snapshot(snapshot.position, snapshot.digests)
+            self._snapshot = None
 
     def drop(self) -> None:
         """Give up a snapshot that is under way, of a state that does not hold any more."""
-        self._encoding = self._copy = None
-        self._unwritten.clear()
+        self._encoding = self._copy = self._snapshot = None
+        self._unused.clear()
 
     def finish(self, store: Store, state: ServerState) -> None:
         """Write a last snapshot at once, unless the latest one holds everything."""
@@ -66,13 +95,19 @@ class SnapshotSchedule:
 
 
 def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
-    """Write a whole snapshot at once; earlier ones go."""
-    for part in encode_parts(state.position, state.to_state()):
-        store.save_snapshot_part(*part)
-    store.delete_snapshots(before=state.position)
+    """Write a whole snapshot at once; what only earlier ones needed goes."""
+    snapshot = encode_snapshot(state.position, state.to_state(), store.list_snapshot_chunks())
+    store.save_chunks(snapshot.unwritten)
+    store.save_snapshot(snapshot.position, snapshot.digests)
+    store.delete_chunks(store.find_unused_chunks())
 
 
-def encode_parts(position: int, state: dict[str, Any]) -> list[Part]:
-    """A state as the parts of a snapshot."""
-    bodies = list(encode_in_parts(state))
-    return [(position, number, len(bodies), body) for number, body in enumerate(bodies)]
+def encode_snapshot(position: int, state: dict[str, Any], known: Set[bytes]) -> EncodedSnapshot:
+    """Encode a state; chunks of digests that are known are left out."""
+    snapshot = EncodedSnapshot(position)
+    for chunk in encode_in_chunks(state):
+        digest = digest_chunk(chunk)
+        snapshot.digests.append(digest)
+        if digest not in known:
+            snapshot.unwritten[digest] = chunk
+    return snapshot

@@ -92,6 +92,11 @@ class ServerState:
         # Other agents get their downloads when they upload.
         return next(download for download in downloads if download.agent == place)
 
+    def answer(self, agent: int) -> Download:
+        """The download of an agent whose upload was counted before: what its group holds now."""
+        assert self.server is not None
+        return self.server.answer(self.places[agent])
+
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
         self.position = position
@@ -146,7 +151,7 @@ def describe_origin(policy: Policy, dimension: int) -> str:
 
 def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState | None = None) -> ServerState:
     """The state at the end of the log: from ``state`` on, or else from the last snapshot on."""
-    if state is None or store.find_last_forgetting() > state.position:
+    if state is None or store.find_last_rewriting() > state.position:
         snapshot = store.load_snapshot()
         state = None if snapshot is None else ServerState.from_state(decode_state(snapshot[1]), policy, dimension)
         state = state or ServerState(policy, dimension)
@@ -157,7 +162,7 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
             upload = f"upload {entry.upload.sequence} of agent {entry.upload.agent}, entry {entry.position} of the log"
             raise ValueError(f"{upload}, cannot be replayed: {refusal}") from None
         state.apply(entry)
-    state.position = max(state.position, store.find_last_forgetting())
+    state.position = max(state.position, store.find_last_rewriting())
     state.epoch = load_epoch(store)
     return state
 

@@ -210,7 +210,7 @@ class Writer:
                         results.append(refusal)
                 self._journal.write(store, state, start)
                 self._snapshots.advance(store, state)
-                forgotten = store.find_last_forgetting()
+                forgotten = store.find_last_rewriting()
             if forgotten > self._scrubbed:
                 store.purge_deleted_rows()
                 self._scrubbed = forgotten

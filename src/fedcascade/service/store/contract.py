@@ -3,7 +3,7 @@
 ``testing.stores`` has a class of tests for each protocol. A store is used by one thread at a time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -52,23 +52,31 @@ class Revoked(Refused):
         super().__init__(403, "revoked", f"agent {agent} may not speak: it was revoked or has left")
 
 
-class UploadLog(Protocol):
-    """The uploads of all agents in the order in which they were counted, each with its answer."""
+class Folded(Refused):
+    """Refuses an upload that was counted so long ago that the log does not hold it any more by itself."""
 
-    def append(self, entry: LogEntry, answer: bytes) -> None:
-        """Append an upload and its answer."""
+    def __init__(self, agent: int, sequence: int) -> None:
+        counted = f"upload {sequence} of agent {agent} was counted long ago, and later ones after it"
+        super().__init__(409, "superseded", f"{counted}: send the uploads that came after it")
+
+
+class UploadLog(Protocol):
+    """The uploads of all agents in the order in which they were counted, as a hash chain (``store.chain``)."""
+
+    def append(self, entry: LogEntry) -> None:
+        """Append the next upload, and link it to the entry before it."""
 
     def read_entries(self, after: int) -> Iterator[LogEntry]:
-        """Read the log beyond a position, in order."""
+        """Read the log beyond a position, in order; raise ``DamagedStore`` where it is not what was written."""
 
     def prefetch_entries(self, keys: Sequence[tuple[int, int]]) -> None:
         """Read at once what ``find_entry`` will look for in this transaction: pairs of agent and sequence number."""
 
     def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
-        """Find an agent's upload of that sequence number; raise ``Revoked`` if the agent may not speak."""
+        """Find an agent's upload of that sequence number.
 
-    def read_answer(self, position: int) -> bytes:
-        """Read the answer to the upload at that position."""
+        Raise ``Revoked`` if the agent may not speak, and ``Folded`` if that upload was folded into another.
+        """
 
     def find_last_sequence(self, agent: int) -> int:
         """Find the largest sequence number of an agent's uploads that were ever logged; 0 if there is none."""
@@ -115,25 +123,35 @@ class IdentityStore(Protocol):
 
 
 class SnapshotStore(Protocol):
-    """Snapshots of the server's state, each at a position of the log and in numbered parts.
+    """The last snapshot of the server's state, in chunks that are named by their digests.
 
-    Parts may come in different transactions; a snapshot counts once all of its parts are there.
+    Chunks may come in different transactions, and a chunk of the snapshot before need not come again. A snapshot counts
+    once it is saved, and replaces the one before.
     """
 
-    def save_snapshot_part(self, position: int, part: int, parts: int, body: bytes) -> None:
-        """Save a part, counted from 0, of the snapshot at that position, which has ``parts`` of them."""
+    def save_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        """Save chunks by their digests; one that is there stays."""
+
+    def save_snapshot(self, position: int, digests: Sequence[bytes]) -> bool:
+        """Save the snapshot at a position as chunks in order; False, and nothing is saved, if one is not there."""
 
     def find_last_snapshot(self) -> int:
-        """Find the position of the last complete snapshot; 0 if there is none."""
+        """Find the position of the snapshot; 0 if there is none."""
 
     def load_snapshot(self) -> tuple[int, bytes] | None:
-        """Load the last complete snapshot with its position."""
+        """Load the snapshot with its position; raise ``DamagedStore`` if it is not what was written."""
 
-    def delete_snapshot_part(self, *, before: int) -> bool:
-        """Delete one part of a snapshot of an earlier position; False if there is none."""
+    def list_snapshot_chunks(self) -> set[bytes]:
+        """List the digests of the chunks of the snapshot."""
 
-    def delete_snapshots(self, *, before: int) -> None:
-        """Delete all snapshots of earlier positions."""
+    def find_unused_chunks(self) -> list[bytes]:
+        """Find the digests of chunks that do not belong to the snapshot."""
+
+    def delete_chunks(self, digests: Iterable[bytes]) -> None:
+        """Delete chunks."""
+
+    def delete_snapshots(self) -> None:
+        """Delete the snapshot and all chunks."""
 
 
 class SettingStore(Protocol):
@@ -164,10 +182,14 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, SettingStore, Prot
         """Close the connection to the database."""
 
     def forget_agent(self, agent: int, position: int) -> None:
-        """Erase an agent with its uploads, answers and rows of the journal; this takes a position of the log."""
+        """Erase an agent with its uploads and rows of the journal; this takes a position of the log."""
 
-    def find_last_forgetting(self) -> int:
-        """Find the position of the last forgetting; 0 if there was none."""
+    def find_last_rewriting(self) -> int:
+        """Find the position of the last forgetting or retention; 0 if there was none.
+
+        Such an event changes entries before it, so a state of an earlier position cannot go on from the log: it is
+        read anew from the snapshot that was saved with the event.
+        """
 
     def purge_deleted_rows(self) -> None:
         """Erase what a committed forgetting has left in the database's own journals."""

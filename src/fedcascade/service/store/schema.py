@@ -31,8 +31,27 @@ MIGRATIONS = (
         number {identity}, at {integer} NOT NULL, series TEXT NOT NULL,
         round {integer} NOT NULL, regret {real} NOT NULL, reward {integer} NOT NULL)
     """,
+    # Answers are given anew, not kept. Entries form a hash chain; ``erased`` has the digests of those that are gone,
+    # and ``event`` what took a position of the log and is no upload. ``uploads`` and ``exchanges`` are how many a row
+    # stands for, and ``folded`` is the last sequence number of an agent's folded uploads. A snapshot names its chunks.
     # ``nonce`` has those of requests that leave no upload in the log: any server process refuses a replay.
     """
+    DROP TABLE answer;
+    ALTER TABLE upload ADD COLUMN uploads {integer} NOT NULL DEFAULT 1;
+    ALTER TABLE upload ADD COLUMN salt {bytes};
+    ALTER TABLE upload ADD COLUMN link {bytes};
+    CREATE TABLE erased (position {integer} PRIMARY KEY, digest {bytes} NOT NULL);
+    CREATE TABLE event (position {integer} PRIMARY KEY, kind TEXT NOT NULL, body {bytes}, link {bytes});
+    INSERT INTO event (position, kind) SELECT position, 'forgotten' FROM forgotten;
+    DROP TABLE forgotten;
+    ALTER TABLE agent ADD COLUMN folded {integer} NOT NULL DEFAULT 0;
+    ALTER TABLE journal ADD COLUMN exchanges {integer} NOT NULL DEFAULT 1;
+    DROP TABLE snapshot;
+    CREATE TABLE snapshot (position {integer} PRIMARY KEY, digests {bytes} NOT NULL);
+    CREATE TABLE chunk (digest {bytes} PRIMARY KEY, body {bytes} NOT NULL);
+    CREATE TABLE audit (
+        number {identity}, at {integer} NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL,
+        agent {integer}, detail TEXT NOT NULL, link {bytes} NOT NULL);
     CREATE TABLE nonce (
         agent {integer} NOT NULL, nonce {integer} NOT NULL, created {integer} NOT NULL, PRIMARY KEY (agent, nonce));
     CREATE INDEX nonce_created ON nonce (created)

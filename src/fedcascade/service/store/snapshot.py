@@ -1,12 +1,14 @@
 """Encodes states as bytes: arrays, statistics and plain values, to the last bit. Decoding never runs code.
 
 The format is MessagePack. Values that it lacks are arrays whose first element names their kind, such as
-``["array", dtype, shape, bytes]``.
+``["array", dtype, shape, [bytes, bytes, ...]]``. The bytes of an array come in pieces of some rows each: what did not
+change from one snapshot to the next is then the same piece, and no piece is too long for MessagePack.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -15,9 +17,10 @@ from numpy.typing import NDArray
 
 from fedcascade.learning.statistics import Statistics
 
-PART_BYTES = 1 << 20
-CHUNK_BYTES = 1 << 18
-ROWS = 256  # a multiple of 8, so that a chunk of rows fills whole bytes
+CHUNK_BYTES = 1 << 14
+DIGEST_BYTES = 32
+PACKED_BYTES = 1 << 16
+ROWS = 256  # a multiple of 8, so that so many rows fill whole bytes
 
 
 @dataclass(frozen=True)
@@ -35,22 +38,38 @@ def encode_state(state: Any) -> bytes:
     >>> decode_state(encode_state({3: np.array([True, False])}))
     {3: array([ True, False])}
     """
-    return b"".join(_encode_chunks(state))
+    return b"".join(_encode_pieces(state))
 
 
-def encode_in_parts(state: Any) -> Iterator[bytes]:
-    """Encode a state as parts of about ``PART_BYTES``, each made when it is asked for.
+def encode_in_chunks(state: Any) -> Iterator[bytes]:
+    """Encode a state as chunks of about ``CHUNK_BYTES``, each made when it is asked for.
 
-    A snapshot is written one part per transaction, so that no upload waits for all of a large one.
+    A part of a large array is a chunk of its own, so a change in one part leaves the chunks of the others as they are.
     """
-    gathered: list[bytes | memoryview] = []
-    for chunk in _encode_chunks(state):
-        gathered.append(chunk)
-        if sum(map(len, gathered)) >= PART_BYTES:
+    gathered: list[bytes] = []
+    size = 0
+    for piece in _encode_pieces(state):
+        is_large = len(piece) > CHUNK_BYTES // 2
+        if gathered and (is_large or size >= CHUNK_BYTES):
             yield b"".join(gathered)
-            gathered = []
+            gathered, size = [], 0
+        if is_large:
+            yield piece
+        else:
+            gathered.append(piece)
+            size += len(piece)
     if gathered:
         yield b"".join(gathered)
+
+
+def digest_chunk(chunk: bytes) -> bytes:
+    """The digest that names a chunk."""
+    return blake2b(chunk, digest_size=DIGEST_BYTES).digest()
+
+
+def split_digests(digests: bytes) -> list[bytes]:
+    """Split what was joined of digests."""
+    return [digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES)]
 
 
 def decode_state(body: bytes) -> Any:
@@ -88,21 +107,54 @@ def copy_state(state: Any, previous: Any = None) -> Any:
     return state
 
 
-def _encode_chunks(value: Any) -> Iterator[bytes | memoryview]:
-    """Encode as MessagePack, a large array as chunks that view it: other threads stand still while one is copied."""
+def _encode_pieces(value: Any) -> Iterator[bytes]:
+    """Encode as MessagePack in pieces: other threads stand still while one is made, so none is large."""
     match value:
-        case np.ndarray() if value.nbytes > CHUNK_BYTES and value.dtype != np.bool_:
-            yield b"\x94" + b"".join(map(msgspec.msgpack.encode, ("array", value.dtype.str, list(value.shape))))
-            yield b"\xc6" + value.nbytes.to_bytes(4)
-            view = np.ascontiguousarray(value).data.cast("B")
-            yield from (view[start : start + CHUNK_BYTES] for start in range(0, value.nbytes, CHUNK_BYTES))
-        case dict() if any(isinstance(item, dict | np.ndarray) for item in value.values()):
+        case np.ndarray() if value.dtype == np.bool_:
+            yield from _encode_pieces(copy_state(value))
+        case PackedBits():
+            yield from _encode_array(np.dtype(np.bool_), value.shape, *_cut_bits(value.packed))
+        case np.ndarray():
+            yield from _encode_array(value.dtype, value.shape, *_cut_rows(value))
+        case Statistics():
+            counts = [value.count, value.clicks, value.rounds]
+            yield b"\x94" + msgspec.msgpack.encode("statistics")
+            yield from _encode_pieces(value.gram)
+            yield from _encode_pieces(value.moment)
+            yield msgspec.msgpack.encode(counts)
+        case dict():
             yield b"\x92" + msgspec.msgpack.encode("map") + b"\xdd" + len(value).to_bytes(4)
             for key, item in value.items():
                 yield b"\x92" + msgspec.msgpack.encode(_to_plain(key))
-                yield from _encode_chunks(item)
+                yield from _encode_pieces(item)
+        case list() | tuple():
+            yield b"\x92" + msgspec.msgpack.encode("list") + b"\xdd" + len(value).to_bytes(4)
+            for item in value:
+                yield from _encode_pieces(item)
         case _:
             yield msgspec.msgpack.encode(_to_plain(value))
+
+
+def _encode_array(
+    dtype: np.dtype[Any], shape: tuple[int, ...], count: int, pieces: Iterable[bytes | memoryview]
+) -> Iterator[bytes]:
+    yield b"\x94" + b"".join(map(msgspec.msgpack.encode, ("array", dtype.str, list(shape))))
+    yield b"\xdd" + count.to_bytes(4)
+    yield from map(msgspec.msgpack.encode, pieces)
+
+
+def _cut_rows(array: NDArray[Any]) -> tuple[int, Iterable[bytes | memoryview]]:
+    """Cut an array into pieces of some rows each; how many there are, and their bytes."""
+    rows = array.reshape(1) if array.ndim == 0 else array
+    step = max(1, CHUNK_BYTES // max(1, rows.nbytes // max(1, len(rows))))
+    starts = range(0, len(rows) if rows.size else 0, step)
+    return len(starts), (np.ascontiguousarray(rows[start : start + step]).data.cast("B") for start in starts)
+
+
+def _cut_bits(packed: NDArray[np.uint8]) -> tuple[int, Iterable[bytes | memoryview]]:
+    """Cut truth values into pieces, compressed; how many there are, and their bytes."""
+    starts = range(0, packed.size, PACKED_BYTES)
+    return len(starts), (zlib.compress(packed[start : start + PACKED_BYTES].data, 1) for start in starts)
 
 
 def _pack_bits(array: NDArray[np.bool_], memory: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
@@ -123,27 +175,14 @@ def _to_plain(value: Any) -> Any:
             return _to_plain(value.item())
         case None | bool() | int() | float() | str() | bytes():
             return value
-        case PackedBits(shape, packed):
-            return ["array", np.dtype(np.bool_).str, list(shape), zlib.compress(packed.data, 1)]
-        case np.ndarray() if value.dtype == np.bool_:
-            return _to_plain(copy_state(value))
-        case np.ndarray():
-            return ["array", value.dtype.str, list(value.shape), value.tobytes()]
-        case Statistics():
-            gram, moment = _to_plain(value.gram), _to_plain(value.moment)
-            return ["statistics", gram, moment, [value.count, value.clicks, value.rounds]]
-        case dict():
-            return ["map", [[_to_plain(key), _to_plain(item)] for key, item in value.items()]]
-        case list() | tuple():
-            return ["list", [_to_plain(item) for item in value]]
     raise TypeError(f"a snapshot cannot hold a {type(value).__name__}")
 
 
 def _from_plain(value: Any) -> Any:
-    """Turn a value that ``_to_plain`` made into what it was."""
+    """Turn a value of MessagePack into the one that it was made from."""
     match value:
-        case ["array", str(dtype), list(shape), bytes(body)]:
-            return _decode_array(np.dtype(dtype), shape, body)
+        case ["array", str(dtype), list(shape), list(pieces)]:
+            return _decode_array(np.dtype(dtype), shape, pieces)
         case ["statistics", gram, moment, [int(count), int(clicks), int(rounds)]]:
             return Statistics(_from_plain(gram), _from_plain(moment), count, clicks, rounds)
         case ["map", list(items)]:
@@ -153,9 +192,14 @@ def _from_plain(value: Any) -> Any:
     return value
 
 
-def _decode_array(dtype: np.dtype[Any], shape: list[int], body: bytes) -> NDArray[Any]:
+def _decode_array(dtype: np.dtype[Any], shape: list[int], pieces: list[bytes]) -> NDArray[Any]:
     """Decode an array that owns its memory and may be changed."""
     if dtype == np.bool_:
-        bits = np.frombuffer(zlib.decompress(body), np.uint8)
+        bits = np.frombuffer(b"".join(map(zlib.decompress, pieces)), np.uint8)
         return np.unpackbits(bits, count=int(np.prod(shape))).view(np.bool_).reshape(shape).copy()
-    return np.frombuffer(body, dtype).reshape(shape).copy()
+    array = np.empty(shape, dtype)
+    view, end = array.reshape(-1).view(np.uint8), 0
+    for piece in pieces:
+        view[end : end + len(piece)] = np.frombuffer(piece, np.uint8)
+        end += len(piece)
+    return array

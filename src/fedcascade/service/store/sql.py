@@ -38,6 +38,9 @@ class SqlDatabase:
     def drop_buffers(self) -> None:
         """Drop what a subclass holds for one transaction: rows read ahead, and writes not sent."""
 
+    def drop_caches(self) -> None:
+        """Drop what a subclass knows of the database across transactions, after one that was undone."""
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         try:
@@ -47,6 +50,7 @@ class SqlDatabase:
             self.commit()
         except BaseException:
             self.drop_buffers()
+            self.drop_caches()
             with suppress(*self.failures):  # the database may have rolled back by itself, or be gone
                 self.run("ROLLBACK")
             raise
@@ -62,6 +66,9 @@ class SqlDatabase:
     def interrupt(self) -> None:
         """Let the statement under way fail at once; another thread calls this."""
         self.connection.interrupt()
+
+    def convert(self, migration: int) -> None:
+        """Do the part of a migration that SQL cannot say."""
 
     def close(self) -> None:
         self.connection.close()
@@ -92,4 +99,5 @@ class SqlDatabase:
                 for statement in script.format_map(self.column_types).split(";"):
                     if statement.strip():
                         self.run(statement)
+                self.convert(number)
                 self.run("INSERT INTO migration (number) VALUES (?)", number)

@@ -24,7 +24,7 @@ class SqlJournal(SqlDatabase):
             self.run(f"{insert} {replace}", position, at, agent, cluster)
 
     def find_head(self) -> int:
-        tables = ("journal", "forgotten")
+        tables = ("journal", "event")
         return max(int(self.fetch_row(f"SELECT coalesce(max(position), 0) FROM {table}")[0]) for table in tables)
 
     def read_exchanges(self, after: int, upto: int) -> list[ExchangeRecord]:
@@ -41,7 +41,7 @@ class SqlJournal(SqlDatabase):
         return dict(self.fetch_rows(statement, upto))
 
     def sum_by_agent(self, upto: int) -> list[AgentTotals]:
-        totals = "agent, count(*), sum(rounds), sum(clicks), max(at)"
+        totals = "agent, sum(exchanges), sum(rounds), sum(clicks), max(at)"
         rows = self.fetch_rows(f"SELECT {totals} FROM journal WHERE position <= ? GROUP BY agent", upto)
         return [AgentTotals(*map(int, row)) for row in rows]
 
@@ -52,7 +52,7 @@ class SqlJournal(SqlDatabase):
 
     def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
         """Sum exchanges in the order of intervals and causes; intervals without any are left out."""
-        totals = "(at - ?) / ?, cause, count(*), sum(rounds), sum(count), sum(clicks), max(clusters)"
+        totals = "(at - ?) / ?, cause, sum(exchanges), sum(rounds), sum(count), sum(clicks), max(clusters)"
         statement = f"SELECT {totals} FROM journal WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
         rows = self.fetch_rows(statement, since, width, upto, since)
         return [IntervalTotals(int(number), cause, *map(int, sums)) for number, cause, *sums in rows]

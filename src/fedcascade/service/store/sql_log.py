@@ -1,18 +1,33 @@
 """The upload log in SQL. Uploads of a transaction are looked up together and written together."""
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
-from fedcascade.service.store.contract import LogEntry, Revoked
+from fedcascade.service.store.chain import (
+    GENESIS,
+    SALT_BYTES,
+    ChainCheck,
+    DamagedStore,
+    digest_event,
+    digest_upload,
+    extend_link,
+    unpack_retention,
+)
+from fedcascade.service.store.contract import Folded, LogEntry, Revoked
 from fedcascade.service.store.sql import SqlDatabase
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
+SEALED_COLUMNS = f"{COLUMNS}, uploads, salt"  # what a digest covers
 READ_ROWS = 512  # in one statement, where the whole log is read
 STATEMENT_ROWS = 64  # written or looked up in one statement: each call to a database costs more than a row
+FORGOTTEN, RETAINED = "forgotten", "retained"
+CHAIN_MIGRATION = 2
 
 
 class SqlUploadLog(SqlDatabase):
@@ -20,39 +35,117 @@ class SqlUploadLog(SqlDatabase):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        self._unsent: dict[tuple[int, int], tuple[LogEntry, bytes]] = {}  # by agent and sequence number
+        self._unsent: dict[tuple[int, int], LogEntry] = {}  # by agent and sequence number
         self._prefetched: dict[tuple[int, int], Sequence[Any]] = {}
+        self._last_link: tuple[int, bytes] | None = None  # with its position
 
-    def append(self, entry: LogEntry, answer: bytes) -> None:
-        """Hold an upload and its answer until the next statement, which sends all of them."""
+    def append(self, entry: LogEntry) -> None:
+        """Hold an upload until the next statement, which sends all of them."""
         key = (entry.upload.agent, entry.upload.sequence)
         if key in self._unsent:
             self.flush()  # and the database will refuse this one
-        self._unsent[key] = (entry, answer)
+        self._unsent[key] = entry
 
     def flush(self) -> None:
         if not self._unsent:
             return
         unsent, self._unsent = list(self._unsent.values()), {}
-        for start in range(0, len(unsent), STATEMENT_ROWS):
-            chunk = unsent[start : start + STATEMENT_ROWS]
-            uploads = [value for entry, _ in chunk for value in _encode_entry(entry)]
-            self.run(_build_insert("upload", COLUMNS, len(chunk)), *uploads)
-            answers = [value for entry, answer in chunk for value in (entry.position, answer)]
-            self.run(_build_insert("answer", "position, body", len(chunk)), *answers)
+        link = self.read_link(unsent[0].position - 1)
+        rows = []
+        for entry in unsent:
+            row = (*_encode_entry(entry), 1, os.urandom(SALT_BYTES))
+            link = extend_link(link, entry.position, digest_upload(row))
+            rows.append((*row, link))
+        for start in range(0, len(rows), STATEMENT_ROWS):
+            chunk = rows[start : start + STATEMENT_ROWS]
+            self.run(_build_insert("upload", f"{SEALED_COLUMNS}, link", len(chunk)), *chain.from_iterable(chunk))
+        self._last_link = unsent[-1].position, link
 
     def drop_buffers(self) -> None:
         self._unsent.clear()
         self._prefetched.clear()
 
+    def drop_caches(self) -> None:
+        self._last_link = None
+
+    def read_link(self, position: int) -> bytes:
+        """Read the link of the chain at a position; that of the last entry written here needs no statement."""
+        if self._last_link is not None and self._last_link[0] == position:
+            return self._last_link[1]
+        horizon, anchor = self.read_anchor()
+        if position == horizon:
+            return anchor
+        links = "SELECT link FROM upload WHERE position = ? UNION ALL SELECT link FROM event WHERE position = ?"
+        row = self.fetch_row(links, position, position)
+        if row is None or row[0] is None:
+            raise DamagedStore(f"entry {position} of the log is missing")
+        return bytes(row[0])
+
+    def read_anchor(self) -> tuple[int, bytes]:
+        """Read where the chain begins: the horizon of the last retention and the link there."""
+        statement = "SELECT body FROM event WHERE kind = ? ORDER BY position DESC LIMIT 1"
+        row = self.fetch_row(statement, RETAINED)
+        return (0, GENESIS) if row is None else unpack_retention(bytes(row[0]))
+
+    def append_event(self, position: int, kind: str, body: bytes = b"") -> None:
+        """Append what is no upload, and link it."""
+        link = extend_link(self.read_link(position - 1), position, digest_event(kind, body))
+        statement = "INSERT INTO event (position, kind, body, link) VALUES (?, ?, ?, ?)"
+        self.run(statement, position, kind, body, link)
+        self._last_link = position, link
+
+    def erase_uploads(self, agent: int) -> None:
+        """Delete an agent's uploads with their salts; the digests stay in the chain."""
+        for row in self.fetch_rows(f"SELECT {SEALED_COLUMNS} FROM upload WHERE agent = ?", agent):
+            self.run("INSERT INTO erased (position, digest) VALUES (?, ?)", row[0], digest_upload(row))
+        self.run("DELETE FROM upload WHERE agent = ?", agent)
+
     def read_entries(self, after: int) -> Iterator[LogEntry]:
-        statement = f"SELECT {COLUMNS} FROM upload WHERE position > ? ORDER BY position LIMIT {READ_ROWS}"
+        statement = f"SELECT {SEALED_COLUMNS}, link FROM upload WHERE position > ? ORDER BY position LIMIT {READ_ROWS}"
+        check: ChainCheck | None = None
         while rows := self.fetch_rows(statement, after):
-            for row in rows:
-                yield _decode_entry(row)
+            if check is None:
+                horizon, anchor = self.read_anchor()
+                check = ChainCheck(horizon, anchor) if after <= horizon else ChainCheck(after, self.read_link(after))
+            marks = self._read_marks(max(after, horizon), rows[-1][0])
+            for *row, link in rows:
+                digest = digest_upload(row)
+                if row[0] <= horizon:
+                    _require_sealed(row[0], digest, bytes(link))
+                else:
+                    while check.position + 1 in marks:
+                        check.advance(check.position + 1, *marks[check.position + 1])
+                    check.advance(row[0], digest, link)
+                yield _decode_entry(row[:-2])
             if len(rows) < READ_ROWS:
                 return
             after = rows[-1][0]
+
+    def _read_marks(self, after: int, upto: int) -> dict[int, tuple[bytes, bytes | None]]:
+        """Read digest and link, by position, of what is in the chain between two positions and is no upload."""
+        between = "WHERE position > ? AND position <= ?"
+        erased = self.fetch_rows(f"SELECT position, digest FROM erased {between}", after, upto)
+        events = self.fetch_rows(f"SELECT position, kind, body, link FROM event {between}", after, upto)
+        marks: dict[int, tuple[bytes, bytes | None]] = {position: (bytes(digest), None) for position, digest in erased}
+        return marks | {position: (digest_event(kind, bytes(body)), link) for position, kind, body, link in events}
+
+    def convert(self, migration: int) -> None:
+        """Link the entries of a store that had no chain; where a forgotten upload was, an empty digest stands."""
+        if migration != CHAIN_MIGRATION:
+            return
+        forgotten = {row[0] for row in self.fetch_rows("SELECT position FROM event")}
+        head = self.fetch_row("SELECT max(position) FROM upload")[0] or 0
+        link = GENESIS
+        for position in range(1, max(head, *forgotten, 0) + 1):
+            row = self.fetch_row(f"SELECT {COLUMNS}, uploads FROM upload WHERE position = ?", position)
+            salt = os.urandom(SALT_BYTES)
+            digest = digest_event(FORGOTTEN, b"") if position in forgotten else b""
+            digest = digest if row is None else digest_upload((*row, salt))
+            link = extend_link(link, position, digest)
+            self.run("UPDATE upload SET salt = ?, link = ? WHERE position = ?", salt, link, position)
+            self.run("UPDATE event SET body = ?, link = ? WHERE position = ?", b"", link, position)
+            if row is None and position not in forgotten:
+                self.run("INSERT INTO erased (position, digest) VALUES (?, ?)", position, digest)
 
     def prefetch_entries(self, keys: Sequence[tuple[int, int]]) -> None:
         for start in range(0, len(keys), STATEMENT_ROWS):
@@ -65,22 +158,22 @@ class SqlUploadLog(SqlDatabase):
         """Find an upload among those of this transaction, those prefetched, and those in the database."""
         key = (agent, sequence)
         if key in self._unsent:
-            return self._unsent[key][0]
+            return self._unsent[key]
         if key not in self._prefetched:
             self.prefetch_entries([key])
-        speaker, *row = self._prefetched.pop(key)
-        if speaker is None:
+        folded, *row = self._prefetched.pop(key)
+        if folded is None:
             raise Revoked(agent)
+        if sequence <= folded:
+            raise Folded(agent, sequence)
         return None if row[0] is None else _decode_entry(row)
-
-    def read_answer(self, position: int) -> bytes:
-        return bytes(self.fetch_row("SELECT body FROM answer WHERE position = ?", position)[0])
 
     def find_last_sequence(self, agent: int) -> int:
         return int(self.fetch_row("SELECT coalesce(max(sequence), 0) FROM upload WHERE agent = ?", agent)[0])
 
     def count_uploads(self, agent: int) -> tuple[int, int]:
-        row = self.fetch_row("SELECT count(*), coalesce(sum(rounds), 0) FROM upload WHERE agent = ?", agent)
+        sums = "coalesce(sum(uploads), 0), coalesce(sum(rounds), 0)"
+        row = self.fetch_row(f"SELECT {sums} FROM upload WHERE agent = ?", agent)
         return int(row[0]), int(row[1])
 
 
@@ -91,16 +184,22 @@ def _build_insert(table: str, columns: str, rows: int) -> str:
 
 @cache
 def _build_lookup(keys: int) -> str:
-    """Build the query of some keys; a row is a key, its agent if that may speak, and its upload if there is one."""
+    """Build the query of some keys; a row is a key, the agent's ``folded`` if it may speak, and its upload or NULLs."""
     wanted = f"WITH wanted (asker, number) AS (VALUES {_build_marks(keys, 2)})"
     agents = "LEFT JOIN agent ON agent.id = asker AND revoked IS NULL"
     uploads = "LEFT JOIN upload ON upload.agent = asker AND sequence = number"
-    return f"{wanted} SELECT asker, number, agent.id, {COLUMNS} FROM wanted {agents} {uploads}"
+    return f"{wanted} SELECT asker, number, folded, {COLUMNS} FROM wanted {agents} {uploads}"
 
 
 def _build_marks(rows: int, columns: int) -> str:
     row = f"({', '.join('?' * columns)})"
     return ", ".join([row] * rows)
+
+
+def _require_sealed(position: int, digest: bytes, seal: bytes) -> None:
+    """Check a folded upload, which has its digest in the place of a link."""
+    if digest != seal:
+        raise DamagedStore(f"the folded entry {position} of the log is not the one that was written")
 
 
 def _encode_entry(entry: LogEntry) -> tuple[Any, ...]:

@@ -1,12 +1,14 @@
 """A whole store in SQL: the log and the journal of neighbouring modules, and identities, snapshots and settings."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
+from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Identity
+from fedcascade.service.store.snapshot import digest_chunk, split_digests
 from fedcascade.service.store.sql import SqlDatabase
 from fedcascade.service.store.sql_journal import SqlJournal
-from fedcascade.service.store.sql_log import SqlUploadLog
+from fedcascade.service.store.sql_log import FORGOTTEN, SqlUploadLog
 
 NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
 NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
@@ -66,29 +68,52 @@ class SqlIdentities(SqlDatabase):
 
 
 class SqlSnapshots(SqlDatabase):
-    """Snapshots, one row per part."""
+    """Snapshots, each as the digests of its chunks; a chunk that several need is there once."""
 
-    def save_snapshot_part(self, position: int, part: int, parts: int, body: bytes) -> None:
-        """Write a part, in place of one that an interrupted snapshot has left there."""
-        self.run("DELETE FROM snapshot WHERE position = ? AND part = ?", position, part)
-        self.run("INSERT INTO snapshot (position, part, parts, body) VALUES (?, ?, ?, ?)", position, part, parts, body)
+    def save_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        for digest, body in chunks.items():
+            self.run("INSERT INTO chunk (digest, body) VALUES (?, ?) ON CONFLICT DO NOTHING", digest, body)
+
+    def save_snapshot(self, position: int, digests: Sequence[bytes]) -> bool:
+        """Make chunks that are there a snapshot, in place of the one before."""
+        if not set(digests) <= self._list_chunks():
+            return False
+        self.run("DELETE FROM snapshot")
+        self.run("INSERT INTO snapshot (position, digests) VALUES (?, ?)", position, b"".join(digests))
+        return True
 
     def find_last_snapshot(self) -> int:
-        complete = "SELECT position FROM snapshot GROUP BY position, parts HAVING count(*) = parts"
-        return int(self.fetch_row(f"SELECT coalesce(max(position), 0) FROM ({complete}) AS complete")[0])
+        return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM snapshot")[0])
 
     def load_snapshot(self) -> tuple[int, bytes] | None:
-        position = self.find_last_snapshot()
-        rows = self.fetch_rows("SELECT body FROM snapshot WHERE position = ? ORDER BY part", position)
-        return (position, b"".join(bytes(row[0]) for row in rows)) if rows else None
+        """Load the snapshot, and check every chunk against its digest."""
+        row = self.fetch_row("SELECT position, digests FROM snapshot")
+        if row is None:
+            return None
+        chunks = {bytes(digest): bytes(body) for digest, body in self.fetch_rows("SELECT digest, body FROM chunk")}
+        digests = split_digests(bytes(row[1]))
+        for digest in set(digests):
+            if digest not in chunks or digest_chunk(chunks[digest]) != digest:
+                raise DamagedStore(f"the snapshot at position {row[0]} is not the one that was written")
+        return int(row[0]), b"".join(chunks[digest] for digest in digests)
 
-    def delete_snapshot_part(self, *, before: int) -> bool:
-        """Delete one part: what is erased is overwritten, which takes as long as writing."""
-        first = "(SELECT position, part FROM snapshot WHERE position < ? LIMIT 1)"
-        return bool(self.run(f"DELETE FROM snapshot WHERE (position, part) IN {first}", before).rowcount == 1)
+    def list_snapshot_chunks(self) -> set[bytes]:
+        row = self.fetch_row("SELECT digests FROM snapshot")
+        return set() if row is None else set(split_digests(bytes(row[0])))
 
-    def delete_snapshots(self, *, before: int) -> None:
-        self.run("DELETE FROM snapshot WHERE position < ?", before)
+    def find_unused_chunks(self) -> list[bytes]:
+        return sorted(self._list_chunks() - self.list_snapshot_chunks())
+
+    def delete_chunks(self, digests: Iterable[bytes]) -> None:
+        for digest in digests:
+            self.run("DELETE FROM chunk WHERE digest = ?", digest)
+
+    def delete_snapshots(self) -> None:
+        self.run("DELETE FROM snapshot")
+        self.run("DELETE FROM chunk")
+
+    def _list_chunks(self) -> set[bytes]:
+        return {bytes(row[0]) for row in self.fetch_rows("SELECT digest FROM chunk")}
 
 
 class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
@@ -103,15 +128,15 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
         self.run(f"{statement} ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value)
 
     def forget_agent(self, agent: int, position: int) -> None:
-        self.run("DELETE FROM answer WHERE position IN (SELECT position FROM upload WHERE agent = ?)", agent)
-        for table in ("upload", "journal", "move", "nonce"):
+        self.append_event(position, FORGOTTEN)  # first, because the last link may be that of an upload to erase
+        self.erase_uploads(agent)
+        for table in ("journal", "move", "nonce"):
             self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
         self.run("DELETE FROM agent WHERE id = ?", agent)
-        self.run("INSERT INTO forgotten (position) VALUES (?)", position)
         self.drop_buffers()
 
-    def find_last_forgetting(self) -> int:
-        return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM forgotten")[0])
+    def find_last_rewriting(self) -> int:
+        return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM event")[0])
 
     def purge_deleted_rows(self) -> None:
         """Do nothing: a database whose journals keep deleted rows overrides this."""

@@ -176,6 +176,19 @@ def test_a_statement_that_waits_ends_at_once_when_it_is_interrupted(node: Postgr
         assert time.monotonic() - start < 2.0
 
 
+def test_a_writer_ends_although_its_store_waits(node: PostgresNode, database: str) -> None:
+    patience = Patience(silence=60, lock=60)
+    writer = Writer(lambda: open_postgres(node.url(database), patience=patience), POLICIES["fedc3ucb-h"], 3)
+    with psycopg.connect(node.url(database)) as connection:
+        connection.execute(f"SELECT pg_advisory_xact_lock({LOCK})")
+        waiting = writer.submit(lambda *_: None)
+        start = time.monotonic()
+        writer.close()
+        assert time.monotonic() - start < 8.0
+    with pytest.raises(Refused, match="told to stop"):
+        waiting.result(0)
+
+
 def test_no_commit_is_less_durable_than_the_store_promises(node: PostgresNode, database: str) -> None:
     node.ask(f"ALTER DATABASE {database} SET synchronous_commit = off")
     with closing(open_postgres(node.url(database))) as store, store.transaction():

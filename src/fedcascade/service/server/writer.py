@@ -33,6 +33,7 @@ log = logging.getLogger("fedcascade.service")
 SMALLEST_BATCH = 24
 ANSWER_SECONDS = 15.0  # a request waits no longer for its transaction
 STUCK_SECONDS = 20.0  # a batch that takes longer is not slow: something does not answer
+FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
 NEVER = float("inf")
 
 
@@ -124,8 +125,11 @@ class Writer:
         return self._queue.qsize()
 
     def close(self) -> None:
-        """Finish what waits, take a snapshot, and let go of the store."""
+        """Finish what waits, take a snapshot, and let go of the store; interrupt it if it does not answer."""
         self._queue.put(None)
+        self._thread.join(FINISH_SECONDS)
+        if self._thread.is_alive() and (store := self._store) is not None:
+            store.interrupt()
         self._thread.join()
 
     def _run_loop(self) -> None:
@@ -248,10 +252,11 @@ class Writer:
                 store.close()
 
     def _finish(self) -> None:
+        """Take a last snapshot, unless the store is away: then nobody waits for it now."""
         try:
-            store, state = self._prepare()
-            with store.transaction():
-                self._snapshots.finish(store, replay_log(store, self._policy, self._dimension, state))
+            if (store := self._store) is not None:
+                with store.transaction():
+                    self._snapshots.finish(store, replay_log(store, self._policy, self._dimension, self.state))
         except Exception as error:
             log.warning("no snapshot at the end: %s", error)
         self._snapshots.close()

@@ -260,7 +260,7 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--set", "fedind.beta=1"), "unknown policy of this command 'fedind'"),
         (small("--set", "fedc3ucb-h.bta=1"), "unknown constant 'bta': did you mean 'beta'"),
         (small("--environment", "nowhere"), "unknown environment plug-in 'nowhere'"),
-        (small("--oracle", "nobody"), "unknown oracle plug-in 'nobody'"),
+        (small("--oracle", "nobody"), "unknown oracle 'nobody'"),
         (small("--set-env", "users=1"), "--set-env belongs to an --environment of a plug-in"),
         (small("--alpha-d", "-2"), "alpha_d"),
         (small("--beta", "-1"), "beta"),
@@ -298,6 +298,10 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--policy", "async-linucb", "--beta", "1", "--noise", "1"), "noise"),
         (["theory", "--rounds", "1600"], "rounds must be > users^2"),
         (["theory", "--gamma", "0"], "gamma"),
+        (small("--engine", "reference", "--oracle", "budget"), "needs costs"),
+        (small("--oracle", "budget", "--set-oracle", "limit=1"), "unknown argument of oracle budget 'limit'"),
+        (small("--oracle", "budgt"), "unknown oracle 'budgt': did you mean 'budget'"),
+        (small("--ratings", "x", "--costs"), "belong to a synthetic environment"),
         (["theory", "--users", "3", "--clusters", "5"], "clusters must be <= users (3), got 5"),
         (["theory", "--features", "gaussian"], "not --features"),
         (["theory", "--dimension", "1"], "dimension"),
@@ -405,6 +409,16 @@ def test_causes_beyond_the_papers_are_there_where_they_occur(capsys: pytest.Capt
     assert pushed["bytes"]["down"] == message * pushed["communications"]["push"]
     main(small("--policy", "async-linucb", "--policy", "dislinucb"))
     assert "synchronisation" in capsys.readouterr().out
+
+
+def test_oracles_with_limits_are_run_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    (plain,) = results(capsys, small("--engine", "reference"))
+    words = ["--categories", "2", "--oracle", "per-category", "--set-oracle", "limit=1"]
+    (mixed,) = results(capsys, small("--engine", "reference", *words))
+    words = ["--costs", "--oracle", "budget", "--set-oracle", "budget=0.5"]
+    (cheap,) = results(capsys, small("--engine", "reference", *words))
+    assert mixed["observations"] < plain["observations"]  # at most two items in a list
+    assert cheap["regret"] < 0  # half of the best is less than what greedy exchanges earn
 
 
 def test_theory_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,7 +188,7 @@ def test_set_reaches_a_constant_of_a_plug_ins_policy(capsys: pytest.CaptureFixtu
         ),
         (["--environment", "myworld", "--set-env", "tastes=9"], "clusters must be <= users (6), got 9"),
         (["--environment", "loose"], "its arguments must be keyword-only"),
-        (["--oracle", "shortr"], "unknown oracle plug-in 'shortr': did you mean 'shorter'"),
+        (["--oracle", "shortr"], "unknown oracle 'shortr': did you mean 'shorter'"),
         (["--oracle", "missing"], "oracle plug-in 'missing' (my_parts:nothing_of_that_name) of my-parts 2.1 cannot be"),
     ],
 )

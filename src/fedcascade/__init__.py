@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedcascade.federation.agent import Agent
     from fedcascade.federation.policies import POLICIES, Policy, get_policy
     from fedcascade.federation.server import Server
+    from fedcascade.learning.knapsack import Budget
     from fedcascade.learning.oracles import PerCategory, TopK
     from fedcascade.service.agent.connection import connect as connect
     from fedcascade.service.agent.connection import connect_async as connect_async
@@ -24,13 +25,13 @@ _HOME = {
     "Ratings": "environments.ratings", "Synthetic": "environments.synthetic",
     "Agent": "federation.agent", "Server": "federation.server",
     "POLICIES": "federation.policies", "Policy": "federation.policies", "get_policy": "federation.policies",
-    "PerCategory": "learning.oracles", "TopK": "learning.oracles",
+    "Budget": "learning.knapsack", "PerCategory": "learning.oracles", "TopK": "learning.oracles",
     "connect": "service.agent.connection", "connect_async": "service.agent.connection",
     "Trace": "simulation.trace", "simulate": "simulation.engines",
 }  # fmt: skip
 
 # ``connect`` and ``connect_async`` need the extra ``service``, so a star import leaves them out.
-__all__ = ["POLICIES", "Agent", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",
+__all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",
            "__version__", "get_policy", "simulate"]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from fedcascade.experiments.builtin_plans import (
     set_ratings_file,
 )
 from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec
-from fedcascade.experiments.jobs import list_planned_jobs
+from fedcascade.experiments.jobs import list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan, select_systems
 from fedcascade.experiments.plan_reader import load_plan, read_plan
 from fedcascade.experiments.toml_lines import find_line
@@ -47,6 +47,26 @@ grid = { beta = [1.0, 5.0], alpha_d = [1.5] }
 name = "fedlinucb"
 label = "FedLinUCB"
 """
+
+
+def test_a_plan_names_its_oracle() -> None:
+    attributes = "users = 6\ncategories = 3\ncosts = true\n"
+    small = GOOD.replace('file = "ratings.csv"\n', "").replace("users = 6\n", attributes).replace("1_000", "20")
+    plan = read_plan('oracle = "budget"\nset_oracle = { budget = 0.75 }\n' + small)
+    job = list_planned_jobs([plan])[0].job
+    assert (job.oracle, job.set_oracle) == ("budget", {"budget": 0.75})
+    with pytest.warns(UserWarning, match="oracle Budget"):
+        record = run_job(job)
+    assert record["regret"] < 10
+    other = list_planned_jobs([read_plan('oracle = "per-category"\n' + small)])[0].job
+    assert other.key != job.key
+    for text, words in (
+        ('oracle = "bugdet"\n', "line 1: unknown oracle 'bugdet': did you mean 'budget'"),
+        ('oracle = "budget"\nset_oracle = { limit = 2 }\n', "line 2: unknown argument of oracle budget 'limit'"),
+        ('oracle = "budget"\nset_oracle = { budget = 0.0 }\n', "line 2: budget must be"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            read_plan(text + small)
 
 
 def test_every_combination_is_one_run() -> None:

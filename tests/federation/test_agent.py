@@ -15,7 +15,7 @@ from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Always, Never
 from fedcascade.learning.confidence import Oful, ProblemSize
-from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.learning.oracles import NO_ATTRIBUTES, ItemAttributes, Oracle, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
@@ -230,10 +230,12 @@ class Stubborn:
     length: int = 2
     alpha: float = 1.0
 
-    def choose(self, scores: NDArray[np.float64], ties: NDArray[np.uint32]) -> NDArray[np.intp]:
+    def choose(
+        self, scores: NDArray[np.float64], ties: NDArray[np.uint32], attributes: ItemAttributes = NO_ATTRIBUTES
+    ) -> NDArray[np.intp]:
         return np.array(self.answer, np.intp)
 
-    def best(self, weights: NDArray[np.float64]) -> NDArray[np.intp]:
+    def best(self, weights: NDArray[np.float64], attributes: ItemAttributes = NO_ATTRIBUTES) -> NDArray[np.intp]:
         return np.array(self.answer, np.intp)
 
 

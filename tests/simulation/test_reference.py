@@ -1,6 +1,7 @@
 """Algorithm 1 as a loop: repeatable, and its totals are those of an independent replay of the lists it showed."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,14 +10,15 @@ from numpy.typing import NDArray
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES
-from fedcascade.learning.oracles import Oracle, PerCategory, TopK
+from fedcascade.learning.knapsack import Budget
+from fedcascade.learning.oracles import NO_ATTRIBUTES, ItemAttributes, Oracle, PerCategory, TopK
 from fedcascade.simulation.reference import simulate
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import Trace
 
 
-def make_world(seed: int = 0, items: int | tuple[int, int] = 12) -> Synthetic:
-    return Synthetic(users=6, clusters=2, dimension=4, items=items, seed=seed)
+def make_world(seed: int = 0, items: int | tuple[int, int] = 12, **attributes: Any) -> Synthetic:
+    return Synthetic(users=6, clusters=2, dimension=4, items=items, seed=seed, **attributes)
 
 
 @dataclass(frozen=True)
@@ -26,10 +28,12 @@ class Worst:
     alpha: float
     length: int = 2
 
-    def choose(self, scores: NDArray[np.float64], ties: NDArray[np.uint32]) -> NDArray[np.intp]:
+    def choose(
+        self, scores: NDArray[np.float64], ties: NDArray[np.uint32], attributes: ItemAttributes = NO_ATTRIBUTES
+    ) -> NDArray[np.intp]:
         return np.lexsort((ties, scores))[:2]
 
-    def best(self, weights: NDArray[np.float64]) -> NDArray[np.intp]:
+    def best(self, weights: NDArray[np.float64], attributes: ItemAttributes = NO_ATTRIBUTES) -> NDArray[np.intp]:
         return np.argsort(-weights)[:2]
 
 
@@ -54,7 +58,7 @@ def replay(environment: Synthetic, trace: Trace, oracle: Oracle) -> Totals:
     for t, listed in enumerate(get_lists(trace), 1):
         user, x = environment.arrival(t), environment.items(t).astype(np.float64)
         weights = np.clip(x @ environment.thetas[user], 0.0, 1.0)
-        best += 1 - np.prod(1 - weights[oracle.best(weights)])
+        best += 1 - np.prod(1 - weights[oracle.best(weights, environment.attributes(t, len(weights)))])
         chosen += 1 - np.prod(1 - weights[listed])
         hits = environment.attracted(t, np.array(listed), weights[listed]).tolist()
         reward += any(hits)
@@ -115,15 +119,44 @@ def test_learning_beats_the_worst_lists() -> None:
 
 
 def test_per_category_runs_with_lists_shorter_than_k() -> None:
-    oracle = PerCategory(length=4, categories=[0] * 6 + [1] * 6)
-    environment = make_world()
+    oracle = PerCategory(length=4)
+    environment = make_world(categories=2)
     trace = simulate(Scenario(environment, POLICIES["fedc3ucb-h"], rounds=200, oracle=oracle, keep_lists=True))
-    for listed in get_lists(trace):
-        assert len(listed) == 2
-        assert {item // 6 for item in listed} == {0, 1}
+    for t, listed in enumerate(get_lists(trace), start=1):
+        categories = environment.attributes(t, 12).get_categories()
+        assert sorted(categories[listed].tolist()) == sorted(set(categories.tolist()))
     totals = replay(environment, trace, oracle)
     assert trace.regret == pytest.approx(totals.best - totals.chosen, rel=1e-9)
     assert trace.observations == totals.observations <= 400
+
+
+def test_regret_within_a_budget_is_against_half_of_the_best() -> None:
+    environment, oracle = make_world(costs=True), Budget(length=3, budget=0.8)
+    trace = simulate(Scenario(environment, POLICIES["fedc3ucb-h"], rounds=200, oracle=oracle, keep_lists=True))
+    for t, listed in enumerate(get_lists(trace), start=1):
+        assert sum(environment.attributes(t, 12).get_costs()[listed]) <= 0.8
+    totals = replay(environment, trace, oracle)
+    assert trace.regret == pytest.approx(0.5 * totals.best - totals.chosen, rel=1e-9)
+    assert totals.chosen <= totals.best
+
+
+def test_a_world_without_costs_cannot_keep_a_budget() -> None:
+    with pytest.raises(ValueError, match="needs costs"):
+        simulate(Scenario(make_world(), POLICIES["fedind"], rounds=20, oracle=Budget()))
+
+
+def test_categories_and_costs_are_uniform_and_belong_to_the_round() -> None:
+    world = Synthetic(users=2, clusters=1, dimension=4, items=200, categories=4, costs=True)
+    drawn = [world.attributes(t, 200) for t in range(1, 101)]
+    counts = np.bincount(np.concatenate([each.get_categories() for each in drawn]), minlength=4)
+    costs = np.concatenate([each.get_costs() for each in drawn])
+    assert counts.size == 4
+    assert np.all(abs(counts - 5_000) < 300)
+    assert 0.0 < costs.min() < costs.max() <= 1.0
+    assert np.mean(costs) == pytest.approx(0.5, abs=0.01)
+    fewer = world.attributes(3, 50)  # what an item is like does not depend on how many are on offer
+    assert np.array_equal(fewer.get_categories(), drawn[2].get_categories()[:50])
+    assert np.array_equal(fewer.get_costs(), drawn[2].get_costs()[:50])
 
 
 @pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind"])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedcascade import POLICIES, PerCategory, Synthetic, TopK
+from fedcascade import POLICIES, Budget, PerCategory, Synthetic, TopK
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings
+from fedcascade.learning.oracles import NO_ATTRIBUTES, ItemAttributes, Oracle
 from fedcascade.learning.statistics import Statistics
 from fedcascade.testing import check_environment, check_oracle, check_policy
 
@@ -71,29 +72,33 @@ def test_a_policy_that_loses_data_is_refused() -> None:
         check_policy(replace(POLICIES["fedlinucb"], grouping=Lossy()))
 
 
-@pytest.mark.parametrize("oracle", [TopK(length=1), TopK(length=4), PerCategory(categories=[0, 1, 2] * 4, limit=2)])
-def test_our_oracles_keep_the_contract(oracle: TopK | PerCategory) -> None:
+@pytest.mark.parametrize("oracle", [TopK(length=1), TopK(), PerCategory(limit=2), Budget(length=3), Budget(budget=2.0)])
+def test_our_oracles_keep_the_contract(oracle: Oracle) -> None:
     check_oracle(oracle)
 
 
 class WorstFirst(TopK):
     """Chooses the items of the lowest scores, and calls itself exact."""
 
-    def choose(self, scores: NDArray[np.float64], ties: NDArray[np.uint32]) -> NDArray[np.intp]:
+    def choose(
+        self, scores: NDArray[np.float64], ties: NDArray[np.uint32], attributes: ItemAttributes = NO_ATTRIBUTES
+    ) -> NDArray[np.intp]:
         return super().choose(-scores, ties)
 
 
 class Repeating(TopK):
     """Names the best item again and again."""
 
-    def choose(self, scores: NDArray[np.float64], ties: NDArray[np.uint32]) -> NDArray[np.intp]:
+    def choose(
+        self, scores: NDArray[np.float64], ties: NDArray[np.uint32], attributes: ItemAttributes = NO_ATTRIBUTES
+    ) -> NDArray[np.intp]:
         return np.zeros(2, np.intp)
 
 
 class Careless(TopK):
     """Takes the worst list for the best."""
 
-    def best(self, weights: NDArray[np.float64]) -> NDArray[np.intp]:
+    def best(self, weights: NDArray[np.float64], attributes: ItemAttributes = NO_ATTRIBUTES) -> NDArray[np.intp]:
         return super().best(-weights)
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedcascade.environments.matrices import Triplets
     from fedcascade.environments.ratings import Ratings
 
+SYNTHETIC_OPTIONS = ("features", "directions", "gap", "drift", "categories", "costs")
 _PLAIN = Group("Options", sort_key=0)
 _RATINGS = Parameter(group=Group("Ratings", sort_key=2), show_default=False)
 
@@ -103,6 +104,8 @@ class EnvironmentOptions(RatingsOptions):
         directions: Theta directions: orthonormal, or independent.
         gap: Distance between the thetas of any two clusters. [as far as their directions say]
         drift: From this round on, every second user of each cluster wants something else. [never]
+        categories: How many categories items belong to, for --oracle per-category. [none]
+        costs: Give items costs, uniform in (0, 1], for --oracle budget.
     """
 
     environment: str = "synthetic"
@@ -112,6 +115,8 @@ class EnvironmentOptions(RatingsOptions):
     directions: Literal["orthonormal", "random"] = "orthonormal"
     gap: float | None = None
     drift: Whole | None = None
+    categories: Whole | None = None
+    costs: Annotated[bool, Parameter(show_default=False)] = False
 
     def build(self) -> "Environment":
         """Build the environment that these options describe."""
@@ -121,13 +126,14 @@ class EnvironmentOptions(RatingsOptions):
             return self._build_plugin()
         require(not self.set_env, "--set-env belongs to an --environment of a plug-in")
         if self.ratings is not None:
-            is_plain = (self.features, self.directions, self.gap, self.drift) == ("lifted", "orthonormal", None, None)
-            words = "features, directions, gap and drift belong to a synthetic environment"
+            plain = EnvironmentOptions()
+            is_plain = all(getattr(self, name) == getattr(plain, name) for name in SYNTHETIC_OPTIONS)
+            words = f"{', '.join(SYNTHETIC_OPTIONS[:-1])} and {SYNTHETIC_OPTIONS[-1]} belong to a synthetic environment"
             require(is_plain, f"{words}: leave them out with --ratings")
             return self.build_from(self.read(self.ratings))
         ratings_options = (self.preset, self.columns, *self.step)
         require(not any(ratings_options), "preset, step and columns belong to --ratings FILE")
-        options = {name: getattr(self, name) for name in ("features", "directions", "gap", "drift")}
+        options = {name: getattr(self, name) for name in SYNTHETIC_OPTIONS}
         return Synthetic(**options, **self.parse_sizes())
 
     def _build_plugin(self) -> "Environment":

@@ -5,11 +5,21 @@ from typing import Annotated, Literal, cast
 
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
+from fedcascade.cli.options import (
+    Checkpoints,
+    EnvironmentOptions,
+    Json,
+    ListLength,
+    Rounds,
+    Whole,
+    option,
+    parse_value,
+    split_assignments,
+)
 from fedcascade.cli.progress import add_bar, show_progress_bars
 from fedcascade.environments.clustered import Clustered
-from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.plugins import get_plugin
+from fedcascade.learning.named_oracles import build_oracle
+from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.trace import Trace, summarise
 
 
@@ -23,8 +33,14 @@ def run(
     list_length: ListLength = 4,
     oracle: Annotated[
         str,
-        option("Chooses a list from the scores: top-k, or the name of a plug-in's oracle (see 'fedcascade plugins')."),
+        option(
+            "Chooses a list from the scores: top-k; per-category, with at most 'limit' of each (--categories); budget, "
+            "with costs within 'budget' (--costs); or the name of a plug-in's oracle (see 'fedcascade plugins')."
+        ),
     ] = "top-k",
+    set_oracle: Annotated[
+        list[str], option("Set an argument of the oracle: limit=2. Repeatable.", show_default=False)
+    ] = [],  # noqa: B006 (nobody changes it)
     checkpoints: Checkpoints = 10,
     engine: Annotated[
         Literal["exact", "reference", "cuda"],
@@ -46,7 +62,8 @@ def run(
     from fedcascade.simulation.scenario import Scenario
 
     systems = constant_options.select_policies(policy)
-    environment, chooser = environment_options.build(), build_oracle(oracle, list_length)
+    arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
+    environment, chooser = environment_options.build(), build_oracle(oracle, list_length, arguments)
     checkpoints = min(checkpoints, rounds)
     summaries = []
 
@@ -69,11 +86,3 @@ def run(
             record_trace(trace)
     if not json_:
         terminal.show(terminal.make_results_table(summaries))
-
-
-def build_oracle(name: str, list_length: int) -> Oracle:
-    """Build the oracle of that name; one of another package takes the argument ``length``."""
-    if name == "top-k":
-        return TopK(length=list_length)
-    oracle: Oracle = get_plugin("oracle", name).build(length=list_length)
-    return oracle

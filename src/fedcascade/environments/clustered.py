@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments import draws
+from fedcascade.learning.oracles import ItemAttributes
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import compute_means
 
@@ -30,6 +31,8 @@ class Clustered:
         catalogue: NDArray[np.float32] | None = None,
         arrivals: ArrayLike | Literal["zipf"] | None = None,
         change: tuple[int, NDArray[np.float64]] | None = None,
+        categories: int | None = None,
+        costs: bool = False,
     ) -> None:
         self.seed = np.uint64(seed)
         self.clusters = clusters
@@ -47,6 +50,9 @@ class Clustered:
         if change is not None:
             require_integer("drift", change[0])
         self._change = change
+        if categories is not None:
+            require_integer("categories", categories)
+        self.categories, self.has_costs = categories or 0, costs
 
     @property
     def drifts(self) -> bool:
@@ -75,6 +81,10 @@ class Clustered:
 
     def count_items(self, round_: int) -> int:
         return int(draws.count_items(self.seed, round_, self.fewest_items, self.most_items))
+
+    def attributes(self, round_: int, items: int) -> ItemAttributes:
+        categories = draws.draw_categories(self.seed, round_, items, self.categories) if self.categories else None
+        return ItemAttributes(categories, draws.draw_costs(self.seed, round_, items) if self.has_costs else None)
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """<theta, x>, clipped to [0, 1]."""

@@ -37,6 +37,24 @@ def draw_arrivals_into(seed: Integer, first: Integer, steps: NDArray[np.float64]
         out[i] = np.searchsorted(steps, draw, side="right")
 
 
+@jit
+def draw_categories(seed: Integer, round_: Integer, items: int, categories: int) -> NDArray[np.int64]:
+    """The category of each of a round's items, 0 to ``categories`` - 1, all equally likely."""
+    words, drawn = streams.words(seed, streams.CATEGORY, round_, items), np.empty(items, np.int64)
+    for item in range(items):
+        drawn[item] = np.int64((np.uint64(words[item]) * np.uint64(categories)) >> np.uint64(32))
+    return drawn
+
+
+@jit
+def draw_costs(seed: Integer, round_: Integer, items: int) -> NDArray[np.float64]:
+    """The cost of each of a round's items, uniform in (0, 1]."""
+    words, drawn = streams.words(seed, streams.COST, round_, items), np.empty(items)
+    for item in range(items):
+        drawn[item] = (np.float64(words[item]) + 1.0) * 2.0**-32
+    return drawn
+
+
 @jit_inline
 def scale_columns(rows: Features, first: int, squares: NDArray[np.float32], length: np.float32) -> None:
     """Scale the columns from ``first`` on to ``length`` steps of the grid, and round them to it toward zero.

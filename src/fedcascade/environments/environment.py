@@ -5,6 +5,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.learning.oracles import ItemAttributes
+
 
 class Environment(Protocol):
     """A world of users and items in which every answer depends on the round alone, never on earlier calls.
@@ -33,6 +35,9 @@ class Environment(Protocol):
 
     def items(self, round_: int) -> NDArray[np.float32]:
         """The features on offer, one row per item, each of norm at most 1, on the grid (``round_to_grid``)."""
+
+    def attributes(self, round_: int, items: int) -> ItemAttributes:
+        """The categories and costs of the round's items, for oracles that ask for them; none where it has none."""
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """The probability that ``user`` clicks each item when it is examined."""

@@ -34,6 +34,8 @@ class Synthetic(Clustered):
         drift: the round from which on every second user of each cluster wants something else; None for never.
             ``clusters`` then tells apart who will differ.
         arrivals: how likely each user is to arrive, up to scale; "zipf" is 1, 1/2, 1/3, ...; uniform if None.
+        categories: how many categories items belong to, drawn for each item of a round; none if None.
+        costs: whether items have costs, uniform in (0, 1].
         seed: names this world; the same seed is the same world, round by round.
 
     >>> world = Synthetic(users=4, clusters=2, dimension=3, items=5, seed=1)
@@ -53,6 +55,8 @@ class Synthetic(Clustered):
         gap: float | None = None,
         drift: int | None = None,
         arrivals: ArrayLike | Literal["zipf"] | None = None,
+        categories: int | None = None,
+        costs: bool = False,
         seed: int = 0,
     ) -> None:
         require_known("features", features, get_args(FeatureKind))
@@ -77,6 +81,8 @@ class Synthetic(Clustered):
             lifted=lifted,
             arrivals=arrivals,
             change=None if drift is None else (drift, thetas[later[order]]),
+            categories=categories,
+            costs=costs,
         )
 
 

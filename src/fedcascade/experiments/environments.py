@@ -29,6 +29,8 @@ class SyntheticSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sy
     gap: float | None = None
     drift: Count | None = None
     arrivals: tuple[float, ...] | Literal["zipf"] | None = None
+    categories: Count | None = None
+    costs: bool = False
 
 
 class RatingsSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="ratings"):

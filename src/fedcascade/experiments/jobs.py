@@ -12,7 +12,8 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.experiments.environments import EnvironmentSpec, build_environment, hash_ratings_file
 from fedcascade.experiments.plan import Plan, System, Value, select_systems, to_field_names
 from fedcascade.federation.policies import Policy, get_policy
-from fedcascade.learning.oracles import TopK
+from fedcascade.learning.named_oracles import build_oracle
+from fedcascade.learning.oracles import Oracle
 from fedcascade.simulation.engines import simulate, simulate_together
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import ARITHMETIC, Trace, summarise
@@ -30,6 +31,8 @@ class Job(Struct, frozen=True, kw_only=True):
     rounds: int
     checkpoints: int
     list_length: int
+    oracle: str
+    set_oracle: dict[str, Value]
     version: str = __version__
     arithmetic: int = ARITHMETIC
     data: str | None = None
@@ -62,7 +65,8 @@ def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
 
 def _make_job(plan: Plan, spec: EnvironmentSpec, system: System, seed: int) -> Job:
     return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=plan.rounds,
-               checkpoints=plan.checkpoints, list_length=plan.list_length, data=hash_ratings_file(spec))  # fmt: skip
+               checkpoints=plan.checkpoints, list_length=plan.list_length, oracle=plan.oracle,
+               set_oracle=plan.set_oracle, data=hash_ratings_file(spec))  # fmt: skip
 
 
 def check_environments(jobs: Sequence[Job]) -> None:
@@ -73,8 +77,8 @@ def check_environments(jobs: Sequence[Job]) -> None:
 
 def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     """Compute one run on one core."""
-    environment, oracle = build_environment(job.environment, job.seed), TopK(length=job.list_length)
-    trace = simulate(environment, _build_policy(job), rounds=job.rounds, oracle=oracle, threads=1,
+    environment = build_environment(job.environment, job.seed)
+    trace = simulate(environment, _build_policy(job), rounds=job.rounds, oracle=_build_oracle(job), threads=1,
                      checkpoints=job.checkpoints, progress=progress)  # fmt: skip
     return _make_record(job, trace)
 
@@ -82,13 +86,17 @@ def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
 def build_scenario(job: Job) -> Scenario:
     """Build what the CUDA engine takes for one run."""
     environment = cast(Clustered, build_environment(job.environment, job.seed))
-    return Scenario(environment, _build_policy(job), job.rounds, TopK(length=job.list_length), job.checkpoints)
+    return Scenario(environment, _build_policy(job), job.rounds, _build_oracle(job), job.checkpoints)
 
 
 def run_jobs_on_gpu(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
     """Compute many runs at once on the GPU."""
     traces = dict(simulate_together([build_scenario(job) for job in jobs], progress))
     return [_make_record(job, traces[number]) for number, job in enumerate(jobs)]
+
+
+def _build_oracle(job: Job) -> Oracle:
+    return build_oracle(job.oracle, job.list_length, job.set_oracle)
 
 
 def _build_policy(job: Job) -> Policy:

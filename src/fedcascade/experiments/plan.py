@@ -37,6 +37,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     rounds: int
     checkpoints: int
     list_length: int
+    oracle: str
+    set_oracle: dict[str, Value]
     seeds: tuple[int, ...]
     environments: tuple[NamedEnvironment, ...]
     systems: tuple[System, ...]

@@ -24,6 +24,7 @@ from fedcascade.experiments.plan import (
 )
 from fedcascade.experiments.toml_lines import KeyPath, find_line
 from fedcascade.federation.policies import Formula, Policy, get_policy
+from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.plugins import Plugin, list_plugins
 
 Shape = TypeVar("Shape")
@@ -35,6 +36,8 @@ class _PlanTable(Struct, kw_only=True):
     rounds: Count
     checkpoints: Count = 100
     list_length: Count = 4
+    oracle: str = "top-k"
+    set_oracle: dict[str, Value] = {}
     seeds: Count | tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)], ...] = 3
 
 
@@ -113,6 +116,8 @@ class _PlanReader:
             self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
             self.check_distinct("policies", labels)
         self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))
+        build = partial(build_oracle, head.oracle, head.list_length, head.set_oracle)
+        self.locate_errors(("set_oracle",) if head.set_oracle else ("oracle",), build)
         seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
         self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", ("seeds",))
         settings = msgspec.structs.asdict(head) | {"title": head.title or head.name, "seeds": seeds}

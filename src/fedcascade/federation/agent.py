@@ -11,7 +11,7 @@ from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.oracles import Oracle, check_list
+from fedcascade.learning.oracles import Oracle, check_list, read_attributes
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
@@ -47,16 +47,26 @@ class Agent:
         self._open: dict[int, ShownList] = {}
         self._decide()
 
-    def recommend(self, features: ArrayLike, ties: NDArray[np.uint32]) -> ShownList:
+    def recommend(
+        self,
+        features: ArrayLike,
+        ties: NDArray[np.uint32],
+        *,
+        categories: ArrayLike | None = None,
+        costs: ArrayLike | None = None,
+    ) -> ShownList:
         """Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle.
 
         Args:
             features: one row per item, each of length at most 1.
             ties: one random word per item; equal scores go by the larger one.
+            categories: a whole number per item, for an oracle that limits how many of a category a list holds.
+            costs: a number per item, for an oracle that keeps lists within a budget.
         """
         offered = self._validate_features(features)
         require(len(ties) == len(offered), f"ties must hold a word for each of {len(offered)} items, got {len(ties)}")
-        chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties)
+        attributes = read_attributes(len(offered), categories, costs)
+        chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties, attributes)
         check_list(chosen, len(offered), self.oracle.length)
         self.arrivals += 1
         shown = ShownList(self.id, self.arrivals, chosen, offered[chosen])

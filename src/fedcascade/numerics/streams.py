@@ -30,6 +30,8 @@ KMEANS = 10  # where k-means starts
 RATINGS = 11  # generated ratings
 VISIT = 12  # which agents a sampler of partitions visits
 PARTITION = 13  # where a sampler of partitions puts an agent
+CATEGORY = 14  # the categories of items
+COST = 15  # the costs of items
 
 BLOCK = 256  # so many items are drawn together
 

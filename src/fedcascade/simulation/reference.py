@@ -82,10 +82,12 @@ def play_round(
     ``recommend`` and ``observe`` are those of an ``Agent``, or their like over a network.
     """
     features = environment.items(round_)
-    shown = recommend(features, ties=environment.ties(round_, len(features)))
+    attributes = environment.attributes(round_, len(features))
+    shown = recommend(features, ties=environment.ties(round_, len(features)),
+                      categories=attributes.categories, costs=attributes.costs)  # fmt: skip
     weights = environment.weights(round_, user, features)
     click = find_first_click(environment.attracted(round_, shown.items, weights[shown.items]))
     upload = observe(shown, click, round_=round_, draw=environment.draw(round_))
-    best = compute_expected_reward(weights[oracle.best(weights)])
+    best = compute_expected_reward(weights[oracle.best(weights, attributes)])
     regret = oracle.alpha * best - compute_expected_reward(weights[shown.items])
     return Round(shown, click, upload, regret, count_examined(shown.items.size, click))

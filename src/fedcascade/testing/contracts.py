@@ -10,7 +10,7 @@ from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import compute_expected_reward
-from fedcascade.learning.oracles import Oracle, TopK, check_list
+from fedcascade.learning.oracles import ItemAttributes, Oracle, TopK, check_list
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.simulation.reference import make_agents, play_round, simulate
@@ -41,6 +41,9 @@ def _check_round(environment: Environment, t: int) -> dict[str, Any]:
     require(on_grid, f"items({t}) must be multiples of 2^-12: see fedcascade.numerics.grid.round_to_grid")
     weights = environment.weights(t, user, features)
     require(bool(np.all((weights >= 0) & (weights <= 1))), f"weights({t}) must be probabilities")
+    attributes = environment.attributes(t, len(features))
+    for known in (attributes.categories, attributes.costs):
+        require(known is None or len(known) == len(features), f"attributes({t}) must say something of each item")
     ties, draw = environment.ties(t, len(features)), environment.draw(t)
     require(len(ties) == len(features), f"ties({t}) must hold a word for each item")
     require(0 <= draw < 1, f"draw({t}) must be in [0, 1), got {draw}")
@@ -52,7 +55,8 @@ def check_oracle(oracle: Oracle, *, items: int = 12, trials: int = 50) -> None:
     """Refuse an oracle that breaks a promise of the ``Oracle`` protocol.
 
     Its lists must be legal and repeatable, ``best`` must be at least as good as ``choose``, and ``choose`` must earn at
-    least the share alpha of that. It is asked ``trials`` times, and offered up to ``items`` items.
+    least the share alpha of that. It is asked ``trials`` times, and offered up to ``items`` items, which have
+    categories and costs below 1.
     """
     require(0 < oracle.alpha <= 1, f"alpha must be in (0, 1], got {oracle.alpha}")
     require_integer("length", oracle.length)
@@ -60,11 +64,12 @@ def check_oracle(oracle: Oracle, *, items: int = 12, trials: int = 50) -> None:
     for trial in range(trials):
         offered = 1 + trial % items
         weights, ties = random.random(offered), random.integers(0, 2**32, offered, dtype=np.uint32)
-        chosen, best = oracle.choose(weights, ties), oracle.best(weights)
+        attributes = ItemAttributes(random.integers(0, 3, offered), random.random(offered))
+        chosen, best = oracle.choose(weights, ties, attributes), oracle.best(weights, attributes)
         for listed in (chosen, best):
             check_list(listed, offered, oracle.length)
-        again = oracle.choose(weights.copy(), ties.copy())
-        require(np.array_equal(chosen, again), "choose must depend on scores and ties alone")
+        again = oracle.choose(weights.copy(), ties.copy(), attributes)
+        require(np.array_equal(chosen, again), "choose must depend on scores, ties and attributes alone")
         reward, most = (compute_expected_reward(weights[listed]) for listed in (chosen, best))
         require(reward <= most + 1e-12, f"best must be optimal: it earns {most:.6g}, choose earns {reward:.6g}")
         promise = oracle.alpha * most

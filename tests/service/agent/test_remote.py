@@ -17,6 +17,8 @@ import fedcascade
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import ProblemSize, Theory
+from fedcascade.learning.knapsack import Budget
+from fedcascade.learning.oracles import PerCategory
 from fedcascade.service.agent.client import PAUSES, OperatorClient, compute_pause
 from fedcascade.service.agent.connection import AsyncRemoteAgent, connect
 from fedcascade.service.agent.local_store import RoundEstimate
@@ -135,6 +137,28 @@ def test_an_open_list_survives_a_restart_and_is_answered_once(running: RunningSe
     assert read_statistics(running, again.id).rounds == 1
     assert np.allclose(read_statistics(running, again.id).gram, shown.features.T.astype(float) @ shown.features)
     again.close()
+
+
+def test_an_application_says_what_belongs_to_which_category_and_what_it_costs(
+    running: RunningService, tmp_path: Path
+) -> None:
+    items = np.eye(D, dtype=np.float32)
+    agent = connect_agent(running, tmp_path / "mixed.db", oracle=PerCategory(length=3, limit=1))
+    shown = agent.recommend(items, categories=[7] * (D - 1) + [8])
+    assert shown.items.size == 2
+    assert D - 1 in shown.items
+    agent.close()
+    thrifty = connect_agent(running, tmp_path / "thrifty.db", oracle=Budget(length=3, budget=1.0))
+    costs = np.array([0.9] * (D - 2) + [0.5, 0.5])
+    assert costs[thrifty.recommend(items, costs=costs).items].sum() <= 1.0
+    for given, words in (
+        (None, "needs costs"),
+        ([1.0], "costs must be a finite number >= 0 for each"),
+        ([2.0] * D, "no item on offer costs at most the budget"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            thrifty.recommend(items, costs=given)
+    thrifty.close()
 
 
 def test_bad_calls_change_nothing(running: RunningService, tmp_path: Path) -> None:

@@ -266,8 +266,9 @@ def test_an_unknown_part_falls_back_to_the_reference_and_says_which() -> None:
     with pytest.warns(UserWarning, match="trigger EveryThird of fedc3ucb-h"):
         trace = simulate(world, policy, rounds=50)
     assert trace.engine == "reference"
+    world = Synthetic(users=4, clusters=2, dimension=4, items=8, categories=2)
     with pytest.warns(UserWarning, match="oracle PerCategory"):
-        simulate(world, POLICIES["fedind"], rounds=50, oracle=PerCategory(categories=[0, 1] * 4))
+        simulate(world, POLICIES["fedind"], rounds=50, oracle=PerCategory())
 
 
 class Shop(Synthetic):

@@ -58,12 +58,22 @@ class RemoteAgent:
         self._thread = threading.Thread(target=self._send_uploads, name="fedcascade-agent", daemon=True)
         self._thread.start()
 
-    def recommend(self, items: ArrayLike, k: int = 4, *, ties: NDArray[np.uint32] | None = None) -> ShownList:
+    def recommend(
+        self,
+        items: ArrayLike,
+        k: int = 4,
+        *,
+        categories: ArrayLike | None = None,
+        costs: ArrayLike | None = None,
+        ties: NDArray[np.uint32] | None = None,
+    ) -> ShownList:
         """Choose a list. Its ``impression`` is the number to give feedback for, and stays valid for long.
 
         Args:
             items: one row of features per item, each of length at most 1. They are rounded to the grid.
-            k: how many items to show.
+            k: how many items to show, unless ``connect`` was given an oracle, which knows.
+            categories: a whole number per item, for the oracle ``PerCategory``.
+            costs: a number per item, for the oracle ``Budget``.
             ties: a random word per item, by which equal scores are ordered; drawn if None.
         """
         offered = round_to_grid(items)
@@ -74,7 +84,7 @@ class RemoteAgent:
             length, longest = self._agent.oracle.length, self.longest_list
             require(length <= longest, f"a list of this server has at most {longest} items, got k = {length}")
             self._agent.set_problem_size(self._problem or self._estimate_problem_size(self._agent.oracle.length))
-            shown = self._agent.recommend(offered, words)
+            shown = self._agent.recommend(offered, words, categories=categories, costs=costs)
             with self._store.transaction():
                 self._store.add_open_list(shown, shown.impression - OPEN_LISTS)
                 self._save_counters()

@@ -20,7 +20,11 @@ from fedcascade.service.agent.transport import HttpTransport
 
 OPERATOR = "the-operators-token-of-an-attack"
 # Limits that an honest load of minutes in a second would meet. An attack that is about one of them keeps it.
-GENEROUS = {"--rate": "1000000", "--burst": "1000000", "--rounds-per-second": "1000000"}
+GENEROUS = {
+    "--rate": "1000000",
+    "--burst": "1000000",
+    "--rounds-burst": "1000000000",
+}
 PATIENCE = 120.0  # seconds that a server may take to start: with an empty cache it compiles
 
 

@@ -11,11 +11,11 @@ from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
 
-async def answer_exchange(service: Service, headers: Mapping[str, str], body: bytes) -> bytes:
-    """Answer an upload in the protocol and media type in which it came, once it is durable."""
+async def answer_exchange(service: Service, headers: Mapping[str, str], body: bytes, caller: str) -> bytes:
+    """Answer an upload in the protocol and media type in which it came from a network, once it is durable."""
     start = time.perf_counter()
     media_type = wire.get_media_type(headers)
-    request = await service.read_signed(headers, "POST", wire.EXCHANGES, body, upload=media_type)
+    request = await service.read_signed(headers, "POST", wire.EXCHANGES, body, caller=caller, upload=media_type)
     agent, nonce, created = request.signature.agent, request.signature.nonce, request.signature.created
     limit = partial(service.limit_upload, service.identities.get(agent, NOBODY))
 
@@ -27,7 +27,7 @@ async def answer_exchange(service: Service, headers: Mapping[str, str], body: by
         )
         return message, answer
 
-    message, answer = await service.writer.run(job, request, service.admit)
+    message, answer = await service.run_signed(job, request, caller)
     if media_type != wire.MSGPACK or message.protocol != wire.PROTOCOLS[-1]:
         answer = wire.convert_answer(answer, message.protocol, media_type)
     service.metrics.count_exchange(message.cause, len(body), len(answer), time.perf_counter() - start)

@@ -212,7 +212,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     async def _answer(self, cycle: PendingExchange) -> None:
         try:
-            answer = await answer_exchange(self.service, cycle.headers, cycle.body)
+            answer = await answer_exchange(self.service, cycle.headers, cycle.body, cycle.caller)
             reply = 200, {"content-type": wire.get_media_type(cycle.headers)}, answer
         except (Refused, TimeoutError) as error:
             status, more, problem = self.service.refuse(error, wire.EXCHANGES)

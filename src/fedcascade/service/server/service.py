@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from litestar import Request
@@ -18,11 +18,11 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
 from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.connections import ConnectionTable, is_address, name_network
-from fedcascade.service.server.limits import RateLimiter
+from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.readiness import ReadinessProbe
 from fedcascade.service.server.verifier import SignedRequest
-from fedcascade.service.server.writer import Writer
+from fedcascade.service.server.writer import Job, Writer
 from fedcascade.service.store.contract import Identity
 
 HttpRequest = Request[Any, Any, State]
@@ -30,6 +30,8 @@ RefusalListener = Callable[[str, str], None]  # called with the path and the rea
 DEFAULT_BOUNDS = UploadBounds()
 # Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
 NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0, revoked=False)
+Result = TypeVar("Result")
+FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 
 
@@ -87,6 +89,7 @@ class Service:
         )
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
+        self._forgeries = ForgeryLimiter(rate=limits.rate / 5, burst=limits.burst)
         self._nonces = auth.Nonces()
         self.metrics = Metrics(
             {
@@ -109,19 +112,32 @@ class Service:
         return self.terms if state is None else msgspec.structs.replace(self.terms, epoch=state.epoch.name)
 
     async def read_signed(
-        self, headers: Mapping[str, str], method: str, path: str, body: bytes, *, upload: str | None = None
+        self, headers: Mapping[str, str], method: str, path: str, body: bytes, *, caller: str, upload: str | None = None
     ) -> SignedRequest:
         """Read whose signature a request carries, and add that agent's public key; nothing is verified yet.
 
-        ``upload`` is the media type of the body if that is an upload.
+        ``caller`` is the network that it came from. ``upload`` is the media type of the body if that is an upload.
         """
         signature = auth.parse_signature(headers)
         agent = signature.agent
+        self._forgeries.require_room(caller, agent, self.clock.elapsed())
         if agent not in self.identities:
             identity = await self.writer.run(operations.get_identity(agent))
             if identity is not None:
                 self.identities[agent] = identity
         return SignedRequest(self.identities.get(agent, NOBODY).public_key, method, path, signature, body, upload)
+
+    async def run_signed(self, job: Job[Result], request: SignedRequest, caller: str) -> Result:
+        """Run a job if its request is signed and admitted; remember whether it was a forgery."""
+        agent = request.signature.agent
+        try:
+            result = await self.writer.run(job, request, self.admit)
+        except Refused as error:
+            if error.reason in FORGED:
+                self._forgeries.count_forgery(caller, agent, self.clock.elapsed())
+            raise
+        self._forgeries.trust(caller, agent, self.clock.elapsed())
+        return result
 
     def limit_upload(self, identity: Identity, upload: Upload, held_rounds: int) -> None:
         """Refuse an upload beyond the bounds on what one agent may claim."""
@@ -145,15 +161,16 @@ class Service:
         if "authorization" in request.headers:
             await self.require_operator(request)
             return
-        signed = await self.read_signed(request.headers, request.method, request.scope["path"], await request.body())
-        await self.writer.run(lambda *_: None, signed, self.admit)
+        body, path, caller = await request.body(), request.scope["path"], name_caller(request)
+        signed = await self.read_signed(request.headers, request.method, path, body, caller=caller)
+        await self.run_signed(lambda *_: None, signed, caller)
         speaker = signed.signature.agent
         if speaker != agent:
             raise Refused(403, "not-yours", f"agent {speaker} may not speak for agent {agent}")
         await self.writer.run(operations.require_active(signed.signature))
 
     def limit_address(self, request: HttpRequest) -> None:
-        self._address_limiter.take(name_network(request.client.host if request.client else ""), self.clock.elapsed())
+        self._address_limiter.take(name_caller(request), self.clock.elapsed())
 
     def refuse(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
         """Count a refusal, and return it as the caller sees it: status, headers, JSON with one word and one line."""
@@ -177,6 +194,11 @@ class Service:
         if status == 401:
             headers["www-authenticate"] = 'Signature realm="fedcascade", Bearer realm="operator"'
         return status, headers, msgspec.json.encode(wire.RefusalBody(reason=reason, detail=detail))
+
+
+def name_caller(request: HttpRequest) -> str:
+    """The network that a request came from, as limits count it."""
+    return name_network(request.client.host if request.client else "")
 
 
 def describe_constants(policy: Policy) -> dict[str, object]:

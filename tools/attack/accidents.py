@@ -3,8 +3,10 @@
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from attack.peers import connect_agent, fetch_rounds, teach
 from attack.registry import Finding, attack
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.remote import RemoteAgent
+
+with suppress(ImportError):  # older trees have no clock: their agents read the system's
+    from fedcascade.service.protocol.clock import Clock
 
 PATIENCE = 15.0  # seconds until an agent should have been answered
 DAY = 86_400.0
@@ -127,7 +132,7 @@ def clone_agent(arena: Arena) -> Finding:
 def correct_clock(arena: Arena) -> Finding:
     server = arena.serve()
     path = str(arena.folder / "agent.db")
-    with shift_clock(DAY), connect_agent(server, path) as agent:
+    with shift_clock(DAY) as options, connect_agent(server, path, **options) as agent:
         teach(agent, 40)
         ahead = settle(agent)
     with connect(server.url, store=path, pauses=(0.05, 0.5)) as agent:
@@ -137,12 +142,12 @@ def correct_clock(arena: Arena) -> Finding:
 
 
 @contextmanager
-def shift_clock(seconds: float) -> Iterator[None]:
-    """Let this process believe that it is later."""
+def shift_clock(seconds: float) -> Iterator[dict[str, Any]]:
+    """Let an agent believe that it is later; yields the options of ``connect`` that it takes."""
     real = time.time
     time.time = lambda: real() + seconds
     try:
-        yield
+        yield {"clock": Clock(now=time.time)} if "clock" in signature(connect).parameters else {}
     finally:
         time.time = real
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from http.client import HTTPConnection
 from pathlib import Path
 
 from fedcascade.service.agent.client import OperatorClient
@@ -37,7 +38,7 @@ def list_options() -> frozenset[str]:
 @cache
 def list_commands() -> frozenset[str]:
     """The commands of ``fedcascade`` in the tree under attack."""
-    return frozenset(re.findall(r"\b[a-z]+\b", run_command("--help").stdout))
+    return frozenset(re.findall(r"^│ ([a-z]+) ", run_command("--help").stdout, re.MULTILINE))
 
 
 def run_command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -178,6 +179,16 @@ def open_arena(folder: Path) -> Iterator[Arena]:
 def open_socket(port: int, *, source: str = "127.0.0.1", timeout: float = 5.0) -> socket.socket:
     """Connect to a server from an address of the loopback network."""
     return socket.create_connection(("127.0.0.1", port), timeout=timeout, source_address=(source, 0))
+
+
+@contextmanager
+def open_http(port: int, *, source: str = "127.0.0.1") -> Iterator[HTTPConnection]:
+    """Connect to a server for many requests, one after the other, from an address of the loopback network."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60.0, source_address=(source, 0))
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def ask(port: int, path: str = "/healthz", *, source: str = "127.0.0.1", timeout: float = 5.0) -> int | None:

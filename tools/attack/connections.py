@@ -5,7 +5,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from attack.arena import Arena, ServerProcess, ask, open_socket, raise_own_descriptors, wait_until
+from attack.arena import Arena, ServerProcess, ask, open_http, open_socket, raise_own_descriptors, wait_until
 from attack.registry import Finding, attack
 
 MOST_GROWTH = 64.0  # megabytes that a stranger may cost
@@ -118,10 +118,10 @@ def write_by_readiness(arena: Arena) -> Finding:
     server = arena.serve(dimension=20)
     assert ask(server.port, "/readyz", timeout=60.0) == 200
     before, began = read_written(server.pid), time.monotonic()
-    with open_socket(server.port, timeout=20.0) as connection:
+    with open_http(server.port) as connection:
         for _ in range(500):
-            connection.sendall(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n")
-            connection.recv(4_096)
+            connection.request("GET", "/readyz")
+            connection.getresponse().read()
     calls = 500 / (time.monotonic() - began)
     each = (read_written(server.pid) - before) / 500
     return Finding(f"{each / 1e3:.1f} KB written per call, {calls:.0f} calls/s", each < 1e3)

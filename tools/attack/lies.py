@@ -15,7 +15,7 @@ from fedcascade.service.agent.remote import RemoteAgent
 def make_indefinite(eigenvalue: float, trace: float, dimension: int) -> Statistics:
     """Statistics whose gram has one eigenvalue below zero, hidden by a large trace; on the grid."""
     gram = np.diag([trace / (dimension - 1)] * (dimension - 1) + [eigenvalue])
-    gram = np.round(gram * 4096) / 4096
+    gram = np.round(gram * 2**24) / 2**24
     count = int(np.trace(gram)) + 1_000
     return Statistics(gram, np.zeros(dimension), count, 0, count)
 
@@ -105,21 +105,23 @@ def make_evidence_nan(arena: Arena) -> Finding:
     return report_lies([status], None if finite else f"status {reply.status}, or an answer that is not finite")
 
 
-@attack(3, "the weight of a lie", sends="the heaviest lie that is taken, up to 10^8", holds="honest theta moves < 10%")
+@attack(3, "the weight of a lie", sends="the heaviest lie that is taken, up to 10^8", holds="sways others by < 25%")
 def outweigh(arena: Arena) -> Finding:
-    """Five honest agents of one taste share; a liar of the opposite taste claims as much as it is let."""
-    server = arena.serve("--policy", "fedlinucb", dimension=5)
+    """Five honest agents of one taste have begun; a liar of the opposite taste claims as much as it is let."""
+    server = arena.serve(dimension=5, generous=False)
     theta = np.array([0.6, 0.4, 0.3, 0.2, 0.1])
     agents = [connect_agent(server, str(arena.folder / f"{number}.db")) for number in range(5)]
     for seed, agent in enumerate(agents):
-        live(agent, theta, 60, seed)
+        live(agent, theta, 30, seed)
     before = agents[0].estimate
-    claimed = next((count for count in (10**8, 10**7, 10**6, 10**5, 10**4, 10**3) if lie(server, -theta, count)), 0)
-    live(agents[0], theta, 4, 99)
-    moved = float(np.linalg.norm(agents[0].estimate - before) / np.linalg.norm(before))
+    claims = (10**8, 10**7, 10**6, 10**5, 5 * 10**4, 2 * 10**4, 10**4, 10**3)
+    claimed = next((count for count in claims if lie(server, -theta, count)), 0)
+    live(agents[0], theta, 10, 99)
+    way = -theta - before
+    swayed = float((agents[0].estimate - before) @ way / (way @ way))
     for agent in agents:
         agent.close()
-    return Finding(f"{claimed:.0e} observations taken; honest theta moves {moved:.0%}", moved < 0.1)
+    return Finding(f"{claimed:.0e} observations taken; others go {swayed:.0%} of the way to it", swayed < 0.25)
 
 
 def live(agent: RemoteAgent, theta: NDArray[np.float64], rounds: int, seed: int) -> None:
@@ -138,9 +140,11 @@ def lie(server: ServerProcess, theta: NDArray[np.float64], count: int) -> bool:
     d = theta.size
     gram = np.eye(d) * np.floor(count / d)
     moment = np.round(gram @ theta * 4096) / 4096
-    rounds = count // 2
+    rounds = max(count // 40, 1)  # long lists: the more observations in a round, the fewer rounds to explain
     leverage = float(moment @ np.linalg.solve(gram, moment))
-    clicks = min(rounds, int(leverage) + 1)
+    clicks = int(leverage) + 1
+    moment, clicks = (moment, clicks) if clicks <= rounds else (moment * np.sqrt(rounds / clicks) * 0.99, rounds)
+    moment = np.trunc(moment * 4096) / 4096
     return Peer(server).upload(Statistics(gram, moment, count, clicks, rounds)).status == 200
 
 

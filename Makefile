@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo live test test-long coverage check structure chaos attack bench bench-service bench-live picture figures table1 docs graph lock clean
+.PHONY: help demo live test test-long coverage check structure chaos attack soak bench bench-service bench-live picture figures table1 docs graph lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -82,6 +82,9 @@ attack: $(INSTALLED_DEV) ## attack a real server in every way that has hurt one;
 
 bench-service: $(INSTALLED_DEV) ## load a server with 10,000 agents: uploads/s, latency, memory, start-up
 	$(BIN)/python benchmarks/service.py
+
+soak: $(INSTALLED_DEV) ## a day of load in minutes, on a clock that is turned: the memory of a server must not grow
+	$(BIN)/python benchmarks/soak.py
 
 bench-live: $(INSTALLED_DEV) ## what watching costs: uploads/s with and without pages, and how a page keeps up
 	$(BIN)/python benchmarks/live.py

@@ -1,5 +1,6 @@
 """The scripts in benchmarks/ still fit what they measure: each can be loaded, and set up on small sizes."""
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -85,3 +86,11 @@ def test_a_learned_prior_sees_whether_all_are_alike(clusters: int, alike: bool) 
     simulate(world, variants.make_variant(Seen, hurdle=0.0).with_beta(1.0), rounds=4_000)
     (state,) = states
     assert (state.rule.make_model(8).prior > 20) == alike  # type: ignore[attr-defined]
+
+
+def test_a_short_day_of_load_passes() -> None:
+    """A server with its default limits lives by the clock of the script, and takes every upload."""
+    command = [sys.executable, str(FOLDER / "soak.py"), "--hours", "4", "--agents", "25"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[4].split()[:3] == ["4", "300", "95"]

@@ -150,6 +150,13 @@ class Agent:
         self.buffer = Statistics.zero(self.problem.dimension)
         return upload
 
+    def take_back(self, statistics: Statistics, least: int) -> Upload | None:
+        """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations."""
+        self.buffer = self.buffer + statistics
+        upload = self.send_buffer(Cause.FORCED) if self.buffer.count >= max(1, least) else None
+        self._decide()
+        return upload
+
     def _decide(self) -> None:
         """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""
         own = self._prepare_buffer()

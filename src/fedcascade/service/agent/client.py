@@ -18,6 +18,10 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 PAUSES = (0.25, 300.0)  # seconds before the first retry, and the longest pause
 
 
+class BadReply(ValueError):  # noqa: N818 (a bad reply is an event like a refusal)
+    """A reply of success that cannot be read: of a broken server, or of something else in its place."""
+
+
 class AgentClient:
     """Signs and sends the requests of one agent; the clock follows the server's if they disagree."""
 
@@ -38,7 +42,10 @@ class AgentClient:
 
     def exchange(self, message: wire.UploadMessage) -> wire.AnswerMessage:
         reply = self.send("POST", wire.EXCHANGES, msgspec.msgpack.encode(message), message.sequence)
-        return decode_reply(reply, wire.AnswerMessage)
+        answer = decode_reply(reply, wire.AnswerMessage)
+        if answer.sequence != message.sequence:
+            raise BadReply(f"the server answered upload {answer.sequence}, and upload {message.sequence} was sent")
+        return answer
 
     def leave(self) -> None:
         decode_reply(self.send("DELETE", f"/v1/agents/{self.agent}", b"", 0), None)
@@ -152,7 +159,10 @@ def decode_reply(reply: HttpReply, kind: type[Kind] | None) -> Kind:
     if kind is None:
         return None  # type: ignore[return-value]
     media = reply.headers.get("content-type", MSGPACK).partition(";")[0]
-    return wire.decode(reply.body, kind, media)
+    try:
+        return wire.decode(reply.body, kind, media)
+    except Refused as error:
+        raise BadReply(f"the server's reply makes no sense: {error.detail}") from None
 
 
 def decode_refusal(reply: HttpReply) -> wire.RefusalBody:

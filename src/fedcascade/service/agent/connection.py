@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -44,7 +45,8 @@ def connect(
     Args:
         url: the server's address.
         store: the agent's own file; the private key never leaves it.
-        token: a one-time enrolment token (``fedcascade enroll``), needed the first time.
+        token: a one-time enrolment token (``fedcascade enroll``), needed the first time, and later only if the server
+            neither knows this agent nor takes its credential.
         policy: what decides when to speak and how to score; the server's if None.
         oracle: chooses lists from scores; the best k items if None.
         min_observations: an upload never holds fewer; 2 d if None, and never fewer than the server asks for. One
@@ -60,23 +62,34 @@ def connect(
     transport = transport or HttpTransport(url)
     local_store = LocalStore(store)
     try:
-        welcome = _enrol(local_store, transport, token, protocol)
-        key = SigningKey(local_store.get_setting("key") or b"")
-        wanted = 2 * welcome.terms.dimension if min_observations is None else min_observations
-        floor = max(wanted, welcome.terms.min_observations)
-        policy = policy or build_policy(welcome.terms)
-        if floor:
-            policy = replace(policy, trigger=AtLeast(trigger=policy.trigger, observations=floor))
-        client = AgentClient(transport, key, welcome.agent, welcome.protocol, clock)
-        return RemoteAgent(local_store, client, dimension=welcome.terms.dimension, policy=policy, floor=floor,
-                           longest_list=welcome.terms.longest_list, oracle=oracle, problem=problem,
-                           pauses=pauses)  # fmt: skip
+        welcome = _enrol(local_store, transport, token, protocol, clock)
+        client = AgentClient(transport, _load_key(local_store), welcome.agent, protocol, clock)
+        follow = partial(follow_terms, policy=policy, min_observations=min_observations)
+        return RemoteAgent(local_store, client, welcome, follow_terms=follow, token=token, oracle=oracle,
+                           problem=problem, pauses=pauses)  # fmt: skip
     except BaseException:
         local_store.close()
         raise
 
 
-def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol: int) -> wire.Welcome:
+def _load_key(store: LocalStore) -> SigningKey:
+    return SigningKey(store.get_setting("key") or b"")
+
+
+def follow_terms(terms: wire.Terms, *, policy: Policy | None, min_observations: int | None) -> tuple[Policy, int]:
+    """The policy that an agent runs under the server's terms, and the fewest observations of an upload.
+
+    ``policy`` and ``min_observations`` are what the caller of ``connect`` wants, None for the server's.
+    """
+    wanted = 2 * terms.dimension if min_observations is None else min_observations
+    floor = max(wanted, terms.min_observations)
+    chosen = policy or build_policy(terms)
+    if floor:
+        chosen = replace(chosen, trigger=AtLeast(trigger=chosen.trigger, observations=floor))
+    return chosen, floor
+
+
+def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol: int, clock: Clock) -> wire.Welcome:
     """Enrol once, with a key that is stored before it is sent: if the reply is lost, the same key gets the same number.
 
     Later, the server's reply is in the store.
@@ -85,12 +98,10 @@ def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol:
         return msgspec.json.decode(stored, type=wire.Welcome)
     if token is None:
         raise ValueError("the first connect needs an enrolment token: ask the operator for one")
-    seed = store.get_setting("key")
-    key = SigningKey.generate() if seed is None else SigningKey(seed)
-    if seed is None:
+    if store.get_setting("key") is None:
         with store.transaction():
-            store.set_setting("key", bytes(key))
-    welcome = enrol_agent(transport, token, key, protocol)
+            store.set_setting("key", bytes(SigningKey.generate()))
+    welcome = enrol_agent(transport, token, _load_key(store), protocol, clock=clock)
     with store.transaction():
         store.set_setting("welcome", msgspec.json.encode(welcome))
     store.sync_to_disk()

@@ -28,7 +28,9 @@ CREATE TABLE IF NOT EXISTS outbox (
 CREATE TABLE IF NOT EXISTS open_list (
     impression INTEGER PRIMARY KEY, items BLOB NOT NULL, features BLOB NOT NULL);
 """
-VERSION = 1
+VERSION = 2
+# Version 1 did not keep what the server has confirmed: its agents ask the server what it holds.
+FROM_VERSION_1 = "INSERT OR REPLACE INTO setting VALUES ('unconfirmed', x'01')"
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class LocalStore:
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # it holds the private key
             except OSError as error:
                 raise ValueError(f"cannot open the agent's store '{path}': {error.strerror}") from None
-        self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+        self._connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(path)
         except BaseException:
@@ -70,8 +72,12 @@ class LocalStore:
             if version > VERSION:
                 raise ValueError(f"'{path}' is from a newer fedcascade: version {version}, this one knows {VERSION}")
             self._connection.executescript(SCHEMA)
+            if version == 1:
+                run(FROM_VERSION_1)
             run(f"PRAGMA user_version = {VERSION}")
         except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
+                raise ValueError(f"another process uses '{path}': an agent has one process at a time") from None
             raise ValueError(f"cannot use '{path}' as an agent's store: {error}") from None
 
     @contextmanager
@@ -97,6 +103,9 @@ class LocalStore:
 
     def set_setting(self, name: str, value: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (name, value))
+
+    def delete_setting(self, name: str) -> None:
+        self._connection.execute("DELETE FROM setting WHERE name = ?", (name,))
 
     def load_statistics(self, name: str, dimension: int) -> Statistics:
         row = self._connection.execute("SELECT * FROM statistics WHERE name = ?", (name,)).fetchone()

@@ -244,6 +244,7 @@ class Standing(Message, frozen=True, kw_only=True):
     last_sequence: Annotated[int, Meta(ge=0)]
     epoch: EpochName
     revoked: bool
+    credential: Credential
 
     def unpack_held(self, dimension: int) -> Statistics:
         """Unpack what the server holds of the agent; ValueError if it is of another dimension."""

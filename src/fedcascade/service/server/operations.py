@@ -165,6 +165,7 @@ def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing
         last_sequence=store.find_last_sequence(agent),
         epoch=state.epoch.name,
         revoked=identity.revoked,
+        credential=state.epoch.give_credential(identity),
     )
 
 

@@ -85,6 +85,9 @@ def serve(
     snapshot_every: Annotated[
         Whole, option("Uploads between two snapshots, or two per agent if that is more.")
     ] = 10_000,
+    retain: Annotated[
+        float | None, option("Fold each agent's uploads that are older than so many days into one. [default: keep all]")
+    ] = None,
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Run a server for agents.
@@ -103,7 +106,7 @@ def serve(
                     connections_per_address=connections_per_address)  # fmt: skip
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
-                              snapshot_every=snapshot_every, bounds=bounds,
+                              snapshot_every=snapshot_every, retain=retain, bounds=bounds,
                               limits=limits)  # fmt: skip
     run(settings, print_notice)
 

@@ -12,7 +12,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.chain import DamagedStore
@@ -22,16 +22,17 @@ from fedcascade.service.store.snapshot import digest_chunk
 DIMENSION = 3
 
 
-def make_unit_statistics(axis: int) -> Statistics:
+def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
     """Make the statistics of one round with one clicked item, a unit vector whose axis shows where it was counted."""
-    gram, moment = np.zeros((DIMENSION, DIMENSION)), np.zeros(DIMENSION)
+    gram, moment = np.zeros((dimension, dimension)), np.zeros(dimension)
     gram[axis, axis] = moment[axis] = 1.0
     return Statistics(gram, moment, 1, 1, 1)
 
 
-def make_unit_upload(agent: int, sequence: int, axis: int) -> Upload:
+def make_unit_upload(agent: int, sequence: int, axis: int, dimension: int = DIMENSION) -> Upload:
     """Make an upload of a unit vector."""
-    return Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=make_unit_statistics(axis))
+    statistics = make_unit_statistics(axis, dimension)
+    return Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
 
 
 def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEntry:
@@ -244,6 +245,18 @@ class JournalContract(StoreTestCase):
             assert store.read_measures(0, 10) == []
 
 
+class AuditContract(StoreTestCase):
+    """The duties of an ``AuditLog``."""
+
+    def test_records_are_read_in_order(self) -> None:
+        with closing(self.open()) as store:
+            with store.transaction():
+                store.record_audit(5, "operator", "revoked", 7)
+                store.record_audit(6, "server", "folded", detail="12 uploads")
+            records = [(record.number, record.actor, record.agent, record.detail) for record in store.read_audit()]
+            assert records == [(1, "operator", 7, ""), (2, "server", None, "12 uploads")]
+
+
 class SettingContract(StoreTestCase):
     """The duties of a ``SettingStore``."""
 
@@ -256,7 +269,9 @@ class SettingContract(StoreTestCase):
             assert (store.get_setting("name"), store.get_setting("other")) == ("second", None)
 
 
-class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, JournalContract, SettingContract):
+class StoreContract(
+    UploadLogContract, IdentityContract, SnapshotContract, JournalContract, AuditContract, SettingContract
+):
     """The duties of a whole ``Store``: those of its parts, transactions, and a log that replays to the same state."""
 
     def test_what_is_not_committed_never_happened(self) -> None:
@@ -321,6 +336,31 @@ class StoreContract(UploadLogContract, IdentityContract, SnapshotContract, Journ
                 refused = refusal.reason
         assert refused == "conflict"
         assert np.array_equal(np.diag(live.sum_statistics().gram), [1.0, 1.0, 0.0])
+        store.close()
+
+    def test_folded_uploads_are_the_same_state_and_can_be_verified(self) -> None:
+        """Old uploads become one per agent beside its last one, also after somebody was forgotten, and again later."""
+        store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
+        live = ServerState(policy, DIMENSION)
+        with store.transaction():
+            agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(4)]
+        for day in range(1, 21):
+            with store.transaction():
+                start = live.position
+                for number, agent in enumerate(agents):
+                    self._exchange(store, live, agent, day, number % 3)
+                store.record_exchanges(start, 1000 * SECONDS_PER_DAY * day, live.clusters)
+                if day in (10, 20):
+                    before = live.sum_statistics()
+                    assert not retain(5.0, SECONDS_PER_DAY * (day + 1.0))(store, live)
+                    assert np.array_equal(live.sum_statistics().gram, before.gram)
+                if day == 15:
+                    forget(agents.pop(1))(store, live)
+            assert store.verify()[0] == live.position
+            assert replay_log(store, policy, DIMENSION).dump() == live.dump()
+        assert [store.count_uploads(agent) for agent in agents] == [(20, 20)] * 3
+        assert [totals.uploads for totals in store.sum_by_agent(live.position)] == [20] * 3
+        assert len(list(store.read_entries(after=0))) == 3 * 6
         store.close()
 
     _nonce = 0

@@ -18,6 +18,7 @@ from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
 from fedcascade.service.server.exchanges import answer_exchange
 from fedcascade.service.server.service import HttpRequest, Service, name_caller
+from fedcascade.service.store.audit import OPERATOR
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
@@ -88,7 +89,8 @@ async def forget_agent(request: HttpRequest) -> None:
     """Forget an agent: its statistics are subtracted, its uploads erased."""
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
-    await service.writer.run(operations.forget(agent))
+    actor = OPERATOR if "authorization" in request.headers else f"agent {agent}"
+    await service.writer.run(operations.forget(agent, actor))
     service.identities.pop(agent, None)
 
 

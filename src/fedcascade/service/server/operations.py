@@ -9,14 +9,17 @@ import msgspec
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised, hash_token
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.server.writer import Job
+from fedcascade.service.store.audit import LOCAL, OPERATOR
 from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
 from fedcascade.service.store.epoch import begin_epoch
 
-OPERATOR = "operator"
+SECONDS_PER_DAY = 86_400
+MOST_FOLDED = 20_000  # in one transaction, for which uploads wait
 REFUSED_ENROLMENT = "this enrolment token is unknown, used or too old: ask the operator for a new one"
 log = logging.getLogger("fedcascade.service")
 Arguments = ParamSpec("Arguments")
@@ -26,6 +29,13 @@ Result = TypeVar("Result")
 def defer(operation: Callable[Concatenate[Store, ServerState, Arguments], Result]) -> Callable[Arguments, Job[Result]]:
     """Make an operation on store and state a function of its other arguments that returns a job for the writer."""
     return lambda *values, **named: lambda store, state: operation(store, state, *values, **named)
+
+
+def _audit(
+    store: Store, actor: str, action: str, agent: int | None = None, *, detail: str = "", now: float | None = None
+) -> None:
+    at = SYSTEM_CLOCK.read_milliseconds() if now is None else int(1000 * now)
+    store.record_audit(at, actor, action, agent, detail)
 
 
 def record_upload(
@@ -131,13 +141,16 @@ def enrol(store: Store, state: ServerState, message: wire.Enrolment, now: float)
     elif token_hash is None or not store.use_token(token_hash, now):
         raise Refused(403, "enrolment", REFUSED_ENROLMENT)
     agent = store.add_agent(key, enrolled, wanted)
+    _audit(store, f"agent {agent}", "enrolled" if wanted is None else "enrolled again", agent, now=now)
     return epoch.give_credential(Identity(agent, key, enrolled, revoked=False))
 
 
 @defer
 def add_tokens(store: Store, _: ServerState, tokens: Iterable[str], expires: float) -> None:
     """Keep new enrolment tokens."""
-    store.add_tokens([hash_token(token) for token in tokens], expires)
+    hashes = [hash_token(token) for token in tokens]
+    store.add_tokens(hashes, expires)
+    _audit(store, OPERATOR, "made enrolment tokens", detail=str(len(hashes)))
 
 
 @defer
@@ -174,10 +187,11 @@ def revoke(store: Store, _: ServerState, agent: int, now: float) -> None:
     """Let an agent speak no more; what it taught stays."""
     if not store.revoke_agent(agent, now):
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    _audit(store, OPERATOR, "revoked", agent, now=now)
 
 
 @defer
-def forget(store: Store, state: ServerState, agent: int) -> None:
+def forget(store: Store, state: ServerState, agent: int, actor: str = OPERATOR) -> None:
     """Remove an agent and everything it uploaded, and take a snapshot that holds nothing of it.
 
     Older snapshots go, so the log need not explain the state any more: nothing of the agent is left.
@@ -190,12 +204,35 @@ def forget(store: Store, state: ServerState, agent: int) -> None:
     store.forget_agent(agent, position)
     state.forget(agent, position)
     save_snapshot(store, state)
+    _audit(store, actor, "forgot", agent)
+
+
+@defer
+def retain(store: Store, state: ServerState, days: float, now: float) -> bool:
+    """Fold uploads that are older than some days, some of them at a time; True if there may be more.
+
+    The state does not change, and is saved with the fold: the log alone does not explain it any more. Where fewer
+    uploads are old than there are agents, folding is not worth a snapshot.
+    """
+    before = int(1000 * (now - days * SECONDS_PER_DAY))
+    horizon, uploads = store.find_old_uploads(before, MOST_FOLDED)
+    if uploads <= len(state.places):
+        return False
+    state.position += 1
+    store.fold_uploads(horizon, state.position)
+    save_snapshot(store, state)
+    detail = f"{uploads} uploads older than {days:g} days, up to position {horizon}"
+    _audit(store, "server", "folded", detail=detail, now=now)
+    return uploads == MOST_FOLDED
 
 
 @defer
 def set_operator(store: Store, _: ServerState, token: str) -> None:
-    """Replace the operator's token."""
-    store.set_setting(OPERATOR, hash_token(token).hex())
+    """Replace the operator's token; whoever starts a server may."""
+    earlier, digest = store.get_setting(OPERATOR), hash_token(token).hex()
+    if earlier != digest:
+        store.set_setting(OPERATOR, digest)
+        _audit(store, LOCAL, "set the operator's token" if earlier is None else "replaced the operator's token")
 
 
 @defer

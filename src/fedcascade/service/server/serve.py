@@ -28,6 +28,7 @@ from fedcascade.service.server.listener import (
     read_certificate,
     reserve_descriptors,
 )
+from fedcascade.service.server.retention import keep_retaining
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
@@ -51,6 +52,7 @@ class ServerSettings:
     operator_token: Path = Path("operator.token")
     batch: int = 256
     snapshot_every: int = 10_000
+    retain: float | None = None  # days
     limits: Limits = field(default_factory=Limits)
     clock: Clock = SYSTEM_CLOCK
     bounds: UploadBounds = field(default_factory=UploadBounds)
@@ -59,6 +61,8 @@ class ServerSettings:
         require_integer("dimension", self.dimension)
         require_integer("batch", self.batch)
         require_integer("snapshot every", self.snapshot_every)
+        days = self.retain
+        require(days is None or days > 0, f"retain must be more than 0 days, got {days}")
         both_or_none = (self.tls_cert is None) == (self.tls_key is None)
         require(both_or_none, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
         name, rule = self.policy.name, self.policy.reply_rule
@@ -135,7 +139,7 @@ def run_server(
             announce(f"the operator's token is in {settings.operator_token}, readable by you alone")
         limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
         service = Service(writer, settings.policy, settings.dimension, limits, settings.bounds)
-        extensions = extend(service)
+        extensions = [*extend(service), *keep_retaining(service, settings.retain)]
         config = uvicorn.Config(
             build_application(service, extensions),
             http=ExchangeHttpProtocol,

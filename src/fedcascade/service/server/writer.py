@@ -23,6 +23,7 @@ from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest
+from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Store, explain_failures
 
 Result = TypeVar("Result")
@@ -215,8 +216,7 @@ class Writer:
                 self._journal.write(store, state, start)
                 self._snapshots.advance(store, state)
                 forgotten = store.find_last_rewriting()
-            if forgotten > self._scrubbed:
-                store.purge_deleted_rows()
+            if forgotten > self._scrubbed and store.purge_deleted_rows():
                 self._scrubbed = forgotten
             self.healthy = True
         except Exception as error:
@@ -236,7 +236,7 @@ class Writer:
         """Drop the state after a failed transaction: it is read anew from the store, which is the truth."""
         self.state, self._journal = None, JournalWriter(self.clock)
         self._snapshots.drop()
-        if self._store is not None and not isinstance(error, self._store.failures):
+        if self._store is not None and not isinstance(error, (*self._store.failures, DamagedStore)):
             log.error("a job failed", exc_info=error)
             return error
         self.healthy = False

@@ -70,7 +70,7 @@ class ChainCheck:
     """Follows the log in the order of positions, and raises ``DamagedStore`` where it is not what was written."""
 
     def __init__(self, position: int, link: bytes) -> None:
-        self.position, self.link = position, link
+        self.begin, self.position, self.link = position, position, link
 
     def advance(self, position: int, digest: bytes, link: bytes | None) -> None:
         """Pass the next entry; ``link`` is None where it was erased."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused, Unavailable
+from fedcascade.service.store.audit import AuditLog
 from fedcascade.service.store.journal import Journal
 
 
@@ -164,7 +165,7 @@ class SettingStore(Protocol):
         """Set a setting."""
 
 
-class Store(UploadLog, IdentityStore, SnapshotStore, Journal, SettingStore, Protocol):
+class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingStore, Protocol):
     """All of a server's data that must not be lost, on one database.
 
     ``failures`` are the exceptions of the database's driver: after one of them the store is closed and opened again.
@@ -191,8 +192,26 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, SettingStore, Prot
         read anew from the snapshot that was saved with the event.
         """
 
-    def purge_deleted_rows(self) -> None:
-        """Erase what a committed forgetting has left in the database's own journals."""
+    def purge_deleted_rows(self) -> bool:
+        """Erase what a committed forgetting has left in the database's own journals; False if that must be repeated."""
+
+    def find_old_uploads(self, before: int, most: int) -> tuple[int, int]:
+        """Find the last of the uploads from before a time, in milliseconds, that are not folded, and their number.
+
+        Of more than ``most``, that many are counted. The position is 0 if there are none.
+        """
+
+    def fold_uploads(self, horizon: int, position: int) -> None:
+        """Fold all but the last upload of each agent up to a horizon into one; this takes a position of the log.
+
+        The rows of the journal are folded too. The server's state does not change, and is saved with this.
+        """
+
+    def verify(self) -> tuple[int, bytes]:
+        """Verify everything that has a checksum; return the last position of the log and the link of the chain there.
+
+        Raise ``DamagedStore`` at the first flaw.
+        """
 
     def run_maintenance(self) -> None:
         """Do housekeeping between two transactions, without delay for the next one. It never fails."""

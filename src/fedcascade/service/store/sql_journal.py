@@ -23,6 +23,19 @@ class SqlJournal(SqlDatabase):
         for agent, cluster in clusters:
             self.run(f"{insert} {replace}", position, at, agent, cluster)
 
+    def fold_journal(self, horizon: int) -> None:
+        """Fold the rows of each agent and cause up to a position into one, and keep the last move of each agent."""
+        sums = (
+            "max(position), max(at), agent, cause, sum(rounds), sum(count), sum(clicks), max(clusters), sum(exchanges)"
+        )
+        rows = self.fetch_rows(f"SELECT {sums} FROM journal WHERE position <= ? GROUP BY agent, cause", horizon)
+        self.run("DELETE FROM journal WHERE position <= ?", horizon)
+        insert = f"INSERT INTO journal ({COLUMNS}, exchanges) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        for position, at, agent, cause, *totals in rows:
+            self.run(insert, position, at, agent, cause, *map(int, totals))
+        later = "SELECT 1 FROM move AS later WHERE later.agent = move.agent AND later.position > move.position"
+        self.run(f"DELETE FROM move WHERE position <= ? AND EXISTS ({later} AND later.position <= ?)", horizon, horizon)
+
     def find_head(self) -> int:
         tables = ("journal", "event")
         return max(int(self.fetch_row(f"SELECT coalesce(max(position), 0) FROM {table}")[0]) for table in tables)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from fedcascade.federation.messages import Cause, Upload
@@ -101,33 +102,37 @@ class SqlUploadLog(SqlDatabase):
         self.run("DELETE FROM upload WHERE agent = ?", agent)
 
     def read_entries(self, after: int) -> Iterator[LogEntry]:
+        return self.follow_entries(after)
+
+    def follow_entries(self, after: int, check: ChainCheck | None = None) -> Iterator[LogEntry]:
+        """Read the log beyond a position, and check that each entry is the one that was linked."""
         statement = f"SELECT {SEALED_COLUMNS}, link FROM upload WHERE position > ? ORDER BY position LIMIT {READ_ROWS}"
-        check: ChainCheck | None = None
         while rows := self.fetch_rows(statement, after):
             if check is None:
                 horizon, anchor = self.read_anchor()
                 check = ChainCheck(horizon, anchor) if after <= horizon else ChainCheck(after, self.read_link(after))
-            marks = self._read_marks(max(after, horizon), rows[-1][0])
             for *row, link in rows:
                 digest = digest_upload(row)
-                if row[0] <= horizon:
+                if row[0] <= check.begin:
                     _require_sealed(row[0], digest, bytes(link))
                 else:
-                    while check.position + 1 in marks:
-                        check.advance(check.position + 1, *marks[check.position + 1])
+                    if row[0] != check.position + 1:
+                        self.follow_marks(check, row[0] - 1)
                     check.advance(row[0], digest, link)
                 yield _decode_entry(row[:-2])
             if len(rows) < READ_ROWS:
                 return
             after = rows[-1][0]
 
-    def _read_marks(self, after: int, upto: int) -> dict[int, tuple[bytes, bytes | None]]:
-        """Read digest and link, by position, of what is in the chain between two positions and is no upload."""
-        between = "WHERE position > ? AND position <= ?"
-        erased = self.fetch_rows(f"SELECT position, digest FROM erased {between}", after, upto)
-        events = self.fetch_rows(f"SELECT position, kind, body, link FROM event {between}", after, upto)
-        marks: dict[int, tuple[bytes, bytes | None]] = {position: (bytes(digest), None) for position, digest in erased}
-        return marks | {position: (digest_event(kind, bytes(body)), link) for position, kind, body, link in events}
+    def follow_marks(self, check: ChainCheck, upto: int = 2**62) -> None:
+        """Check what comes next in the chain and is no upload: events, and the digests of what was erased."""
+        between = "WHERE position > ? AND position <= ? ORDER BY position"
+        erased = self.fetch_rows(f"SELECT position, digest FROM erased {between}", check.position, upto)
+        events = self.fetch_rows(f"SELECT position, kind, body, link FROM event {between}", check.position, upto)
+        marks: list[tuple[int, bytes, bytes | None]] = [(position, bytes(digest), None) for position, digest in erased]
+        marks += [(position, digest_event(kind, bytes(body)), link) for position, kind, body, link in events]
+        for position, digest, link in sorted(marks, key=itemgetter(0)):
+            check.advance(position, digest, link)
 
     def convert(self, migration: int) -> None:
         """Link the entries of a store that had no chain; where a forgotten upload was, an empty digest stands."""

@@ -7,8 +7,9 @@ from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Identity
 from fedcascade.service.store.snapshot import digest_chunk, split_digests
 from fedcascade.service.store.sql import SqlDatabase
-from fedcascade.service.store.sql_journal import SqlJournal
-from fedcascade.service.store.sql_log import FORGOTTEN, SqlUploadLog
+from fedcascade.service.store.sql_audit import SqlAuditLog
+from fedcascade.service.store.sql_history import SqlHistory
+from fedcascade.service.store.sql_log import FORGOTTEN
 
 NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
 NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
@@ -116,8 +117,25 @@ class SqlSnapshots(SqlDatabase):
         return {bytes(row[0]) for row in self.fetch_rows("SELECT digest FROM chunk")}
 
 
-class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
+class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
     """All parts of a store on one connection."""
+
+    def verify(self) -> tuple[int, bytes]:
+        """Verify pages, log, journal, snapshot and audit log; a driver that cannot read them finds damage too."""
+        try:
+            self.check_pages()
+            position, link = self.verify_log()
+            snapshot = self.load_snapshot()
+            for _ in self.read_audit():
+                pass
+        except self.failures as error:
+            raise DamagedStore(" ".join(str(error).split())) from None
+        if snapshot is not None and snapshot[0] > position:
+            raise DamagedStore(f"the log ends at position {position}, before the snapshot at {snapshot[0]}")
+        return position, link
+
+    def check_pages(self) -> None:
+        """Do nothing: a database that does not check its own pages overrides this."""
 
     def get_setting(self, name: str) -> str | None:
         row = self.fetch_row("SELECT value FROM setting WHERE name = ?", name)
@@ -138,8 +156,9 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlJournal):
     def find_last_rewriting(self) -> int:
         return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM event")[0])
 
-    def purge_deleted_rows(self) -> None:
+    def purge_deleted_rows(self) -> bool:
         """Do nothing: a database whose journals keep deleted rows overrides this."""
+        return True
 
     def run_maintenance(self) -> None:
         """Do nothing: a database that does not maintain itself overrides this."""

@@ -2,15 +2,21 @@
 
 import os
 import sqlite3
+import struct
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from pathlib import Path
 from typing import ClassVar
 
+from fedcascade.service.protocol.errors import Unavailable
+from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.schema import MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
 ROWS_PER_CHECKPOINT = 4_000  # 2,000 uploads: the log stays at some ten megabytes, and busy pages are copied once
+MAGIC = b"SQLite format 3\0"
+HEADER = struct.Struct(">16sH6xII60xI4x")  # magic, bytes per page, changes, pages, and the change they were counted at
 CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # copies the write-ahead log into the database, as far as readers allow
 
 
@@ -53,10 +59,17 @@ class SqliteStore(SqlStore):
             with suppress(sqlite3.Error):
                 self.run(CHECKPOINT)
 
-    def purge_deleted_rows(self) -> None:
+    def purge_deleted_rows(self) -> bool:
         """Empty the write-ahead log, which may still hold rows that ``secure_delete`` has overwritten."""
         self._join_checkpoint()
-        self.run("PRAGMA wal_checkpoint(TRUNCATE)")
+        busy, _, _ = self.fetch_row("PRAGMA wal_checkpoint(TRUNCATE)")
+        return not busy
+
+    def check_pages(self) -> None:
+        """Let SQLite check the order of its pages and that indices agree with tables."""
+        finding = self.fetch_row("PRAGMA integrity_check(1)")[0]
+        if finding != "ok":
+            raise DamagedStore(" ".join(finding.split()))
 
     def close(self) -> None:
         self._join_checkpoint()
@@ -77,12 +90,51 @@ def checkpoint(path: str) -> None:
 
 
 def open_sqlite(path: str, migrations: Sequence[str] = MIGRATIONS) -> SqliteStore:
-    """Open a database, make it if it is missing, and bring it up to date."""
+    """Open a database, make it if it is missing, and bring it up to date; refuse what is damaged, empty or not ours."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # nobody else may read it
+        if not Path(path).exists():
+            _create(path, migrations)
+        check_file(path)
     except OSError as error:
         raise ValueError(f"cannot open the store '{path}': {error.strerror}") from None
+    return _connect(path, migrations)
+
+
+def _connect(path: str, migrations: Sequence[str]) -> SqliteStore:
     connection = sqlite3.connect(
         path, timeout=10.0, isolation_level=None, check_same_thread=False, cached_statements=512
     )
-    return SqliteStore(connection, path).prepare(migrations)
+    try:
+        return SqliteStore(connection, path).prepare(migrations)
+    except sqlite3.OperationalError as error:  # it is locked, full, or on a disk that fails
+        raise Unavailable(f"cannot open the store '{path}': {error}") from None
+    except sqlite3.DatabaseError as error:
+        raise DamagedStore(f"'{path}': {error}") from None
+
+
+def _create(path: str, migrations: Sequence[str]) -> None:
+    """Make a database under another name and then give it its own, so that no crash leaves an empty file there."""
+    draft = f"{path}.{os.getpid()}.{threading.get_ident()}.new"
+    os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # nobody else may read it
+    try:
+        _connect(draft, migrations).close()
+        with suppress(FileExistsError):  # another process was faster
+            os.link(draft, path)
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            Path(draft + suffix).unlink(missing_ok=True)
+
+
+def check_file(path: str) -> None:
+    """Refuse a file that lost its end or its content: SQLite would take the one for a new database, or read on."""
+    with Path(path).open("rb") as file:
+        head, size = file.read(HEADER.size), os.fstat(file.fileno()).st_size
+    if size == 0:
+        raise DamagedStore(f"'{path}' is an empty file, and a store never is: to begin a new one, delete the file")
+    if len(head) < HEADER.size or not head.startswith(MAGIC):
+        raise DamagedStore(f"'{path}' is not a SQLite database")
+    _, page_size, change, pages, valid_for = HEADER.unpack(head)
+    expected = pages * (65_536 if page_size == 1 else page_size)
+    wal = Path(f"{path}-wal")  # may hold pages that the file lacks
+    if change == valid_for and size < expected and not (wal.exists() and wal.stat().st_size):
+        raise DamagedStore(f"'{path}' has {size} bytes and should have {expected}")

@@ -1,0 +1,133 @@
+"""Nothing of a forgotten agent can be found or computed from what the server keeps; those who are left lose no bit."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nacl.signing import SigningKey
+
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import POLICIES
+from fedcascade.learning.statistics import Statistics
+from fedcascade.service.agent.client import AgentClient, enrol_agent
+from fedcascade.service.protocol import wire
+from fedcascade.service.server.state import replay_log
+from fedcascade.service.store.open import open_store
+
+from ..helpers import RunningService, serve_in_process
+
+GRID = 2.0**-12
+
+
+def draw_statistics(random: np.random.Generator, rounds: int = 12) -> Statistics:
+    """What an honest agent may have seen, with features on the grid."""
+    total = Statistics.zero(3)
+    for _ in range(rounds):
+        drawn = random.normal(size=(4, 3))
+        listed = np.trunc(drawn / np.linalg.norm(drawn, axis=1, keepdims=True) / GRID) * GRID
+        total = total.observe(listed.astype(np.float32), int(random.integers(0, 4)))
+    return total
+
+
+def exchange(agent: AgentClient, sequence: int, statistics: Statistics) -> None:
+    upload = Upload(agent=0, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
+    agent.exchange(wire.UploadMessage.from_upload(upload))
+
+
+def enrol(running: RunningService, key: SigningKey) -> AgentClient:
+    return AgentClient(
+        running.transport, key, enrol_agent(running.transport, running.operator.create_tokens()[0], key).agent
+    )
+
+
+def list_secrets(agent: AgentClient, uploads: list[Statistics]) -> list[bytes]:
+    """What must not be found in any file: the key, and the numbers of each upload and of their sums, as bytes."""
+    sums = [uploads[0]]
+    for upload in uploads[1:]:
+        sums.append(sums[-1] + upload)
+    arrays = [array for held in (*uploads, *sums) for array in (held.gram.ravel(), held.moment)]
+    return [bytes(agent.key.verify_key), *(array.tobytes() for array in arrays), *map(wire.pack_numbers, uploads)]
+
+
+def search_files(folder: Path, secrets: list[bytes]) -> int:
+    """Count the secrets that are in some file: the database with its free pages, its write-ahead log, or another."""
+    contents = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    return sum(any(secret in content for content in contents) for secret in secrets)
+
+
+def find_grams(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """Find the upper triangles of all that may be a gram in any value of the database, whatever its format.
+
+    Nine numbers on the grid in a row are either a triangle and a moment, or a whole gram.
+    """
+    grams = [np.zeros((1, 6))]
+    with closing(sqlite3.connect(path)) as database:
+        for [table] in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            for row in database.execute(f"SELECT * FROM {table}"):
+                for value in row:
+                    if isinstance(value, bytes) and len(value) >= 72:
+                        windows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(value, np.uint8), 72)
+                        numbers = np.ascontiguousarray(windows).view("<f8")
+                        numbers = numbers[(np.abs(numbers) < 1e6).all(axis=1) & (numbers[:, 0] > 1e-3)]
+                        numbers = numbers[(numbers * 2.0**24 % 1 == 0).all(axis=1)]
+                        grams += [numbers[:, :6], numbers[:, [0, 1, 2, 4, 5, 8]]]
+    return np.unique(np.concatenate(grams), axis=0)
+
+
+def recover_by_differences(path: Path, secret: Statistics) -> float:
+    """How near the sum or difference of any two grams in the database comes to the gram of an agent."""
+    grams, wanted = find_grams(path), secret.gram[np.triu_indices(3)]
+    nearest = [np.abs(grams[:, None] + sign * grams[None] - wanted).max(axis=2).min() for sign in (1, -1)]
+    return float(min(nearest))
+
+
+@pytest.mark.parametrize("policy", ["fedc3ucb-h", "fedc3ucb-e", "fedlinucb"])
+def test_nothing_of_a_forgotten_agent_is_left_or_can_be_computed(policy: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    with serve_in_process(tmp_path / "store.db", policy=POLICIES[policy], snapshot_every=5) as running:
+        agents = [enrol(running, SigningKey.generate()) for _ in range(4)]
+        secret = [draw_statistics(random) for _ in range(3)]
+        for sequence, upload in enumerate(secret, 1):
+            for number, agent in enumerate(agents):
+                exchange(agent, sequence, upload if number == 1 else draw_statistics(random))
+        secrets = list_secrets(agents[1], secret)
+        total = secret[0] + secret[1] + secret[2]
+        assert search_files(tmp_path, secrets) > 1
+        assert recover_by_differences(tmp_path / "store.db", secret[-1]) == 0.0
+        agents[1].leave()
+        exchange(agents[0], 4, draw_statistics(random))
+        assert search_files(tmp_path, secrets) == 0
+    assert search_files(tmp_path, secrets) == 0
+    for held in (*secret, total):
+        assert recover_by_differences(tmp_path / "store.db", held) > 1e-3
+
+
+@pytest.mark.parametrize("policy", ["fedc3ucb-h", "fedc3ucb-e"])
+def test_the_rest_is_to_the_bit_as_if_the_agent_had_never_been(policy: str, tmp_path: Path) -> None:
+    """Sums, estimates and edges are; names of groups, positions and, under fedc3ucb-e, what is drawn are not."""
+    keys = [SigningKey(bytes([number]) * 32) for number in range(5)]
+    states = []
+    for name, present in (("with", [0, 1, 2, 3, 4]), ("without", [0, 1, 3, 4])):
+        system = POLICIES[policy].with_constants(**({"alpha_d": 0.3} if policy == "fedc3ucb-h" else {}))
+        with serve_in_process(tmp_path / f"{name}.db", policy=system) as running:
+            agents = {number: enrol(running, keys[number]) for number in present}
+            for sequence in range(1, 5):
+                for number, agent in agents.items():
+                    exchange(agent, sequence, draw_statistics(np.random.default_rng([number, sequence])))
+            if 2 in agents:
+                agents[2].leave()
+        with closing(open_store(f"sqlite:///{tmp_path}/{name}.db")) as store:
+            states.append(replay_log(store, system, 3))
+    left, right = (state.server for state in states)
+    assert left is not None
+    assert right is not None
+    for array, expected in zip(left.holdings.to_state().values(), right.holdings.to_state().values(), strict=True):
+        np.testing.assert_array_equal(array, expected)
+    assert left.rounds == right.rounds
+    if policy == "fedc3ucb-h":
+        np.testing.assert_array_equal(left.groups.edges, right.groups.edges)  # type: ignore[attr-defined]
+        assert not left.groups.edges.all()  # type: ignore[attr-defined]
+        for place in range(4):
+            np.testing.assert_array_equal(left.groups.pooled(place).gram, right.groups.pooled(place).gram)

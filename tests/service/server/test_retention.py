@@ -1,0 +1,140 @@
+"""Old uploads fold into one per agent: the state stays the same to the bit, and the chain can still be verified."""
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
+from fedcascade.service.server.snapshots import save_snapshot
+from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.store.contract import Store
+from fedcascade.service.store.open import open_store
+from fedcascade.service.store.snapshot import decode_state, encode_state
+from fedcascade.testing.stores import make_unit_upload
+
+DAY = 1000 * SECONDS_PER_DAY
+POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
+
+
+def play(store: Store, state: ServerState, agents: list[int], days: range) -> None:
+    """Every agent uploads once a day; its axis goes with the agent, so that clusters form."""
+    for day in days:
+        with store.transaction():
+            start = state.position
+            for number, agent in enumerate(agents):
+                record_upload(store, state, make_unit_upload(agent, day, number % 3), day * 100 + number)
+            store.record_exchanges(start, day * DAY, state.clusters)
+            store.record_moves(state.position, day * DAY, [(agent, day) for agent in agents])
+
+
+def dump_without_position(state: ServerState) -> bytes:
+    return encode_state(decode_state(state.dump()) | {"position": 0})
+
+
+@pytest.fixture
+def store(tmp_path: Path):  # type: ignore[no-untyped-def]
+    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def agents(store: Store) -> list[int]:
+    with store.transaction():
+        return [store.add_agent(bytes([number]) * 32, 1.0) for number in range(4)]
+
+
+def test_folding_changes_the_state_by_no_bit_and_replay_neither(store: Store, agents: list[int]) -> None:
+    state = ServerState(POLICY, 3)
+    play(store, state, agents, range(1, 31))
+    assert state.clusters > 1
+    before, totals = dump_without_position(state), [store.count_uploads(agent) for agent in agents]
+    with store.transaction():
+        assert not retain(10.0, 31.0 * SECONDS_PER_DAY)(store, state)
+    assert dump_without_position(state) == before
+    assert replay_log(store, POLICY, 3).dump() == state.dump()
+    assert len(list(store.read_entries(after=0))) == 4 * (1 + 10)
+    assert [store.count_uploads(agent) for agent in agents] == totals
+    assert [row.uploads for row in store.sum_by_agent(10**6)] == [30] * 4
+    assert len(store.read_moves(0, 10**6)) == 4 * (1 + 10)
+    assert store.verify()[0] == state.position == 121
+    play(store, state, agents, range(31, 61))
+    with store.transaction():
+        retain(10.0, 61.0 * SECONDS_PER_DAY)(store, state)
+    assert replay_log(store, POLICY, 3).dump() == state.dump()
+    assert len(list(store.read_entries(after=0))) == 4 * (1 + 10)
+    assert store.verify()[0] == state.position
+
+
+def test_another_policy_finds_the_same_sums(store: Store, agents: list[int]) -> None:
+    state = ServerState(POLICY, 3)
+    play(store, state, agents, range(1, 31))
+    with store.transaction():
+        retain(10.0, 31.0 * SECONDS_PER_DAY)(store, state)
+    other = replay_log(store, POLICIES["fedlinucb"], 3)
+    for agent in agents:
+        held, expected = other.get_statistics(agent), state.get_statistics(agent)
+        np.testing.assert_array_equal(held.gram, expected.gram)
+        assert (held.count, held.rounds) == (expected.count, expected.rounds)
+
+
+def test_a_folded_upload_counts_once_and_the_last_one_can_be_repeated(store: Store, agents: list[int]) -> None:
+    """The last upload of an agent stays by itself, however old: its answer may have been lost."""
+    state = ServerState(POLICY, 3)
+    play(store, state, agents, range(1, 31))
+    with store.transaction():
+        retain(1.0, 400.0 * SECONDS_PER_DAY)(store, state)
+        assert len(list(store.read_entries(after=0))) == 8
+        before = dump_without_position(state)
+        record_upload(store, state, make_unit_upload(agents[0], 30, 0), 10**6)
+        with pytest.raises(Refused, match="was counted long ago") as refused:
+            record_upload(store, state, make_unit_upload(agents[0], 7, 0), 10**6 + 1)
+        assert (refused.value.status, refused.value.reason) == (409, "superseded")
+        assert dump_without_position(state) == before
+
+
+def test_a_folded_agent_can_be_forgotten(store: Store, agents: list[int]) -> None:
+    state = ServerState(POLICY, 3)
+    play(store, state, agents, range(1, 31))
+    with store.transaction():
+        retain(10.0, 31.0 * SECONDS_PER_DAY)(store, state)
+        forget(agents[1])(store, state)
+    assert replay_log(store, POLICY, 3).dump() == state.dump()
+    assert store.verify()[0] == state.position
+    play(store, state, [agent for agent in agents if agent != agents[1]], range(31, 61))
+    with store.transaction():
+        retain(10.0, 61.0 * SECONDS_PER_DAY)(store, state)
+    assert store.verify()[0] == state.position
+    assert replay_log(store, POLICY, 3).dump() == state.dump()
+
+
+def test_an_idle_server_does_not_count_folded_uploads_again(store: Store, agents: list[int]) -> None:
+    """Another process has read half of what is folded; it goes on from the snapshot that came with the fold."""
+    state = ServerState(POLICY, 3)
+    play(store, state, agents, range(1, 6))
+    idle = replay_log(store, POLICY, 3)
+    play(store, state, agents, range(6, 31))
+    with store.transaction():
+        retain(10.0, 31.0 * SECONDS_PER_DAY)(store, state)
+    assert replay_log(store, POLICY, 3, idle).dump() == state.dump()
+
+
+def test_a_snapshot_writes_only_what_changed(store: Store) -> None:
+    state = ServerState(POLICIES["fedc3ucb-h"], 20)
+    with store.transaction():
+        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(100)]
+        for number, agent in enumerate(agents):
+            for sequence in range(1, 2 + number // 20):
+                record_upload(store, state, make_unit_upload(agent, sequence, number % 20, dimension=20), sequence)
+        save_snapshot(store, state)
+        before = store.list_snapshot_chunks()
+        record_upload(store, state, make_unit_upload(agents[7], 9, 1, dimension=20), 9)
+        save_snapshot(store, state)
+        after = store.list_snapshot_chunks()
+    assert len(before) > 20
+    assert len(after - before) <= 8
+    assert store.find_unused_chunks() == []
+    assert replay_log(store, POLICIES["fedc3ucb-h"], 20).dump() == state.dump()

@@ -1,4 +1,4 @@
-"""A TCP proxy between a server and its database that can fall silent, or cut the line at a COMMIT."""
+"""A TCP proxy that can fall silent or cut the line at a COMMIT; before several servers, it is a load balancer."""
 
 import socket
 import threading
@@ -7,17 +7,18 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards connections to a port of this machine.
+    """Forwards connections to a port of this machine; of several, to the next one where somebody listens.
 
     While ``frozen``, it takes new connections and swallows every byte. ``lose_commit`` says what happens to the next
     COMMIT, once: "request" keeps it from the database, "reply" keeps the database's reply; both close the line.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, *targets: int) -> None:
         self.frozen = False
         self.lose_commit: str | None = None
         self.connections = 0
-        self._target = target
+        self.targets = targets
+        self._turn = 0
         self._closed = False
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listening.getsockname()[1])
@@ -45,13 +46,21 @@ class Proxy:
 
     def _forward(self, client: socket.socket) -> None:
         """Carry bytes both ways until either side ends; one thread for both keeps their order."""
-        with client, socket.create_connection(("127.0.0.1", self._target)) as database:
+        with client, self._connect() as database:
             client.settimeout(0.01)
             database.settimeout(0.01)
             with suppress(OSError):
                 while not self._closed:
                     if not self._carry(client, database, b"COMMIT") or not self._carry(database, client, None):
                         return
+
+    def _connect(self) -> socket.socket:
+        turn = self._turn = self._turn + 1  # the next connection begins with another one
+        for number in range(len(self.targets)):
+            port = self.targets[(turn + number) % len(self.targets)]
+            with suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", port))
+        raise ConnectionRefusedError("nobody listens")
 
     def _carry(self, source: socket.socket, sink: socket.socket, watched: bytes | None) -> bool:
         """Carry what there is from one side to the other; False when the line ends."""

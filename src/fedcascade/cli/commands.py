@@ -62,6 +62,10 @@ _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no mod
     "enroll": ("service", "Make one-time enrolment tokens for agents."),
     "revoke": ("service", "Let an agent speak no more."),
     "forget": ("service", "Remove an agent and everything that it uploaded."),
+    "verify": ("store", "Check that a store is what was written."),
+    "audit": ("store", "Print who did what to a store, when."),
+    "backup": ("store", "Write all of a store to one file."),
+    "restore": ("store", "Read a backup into a new store."),
     "swarm": ("service", "Let real agents with simulated users play against a real server."),
 }
 for _name, (_module, _help) in _LAZY_COMMANDS.items():

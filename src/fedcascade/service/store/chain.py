@@ -69,8 +69,9 @@ def unpack_retention(body: bytes) -> tuple[int, bytes]:
 class ChainCheck:
     """Follows the log in the order of positions, and raises ``DamagedStore`` where it is not what was written."""
 
-    def __init__(self, position: int, link: bytes) -> None:
+    def __init__(self, position: int, link: bytes, noted: tuple[int, bytes] | None = None) -> None:
         self.begin, self.position, self.link = position, position, link
+        self.noted = noted  # a position and its link, as somebody wrote them down
 
     def advance(self, position: int, digest: bytes, link: bytes | None) -> None:
         """Pass the next entry; ``link`` is None where it was erased."""
@@ -78,5 +79,7 @@ class ChainCheck:
             raise DamagedStore(f"entry {self.position + 1} of the log is missing")
         self.link = extend_link(self.link, position, digest)
         self.position = position
+        if self.noted is not None and position == self.noted[0] and self.link != self.noted[1]:
+            raise DamagedStore(f"the log up to position {position} is another one than what was noted")
         if link is not None and bytes(link) != self.link:
             raise DamagedStore(f"entry {position} of the log is not the one that was written, or one before it is not")

@@ -207,9 +207,10 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingS
         The rows of the journal are folded too. The server's state does not change, and is saved with this.
         """
 
-    def verify(self) -> tuple[int, bytes]:
+    def verify(self, noted: tuple[int, bytes] | None = None) -> tuple[int, bytes]:
         """Verify everything that has a checksum; return the last position of the log and the link of the chain there.
 
+        ``noted`` is what an earlier call returned: nothing up to there may have changed since.
         Raise ``DamagedStore`` at the first flaw.
         """
 

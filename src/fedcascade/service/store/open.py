@@ -5,6 +5,7 @@ it names a function from the URL to a ``Store``.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from fedcascade.checks import require
 from fedcascade.plugins import get_plugin, list_plugins
@@ -24,6 +25,13 @@ def open_store(url: str) -> Store:
     require(bool(separator) and scheme in offered, f"{advice}; got '{url}'")
     opener: Opener = get_plugin("store", scheme).load()
     return opener(url)
+
+
+def open_existing(url: str) -> Store:
+    """Open a store that is there already: whoever looks at one, or copies it, wants no new one."""
+    scheme, _, path = url.partition(":///")
+    require(scheme != "sqlite" or Path(path).exists(), f"there is no store at '{url}'")
+    return open_store(url)
 
 
 def _open_sqlite(url: str) -> Store:

@@ -5,7 +5,7 @@ settings, no locks beyond a transaction, so a pooler such as PgBouncer may hand 
 """
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fedcascade.service.store.schema import MIGRATIONS
+from fedcascade.service.store.sql import EXPORT_ROWS
 from fedcascade.service.store.sql_store import SqlStore
 
 LOCK = 0x6665_6463  # any number, as long as nobody else in this database uses it
@@ -96,6 +97,7 @@ class PostgresStore(SqlStore):
 
     failures: tuple[type[Exception], ...] = (psycopg.Error,)
     explicit_identity: ClassVar[str] = "OVERRIDING SYSTEM VALUE"
+    begin_reading: ClassVar[str] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     column_types: ClassVar[Mapping[str, str]] = {
         "integer": "BIGINT",
         "real": "DOUBLE PRECISION",
@@ -129,6 +131,22 @@ class PostgresStore(SqlStore):
             pass
         if self._warnings or cursor.statusmessage != "COMMIT":
             raise UnconfirmedCommit("; ".join(self._warnings) or f"COMMIT became {cursor.statusmessage}")
+
+    def read_table(self, table: str) -> Iterator[tuple[list[str], list[list[Any]]]]:
+        """Read a table through a cursor of the database, because a plain query would hold all of it in memory."""
+        self.run(f"DECLARE export CURSOR FOR SELECT * FROM {table}")
+        while True:
+            cursor = self.run(f"FETCH {EXPORT_ROWS} FROM export")
+            rows = cursor.fetchall()
+            if not rows:
+                break
+            yield [column.name for column in cursor.description], [list(row) for row in rows]
+        self.run("CLOSE export")
+
+    def finish_import(self) -> None:
+        """Let numbers that the database gives go on after those that were imported."""
+        number = int(self.fetch_row("SELECT coalesce(max(number), 0) + 1 FROM measure")[0])
+        self.run(f"ALTER TABLE measure ALTER COLUMN number RESTART WITH {number}")
 
     def expect_long_statements(self) -> None:
         self.run("SET LOCAL statement_timeout = 0")

@@ -4,6 +4,10 @@ A script names column types in braces, and each store says what they are called 
 been released never changes; a new layout is a new migration at the end.
 """
 
+TABLES = (
+    "setting", "agent", "enrolment", "nonce", "upload", "erased", "event", "snapshot", "chunk",
+    "journal", "move", "refusal", "measure", "audit",
+)  # fmt: skip
 MIGRATIONS = (
     """
     CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Self
 
+EXPORT_ROWS = 256
+
 
 class SqlDatabase:
     """A connection of Python's database interface in autocommit mode.
@@ -15,6 +17,7 @@ class SqlDatabase:
     failures: tuple[type[Exception], ...] = ()
     on_connect: ClassVar[Sequence[str]] = ()
     begin: Sequence[str] = ("BEGIN",)
+    begin_reading: ClassVar[str] = "BEGIN"
     column_types: ClassVar[Mapping[str, str]] = {}
     explicit_identity: ClassVar[str] = ""  # what an INSERT says that gives the number of a row itself
 
@@ -55,6 +58,23 @@ class SqlDatabase:
                 self.run("ROLLBACK")
             raise
         self.drop_buffers()
+
+    @contextmanager
+    def read_transaction(self) -> Iterator[None]:
+        """Read everything inside as of one moment; others may write meanwhile."""
+        self.run(self.begin_reading)
+        try:
+            yield
+        finally:
+            with suppress(*self.failures):
+                self.run("ROLLBACK")
+
+    def read_table(self, table: str) -> Iterator[tuple[list[str], list[list[Any]]]]:
+        """Read all rows of a table, some at a time, with the names of its columns."""
+        cursor = self.run(f"SELECT * FROM {table}")
+        columns = [column[0] for column in cursor.description]
+        while rows := cursor.fetchmany(EXPORT_ROWS):
+            yield columns, [list(row) for row in rows]
 
     def commit(self) -> None:
         """Commit; raise if the database does not vouch for it."""

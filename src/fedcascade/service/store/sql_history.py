@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedcascade.checks import require
 from fedcascade.service.store.chain import (
     SALT_BYTES,
     ChainCheck,
@@ -62,13 +63,17 @@ class SqlHistory(SqlUploadLog, SqlJournal):
                 self.run("UPDATE agent SET folded = ? WHERE id = ?", row[2], row[1])
         return left
 
-    def verify_log(self) -> tuple[int, bytes]:
+    def verify_log(self, noted: tuple[int, bytes] | None) -> tuple[int, bytes]:
         """Follow the whole chain; return the last position and its link. Raise ``DamagedStore`` at the first flaw."""
         horizon, anchor = self.read_anchor()
-        check = ChainCheck(horizon, anchor)
+        folded = f"the log was folded up to position {horizon}, after what was noted: note what is printed now"
+        require(noted is None or noted[0] > horizon, folded)
+        check = ChainCheck(horizon, anchor, noted)
         for _ in self.follow_entries(0, check):
             pass
         self.follow_marks(check)
+        if noted is not None and noted[0] > check.position:
+            raise DamagedStore(f"the log ends at position {check.position}, before the one that was noted")
         self._verify_folded(horizon, anchor)
         self._verify_journal(horizon, check.position)
         return check.position, check.link

@@ -1,10 +1,13 @@
 """A whole store in SQL: the log and the journal of neighbouring modules, and identities, snapshots and settings."""
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from fedcascade.checks import require
 from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Identity
+from fedcascade.service.store.schema import TABLES
 from fedcascade.service.store.snapshot import digest_chunk, split_digests
 from fedcascade.service.store.sql import SqlDatabase
 from fedcascade.service.store.sql_audit import SqlAuditLog
@@ -120,11 +123,35 @@ class SqlSnapshots(SqlDatabase):
 class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
     """All parts of a store on one connection."""
 
-    def verify(self) -> tuple[int, bytes]:
+    def read_tables(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
+        """Read everything, as names of tables with columns and some rows."""
+        for table in TABLES:
+            for columns, rows in self.read_table(table):
+                yield table, columns, rows
+
+    def is_unused(self) -> bool:
+        """Whether nobody has enrolled, uploaded or done anything here yet."""
+        return not any(self.fetch_row(f"SELECT count(*) FROM {table}")[0] for table in ("agent", "event", "audit"))
+
+    def write_table(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows as they were read from another store."""
+        require(table in TABLES, f"the backup has a table '{table}', which this version does not know")
+        known = self.run(f"SELECT * FROM {table} LIMIT 0").description
+        names = {column[0] for column in known}
+        require(names == set(columns), f"the backup has other columns in '{table}': it is of another version")
+        marks = ", ".join("?" * len(columns))
+        insert = f"INSERT INTO {table} ({', '.join(columns)}) {self.explicit_identity} VALUES ({marks})"
+        for row in rows:
+            self.run(insert, *row)
+
+    def finish_import(self) -> None:
+        """Do what a database needs after rows were inserted with their numbers."""
+
+    def verify(self, noted: tuple[int, bytes] | None = None) -> tuple[int, bytes]:
         """Verify pages, log, journal, snapshot and audit log; a driver that cannot read them finds damage too."""
         try:
             self.check_pages()
-            position, link = self.verify_log()
+            position, link = self.verify_log(noted)
             snapshot = self.load_snapshot()
             for _ in self.read_audit():
                 pass

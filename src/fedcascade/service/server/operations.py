@@ -227,11 +227,16 @@ def retain(store: Store, state: ServerState, days: float, now: float) -> bool:
 
 
 @defer
-def set_operator(store: Store, _: ServerState, token: str) -> None:
-    """Replace the operator's token; whoever starts a server may."""
+def set_operator(store: Store, state: ServerState, token: str) -> None:
+    """Replace the operator's token; whoever starts a server may.
+
+    The store's secret is renewed with it: a thief of the database can then make no credentials any more.
+    """
     earlier, digest = store.get_setting(OPERATOR), hash_token(token).hex()
     if earlier != digest:
         store.set_setting(OPERATOR, digest)
+        if earlier is not None:
+            state.epoch = begin_epoch(store, renew_secret=True)
         _audit(store, LOCAL, "set the operator's token" if earlier is None else "replaced the operator's token")
 
 

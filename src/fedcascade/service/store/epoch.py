@@ -68,10 +68,14 @@ def load_epoch(store: SettingStore) -> Epoch:
     return Epoch(name, bytes.fromhex(secret))
 
 
-def begin_epoch(store: SettingStore) -> Epoch:
-    """Begin a new epoch; agents then compare what they sent with what the store holds, and send what is missing."""
-    text = store.get_setting(EPOCH)
-    name, secret = ("0-", secrets.token_hex(32)) if text is None else text.split()
+def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
+    """Begin a new epoch; agents then compare what they sent with what the store holds, and send what is missing.
+
+    With a new secret, receipts and credentials of before are worth nothing; agents get new ones as they compare.
+    """
+    name, secret = (store.get_setting(EPOCH) or "0- ").split(" ")
+    if renew_secret or not secret:
+        secret = secrets.token_hex(32)
     number = int(name.partition("-")[0]) + 1
     epoch = Epoch(f"{number}-{secrets.token_hex(8)}", bytes.fromhex(secret))
     store.set_setting(EPOCH, f"{epoch.name} {secret}")

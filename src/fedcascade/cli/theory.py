@@ -3,20 +3,23 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from cyclopts import Group, Parameter
 from rich.table import Table
 
 from fedcascade.checks import require
 from fedcascade.cli import terminal
 from fedcascade.cli.options import EnvironmentOptions, Json, Whole, option
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.theory.guarantee import Protocol
 
 if TYPE_CHECKING:
     from fedcascade.learning.theory.assumptions import Assumptions
-    from fedcascade.learning.theory.guarantee import Guarantee
+    from fedcascade.learning.theory.guarantee import Guarantee, Settings
 
 THEORY = {  # the terms of the bounds, and what they are
     "delta": "delta = |U|^2 / T",
@@ -40,6 +43,26 @@ DIFFERENCES = (
 )
 
 
+@Parameter(name="*", group=Group("World", sort_key=2), negative="")
+@dataclass(frozen=True, kw_only=True)
+class WorldOptions:
+    """What is looked for in a world, and where it is drawn.
+
+    Attributes:
+        world: Estimate gamma, lambda_x, sigma and p_min from the environment, play it, and show each bound beside it.
+        policy: Play another system than that of the protocol.
+        runs: How many runs the lemmas are looked for in.
+        run_rounds: How many rounds each of these runs has.
+        figure: A folder for theory.svg, theory.pdf and theory.png: the bounds and the run over time.
+    """
+
+    world: Annotated[bool, Parameter(show_default=False)] = False
+    policy: str | None = None
+    runs: Whole = 10
+    run_rounds: Whole = 1_000
+    figure: Path | None = None
+
+
 def theory(
     *,
     rounds: Annotated[Whole, option("T.")] = 1_000_000,
@@ -48,8 +71,9 @@ def theory(
         Protocol, option("What agents do beside looking at the determinant: speak by chance, or by force.")
     ] = "auxiliary",
     gamma: Annotated[
-        float, option("How far the thetas of two clusters are apart; 1 in the synthetic environment.")
-    ] = 1.0,
+        float | None,
+        option("How far the thetas of two clusters are apart. [default: 1, as in the synthetic environment]"),
+    ] = None,
     lambda_x: Annotated[
         float | None,
         option("Smallest eigenvalue of E[x x^T]. [default: 1 / (2 (d - 1)), as in the synthetic environment]"),
@@ -65,38 +89,82 @@ def theory(
     p_scale: Annotated[float, option("Scale of the random exchanges: p_t = scale ln(t) / t.")] = 3.0,
     noise: Annotated[float, option("R of Lemma 1.")] = 0.5,
     json_: Json = False,
+    world_options: WorldOptions = WorldOptions(),  # noqa: B008 (frozen)
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Print the bounds of Theorem 1 on regret and exchanges, and what they are made of.
 
     Example: fedcascade theory --users 40 --clusters 10 --rounds 1000000 --alpha-c 0.1
-    """
-    from fedcascade.learning.confidence import ProblemSize
-    from fedcascade.learning.theory.communication import bound_exchanges_below
-    from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
-    from fedcascade.learning.theory.regret import bound_regret_below
 
-    world = _assume_sizes(environment_options, gamma, lambda_x, sigma)
-    problem = ProblemSize(users=world.users, dimension=environment_options.dimension, list_length=list_length,
-                          rounds=rounds)  # fmt: skip
+    Example: fedcascade theory --world --rounds 200000 --figure figures
+    """
+    from fedcascade.learning.theory.guarantee import Settings
+
     settings = Settings(protocol=protocol, lambda_=lambda_, alpha_c=alpha_c, p_scale=p_scale, noise=noise)
-    bounds = {
-        "paper": list_terms(compute_guarantee(problem, world, settings, "paper")),
-        "derived": list_terms(compute_guarantee(problem, world, settings, "derived")),
-        "lower": {
-            "regret": bound_regret_below(problem, clusters=world.clusters),
-            "exchanges": bound_exchanges_below(world.users),
-        },
-    }
+    given = {"gamma": gamma, "lambda_x": lambda_x, "sigma": sigma}
+    known = {name: value for name, value in given.items() if value is not None}
+    if world_options.world:
+        _show_world(world_options, environment_options, known, settings, rounds, list_length, json_)
+        return
+    require(world_options == WorldOptions(), "--policy, --runs, --run-rounds and --figure belong to --world")
+    assumed = _assume_sizes(environment_options, known)
+    problem = ProblemSize(users=assumed.users, dimension=environment_options.dimension, list_length=list_length,
+                          rounds=rounds)  # fmt: skip
+    bounds = compute_bounds(problem, assumed, settings)
     if json_:
-        print(json.dumps({"rounds": rounds, "assumptions": asdict(world), **_replace_infinities(bounds)}))
+        print(json.dumps(_describe_bounds(problem, assumed, bounds)))
     else:
         terminal.show(make_theory_table(bounds, rounds))
 
 
-def _assume_sizes(
-    options: EnvironmentOptions, gamma: float, lambda_x: float | None, sigma: float | None
-) -> "Assumptions":
+def _show_world(
+    options: WorldOptions,
+    environment_options: EnvironmentOptions,
+    known: Mapping[str, float],
+    settings: "Settings",
+    rounds: int,
+    list_length: int,
+    json_: bool,
+) -> None:
+    """Estimate, play and look, and print the bounds beside what was found."""
+    from fedcascade.cli.diagnosis import diagnose_world, make_diagnosis_tables, save_diagnosis_figure
+
+    diagnosis = diagnose_world(environment_options, known, settings, rounds=rounds, list_length=list_length,
+                               policy=options.policy, runs=options.runs, run_rounds=options.run_rounds)  # fmt: skip
+    assumed = diagnosis.assumed
+    problem = ProblemSize(users=assumed.users, dimension=diagnosis.dimension, list_length=list_length, rounds=rounds)
+    bounds = compute_bounds(problem, assumed, settings)
+    if options.figure is not None:
+        save_diagnosis_figure(diagnosis, options.figure)
+    if json_:
+        print(json.dumps(_describe_bounds(problem, assumed, bounds) | {"measured": diagnosis.describe()}))
+    else:
+        terminal.show(make_theory_table(bounds, rounds), *make_diagnosis_tables(diagnosis))
+
+
+def compute_bounds(problem: ProblemSize, assumed: "Assumptions", settings: "Settings") -> dict[str, dict[str, float]]:
+    """The terms of Theorem 1 as the paper prints them and as we derive them, and the orders of the lower bounds."""
+    from fedcascade.learning.theory.communication import bound_exchanges_below
+    from fedcascade.learning.theory.guarantee import compute_guarantee
+    from fedcascade.learning.theory.regret import bound_regret_below
+
+    return {
+        "paper": list_terms(compute_guarantee(problem, assumed, settings, "paper")),
+        "derived": list_terms(compute_guarantee(problem, assumed, settings, "derived")),
+        "lower": {
+            "regret": bound_regret_below(problem, clusters=assumed.clusters),
+            "exchanges": bound_exchanges_below(assumed.users),
+        },
+    }
+
+
+def _describe_bounds(
+    problem: ProblemSize, assumed: "Assumptions", bounds: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    return {"rounds": problem.rounds, "assumptions": asdict(assumed), **_replace_infinities(bounds)}
+
+
+def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
     """What the theorem supposes of a world of these sizes, where nobody looks at one."""
     from fedcascade.environments.clustered import compute_arrival_steps
     from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform
@@ -104,16 +172,14 @@ def _assume_sizes(
     sizes, names = options.parse_sizes(), ("users", "clusters", "dimension", "items", "arrivals")
     plain = EnvironmentOptions(**{name: getattr(options, name) for name in names})
     flags = [f"--{name.replace('_', '-')}" for name in vars(plain) if getattr(options, name) != getattr(plain, name)]
-    require(not flags, f"theory takes the sizes of a world alone, and not {', '.join(flags)}")
+    require(not flags, f"theory takes the sizes of a world alone, and not {', '.join(flags)}; --world looks at one")
     clusters, items, users, d = sizes["clusters"], sizes["items"], sizes["users"], sizes["dimension"]
-    require(lambda_x is not None or d >= 2, f"dimension must be >= 2, got {d}")
+    require("lambda_x" in known or d >= 2, f"dimension must be >= 2, got {d}")
     assumed = assume_uniform(
         users=users,
         clusters=clusters if isinstance(clusters, int) else len(clusters),
         items=items if isinstance(items, int) else items[1],
-        gamma=gamma,
-        lambda_x=lambda_x if lambda_x is not None else 1 / (2 * (d - 1)),
-        sigma=sigma,
+        **{"lambda_x": 1 / (2 * max(d - 1, 1))} | dict(known),
     )
     shares = np.diff(compute_arrival_steps(users, sizes["arrivals"]), prepend=0.0, append=1.0)
     return Assumptions(**asdict(assumed) | {"p_min": float(shares.min()), "p_max": float(shares.max())})

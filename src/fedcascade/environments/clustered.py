@@ -65,6 +65,11 @@ class Clustered:
         """For how many rounds from ``round_`` on the thetas do not change; at most ``most``."""
         return most if self._change is None or round_ >= self._change[0] else min(most, self._change[0] - round_)
 
+    @property
+    def arrival_shares(self) -> NDArray[np.float64]:
+        """How likely each user is to arrive."""
+        return np.diff(self._arrival_steps, prepend=0.0, append=1.0)
+
     def arrival(self, round_: int) -> int:
         return int(self.arrivals(round_, 1)[0])
 

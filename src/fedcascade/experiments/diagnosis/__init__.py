@@ -1,0 +1,1 @@
+"""The paper's assumptions and lemmas, looked for in worlds and runs."""

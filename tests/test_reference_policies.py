@@ -43,6 +43,7 @@ def test_every_system_has_a_section_and_those_of_table_1_a_source_and_a_curve() 
     assert set(POLICIES) <= set(found)
     for name, claim in TABLE_1.items():
         assert claim.title in found[name]
+        assert f"Where we differ: {claim.differs}." in found[name]
         assert f"figures/policy-{name}.svg" in found[name]
         assert (PAGE.parent / "figures" / f"policy-{name}.svg").stat().st_size < 60_000
 

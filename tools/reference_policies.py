@@ -53,11 +53,12 @@ independent learners, with both at 1 they share everything at once.""",
 is shared as in `async-linucb`; the second never leaves its agent. Each is fitted to the rewards that the other leaves
 unexplained, in turns, one turn a round. What is uploaded are partial rewards y - theta_u . x. Widths of both parts add
 up in squares, as those of a stacked vector do.""",
-    "phase-fclub": """Agents are dealt out to local servers. Within one, edges are deleted as in the heterogeneity
-graph. Phases double in length; at the end of each, the clusters are formed anew: connected parts of local servers,
-merged across servers where their centres are close. Within a cluster, agents upload and are pushed to as in
-`async-linucb`, with ratios so near to 1 that they do so nearly every round at first; whoever lands in another cluster
-is told at once.""",
+    "phase-fclub": """Agents are dealt out to local servers; inside one, sharing is free. Phases double in length.
+When one starts, each local server deletes the edges between its users that are refuted, as in the heterogeneity graph
+but by rounds; connected parts are its clusters, and a global server merges those of all local servers whose centres
+are close. Then everybody knows all of its cluster. Within a phase, a local server uploads what it has of a cluster when
+the determinant has grown beyond gamma_u, and the global server pushes to each local server that is behind by more than
+gamma_d. The ratios are so near to 1 that they do so nearly every round at first.""",
     "fedlinucb": """An agent decides with its last download alone, and speaks when its buffer has made the determinant
 grow by the factor 1 + alpha_c. The server adds the upload and answers with the sum over everybody; nobody else is
 contacted. One upload with its download counts as one exchange; the authors count it as two messages. For users who are
@@ -97,6 +98,8 @@ COUNTING = """## What counts as an exchange
 - A push counts by itself, and so does the upload that set it off (`fedcascade.federation.replies:Lagging`).
 - A synchronisation counts twice for every agent, for its upload and its download
   (`fedcascade.federation.replies:Everybody`).
+- Agents and their local server speak for free; between local servers and the global one, each upload and each push
+  counts (`fedcascade.federation.replies:LocalServers`).
 - One learner that serves everybody has nobody to speak with (`fedcascade.federation.replies:OneLearner`).
 
 The ledger has a line for each, with the bytes that really travelled, and its cause: `determinant`, `auxiliary`,
@@ -156,7 +159,7 @@ def render_section(policy: Policy, kept: Mapping[str, str], runs: list[dict[str,
     lines += ["| constant | value | what it is | symbol | range |", "|---|---|---|---|---|"]
     lines += [render_constant(constant) for constant in policy.describe_constants()]
     if claim:
-        lines += ["", f"Source: {claim.source}, *{claim.title}*."]
+        lines += ["", f"Source: {claim.source}, *{claim.title}*.", "", f"Where we differ: {claim.differs}."]
         lines += ["", render_measured(policy.name, kept, render_curve(policy.name, runs) if runs else None)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -18,7 +18,7 @@ from fedcascade.learning.statistics import Statistics
 
 ROUNDS = 1_500
 K = 4
-WANTED = {"lambda_": 1.0, "alpha_d": 1.0, "beta": 1.0}
+WANTED = {"lambda_": 1.0, "alpha_d": 1.0, "alpha_2": 0.5, "beta": 1.0}
 
 
 class Witness:

@@ -10,7 +10,7 @@ from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.policies import POLICIES, Order, Policy, get_policy, load_policies
-from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
+from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
 
@@ -25,7 +25,7 @@ PARTS = {
     "club-cascade": (HeterogeneityGraph(), Always(), LastDownload()),
     "async-linucb": (Everyone(), Ratio(), DownloadAndBuffer()),
     "async-linucb-am": (Everyone(), Ratio(), DownloadAndBuffer()),
-    "phase-fclub": (SplitAndMerge(), Ratio(gamma_u=1.01), DownloadAndBuffer()),
+    "phase-fclub": (SplitAndMerge(), Always(), LastDownload()),
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
     "fedc3ucb-e": (Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),
@@ -37,7 +37,7 @@ ANSWERS = {
     "club-cascade": OnArrival(),
     "async-linucb": Lagging(),
     "async-linucb-am": Lagging(),
-    "phase-fclub": Lagging(gamma_d=1.01),
+    "phase-fclub": LocalServers(),
 }
 
 

@@ -10,7 +10,7 @@ from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.phases import PhasePartition, SplitAndMerge
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
-from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner, ReplyRule
+from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import Trigger
 from fedcascade.learning.statistics import Statistics
@@ -94,6 +94,7 @@ def test_on_arrival_an_agent_is_told_first() -> None:
         (OnArrival(), "synchronous", None),
         (Everybody(), "synchronous", Cause.SYNCHRONISATION),
         (Lagging(), "partly asynchronous", Cause.PUSH),
+        (LocalServers(), "partly asynchronous", Cause.PUSH),
         (Asker(), "asynchronous", None),
     ],
 )
@@ -102,7 +103,7 @@ def test_the_words_of_table_1_and_what_counts(reply_rule: ReplyRule, agents: str
 
 
 def test_phases_double_and_regroup_at_their_end() -> None:
-    row = Policy("mine", SplitAndMerge(local_servers=1, alpha_d=0.5), *_rest())
+    row = Policy("mine", SplitAndMerge(local_servers=1, alpha_d=0.5), *_local())
     server = server_of(row)
     ends = []
     for one in range(20):
@@ -112,23 +113,47 @@ def test_phases_double_and_regroup_at_their_end() -> None:
     assert ends == [1, 1, 2, 2, 2, 2, *[3] * 8, *[4] * 6]
 
 
-def test_a_split_counts_from_the_end_of_the_phase_and_everyone_is_told() -> None:
-    row = Policy("mine", SplitAndMerge(local_servers=1, alpha_d=1.0), *_rest())
+def test_edges_go_when_a_phase_starts_and_all_cells_are_told() -> None:
+    row = Policy("mine", SplitAndMerge(local_servers=1, alpha_d=1.0, alpha_2=0.5), *_local())
     server = server_of(row)
-    assert told(server, upload(0, axis(0, 400))) == [1, 2]
+    groups = server.groups
+    assert isinstance(groups, PhasePartition)
+    server.receive(upload(0, axis(0, 400)))
     server.receive(upload(1, axis(0, 400)))
-    assert len(server.groups) == 1
-    assert told(server, upload(2, axis(0, 100, clicked=False))) == [0, 1]
+    server.receive(upload(2, axis(0, 100, clicked=False)))
+    assert get_edges(server)[2].any(), "the last phase, up to round 1023, is not over"
+    assert groups.take_crossings()[0]
+    server.receive(upload(2, axis(0, 1000, clicked=False)))
     assert not get_edges(server)[2].any()
-    assert len(server.groups) == 1
-    downloads = server.receive(upload(2, axis(0, 1000, clicked=False)))
-    assert server.groups.labels.tolist() == [0, 0, 1]
-    assert {download.agent: download.statistics.clicks for download in downloads} == {0: 800, 1: 800, 2: 0}
+    assert groups.labels.tolist() == [0, 0, 1]
+    uploads, downloads = groups.take_crossings()
+    synchronised = [(sent.agent, sent.statistics.clicks) for sent in uploads if sent.cause is Cause.SYNCHRONISATION]
+    assert synchronised == [(0, 800), (2, 0)]
+    assert [(sent.agent, sent.statistics.clicks) for sent in downloads][-2:] == [(0, 800), (2, 0)]
+    assert [groups.answer(agent).clicks for agent in range(3)] == [800, 800, 0]
 
 
-def test_local_clusters_are_merged_across_servers() -> None:
+def test_local_servers_pool_for_free_and_talk_by_determinants() -> None:
+    rule = SplitAndMerge(local_servers=2, alpha_d=1e9, alpha_2=1e9, gamma_u=3.0, gamma_d=3.0)
+    server = server_of(Policy("mine", rule, *_local()), agents=4)
+    groups = server.groups
+    assert isinstance(groups, PhasePartition)
+    for _ in range(3):  # up to the end of the second phase, after which all know all
+        server.receive(upload(0, axis(1, 1)))
+    groups.take_crossings()
+    server.receive(upload(0, axis(0, 1)))  # det 4 to 8: no upload, yet the neighbour of the same server knows
+    assert groups.take_crossings() == ((), ())
+    assert [groups.answer(agent).count for agent in range(4)] == [4, 3, 4, 3]
+    server.receive(upload(2, axis(0, 2)))  # det 4 to 16: an upload, and the other server is behind by 4
+    uploads, downloads = groups.take_crossings()
+    assert [(sent.agent, sent.cause, sent.statistics.count) for sent in uploads] == [(2, Cause.DETERMINANT, 3)]
+    assert [(sent.agent, sent.statistics.count) for sent in downloads] == [(1, 6)]
+    assert [groups.answer(agent).count for agent in range(4)] == [6, 6, 6, 6]
+
+
+def test_clusters_are_merged_across_servers_and_within_one() -> None:
     grouping = SplitAndMerge(local_servers=2, alpha_d=0.5, alpha_2=0.5)
-    server = server_of(Policy("mine", grouping, *_rest()), agents=6)
+    server = server_of(Policy("mine", grouping, *_local()), agents=6)
     for agent in range(6):  # servers: 0 2 4 and 1 3 5; alike: 0 1 2 3 and 4 5
         server.receive(upload(agent, axis(0, 500, clicked=agent < 4)))
     server.receive(upload(0, axis(0, 3000)))
@@ -144,6 +169,11 @@ def test_an_agent_that_was_split_off_is_told_at_once() -> None:
     assert len(server.groups) == 2
     downloads = server.receive(upload(0, axis(0, 1)))
     assert {download.agent: download.statistics.count for download in downloads} == {0: 401, 1: 400}
+
+
+def _local() -> tuple[Trigger, Decision, str, ReplyRule]:
+    row = POLICIES["phase-fclub"]
+    return row.trigger, row.decision, "", row.reply_rule
 
 
 def _rest() -> tuple[Trigger, Decision, str, ReplyRule]:

@@ -1,10 +1,11 @@
-"""Async-LinUCB, DisLinUCB and CLUB-cascade as their papers print them: determinants, inverses, download buffers.
+"""The systems of Table 1 as their papers describe them: determinants, inverses, download buffers.
 
 Written for tests, from the papers, with numpy alone. What to compare: lists, exchanges and the partition.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -144,7 +145,98 @@ def play_club_cascade(
         G.remove_edges_from(
             [(u, v) for v in list(G[u]) if np.linalg.norm(theta(u) - theta(v)) > alpha_d * (width(u) + width(v))]
         )
-    names: dict[frozenset[int], int] = {}
-    parts = [frozenset(nx.node_connected_component(G, v)) for v in users]
-    transcript.partition = [names.setdefault(part, len(names)) for part in parts]
+    transcript.partition = label([frozenset(nx.node_connected_component(G, v)) for v in users])
     return transcript
+
+
+def play_phase_fclub(
+    world: Synthetic,
+    *,
+    rounds: int,
+    K: int,
+    lambda_: float,
+    beta: float,
+    alpha_d: float,
+    alpha_2: float,
+    local_servers: int,
+    gamma_u: float,
+    gamma_d: float,
+) -> Transcript:
+    """Liu et al. 2022: in a phase, local servers pool their users of a cluster; when one starts, split and merge."""
+    d, users, transcript = world.dimension, range(world.users), Transcript()
+    data, pulls = [Data.zero(d) for _ in users], [0 for _ in users]
+    G = nx.Graph([(u, v) for u in users for v in users if u < v and u % local_servers == v % local_servers])
+    G.add_nodes_from(users)
+    cluster = [0 for _ in users]  # of each user
+    V = {0: Data.zero(d)}  # the global server's, of each cluster
+    S = {(s, 0): Data.zero(d) for s in range(local_servers)}  # what local server s has got of a cluster, and sent
+    dS = {key: Data.zero(d) for key in S}  # what it has not sent
+
+    def theta(total: Data) -> np.ndarray:
+        return np.asarray(np.linalg.solve(total.A + lambda_ * np.eye(d), total.b))
+
+    def is_far(one: list[int], other: list[int], alpha: float) -> bool:
+        totals, widths = [], []
+        for members in (one, other):
+            total, T = Data.zero(d), sum(pulls[v] for v in members)
+            for v in members:
+                total = total.plus(data[v])
+            totals.append(theta(total))
+            widths.append(np.sqrt((1 + np.log(1 + T)) / (1 + T)))
+        return float(np.linalg.norm(totals[0] - totals[1])) > alpha * float(sum(widths))
+
+    def first(s: int, c: int) -> int:
+        return min(v for v in users if v % local_servers == s and cluster[v] == c)
+
+    def start_phase(t: int) -> None:
+        G.remove_edges_from([(u, v) for u, v in list(G.edges) if is_far([u], [v], alpha_d)])
+        local = sorted((sorted(part) for part in nx.connected_components(G)), key=lambda part: (-len(part), part[0]))
+        transcript.exchanges += [(t, part[0], "synchronisation") for part in local]
+        close = nx.Graph()
+        close.add_nodes_from(range(len(local)))
+        pairs = [(i, j) for i in range(len(local)) for j in range(i) if not is_far(local[i], local[j], alpha_2)]
+        close.add_edges_from(pairs)
+        merged = sorted((sorted(part) for part in nx.connected_components(close)), key=lambda p: (-len(p), p[0]))
+        V.clear()
+        S.clear()
+        dS.clear()
+        for c, parts in enumerate(merged):
+            V[c] = Data.zero(d)
+            for u in sorted(u for part in parts for u in local[part]):
+                cluster[u] = c
+                V[c] = V[c].plus(data[u])
+        for c, s in sorted({(cluster[u], u % local_servers) for u in users}):
+            S[s, c], dS[s, c] = V[c], Data.zero(d)
+            transcript.exchanges.append((t, first(s, c), "push"))
+
+    ends = 1
+    for t in range(1, rounds + 1):
+        u = world.arrival(t)
+        key = u % local_servers, cluster[u]
+
+        def see(x: np.ndarray, y: float, u: int = u, key: tuple[int, int] = key) -> None:
+            data[u].see(x, y)
+            dS[key].see(x, y)
+
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, S[key].plus(dS[key]), see))
+        pulls[u] += 1
+        if compute_det(S[key].plus(dS[key]), lambda_) / compute_det(S[key], lambda_) > gamma_u:
+            transcript.exchanges.append((t, u, "determinant"))
+            V[cluster[u]] = V[cluster[u]].plus(dS[key])
+            S[key], dS[key] = S[key].plus(dS[key]), Data.zero(d)
+            for s, c in sorted(S):
+                if c == cluster[u] and compute_det(V[c], lambda_) / compute_det(S[s, c], lambda_) > gamma_d:
+                    transcript.exchanges.append((t, first(s, c), "push"))
+                    S[s, c] = V[c]
+        if t == ends:
+            start_phase(t)
+            ends = 2 * ends + 1
+    transcript.exchanges.sort(key=lambda line: (line[0], line[2] == "push"))  # as a ledger has those of one round
+    transcript.partition = label(cluster)
+    return transcript
+
+
+def label(parts: list[Any]) -> list[int]:
+    """Number parts in order of first appearance."""
+    names: dict[Any, int] = {}
+    return [names.setdefault(part, len(names)) for part in parts]

@@ -15,7 +15,7 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import make_agents, play_round
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
-from .other_systems import Transcript, play_async_linucb, play_club_cascade, play_dislinucb
+from .other_systems import Transcript, play_async_linucb, play_club_cascade, play_dislinucb, play_phase_fclub
 
 SMALL: dict[str, Any] = {"users": 8, "clusters": 2, "dimension": 6, "items": 20}
 ROUNDS = 1_500
@@ -138,6 +138,10 @@ TRANSCRIBED: dict[str, tuple[Callable[..., Transcript], dict[str, float]]] = {
     "async-linucb": (play_async_linucb, {"gamma_u": 1.5, "gamma_d": 2.0}),
     "dislinucb": (play_dislinucb, {"budget": 12.0}),
     "club-cascade": (play_club_cascade, {"alpha_d": 1.2}),
+    "phase-fclub": (
+        play_phase_fclub,
+        {"alpha_d": 1.0, "alpha_2": 0.7, "local_servers": 3, "gamma_u": 1.1, "gamma_d": 1.3},
+    ),
 }
 
 
@@ -153,7 +157,7 @@ def test_agrees_with_a_transcription(name: str, K: int) -> None:
     assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == transcript.exchanges
     assert list(trace.partition) == transcript.partition
     assert len(transcript.exchanges) > 50
-    if name == "club-cascade":
+    if name in ("club-cascade", "phase-fclub"):
         assert trace.clusters > 1
 
 

@@ -12,8 +12,10 @@ from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import POLICIES, Order, Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.oracles import TopK
+from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.reference import simulate
 from fedcascade.simulation.scenario import Scenario
+from fedcascade.simulation.trace import Trace
 
 from ..federation.graphs import get_edges
 from .transcription import GRAPH_SYSTEMS, SYSTEMS, Constants, Reading, State, System, Transcript, play
@@ -72,6 +74,11 @@ def test_reference_agrees_with_the_transcription(name: str, system: System, orde
     policy = make_policy(system, setting, order)
     trace = simulate(Scenario(world, policy, rounds=setting.rounds, oracle=TopK(length=K), keep_lists=True))
 
+    compare(trace, transcript)
+    assert_something_happened(transcript, system, splits=setting.splits)
+
+
+def compare(trace: Trace, transcript: Transcript) -> None:
     assert trace.lists is not None
     assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == transcript.exchanges
     assert trace.lists.tolist() == transcript.lists
@@ -79,7 +86,16 @@ def test_reference_agrees_with_the_transcription(name: str, system: System, orde
     assert trace.observations == transcript.observations
     assert list(trace.partition) == transcript.partition
     assert trace.regret == pytest.approx(transcript.regret, rel=1e-9, abs=0.0)
-    assert_something_happened(transcript, system, splits=setting.splits)
+
+
+@pytest.mark.long
+def test_the_exact_engine_agrees_with_the_transcription_past_the_splits() -> None:
+    """200,000 rounds with the default constants: long enough for the graph to fall apart at the paper's sizes."""
+    world, rounds = Synthetic(users=40, clusters=10, dimension=20, items=200, seed=0), 200_000
+    transcript = play(world, "fedc3ucb-h", rounds=rounds, K=K, constants=Constants())
+    scenario = Scenario(world, POLICIES["fedc3ucb-h"], rounds=rounds, oracle=TopK(length=K), keep_lists=True)
+    compare(exact.simulate(scenario, threads=2), transcript)
+    assert_something_happened(transcript, "fedc3ucb-h", splits=True)
 
 
 @pytest.mark.parametrize("order", ORDERS)

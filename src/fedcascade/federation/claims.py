@@ -9,13 +9,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Claim:
-    """A row of Tables 1 and 2: what is chosen in a round, orders of regret and communication, who and what."""
+    """A row of Tables 1 and 2: what is chosen in a round, orders of regret and communication, who and what.
+
+    ``differs`` says where the policy here differs from the source, and why.
+    """
 
     arms: str
     regret: str
     communication: str
     source: str
     title: str
+    differs: str
 
 
 PAPER = "Federated contextual cascading bandits with asynchronous communication and heterogeneous users (the paper)"
@@ -23,18 +27,31 @@ ASYNC_LINUCB = "Asynchronous upper confidence bound algorithms for federated lin
 
 TABLE_1: Mapping[str, Claim] = {
     "oful": Claim("single", "O(d sqrt(T) log T)", "none",
-                  "Abbasi-Yadkori, Pal, Szepesvari 2011", "Improved algorithms for linear stochastic bandits"),
+                  "Abbasi-Yadkori, Pal, Szepesvari 2011", "Improved algorithms for linear stochastic bandits",
+                  "beta is a constant, as in the paper's experiments; the source's is `--beta theory`"),
     "c3-ucb": Claim("cascade", "O(d sqrt(K T) log T)", "none",
-                    "Li, Wang, Zhang, Chen 2016", "Contextual combinatorial cascading bandits"),
+                    "Li, Wang, Zhang, Chen 2016", "Contextual combinatorial cascading bandits",
+                    "all positions count alike: the source also has discounts gamma_k by which an item's features and "
+                    "reward shrink at position k; with gamma_k = 1, which the paper takes, it is this"),
     "dislinucb": Claim("single", "O(d sqrt(T) log^2 T)", "O(d |U|^1.5)",
-                       "Wang, Hu, Chen, Wang 2019", "Distributed bandit learning"),
+                       "Wang, Hu, Chen, Wang 2019", "Distributed bandit learning",
+                       "one agent is active in a round, not all; the budget counts items examined since the last time"),
     "club-cascade": Claim("cascade", "O(d sqrt(J K T) log T)", "O(T)",
-                          "Li, Zhang 2018", "Online clustering of contextual cascading bandits"),
-    "async-linucb": Claim("single", "O(d sqrt(T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB),
-    "async-linucb-am": Claim("single", "O(d sqrt(|U| T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB),
+                          "Li, Zhang 2018", "Online clustering of contextual cascading bandits",
+                          "nowhere that we know of; its constants are worked out from the sizes of a run"),
+    "async-linucb": Claim("single", "O(d sqrt(T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
+                          "a push carries the whole sum instead of what is missing, which says the same"),
+    "async-linucb-am": Claim("single", "O(d sqrt(|U| T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
+                             "the source fixes the partial reward of an observation once, by turns until they "
+                             "converge, with theta_g and theta_u kept to length 1, and adds the two widths; here both "
+                             "parts are fitted to all data, one turn a round, and widths add up in squares"),
     "phase-fclub": Claim("single", "O(d |U| sqrt(J T) log^1.5 T)", "O(d |U| J log T)",
-                         "Liu, Zhao, Yu, Li, Lui 2022", "Federated online clustering of bandits"),
+                         "Liu, Zhao, Yu, Li, Lui 2022", "Federated online clustering of bandits",
+                         "no noise is added for privacy; what a phase start sends is counted, one upload for each "
+                         "local cluster and one push for each part of a merged one"),
     "fedlinucb": Claim("single", "O(d sqrt(T) log T)", "O(d |U|^2 log T)", "He, Wang, Min, Gu 2022",
-                       "A simple and provably efficient algorithm for asynchronous federated bandits"),
-    "fedc3ucb-h": Claim("cascade", "O(d sqrt(J K T) log T)", "O(d |U|^2 log T + log^2 T)", "Yang et al.", PAPER),
+                       "A simple and provably efficient algorithm for asynchronous federated bandits",
+                       "lambda and beta are the paper's for all systems; an upload with its download counts once"),
+    "fedc3ucb-h": Claim("cascade", "O(d sqrt(J K T) log T)", "O(d |U|^2 log T + log^2 T)", "Yang et al.", PAPER,
+                        "an upload is added before the server answers (`order`), where the pseudo-code is silent"),
 }  # fmt: skip

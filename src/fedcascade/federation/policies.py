@@ -24,7 +24,7 @@ from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.personal import AlternatingMinimisation
-from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner, ReplyRule
+from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
 from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
 from fedcascade.plugins import Plugin, PluginError, list_plugins
@@ -205,9 +205,9 @@ POLICIES: Mapping[str, Policy] = {
         Policy("async-linucb-am", Everyone(), Ratio(), DownloadAndBuffer(),
                "the same for a part of theta that all share; beside it, each agent keeps a part of its own", Lagging(),
                AlternatingMinimisation(), lambda_=0.1, confidence=NARROW),
-        Policy("phase-fclub", SplitAndMerge(), Ratio(gamma_u=1.01), DownloadAndBuffer(),
-               "local servers split their users on evidence; at the end of each phase a global one merges clusters",
-               Lagging(gamma_d=1.01)),
+        Policy("phase-fclub", SplitAndMerge(), Always(), LastDownload(),
+               "local servers pool their users and split them on evidence; when a phase starts, clusters are merged",
+               LocalServers()),
         Policy("fedlinucb", Everyone(), Determinant(), LastDownload(),
                "everybody is taken to be alike; exchanges when an agent has learned enough"),
         Policy("fedc3ucb-h", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from fedcascade.checks import RATIO
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Partition
-from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.grouping.phases import PhasePartition
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import Statistics
 
@@ -53,6 +54,12 @@ class ReplyState:
 
     def record_download(self, agent: int, statistics: Statistics) -> None:
         """Note that an agent was sent these statistics."""
+
+    def select_counted(
+        self, uploads: tuple[Upload, ...], downloads: tuple[Download, ...]
+    ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
+        """Of the messages of one exchange, those that count; all of them, where agents and server are far apart."""
+        return uploads, downloads
 
 
 class ReplyRule(Part):
@@ -111,6 +118,29 @@ class _ArrivalReplies(ReplyState):
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:  # noqa: ARG002
         return ()
+
+
+@dataclass(frozen=True)
+class LocalServers(ReplyRule):
+    """Agents ask and tell a local server in every round, for free; what it and a global server exchange counts.
+
+    It goes with ``SplitAndMerge``, which knows the local servers.
+    """
+
+    agents: ClassVar[str] = "partly asynchronous"
+    download_cause: ClassVar[Cause | None] = Cause.PUSH
+
+    def begin(self, groups: Partition) -> ReplyState:
+        return _LocalReplies(groups)
+
+
+class _LocalReplies(_ArrivalReplies):
+    """Answers an agent when its user arrives; counts what crossed between local servers and the global one."""
+
+    def select_counted(
+        self, uploads: tuple[Upload, ...], downloads: tuple[Download, ...]
+    ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
+        return self.groups.take_crossings() if isinstance(self.groups, PhasePartition) else (uploads, downloads)
 
 
 @dataclass(frozen=True)

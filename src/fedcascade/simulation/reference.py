@@ -37,7 +37,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
         played = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].observe)
         if played.upload is not None:  # line 7
             uploads, downloads = run_exchange(server, agents, played.upload)  # lines 8 to 11
-            recorder.record_exchange(t, uploads, fetched + downloads, scenario.policy.reply_rule.download_cause)
+            uploads, downloads = server.reply_state.select_counted(uploads, fetched + downloads)
+            recorder.record_exchange(t, uploads, downloads, scenario.policy.reply_rule.download_cause)
         recorder.record_round(played.regret, played.click, played.examined)
         recorder.record_list(t, played.shown.items)
         recorder.record_checkpoint(t, server.groups.labels)

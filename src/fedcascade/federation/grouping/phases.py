@@ -1,38 +1,56 @@
-"""Phase-based FCLUB: clusters that local servers split, and a global one merges at the end of each phase."""
+"""Phase-based FCLUB: local servers that pool their users, and a global one that merges clusters at phase starts.
 
+A *cell* is the part of a cluster that one local server has: its users of that cluster. Inside a cell nothing needs to
+be sent. Between cells of a cluster and the global server, uploads and downloads go by determinants.
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import POSITIVE, whole_numbers
+from fedcascade.checks import POSITIVE, RATIO, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.graph import GraphPartition, describe_alpha_d, find_components, find_far_pairs
+from fedcascade.federation.grouping.graph import describe_alpha_d, find_components, find_far_pairs
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, compute_confidence_width
-from fedcascade.learning.ridge import Ridge
+from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.learning.ridge import Ridge, compute_log_det
 from fedcascade.learning.statistics import Statistics
+
+Crossings = tuple[tuple[Upload, ...], tuple[Download, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitAndMerge(Part):
     """Phase-based FCLUB: local servers split their users on evidence, a global one merges what looks alike.
 
-    Agents are dealt out to ``local_servers``. Edges join agents of one local server alone, and are deleted as
-    in a heterogeneity graph. At the end of each phase, 1, 2, 4, ... rounds long, the clusters are formed
-    anew: connected components of local servers, merged across servers where their centres are not further
-    apart than ``alpha_2`` confidence widths.
+    Agents are dealt out to ``local_servers``. Phases are 1, 2, 4, ... rounds long. When one starts, each local server
+    deletes the edges between its users that their rounds refute, and the global server merges all clusters of all
+    local servers whose centres are within ``alpha_2`` confidence widths. A width goes by rounds, not by items.
     """
 
     alpha_d: float = describe_alpha_d(1.5)
     alpha_2: float = constant(
-        2.0,
-        meaning="local clusters whose centres are within so many widths are merged",
-        symbol="alpha_2",
-        range=POSITIVE,
+        2.0, meaning="clusters whose centres are within so many widths are merged", symbol="alpha_2", range=POSITIVE
     )
     local_servers: int = constant(
         4, meaning="how many local servers the agents are dealt out to", range=whole_numbers(1)
+    )
+    gamma_u: float = constant(
+        1.01,
+        meaning="a local server uploads a cluster whose determinant has grown beyond this ratio",
+        symbol="U",
+        range=RATIO,
+    )
+    gamma_d: float = constant(
+        1.01,
+        meaning="the global server pushes to a local one whose determinant is behind by more than this ratio",
+        symbol="D",
+        range=RATIO,
     )
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
@@ -40,44 +58,133 @@ class SplitAndMerge(Part):
         return PhasePartition(holdings, self)
 
 
-class PhasePartition(GraphPartition):
-    """The state of phase-based FCLUB: edges within local servers, clusters since the end of the last phase."""
+class PhasePartition(Partition):
+    """The state of phase-based FCLUB: edges within local servers, clusters since the last phase start, and cells.
 
-    state_names = (*GraphPartition.state_names, "servers", "phase")
+    ``known`` is what a cell decides with, ``unsent`` what of it the global server has not got, ``shared`` what the
+    global server has of each cluster. The number of a cell is that of its cluster times that of local servers, plus
+    that of its own.
+    """
+
+    state_names = (*Partition.state_names, "edges", "servers", "phase", "known", "unsent", "shared")
 
     def __init__(self, holdings: Holdings, rule: SplitAndMerge) -> None:
+        super().__init__(holdings, np.zeros(len(holdings), np.int64))
         self.rule = rule
         self.servers = np.arange(len(holdings)) % rule.local_servers
         together = self.servers[:, None] == self.servers[None, :]
-        super().__init__(holdings, rule.alpha_d, together & ~np.eye(len(holdings), dtype=np.bool_))
+        self.edges = together & ~np.eye(len(holdings), dtype=np.bool_)
         self.phase = 0
+        self.known: dict[int, Statistics] = {}
+        self.unsent: dict[int, Statistics] = {}
+        self.shared: dict[int, Statistics] = {}
+        self._told_log_det: dict[int, float] = {}
+        self._uploads: list[Upload] = []
+        self._downloads: list[Download] = []
+        self._share_everything()
 
     @property
     def phase_ends(self) -> int:
         """The round after which the present phase is over: 1, 3, 7, 15, ..."""
         return int(2 ** (self.phase + 1) - 1)
 
+    def answer(self, agent: int) -> Statistics:
+        """What the agent's local server knows of its cluster."""
+        return self.known[self._get_cell(agent)]
+
+    def take_crossings(self) -> Crossings:
+        """The messages between local servers and the global one since the last call."""
+        crossings = tuple(self._uploads), tuple(self._downloads)
+        self._uploads, self._downloads = [], []
+        return crossings
+
     def add(self, agent: int, statistics: Statistics) -> None:
-        """Add an upload, and form the clusters anew when the uploads have reached the end of the phase."""
+        """Let a local server learn, perhaps upload the agent's cell, and start a phase where one is over."""
         super().add(agent, statistics)
+        cell = self._get_cell(agent)
+        self.known[cell] += statistics
+        self.unsent[cell] += statistics
+        if self._compute_log_det(self.known[cell]) - self._get_told_log_det(cell) > math.log(self.rule.gamma_u):
+            self._upload(agent, cell)
         rounds = int(self.holdings.rounds.sum())
         if rounds >= self.phase_ends:
-            self.regroup(self.form_clusters())
+            self._start_phase()
         while rounds >= self.phase_ends:
             self.phase += 1
 
-    def revise(self, agent: int) -> None:
-        """Delete refuted edges; clusters follow when the phase ends."""
-        self.delete_refuted_edges(agent)
+    def forget(self, agent: int) -> None:
+        raise ValueError(f"agent {agent} cannot leave: what local servers pooled does not say whose it is")
 
-    def form_clusters(self) -> list[NDArray[np.intp]]:
-        """The clusters of local servers, merged across local servers where their centres are close."""
+    def _get_cell(self, agent: int) -> int:
+        return int(self.labels[agent] * self.rule.local_servers + self.servers[agent])
+
+    def _find_first_agent(self, cell: int) -> int:
+        label, server = divmod(cell, self.rule.local_servers)
+        return int(np.flatnonzero((self.labels == label) & (self.servers == server))[0])
+
+    def _get_told_log_det(self, cell: int) -> float:
+        """ln det of what the global server knows that a cell knows; it changes with a message alone."""
+        if cell not in self._told_log_det:
+            self._told_log_det[cell] = self._compute_log_det(self.known[cell] - self.unsent[cell])
+        return self._told_log_det[cell]
+
+    def _compute_log_det(self, statistics: Statistics) -> float:
+        return compute_log_det(statistics.gram, self.holdings.lambda_)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self._told_log_det = {}
+
+    def _upload(self, agent: int, cell: int) -> None:
+        """Send what a cell has not sent, and let the global server push to every cell that is too far behind."""
+        label = int(self.labels[agent])
+        sent, self.unsent[cell] = self.unsent[cell], Statistics.zero(self.holdings.dimension)
+        self.shared[label] += sent
+        self._told_log_det.pop(cell)
+        self._uploads.append(Upload(agent=agent, sequence=0, cause=Cause.DETERMINANT, statistics=sent))
+        level = self._compute_log_det(self.shared[label]) - math.log(self.rule.gamma_d)
+        for other in self.known:
+            if other // self.rule.local_servers == label and self._get_told_log_det(other) < level:
+                self._push(other)
+
+    def _push(self, cell: int) -> None:
+        member, statistics = self._find_first_agent(cell), self.shared[cell // self.rule.local_servers]
+        self.known[cell] = statistics + self.unsent[cell]
+        self._told_log_det.pop(cell, None)
+        agents, rounds = len(self.holdings), int(self.holdings.rounds.sum())
+        self._downloads.append(Download(agent=member, statistics=statistics, rounds=rounds, agents=agents))
+
+    def _start_phase(self) -> None:
+        """Split within local servers, merge globally, and let everybody know everything of its cluster."""
         held = self.holdings
+        self.edges &= ~find_far_pairs(held.theta, _compute_widths(held.rounds), self.rule.alpha_d)
         local = find_components(self.edges, np.arange(len(held)))
-        ridges = [Ridge(held.total(cluster), held.lambda_) for cluster in local]
-        theta = np.array([ridge.theta for ridge in ridges])
-        width = np.array([compute_confidence_width(ridge.statistics.count) for ridge in ridges])
-        server = np.array([self.servers[cluster[0]] for cluster in local])
-        close = ~find_far_pairs(theta, width, self.rule.alpha_2) & (server[:, None] != server[None, :])
+        totals = [held.total(cluster) for cluster in local]
+        for cluster, total in zip(local, totals, strict=True):
+            sent = Upload(agent=int(cluster[0]), sequence=0, cause=Cause.SYNCHRONISATION, statistics=total)
+            self._uploads.append(sent)
+        self.regroup(self._merge_clusters(local, totals))
+        self._share_everything()
+        for cell in self.known:
+            self._push(cell)
+
+    def _merge_clusters(self, local: list[NDArray[np.intp]], totals: list[Statistics]) -> list[NDArray[np.intp]]:
+        """Merge clusters whose centres are close, whichever local servers they are of."""
+        theta = np.array([Ridge(total, self.holdings.lambda_).theta for total in totals])
+        width = _compute_widths(np.array([total.rounds for total in totals]))
+        close = ~find_far_pairs(theta, width, self.rule.alpha_2)
         merged = find_components(close, np.arange(len(local)))
         return [np.sort(np.concatenate([local[cluster] for cluster in part])) for part in merged]
+
+    def _share_everything(self) -> None:
+        """Let the global server and every cell know all that there is of their cluster."""
+        self.shared = dict(self.pools)
+        cells = np.unique(self.labels * self.rule.local_servers + self.servers).tolist()
+        self.known = {cell: self.shared[cell // self.rule.local_servers] for cell in cells}
+        self.unsent = {cell: Statistics.zero(self.holdings.dimension) for cell in cells}
+        self._told_log_det = {}
+
+
+def _compute_widths(rounds: NDArray[np.int64]) -> NDArray[np.float64]:
+    """F of every number of rounds."""
+    return np.array([compute_confidence_width(int(count)) for count in rounds])

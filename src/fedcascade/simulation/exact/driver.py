@@ -36,10 +36,11 @@ class ExchangeDriver:
     def run_exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
         """Upload the buffer of an agent, and let every download take effect; ``fetched`` came before the round."""
         upload = self._upload(agent, cause)
-        uploads = [upload, *(self._upload(collected, cause) for collected in self.server.agents_to_collect(upload))]
+        uploads = (upload, *(self._upload(collected, cause) for collected in self.server.agents_to_collect(upload)))
         downloads = self.server.receive(*uploads)
         self.receive(downloads)
-        self.recorder.record_exchange(round_, uploads, fetched + downloads, self.policy.reply_rule.download_cause)
+        uploads, downloads = self.server.reply_state.select_counted(uploads, fetched + downloads)
+        self.recorder.record_exchange(round_, uploads, downloads, self.policy.reply_rule.download_cause)
 
     def _upload(self, agent: int, cause: Cause) -> Upload:
         self.uploads[agent] += 1

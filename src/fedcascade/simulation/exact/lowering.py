@@ -19,7 +19,7 @@ from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.replies import Asker, Everybody, Lagging, OnArrival, OneLearner
+from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.ridge import Ridge
@@ -91,6 +91,7 @@ REPLY_RULES: dict[type, RoundOrder] = {
     Everybody: RoundOrder.BY_TIME,
     Lagging: RoundOrder.BY_TIME,
     OnArrival: RoundOrder.ON_ARRIVAL,
+    LocalServers: RoundOrder.ON_ARRIVAL,
 }
 # Whether agents have a personal part beside the one that all share.
 PERSONAL_PARTS: dict[type, bool] = {type(None): False, AlternatingMinimisation: True}

@@ -29,7 +29,7 @@ from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.open import open_store
 
 TOKEN = "the-operators-token-in-tests"
-FREE = Limits(rate=1e6, burst=1e6)
+FREE = Limits(rate=1e6, burst=1e6, address_rate=1e6, address_burst=1e6)
 
 
 @dataclass

@@ -67,7 +67,7 @@ def serve(
     operator_token: Annotated[
         Path, option("File with the operator's token; made at the first start if missing.")
     ] = TOKEN,
-    rate: Annotated[float, option("Requests per second that one agent may make in the long run.")] = 50.0,
+    rate: Annotated[float, option("Requests per second that one agent may make in the long run.")] = 0.2,
     burst: Annotated[float, option("Requests that one agent may make at once.")] = 100.0,
     longest_list: Annotated[Whole, option("Most items in a list, hence observations in a round.")] = 50,
     min_observations: Annotated[

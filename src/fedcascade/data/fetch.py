@@ -16,6 +16,7 @@ from typing import Any
 
 from fedcascade import __version__
 from fedcascade.checks import require, require_known
+from fedcascade.data.files import write_atomically
 
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 CHUNK = 1 << 16
@@ -126,9 +127,9 @@ def _download(dataset: Dataset, url: str, home: Path, record: Path, progress: Pr
     finally:
         part.unlink()
     for name, content in contents.items():
-        _write_atomically(home / name, content)
+        write_atomically(home / name, content)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    _write_atomically(record, json.dumps(facts | {"files": digests}, indent=2).encode())
+    write_atomically(record, json.dumps(facts | {"files": digests}, indent=2).encode())
 
 
 def _fetch_published_md5(url: str) -> str:
@@ -203,13 +204,6 @@ def _extract_members(archive: Path, members: tuple[str, ...], url: str) -> dict[
             return {Path(member).name: packed.read(member) for member in members}
     except (zipfile.BadZipFile, KeyError) as error:
         raise ValueError(f"{url} is not the archive that was expected: {error}") from None
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it appears whole or not at all."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_bytes(content)
-    draft.replace(path)
 
 
 def _hash_file(path: Path, kind: str) -> str:

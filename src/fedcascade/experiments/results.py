@@ -18,22 +18,12 @@ import polars as pl
 
 from fedcascade import __version__
 from fedcascade.checks import require
+from fedcascade.data.files import write_atomically
 from fedcascade.experiments.jobs import Job, PlannedJob, Record
 from fedcascade.experiments.plan import Plan
 
 RUNS, CURVES, MANIFEST = "runs.parquet", "curves.parquet", "manifest.json"
 LIBRARIES = ("numpy", "numba", "polars", "matplotlib", "msgspec")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it appears whole or not at all, also after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    with draft.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    draft.replace(path)
 
 
 def save_record(folder: Path, job: Job, record: Record) -> None:

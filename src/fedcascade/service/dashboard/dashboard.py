@@ -15,6 +15,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.service import Service
 
 FLUSH_SECONDS = 1.0
+OUTSIZED = 3  # agents that a page names for their weight
 
 
 class DemoView(Protocol):
@@ -39,12 +40,16 @@ class Dashboard:
         service.refusal_listeners.append(self._count_refusal)
 
     def describe_health(self) -> Plain:
-        """Whether the store answers, how many jobs wait, the clock, and how far a demo is."""
+        """Whether the store answers, how many jobs wait, who weighs too much, the clock, and how far a demo is."""
         writer = self.service.writer
         return {
             "healthy": writer.healthy,
             "waiting": writer.waiting,
             "started": self._started,
+            "outsized": [
+                (outsized.agent, round(outsized.share, 2), round(outsized.ratio))
+                for outsized in self.service.find_outsized_agents()[:OUTSIZED]
+            ],
             "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }

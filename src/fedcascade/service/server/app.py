@@ -140,7 +140,9 @@ async def check_readiness(request: HttpRequest) -> str:
 @get("/metrics")
 async def show_metrics(request: HttpRequest) -> Response[bytes]:
     """Show the metrics as Prometheus reads them."""
-    return Response(get_service(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    service = get_service(request)
+    service.metrics.show_shares({outsized.agent: outsized.share for outsized in service.find_outsized_agents()})
+    return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @get("/schema")

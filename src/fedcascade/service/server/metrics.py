@@ -1,6 +1,6 @@
 """What an operator watches: Prometheus metrics of one server process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -20,6 +20,12 @@ class Metrics:
         self._latency = Histogram(
             "fedcascade_exchange_seconds", "From request to durable answer.", buckets=BUCKETS, registry=registry
         )
+        self._shares = Gauge(
+            "fedcascade_outsized_share",
+            "Share of its group's observations that an agent holds, of agents with abnormally many.",
+            ["agent"],
+            registry=registry,
+        )
         for name, (text, read) in gauges.items():
             Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
         self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
@@ -33,6 +39,12 @@ class Metrics:
 
     def count_refusal(self, reason: str) -> None:
         self._refused.labels(reason).inc()
+
+    def show_shares(self, shares: Mapping[int, float]) -> None:
+        """Replace the agents that are named for their share of a group."""
+        self._shares.clear()
+        for agent, share in shares.items():
+            self._shares.labels(str(agent)).set(share)
 
     def render(self) -> bytes:
         """All metrics in the text format of Prometheus."""

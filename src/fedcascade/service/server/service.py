@@ -1,5 +1,6 @@
 """What the endpoints of one server process share: writer, limits, keys, nonces, metrics."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
+from fedcascade.service.server.alerts import OutsizedAgent, find_outsized_agents
 from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.connections import ConnectionTable, is_address, name_network
 from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
@@ -39,11 +41,15 @@ BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 class Limits:
     """How much callers may ask for: requests per second and at once, bytes of a body, connections.
 
+    ``rate`` and ``burst`` are those of an agent: one upload holds some ten rounds of a user, and the burst is for who
+    was offline. ``address_rate`` and ``address_burst`` are those of an address that enrols agents or is the operator's.
     ``proxies`` are the addresses whose X-Forwarded-For is believed.
     """
 
-    rate: float = 50.0
+    rate: float = 0.2
     burst: float = 100.0
+    address_rate: float = 50.0
+    address_burst: float = 100.0
     body_bytes: int | None = None
     connections: int = 4_096
     connections_per_address: int = 512
@@ -88,9 +94,10 @@ class Service:
             proxies=[name_network(proxy) for proxy in limits.proxies],
         )
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
-        self._address_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
+        self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
         self._forgeries = ForgeryLimiter(rate=limits.rate / 5, burst=limits.burst)
         self._nonces = auth.Nonces()
+        self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
         self.metrics = Metrics(
             {
                 "clusters": ("Groups of agents.", lambda: self._read_state("clusters")),
@@ -101,6 +108,13 @@ class Service:
                 "connections": ("Open connections.", lambda: len(self.connections)),
             }
         )
+
+    def find_outsized_agents(self) -> list[OutsizedAgent]:
+        """Find the agents whose weight is abnormal, at most once a second: pages and monitors ask more often."""
+        now = self.clock.elapsed()
+        if now >= self._outsized[0]:
+            self._outsized = now + 1.0, find_outsized_agents(self.writer.state)
+        return self._outsized[1]
 
     def _read_state(self, name: str) -> Any:
         """Read an attribute of the server's state; 0 while there is no state."""

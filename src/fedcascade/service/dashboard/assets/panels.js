@@ -133,10 +133,11 @@ function drawStaleness(state) {
 }
 
 function drawHealth(state, page) {
-  const { healthy, waiting, started } = page.live.health;
+  const { healthy, waiting, started, outsized } = page.live.health;
   const lines = [
     page.trouble ? ["bad", `The store cannot be read: ${page.trouble}`] : healthy ? ["good", "The store answers"] : ["bad", "The store cannot be written just now"],
     page.lost ? ["bad", "This page has lost the server"] : ["good", waiting > 100 ? `${formatNumber(waiting)} jobs wait for the writer` : "The writer keeps up"],
+    ...outsized.map(([agent, share, ratio]) => ["bad", `Agent ${agent} holds ${Math.round(100 * share)}% of its cluster's observations, ${formatNumber(ratio)} times the median`]),
     ["note", `This server has run for ${formatAge(estimateNow(page.live) - started)}`],
     ["note", `The log is at position ${formatNumber(state.position)}`],
   ];

@@ -57,6 +57,7 @@ class ServerProcess:
     port: int = 0
     process: "subprocess.Popen[str] | None" = None
     said: list[str] = field(default_factory=list)
+    transports: list[HttpTransport] = field(default_factory=list)
 
     def start(self) -> "ServerProcess":
         """Start it; RuntimeError with its last words if it does not come up."""
@@ -106,8 +107,10 @@ class ServerProcess:
         process.stderr.close()
         return time.monotonic() - began
 
-    def connect(self, timeout: float = 60.0) -> HttpTransport:
-        return HttpTransport(self.url, timeout=timeout)
+    def connect(self) -> HttpTransport:
+        """A way to speak to it, which the arena closes."""
+        self.transports.append(HttpTransport(self.url, timeout=60.0))
+        return self.transports[-1]
 
     def connect_operator(self) -> OperatorClient:
         return OperatorClient(self.connect(), OPERATOR)
@@ -162,6 +165,8 @@ class Arena:
     def stop(self) -> None:
         for server in self.servers:
             server.stop(signal.SIGKILL)
+            for transport in server.transports:
+                transport.close()
 
 
 @contextmanager

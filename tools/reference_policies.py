@@ -9,11 +9,12 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from fedcascade.cli.terminal import name_part
 from fedcascade.constants import ConstantDescription
+from fedcascade.experiments.intervals import estimate_mean
 from fedcascade.federation.claims import TABLE_1
 from fedcascade.federation.policies import POLICIES, Formula, Order, Policy
 
@@ -180,8 +181,9 @@ def select_runs(runs: list[dict[str, Any]], name: str, clusters: int) -> list[di
 
 
 def format_mean(values: list[float], digits: int = 0) -> str:
-    """Format mean +- standard deviation, of as many seeds as there are."""
-    return f"{mean(values):,.{digits}f}" + (f" +- {stdev(values):,.{digits}f}" if len(values) > 1 else "")
+    """Format mean ± half of its 95% interval, of as many seeds as there are."""
+    interval = estimate_mean(values)
+    return f"{interval.mean:,.{digits}f}" + (f" ± {interval.half_width:,.{digits}f}" if interval.runs > 1 else "")
 
 
 def render_tables(runs: list[dict[str, Any]]) -> str:
@@ -189,7 +191,7 @@ def render_tables(runs: list[dict[str, Any]]) -> str:
     number = count_seeds(runs)
     lines = [
         f"J = 10, 300,000 rounds, {number} seeds, lambda 4 and beta 5 for all, other constants their own (`make",
-        "table1`): mean +- standard deviation.",
+        "table1`): mean ± half of its 95% interval.",
         "",
         "| system | users | regret | exchanges | clusters found | clustering error |",
         "|---|---|---|---|---|---|",

@@ -41,8 +41,33 @@ def test_the_command_of_the_server_is_one_that_the_command_line_understands(path
     assert bound.arguments["host"] == "0.0.0.0"
 
 
-def test_there_are_files_for_both_stores() -> None:
-    assert [path.name for path in FILES] == ["compose.sqlite.yaml", "compose.yaml"]
+def test_there_are_files_for_both_stores_and_for_a_standby() -> None:
+    assert [path.name for path in FILES] == ["compose.ha.yaml", "compose.sqlite.yaml", "compose.yaml"]
+
+
+def test_the_servers_of_a_pair_know_both_databases_and_each_database_its_own_name() -> None:
+    services = loaded(DEPLOY / "compose.ha.yaml")["services"]
+    databases = sorted(name for name in services if name.startswith("database"))
+    for name in ("server", "server-two"):
+        [store] = [option for option in services[name]["command"] if option.startswith("--store=")]
+        assert store.partition("@")[2] == f"{','.join(databases)}/fedcascade"
+    for name in databases:
+        environment = services[name]["environment"]
+        assert environment["PATRONI_NAME"] == name
+        assert environment["PATRONI_POSTGRESQL_CONNECT_ADDRESS"] == f"{name}:5432"
+        assert environment["PATRONI_ETCD3_HOSTS"].count("etcd") == 3
+    members = [name for name in services if name.startswith("etcd")]
+    assert all(services[name]["environment"]["ETCD_NAME"] == name for name in members)
+    places = [mount for service in services.values() for mount in service["volumes"]]
+    assert len(places) == len(set(places)), "no two containers share a disk"
+
+
+def test_patroni_never_lets_a_commit_count_without_the_standby() -> None:
+    settings = yaml.safe_load((DEPLOY / "patroni.yaml").read_text(encoding="utf-8"))["bootstrap"]["dcs"]
+    assert settings["synchronous_mode"]
+    assert settings["synchronous_mode_strict"]
+    assert settings["loop_wait"] + 2 * settings["retry_timeout"] <= settings["ttl"]
+    assert settings["postgresql"]["parameters"]["synchronous_commit"] == "on"
 
 
 def instructions(keyword: str) -> list[str]:

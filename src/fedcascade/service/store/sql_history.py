@@ -35,6 +35,7 @@ class SqlHistory(SqlUploadLog, SqlJournal):
     def fold_uploads(self, horizon: int, position: int) -> None:
         """Fold all but the last upload of each agent; the chain begins at the horizon from now on."""
         anchor, earlier = self.read_link(horizon), self.read_anchor()[0]
+        self.remember_link(position - 1)  # it may be that of a row that is folded
         last = dict(self.fetch_rows("SELECT agent, max(position) FROM upload GROUP BY agent"))
         statement = f"SELECT {SEALED_COLUMNS} FROM upload WHERE position <= ? ORDER BY agent, position"
         rows = groupby(self.fetch_rows(statement, horizon), itemgetter(1))

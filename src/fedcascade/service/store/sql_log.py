@@ -82,6 +82,10 @@ class SqlUploadLog(SqlDatabase):
             raise DamagedStore(f"entry {position} of the log is missing")
         return bytes(row[0])
 
+    def remember_link(self, position: int) -> None:
+        """Read the link at a position, and keep it until the next entry is appended."""
+        self._last_link = position, self.read_link(position)
+
     def read_anchor(self) -> tuple[int, bytes]:
         """Read where the chain begins: the horizon of the last retention and the link there."""
         statement = "SELECT body FROM event WHERE kind = ? ORDER BY position DESC LIMIT 1"

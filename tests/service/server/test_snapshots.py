@@ -1,0 +1,100 @@
+"""A snapshot gets into the store in pieces; one that is interrupted leaves nothing that counts or stays."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service.server import snapshots
+from fedcascade.service.server.operations import record_upload
+from fedcascade.service.server.snapshots import SnapshotSchedule
+from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.store.contract import Store
+from fedcascade.service.store.open import open_store
+from fedcascade.testing.stores import make_unit_upload
+
+POLICY = POLICIES["fedc3ucb-h"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as opened:
+        yield opened
+
+
+def upload(store: Store, state: ServerState, agents: list[int], sequence: int) -> None:
+    with store.transaction():
+        for number, agent in enumerate(agents):
+            record_upload(store, state, make_unit_upload(agent, sequence, number % 20, dimension=20), sequence)
+
+
+def advance(store: Store, state: ServerState, schedule: SnapshotSchedule, transactions: int = 10_000) -> int:
+    """Let a schedule work in so many transactions, or until it rests; how many it took once it was encoded."""
+    deadline, written = time.monotonic() + 30.0, 0
+    with store.transaction():
+        schedule.advance(store, state)
+    while schedule.is_busy and written < transactions and time.monotonic() < deadline:
+        with store.transaction():
+            before = len(store.find_unused_chunks())
+            schedule.advance(store, state)
+            written += len(store.find_unused_chunks()) != before or not schedule.is_busy
+    assert time.monotonic() < deadline
+    return written
+
+
+def test_an_interrupted_snapshot_does_not_count_and_its_chunks_go(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "BYTES_PER_COMMIT", 1)  # one chunk in a transaction
+    state = ServerState(POLICY, 20)
+    with store.transaction():
+        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(60)]
+    upload(store, state, agents, 1)
+    upload(store, state, agents, 2)
+    schedule = SnapshotSchedule(every=1)
+    assert advance(store, state, schedule, transactions=3) == 3
+    assert store.load_snapshot() is None
+    schedule.close()  # as where the process ends here
+
+    upload(store, state, agents, 3)
+    upload(store, state, agents, 4)
+    schedule = SnapshotSchedule(every=1)
+    assert advance(store, state, schedule) > 3
+    assert store.find_last_snapshot() == state.position == 240
+    assert replay_log(store, POLICY, 20).dump() == state.dump()
+    for sequence in range(5, 8):
+        upload(store, state, agents, sequence)
+        advance(store, state, schedule)
+    upload(store, state, agents, 8)
+    upload(store, state, agents, 9)
+    advance(store, state, schedule)
+    assert replay_log(store, POLICY, 20).dump() == state.dump()
+    assert len(store.find_unused_chunks()) <= len(store.list_snapshot_chunks())
+    schedule.close()
+
+
+def test_a_snapshot_whose_chunk_another_server_deleted_is_given_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "BYTES_PER_COMMIT", 1)
+    state = ServerState(POLICY, 20)
+    with store.transaction():
+        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(60)]
+    upload(store, state, agents, 1)
+    upload(store, state, agents, 2)
+    schedule = SnapshotSchedule(every=1)
+    advance(store, state, schedule, transactions=3)
+    with store.transaction():
+        store.delete_chunks(store.find_unused_chunks())
+    advance(store, state, schedule)
+    assert store.load_snapshot() is None
+    assert replay_log(store, POLICY, 20).dump() == state.dump()
+    upload(store, state, agents, 3)
+    upload(store, state, agents, 4)
+    advance(store, state, schedule)
+    assert store.find_last_snapshot() == state.position
+    assert replay_log(store, POLICY, 20).dump() == state.dump()
+    schedule.close()

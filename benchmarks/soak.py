@@ -1,10 +1,10 @@
 """A day of load in minutes: server and agents live by a clock that this program turns. Memory must not grow.
 
 A thousand agents upload three times an hour, as often as a server with its default bounds takes from them. Every hour
-some agents leave and others enrol, tokens expire, strangers send requests that are refused, and an operator looks at
-the page. The server is a process of its own, with its default limits. For every hour this prints what the server and
-its verifier hold in memory, and the store on the disk. The first hours fill caches. Of the others, the last must
-not need more than those before; else the exit status is 1.
+some agents leave and others enrol, old uploads are folded, tokens expire, strangers send requests that are refused, and
+an operator looks at the page. The server is a process of its own, with its default limits. For every hour this prints
+what the server and its verifier hold in memory, and the store on the disk. The first hours fill caches. Of the others,
+the last must not need more than those before; else the exit status is 1.
 """
 
 import argparse
@@ -49,6 +49,7 @@ DELAY = 100.0  # seconds of the clock that a request may take
 CHURN = 0.01  # of all agents leave in an hour, and as many enrol
 WARM_HOURS = 1 / 3  # of the day: caches fill
 GROWTH = 1.03  # what is allowed for noise
+RETAINED_HOURS = 4.0  # older uploads of an agent are folded into one
 
 
 class TurnedClock:
@@ -171,6 +172,7 @@ def fork_server(folder: Path, port: int, clock: TurnedClock) -> int:
         port=port,
         operator_token=folder / "operator.token",
         snapshot_every=5_000,
+        retain=RETAINED_HOURS / 24,
         clock=Clock(now=clock.read, elapsed=clock.read),
     )
     child = os.fork()

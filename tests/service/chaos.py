@@ -211,7 +211,7 @@ class World:
         """After a random while, somebody dies, and is started again."""
         self.revive_servers()
         draw = self.random.random()
-        if draw < 0.6:
+        if draw < 0.6 or victim == "failover":
             self._wait_until(lambda positions: max(positions) > self.position)
         elif draw < 0.9:  # else somebody may die while a server starts
             self._wait_until(lambda positions: min(positions) >= 0)

@@ -1,5 +1,7 @@
 """A server lives by the clock that it is given: signatures, tokens, rates and the journal follow it."""
 
+import asyncio
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from nacl.signing import SigningKey
 from fedcascade.service.agent import client
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.retention import sleep_by_clock
 from fedcascade.service.server.service import Limits
 
 from ..helpers import build_unit_upload, serve_in_process
@@ -40,3 +43,9 @@ def test_a_day_passes_when_the_clock_says_so(tmp_path: Path) -> None:
         assert running.writer is not None
         found = running.writer.submit(lambda store, _: store.find_time_range(9)).result()
         assert found == (1000 * NOON, 1000 * (NOON + 2 * 86_400))
+
+
+def test_whoever_folds_old_uploads_sleeps_by_the_same_clock() -> None:
+    looks = count(0, 1_800)
+    asyncio.run(sleep_by_clock(Clock(elapsed=lambda: next(looks)), 3_600))
+    assert next(looks) == 3 * 1_800

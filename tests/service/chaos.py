@@ -113,7 +113,7 @@ def enrolled(url: str, path: Path) -> RemoteAgent:
 
 def patiently(attempt: Callable[[], RemoteAgent]) -> RemoteAgent:
     """Enrolment needs a server: try until there is one."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while True:
         try:
             return attempt()
@@ -132,7 +132,7 @@ def live(agent: RemoteAgent) -> None:
         item[0, axis] = 1.0
         agent.feedback(agent.recommend(item, 1), 0)
         time.sleep(0.005)
-    if not agent.flush(120):
+    if not agent.flush(300):
         raise TimeoutError(f"agent {agent.id} was not answered: {agent.trouble}")
     agent.close()
 
@@ -233,7 +233,7 @@ class World:
 
     def _kill_verifier(self) -> None:
         """Kill the process beside a server that verifies for it; the server starts another."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not (children := find_children(self.servers[self.random.choice(self.ports)])):
             if time.monotonic() > end:
                 raise TimeoutError("no server has a verifier")

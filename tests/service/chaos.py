@@ -125,9 +125,9 @@ def patiently(attempt: Callable[[], RemoteAgent]) -> RemoteAgent:
 
 def live(agent: RemoteAgent) -> None:
     """Upload each unit vector once; lists that a predecessor left open get their feedback first."""
-    for impression in sorted(agent._agent._open):
+    for impression in sorted(agent.agent._open):
         agent.feedback(impression, 0)
-    for axis in range(agent._agent.arrivals, DIMENSION):
+    for axis in range(agent.agent.arrivals, DIMENSION):
         item = np.zeros((1, DIMENSION), np.float32)
         item[0, axis] = 1.0
         agent.feedback(agent.recommend(item, 1), 0)

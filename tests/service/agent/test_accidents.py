@@ -98,7 +98,7 @@ def play_and_flush(agent: RemoteAgent, rounds: int, scale: float = 1.0) -> None:
 
 def held_of(agent: RemoteAgent) -> Statistics:
     """What the server says that it holds of an agent."""
-    return agent._client.fetch_standing().unpack_held(D)
+    return agent.client.fetch_standing().unpack_held(D)
 
 
 def test_a_restored_server_gets_back_what_it_has_lost(server: Server, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_two_copies_of_an_agents_file_run_at_once_and_count_once(server: Server,
     path, copy = tmp_path / "agent.db", tmp_path / "copy.db"
     with server.connect(path) as agent:
         play_and_flush(agent, 3)
-        agent._client.transport.close()  # the network is gone
+        agent.client.transport.close()  # the network is gone
         play(agent, 1)
     shutil.copy(path, copy)
     with server.connect(path) as first, server.connect(copy) as second:
@@ -189,19 +189,19 @@ def test_agents_hear_of_other_terms_at_their_next_exchange(server: Server, tmp_p
     options = ("--policy", "fedc3ucb-e", "--lambda", "2.5", "--longest-list", "7")
     with server.connect(tmp_path / "agent.db", policy=None) as agent:
         play(agent, 12)
-        agent._agent.policy = replace(agent._agent.policy, trigger=Always())
+        agent.agent.policy = replace(agent.agent.policy, trigger=Always())
         play_and_flush(agent, 1)
-        assert agent._agent.policy.name == "fedc3ucb-h"
+        assert agent.agent.policy.name == "fedc3ucb-h"
         buffered, rounds = agent.buffered, server.count_rounds()
         server.restart(*options)
         play_and_flush(agent, 1)
-        assert (agent._agent.policy.name, agent._agent.policy.lambda_) == ("fedc3ucb-e", 2.5)
+        assert (agent.agent.policy.name, agent.agent.policy.lambda_) == ("fedc3ucb-e", 2.5)
         assert server.count_rounds() == rounds + 1 + buffered
         with pytest.raises(ValueError, match="at most 7 items"):
             agent.recommend(np.eye(D), 8)
-        number = agent._agent.download.statistics.rounds
+        number = agent.agent.download.statistics.rounds
     with server.connect(tmp_path / "agent.db", policy=None) as again:
-        assert (again._agent.policy.name, again._agent.download.statistics.rounds) == ("fedc3ucb-e", number)
+        assert (again.agent.policy.name, again.agent.download.statistics.rounds) == ("fedc3ucb-e", number)
 
 
 def test_a_file_of_the_version_before_goes_on(server: Server, tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_a_file_of_the_version_before_goes_on(server: Server, tmp_path: Path) ->
     with server.connect(path) as again:
         play_and_flush(again, 2)
         assert (again.id, server.count_rounds(), again.lost, again.trouble) == (number, 6, 0, None)
-        assert again._ledger.confirmed is not None
-        assert again._ledger.confirmed.rounds == 6
-        assert again._welcome.credential is not None
+        assert again.ledger.confirmed is not None
+        assert again.ledger.confirmed.rounds == 6
+        assert again.welcome.credential is not None
 
 
 def test_an_agents_file_has_one_process_at_a_time(server: Server, tmp_path: Path) -> None:
@@ -298,14 +298,14 @@ def test_an_agent_survives_any_answer(tmp_path: Path, what: str) -> None:
             play(agent, 2)
             assert agent.flush(20), agent.trouble
             assert agent.trouble is not None
-            assert agent._agent.decision.theta.max() > 0
+            assert agent.agent.decision.theta.max() > 0
         with connect("", store=store, transport=transport, **options) as agent:
             assert agent.unsent == 0
             transport.change = lambda _, reply: reply
             play_and_flush(agent, 1)
             assert (agent.trouble, agent.lost) == (None, 0)
             assert running.operator.fetch_overview().rounds == 5
-            assert agent._agent.download.statistics.rounds == 5
+            assert agent.agent.download.statistics.rounds == 5
 
 
 def test_an_answer_of_another_epoch_makes_the_agent_compare(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_an_invented_receipt_begins_no_epoch(tmp_path: Path) -> None:
         with connect("", store=str(tmp_path / "agent.db"), token=token, transport=transport, policy=TALKATIVE,
                      min_observations=0) as agent:  # fmt: skip
             play_and_flush(agent, 1)
-            agent._ledger.receipt = wire.Receipt(epoch=epoch, position=10**6, proof=bytes(16))
+            agent.ledger.receipt = wire.Receipt(epoch=epoch, position=10**6, proof=bytes(16))
             play_and_flush(agent, 1)
         assert fetch_terms(running.transport).epoch == epoch
 

@@ -87,7 +87,7 @@ def test_what_an_agent_learns_reaches_the_server_and_the_answer_comes_back(
     play_rounds(agent, 5)
     assert agent.flush(10)
     assert read_statistics(running, agent.id).rounds == 5
-    assert np.array_equal(agent._agent.download.statistics.gram, read_statistics(running, agent.id).gram)
+    assert np.array_equal(agent.agent.download.statistics.gram, read_statistics(running, agent.id).gram)
     agent.close()
 
 
@@ -269,7 +269,7 @@ def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: P
         play_rounds(neighbour, 7)
         assert neighbour.flush(10)
         agent = connect_agent(running, tmp_path / "agent.db", policy=None)
-        inner = agent._agent
+        inner = agent.agent
         assert inner.policy.confidence == theory.confidence
         before = agent.recommend(np.eye(D), 2)
         alone = ProblemSize(users=1, dimension=D, list_length=2, rounds=1)

@@ -183,7 +183,7 @@ def write_journal(path: Path, agents: int, clusters: int) -> None:
             )
             for number in range(1, agents + 501)
         ]
-        store.connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)  # type: ignore[attr-defined]
+        store.connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1)", rows)  # type: ignore[attr-defined]
         chosen = np.minimum(random.geometric(0.15, agents), clusters)
         store.record_moves(1, began, [(agent, int(cluster)) for agent, cluster in enumerate(chosen, 1)])
     store.close()

@@ -72,39 +72,21 @@ class AgentClient:
 
 
 def enrol_agent(
-    transport: Transport,
-    token: str | None,
-    key: SigningKey,
-    protocol: int = wire.PROTOCOLS[-1],
-    *,
-    credential: wire.Credential | None = None,
-    clock: Clock = SYSTEM_CLOCK,
-) -> wire.Welcome:
+    transport: Transport, token: str | None, key: SigningKey, protocol: int = wire.PROTOCOLS[-1], *,
+    credential: wire.Credential | None = None, clock: Clock = SYSTEM_CLOCK,
+) -> wire.Welcome:  # fmt: skip
     """Enrol an agent with a token, or again with a credential; return its number and the server's terms."""
-    reply = _send_enrolment(transport, token, key, protocol, credential, clock.now())
-    if (server_time := _read_server_time(reply)) is not None:
-        reply = _send_enrolment(transport, token, key, protocol, credential, server_time)
-    return decode_reply(reply, wire.Welcome)
+    grounds, public_key = wire.encode_grounds(token, credential), bytes(key.verify_key)
 
+    def send(now: float) -> HttpReply:
+        created, proof = int(now), auth.sign_enrolment(key, int(now), grounds)
+        message = wire.Enrolment(protocol=protocol, public_key=public_key, created=created, proof=proof, token=token,
+                                 credential=credential)  # fmt: skip
+        return transport.send("POST", "/v1/agents", msgspec.msgpack.encode(message), {"content-type": MSGPACK})
 
-def _send_enrolment(
-    transport: Transport,
-    token: str | None,
-    key: SigningKey,
-    protocol: int,
-    credential: wire.Credential | None,
-    now: float,
-) -> HttpReply:
-    proof = auth.sign_enrolment(key, int(now), wire.encode_grounds(token, credential))
-    message = wire.Enrolment(
-        protocol=protocol,
-        public_key=bytes(key.verify_key),
-        created=int(now),
-        proof=proof,
-        token=token,
-        credential=credential,
-    )
-    return transport.send("POST", "/v1/agents", msgspec.msgpack.encode(message), {"content-type": MSGPACK})
+    reply = send(clock.now())
+    server_time = _read_server_time(reply)
+    return decode_reply(reply if server_time is None else send(server_time), wire.Welcome)
 
 
 def _read_server_time(reply: HttpReply) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 from nacl.signing import SigningKey
+from nacl.utils import random as random_bytes
 
 from fedcascade.checks import require_integer
 from fedcascade.federation.policies import Policy, get_policy
@@ -63,17 +64,14 @@ def connect(
     local_store = LocalStore(store)
     try:
         welcome = _enrol(local_store, transport, token, protocol, clock)
-        client = AgentClient(transport, _load_key(local_store), welcome.agent, protocol, clock)
+        key = SigningKey(local_store.get_setting("key") or b"")
+        client = AgentClient(transport, key, welcome.agent, protocol, clock)
         follow = partial(follow_terms, policy=policy, min_observations=min_observations)
         return RemoteAgent(local_store, client, welcome, follow_terms=follow, token=token, oracle=oracle,
                            problem=problem, pauses=pauses)  # fmt: skip
     except BaseException:
         local_store.close()
         raise
-
-
-def _load_key(store: LocalStore) -> SigningKey:
-    return SigningKey(store.get_setting("key") or b"")
 
 
 def follow_terms(terms: wire.Terms, *, policy: Policy | None, min_observations: int | None) -> tuple[Policy, int]:
@@ -98,10 +96,10 @@ def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol:
         return msgspec.json.decode(stored, type=wire.Welcome)
     if token is None:
         raise ValueError("the first connect needs an enrolment token: ask the operator for one")
-    if store.get_setting("key") is None:
-        with store.transaction():
-            store.set_setting("key", bytes(SigningKey.generate()))
-    welcome = enrol_agent(transport, token, _load_key(store), protocol, clock=clock)
+    key = SigningKey(store.get_setting("key") or random_bytes())
+    with store.transaction():
+        store.set_setting("key", bytes(key))
+    welcome = enrol_agent(transport, token, key, protocol, clock=clock)
     with store.transaction():
         store.set_setting("welcome", msgspec.json.encode(welcome))
     store.sync_to_disk()

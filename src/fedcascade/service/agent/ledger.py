@@ -1,8 +1,4 @@
-"""What an agent has sent and the server has confirmed, so that both can compare after an accident.
-
-Uploads wait in the outbox until the server has answered them. Their sum goes on as ``confirmed``: the server says with
-every answer how much it holds of this agent, and if that is another sum, one of them was restored from a copy.
-"""
+"""What an agent has sent and the server has confirmed, so that both can compare after an accident."""
 
 import msgspec
 import numpy as np
@@ -15,7 +11,7 @@ from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.validation import check_upload
 
-LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # beyond these an extrapolated round would not fit into 64 bits
+LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # so that an extrapolated round fits into 64 bits
 TOLERANCE = 1e-6  # of sums over features that are on no grid
 
 
@@ -29,7 +25,7 @@ class Ledger:
     def __init__(self, store: LocalStore, agent: int, dimension: int) -> None:
         self._store, self._dimension = store, dimension
         self.outbox = store.load_outbox(agent, dimension)
-        is_known = store.get_setting("unconfirmed") is None
+        is_known = not store.get_setting("unconfirmed")
         self.confirmed = store.load_statistics("confirmed", dimension) if is_known else None
         self.is_settled = is_known
         receipt = store.get_setting("receipt")
@@ -57,8 +53,9 @@ class Ledger:
             self._set_confirmed(self.confirmed + upload.statistics)
         known, self.is_settled = self.receipt, False
         if answer is not None:
-            is_same_epoch = known is None or known.epoch == answer.receipt.epoch
-            self.is_settled = is_same_epoch and self.confirmed is not None and _is_held(self.confirmed, answer)
+            is_same_epoch, sums = known is None or known.epoch == answer.receipt.epoch, self.confirmed
+            is_held = sums is not None and (sums.count, sums.rounds) == (answer.held_count, answer.held_rounds)
+            self.is_settled = is_same_epoch and is_held
             self.receipt = answer.receipt
             self._store.set_setting("receipt", msgspec.json.encode(answer.receipt))
 
@@ -89,7 +86,7 @@ class Ledger:
     def _set_confirmed(self, statistics: Statistics) -> None:
         self.confirmed = statistics
         self._store.save_statistics("confirmed", statistics)
-        self._store.delete_setting("unconfirmed")
+        self._store.set_setting("unconfirmed", b"")
 
 
 def check_answer(answer: wire.AnswerMessage, agent: int, dimension: int, lambda_: float) -> Download:
@@ -97,11 +94,10 @@ def check_answer(answer: wire.AnswerMessage, agent: int, dimension: int, lambda_
     download = answer.to_download(agent, dimension)
     pooled, rounds, agents = download.statistics, download.rounds, download.agents
     pooled.check(dimension)
-    require(rounds <= LARGEST_ROUNDS, f"system_rounds must be at most {LARGEST_ROUNDS}, got {rounds}")
-    require(agents <= LARGEST_AGENTS, f"agents must be at most {LARGEST_AGENTS}, got {agents}")
+    is_small = rounds <= LARGEST_ROUNDS and agents <= LARGEST_AGENTS
+    require(is_small, f"there can be {LARGEST_ROUNDS} rounds of {LARGEST_AGENTS} agents, got {rounds} of {agents}")
     _check_counts(pooled)
-    ridge = Ridge(pooled, lambda_)
-    require(bool(np.isfinite(ridge.theta).all()), "theta must be finite")
+    Ridge(pooled, lambda_)
     return download
 
 
@@ -116,10 +112,6 @@ def check_standing(standing: wire.Standing, dimension: int) -> Statistics:
 def _check_counts(statistics: Statistics) -> None:
     largest = max(statistics.count, statistics.rounds)
     require(largest <= LARGEST_ROUNDS, f"counts must be at most {LARGEST_ROUNDS}, got {largest}")
-
-
-def _is_held(confirmed: Statistics, answer: wire.AnswerMessage) -> bool:
-    return (confirmed.count, confirmed.rounds) == (answer.held_count, answer.held_rounds)
 
 
 def _is_same(first: Statistics, second: Statistics) -> bool:

@@ -28,8 +28,7 @@ CREATE TABLE IF NOT EXISTS outbox (
 CREATE TABLE IF NOT EXISTS open_list (
     impression INTEGER PRIMARY KEY, items BLOB NOT NULL, features BLOB NOT NULL);
 """
-VERSION = 2
-# Version 1 did not keep what the server has confirmed: its agents ask the server what it holds.
+VERSION = 2  # version 1 did not keep what the server has confirmed: its agents ask the server what it holds
 FROM_VERSION_1 = "INSERT OR REPLACE INTO setting VALUES ('unconfirmed', x'01')"
 
 
@@ -103,9 +102,6 @@ class LocalStore:
 
     def set_setting(self, name: str, value: bytes) -> None:
         self._connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (name, value))
-
-    def delete_setting(self, name: str) -> None:
-        self._connection.execute("DELETE FROM setting WHERE name = ?", (name,))
 
     def load_statistics(self, name: str, dimension: int) -> Statistics:
         row = self._connection.execute("SELECT * FROM statistics WHERE name = ?", (name,)).fetchone()

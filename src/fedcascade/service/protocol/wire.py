@@ -116,21 +116,10 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     ) -> "AnswerMessage":
         """Pack an answer; ``held`` are the observations and rounds that the server holds of this agent."""
         pooled = download.statistics
-        return cls(
-            protocol=PROTOCOLS[-1],
-            sequence=sequence,
-            count=pooled.count,
-            clicks=pooled.clicks,
-            rounds=pooled.rounds,
-            system_rounds=download.rounds,
-            agents=download.agents,
-            group_agents=group_agents,
-            held_count=held[0],
-            held_rounds=held[1],
-            terms_id=terms_id,
-            receipt=receipt,
-            numbers=pack_numbers(pooled),
-        )
+        counts = {"count": pooled.count, "clicks": pooled.clicks, "rounds": pooled.rounds}
+        system = {"system_rounds": download.rounds, "agents": download.agents, "group_agents": group_agents}
+        kept = {"held_count": held[0], "held_rounds": held[1], "protocol": PROTOCOLS[-1], "sequence": sequence}
+        return cls(**counts, **system, **kept, terms_id=terms_id, receipt=receipt, numbers=pack_numbers(pooled))
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
@@ -162,10 +151,6 @@ class Enrolment(Message, frozen=True, kw_only=True):
     proof: Annotated[bytes, Meta(min_length=64, max_length=64)]
     token: Token | None = None
     credential: Credential | None = None
-
-    def list_grounds(self) -> bytes:
-        """The token and the credential as the bytes that are signed."""
-        return encode_grounds(self.token, self.credential)
 
 
 def encode_grounds(token: str | None, credential: Credential | None) -> bytes:

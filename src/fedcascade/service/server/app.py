@@ -67,7 +67,9 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     service = get_service(request)
     service.limit_address(request)
     message = await read_message(request, wire.Enrolment)
-    auth.verify_enrolment(message.public_key, message.proof, message.created, message.list_grounds())
+    auth.verify_enrolment(
+        message.public_key, message.proof, message.created, wire.encode_grounds(message.token, message.credential)
+    )
     auth.require_fresh(message.created, service.clock.now())
     credential = await service.writer.run(operations.enrol(message, service.clock.now()))
     agent, terms = credential.agent, service.get_terms()

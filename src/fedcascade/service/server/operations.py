@@ -72,13 +72,9 @@ def record_upload(
     else:
         _require_repeated(store, earlier, entry, created)
         download = state.answer(upload.agent)
+    held, receipt = state.count_held(upload.agent), state.epoch.give_receipt(state.position)
     message = wire.AnswerMessage.from_download(
-        download,
-        upload.sequence,
-        state.count_group(upload.agent),
-        held=state.count_held(upload.agent),
-        terms_id=terms_id,
-        receipt=state.epoch.give_receipt(state.position),
+        download, upload.sequence, state.count_group(upload.agent), held=held, terms_id=terms_id, receipt=receipt
     )
     return msgspec.msgpack.encode(message)
 
@@ -167,19 +163,12 @@ def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
     uploads, _ = store.count_uploads(agent)
     held = state.get_statistics(agent)
+    counts = {"uploads": uploads, "count": held.count, "clicks": held.clicks, "rounds": held.rounds}
     return wire.Standing(
-        protocol=wire.PROTOCOLS[-1],
-        agent=agent,
-        uploads=uploads,
-        count=held.count,
-        clicks=held.clicks,
-        rounds=held.rounds,
-        numbers=wire.pack_numbers(held) if uploads else b"",
-        last_sequence=store.find_last_sequence(agent),
-        epoch=state.epoch.name,
-        revoked=identity.revoked,
+        protocol=wire.PROTOCOLS[-1], agent=agent, **counts, numbers=wire.pack_numbers(held) if uploads else b"",
+        last_sequence=store.find_last_sequence(agent), epoch=state.epoch.name, revoked=identity.revoked,
         credential=state.epoch.give_credential(identity),
-    )
+    )  # fmt: skip
 
 
 @defer

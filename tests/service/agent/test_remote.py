@@ -19,6 +19,7 @@ from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import PerCategory
+from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import PAUSES, OperatorClient, compute_pause
 from fedcascade.service.agent.connection import AsyncRemoteAgent, connect
 from fedcascade.service.agent.local_store import RoundEstimate
@@ -137,6 +138,19 @@ def test_an_open_list_survives_a_restart_and_is_answered_once(running: RunningSe
     assert read_statistics(running, again.id).rounds == 1
     assert np.allclose(read_statistics(running, again.id).gram, shown.features.T.astype(float) @ shown.features)
     again.close()
+
+
+def test_features_of_an_application_are_rounded_to_the_grid(running: RunningService, tmp_path: Path) -> None:
+    """So that the server holds exact sums, and takes what the agent sends."""
+    agent, items = connect_agent(running, tmp_path / "agent.db"), draw_items(np.random.default_rng(3))
+    shown = agent.recommend(items.tolist(), 2)
+    assert not np.array_equal(items[shown.items], shown.features)
+    np.testing.assert_array_equal(shown.features, round_to_grid(items[shown.items]))
+    agent.feedback(shown, None)
+    assert agent.flush(10)
+    features = shown.features.astype(float)
+    np.testing.assert_array_equal(read_statistics(running, agent.id).gram, features.T @ features)
+    agent.close()
 
 
 def test_an_application_says_what_belongs_to_which_category_and_what_it_costs(

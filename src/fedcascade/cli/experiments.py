@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from fedcascade.checks import require
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Whole, option
-from fedcascade.cli.progress import print_line, show_runs
+from fedcascade.cli.progress import GETTING_READY, print_line, show_runs
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,6 +63,7 @@ def reproduce(
     # The first line comes before the imports, which take a second or two.
     places = "J = 5 and J = 10" if quick and ratings is None else "J = 5, J = 10 and ratings"
     print_line(f"the paper's evaluation: five systems, {places}, 1,000,000 rounds a run; results go to {out}")
+    print_line(GETTING_READY)
     from fedcascade.experiments import paper_claims
     from fedcascade.experiments.reports import paper_report
     from fedcascade.experiments.results import read_results

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from rich.table import Table
 
 from fedcascade.cli import terminal
 from fedcascade.cli.options import EnvironmentOptions
+from fedcascade.environments.clustered import Clustered
 from fedcascade.experiments.diagnosis.estimates import estimate_assumptions
 from fedcascade.experiments.diagnosis.lemmas import LEMMAS, Coverage, measure_coverage
 from fedcascade.experiments.diagnosis.measurement import (
@@ -21,9 +22,6 @@ from fedcascade.experiments.diagnosis.silence import Silence, measure_silence
 from fedcascade.federation.messages import Cause
 from fedcascade.learning.theory.assumptions import Assumptions, compute_failure_probability
 from fedcascade.learning.theory.guarantee import Settings
-
-if TYPE_CHECKING:
-    from fedcascade.environments.clustered import Clustered
 
 DELTA = 0.1  # of the lemmas that hold with probability 1 - delta
 ASSUMPTIONS = {
@@ -59,6 +57,22 @@ class Diagnosis:
             "silence": [asdict(silence) for silence in self.silence],
         }
 
+    def save_figure(self, folder: Path | None) -> None:
+        """Write theory.svg, theory.pdf and theory.png into a folder, if one is given."""
+        from fedcascade.experiments.reports.figures import save_figure
+        from fedcascade.experiments.reports.theory_figure import plot_bounds
+
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_figure(plot_bounds(self.points, self.settings.protocol), folder, "theory")
+
+    def make_tables(self) -> list[Table]:
+        """Make the tables of assumptions, of a run beside its bounds, of the lemmas and of the silent."""
+        rows = [(words, f"{getattr(self.assumed, name):.4g}") for name, words in ASSUMPTIONS.items()]
+        assumed = terminal.make_table("Assumptions, estimated from this world", ("what", "value"), rows, ("value",))
+        tables = [assumed, _make_measured_table(self), _make_coverage_table(self.coverage)]
+        return [*tables, _make_silence_table(self.silence)] if self.silence else tables
+
 
 def diagnose_world(
     options: EnvironmentOptions,
@@ -72,48 +86,22 @@ def diagnose_world(
     run_rounds: int,
 ) -> Diagnosis:
     """Estimate the assumptions, but for those that are ``known``, play the world, and look for the lemmas."""
-    world = _build_world(options, options.seed)
+
+    def build_world(seed: int) -> Clustered:
+        return cast(Clustered, replace(options, seed=seed).build())  # the next line refuses all others
+
+    world = build_world(options.seed)
     assumed = Assumptions(**asdict(estimate_assumptions(world)) | dict(known))
     delta = compute_failure_probability(world.users, rounds)
     trace = play_world(world, settings, rounds=rounds, list_length=list_length, policy=policy)
     points = compare_over_time(world, assumed, settings, trace, list_length)
     seeds = range(options.seed, options.seed + runs)
-    coverage = measure_coverage(lambda seed: _build_world(options, seed), seeds, rounds=run_rounds,
+    coverage = measure_coverage(build_world, seeds, rounds=run_rounds,
                                 list_length=list_length, settings=settings, delta=DELTA)  # fmt: skip
     starts = [rounds // share for share in (1000, 100, 10, 2)] if trace.communications(Cause.AUXILIARY) else []
     silence = measure_silence(world, trace, starts=starts, delta=delta, p_scale=settings.p_scale)
     right = find_round_of_partition(trace)
     return Diagnosis(assumed, world.dimension, points, right, coverage, silence, settings)
-
-
-def _build_world(options: EnvironmentOptions, seed: int) -> "Clustered":
-    from fedcascade.environments.clustered import Clustered
-
-    world = replace(options, seed=seed).build()
-    if not isinstance(world, Clustered):
-        raise ValueError(f"{type(world).__name__} does not say its thetas: the theory needs a world that does")
-    return world
-
-
-def save_diagnosis_figure(diagnosis: Diagnosis, folder: Path) -> None:
-    """Write theory.svg, theory.pdf and theory.png."""
-    from fedcascade.experiments.reports.figures import save_figure
-    from fedcascade.experiments.reports.theory_figure import plot_bounds
-
-    folder.mkdir(parents=True, exist_ok=True)
-    save_figure(plot_bounds(diagnosis.points, diagnosis.settings.protocol), folder, "theory")
-
-
-def make_diagnosis_tables(diagnosis: Diagnosis) -> list[Table]:
-    """Make the tables of assumptions, of a run beside its bounds, of the lemmas and of the silent."""
-    assumed = asdict(diagnosis.assumed)
-    rows = [(words, f"{assumed[name]:.4g}") for name, words in ASSUMPTIONS.items()]
-    tables = [
-        terminal.make_table("Assumptions, estimated from this world", ("what", "value"), rows, ("value",)),
-        _make_measured_table(diagnosis),
-        _make_coverage_table(diagnosis.coverage),
-    ]
-    return [*tables, _make_silence_table(diagnosis.silence)] if diagnosis.silence else tables
 
 
 def _make_measured_table(diagnosis: Diagnosis) -> Table:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from cyclopts import Group, Parameter
@@ -19,7 +19,7 @@ from fedcascade.learning.theory.guarantee import Protocol
 
 if TYPE_CHECKING:
     from fedcascade.learning.theory.assumptions import Assumptions
-    from fedcascade.learning.theory.guarantee import Guarantee, Settings
+    from fedcascade.learning.theory.guarantee import Guarantee
 
 THEORY = {  # the terms of the bounds, and what they are
     "delta": "delta = |U|^2 / T",
@@ -89,7 +89,7 @@ def theory(
     p_scale: Annotated[float, option("Scale of the random exchanges: p_t = scale ln(t) / t.")] = 3.0,
     noise: Annotated[float, option("R of Lemma 1.")] = 0.5,
     json_: Json = False,
-    world_options: WorldOptions = WorldOptions(),  # noqa: B008 (frozen)
+    options: WorldOptions = WorldOptions(),  # noqa: B008 (frozen)
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Print the bounds of Theorem 1 on regret and exchanges, and what they are made of.
@@ -98,70 +98,35 @@ def theory(
 
     Example: fedcascade theory --world --rounds 200000 --figure figures
     """
-    from fedcascade.learning.theory.guarantee import Settings
+    from fedcascade.learning.theory.communication import bound_exchanges_below
+    from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
+    from fedcascade.learning.theory.regret import bound_regret_below
 
     settings = Settings(protocol=protocol, lambda_=lambda_, alpha_c=alpha_c, p_scale=p_scale, noise=noise)
     given = {"gamma": gamma, "lambda_x": lambda_x, "sigma": sigma}
     known = {name: value for name, value in given.items() if value is not None}
-    if world_options.world:
-        _show_world(world_options, environment_options, known, settings, rounds, list_length, json_)
-        return
-    require(world_options == WorldOptions(), "--policy, --runs, --run-rounds and --figure belong to --world")
-    assumed = _assume_sizes(environment_options, known)
-    problem = ProblemSize(users=assumed.users, dimension=environment_options.dimension, list_length=list_length,
-                          rounds=rounds)  # fmt: skip
-    bounds = compute_bounds(problem, assumed, settings)
-    if json_:
-        print(json.dumps(_describe_bounds(problem, assumed, bounds)))
-    else:
-        terminal.show(make_theory_table(bounds, rounds))
+    diagnosis = None
+    if options.world:
+        from fedcascade.cli.diagnosis import diagnose_world
 
-
-def _show_world(
-    options: WorldOptions,
-    environment_options: EnvironmentOptions,
-    known: Mapping[str, float],
-    settings: "Settings",
-    rounds: int,
-    list_length: int,
-    json_: bool,
-) -> None:
-    """Estimate, play and look, and print the bounds beside what was found."""
-    from fedcascade.cli.diagnosis import diagnose_world, make_diagnosis_tables, save_diagnosis_figure
-
-    diagnosis = diagnose_world(environment_options, known, settings, rounds=rounds, list_length=list_length,
-                               policy=options.policy, runs=options.runs, run_rounds=options.run_rounds)  # fmt: skip
-    assumed = diagnosis.assumed
-    problem = ProblemSize(users=assumed.users, dimension=diagnosis.dimension, list_length=list_length, rounds=rounds)
-    bounds = compute_bounds(problem, assumed, settings)
-    if options.figure is not None:
-        save_diagnosis_figure(diagnosis, options.figure)
-    if json_:
-        print(json.dumps(_describe_bounds(problem, assumed, bounds) | {"measured": diagnosis.describe()}))
-    else:
-        terminal.show(make_theory_table(bounds, rounds), *make_diagnosis_tables(diagnosis))
-
-
-def compute_bounds(problem: ProblemSize, assumed: "Assumptions", settings: "Settings") -> dict[str, dict[str, float]]:
-    """The terms of Theorem 1 as the paper prints them and as we derive them, and the orders of the lower bounds."""
-    from fedcascade.learning.theory.communication import bound_exchanges_below
-    from fedcascade.learning.theory.guarantee import compute_guarantee
-    from fedcascade.learning.theory.regret import bound_regret_below
-
-    return {
+        diagnosis = diagnose_world(environment_options, known, settings, rounds=rounds, list_length=list_length,
+                                   policy=options.policy, runs=options.runs, run_rounds=options.run_rounds)  # fmt: skip
+        diagnosis.save_figure(options.figure)
+    require(options.world or options == WorldOptions(), "--policy, --runs, --run-rounds and --figure belong to --world")
+    assumed = diagnosis.assumed if diagnosis else _assume_sizes(environment_options, known)
+    dimension = diagnosis.dimension if diagnosis else environment_options.dimension
+    problem = ProblemSize(users=assumed.users, dimension=dimension, list_length=list_length, rounds=rounds)
+    lower = bound_regret_below(problem, clusters=assumed.clusters), bound_exchanges_below(assumed.users)
+    bounds = {
         "paper": list_terms(compute_guarantee(problem, assumed, settings, "paper")),
         "derived": list_terms(compute_guarantee(problem, assumed, settings, "derived")),
-        "lower": {
-            "regret": bound_regret_below(problem, clusters=assumed.clusters),
-            "exchanges": bound_exchanges_below(assumed.users),
-        },
+        "lower": dict(zip(("regret", "exchanges"), lower, strict=True)),
     }
-
-
-def _describe_bounds(
-    problem: ProblemSize, assumed: "Assumptions", bounds: Mapping[str, Mapping[str, float]]
-) -> dict[str, Any]:
-    return {"rounds": problem.rounds, "assumptions": asdict(assumed), **_replace_infinities(bounds)}
+    if json_:
+        measured = {"measured": diagnosis.describe()} if diagnosis else {}
+        print(json.dumps({"rounds": rounds, "assumptions": asdict(assumed), **_replace_infinities(bounds), **measured}))
+    else:
+        terminal.show(make_theory_table(bounds, rounds), *(diagnosis.make_tables() if diagnosis else ()))
 
 
 def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":

@@ -52,15 +52,19 @@ class Budget:
         POSITIVE.check("budget", self.budget)
 
     def choose(self, scores: Scores, ties: Ties, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:
-        costs = attributes.get_costs()
-        return self._require_some(select_within_budget(scores, ties, costs, self.budget, self.length))
+        chosen = select_within_budget(scores, ties, attributes.get_costs(), self.budget, self.length)
+        require_affordable(chosen.size > 0, self.budget)
+        return chosen
 
     def best(self, weights: Scores, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:
-        return self._require_some(find_best_within_budget(weights, attributes.get_costs(), self.budget, self.length))
-
-    def _require_some(self, chosen: Chosen) -> Chosen:
-        require(chosen.size > 0, f"no item on offer costs at most the budget, {self.budget:.6g}: raise it")
+        chosen = find_best_within_budget(weights, attributes.get_costs(), self.budget, self.length)
+        require_affordable(chosen.size > 0, self.budget)
         return chosen
+
+
+def require_affordable(is_affordable: bool, budget: float) -> None:
+    """Refuse a round in which no item fits into the budget."""
+    require(is_affordable, f"no item on offer costs at most the budget, {budget:.6g}: raise it")
 
 
 @jit
@@ -181,22 +185,6 @@ def find_best_within_budget(weights: Scores, costs: Costs, budget: float, length
     sums = np.zeros(order.size + 1)  # of the positive ones of the first so many
     for place in range(order.size):
         sums[place + 1] = sums[place] + max(reduced[order[place]], 0.0)
-    return _search_depth_first(chosen, order, sums, reduced, values, costs, budget, rate, length)
-
-
-@jit
-def _search_depth_first(
-    chosen: Chosen,
-    order: Chosen,
-    sums: Values,
-    reduced: Values,
-    values: Values,
-    costs: Costs,
-    budget: float,
-    rate: float,
-    length: int,
-) -> Chosen:
-    """Try lists in the order of ``order``, and leave out those whose bound is no better than the best so far."""
     incumbent, most = _sum_of(values, chosen), min(length, order.size)
     at = np.full(most + 1, -1)  # per level, the place in ``order`` that is tried
     cost, value, gain = np.zeros(most + 1), np.zeros(most + 1), np.zeros(most + 1)  # of what is chosen above a level

@@ -8,11 +8,7 @@ from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.plugins import get_plugin, list_plugins
 
-ORACLES: dict[str, type[TopK | PerCategory | Budget]] = {
-    "top-k": TopK,
-    "per-category": PerCategory,
-    "budget": Budget,
-}
+ORACLES: dict[str, type[TopK | PerCategory | Budget]] = {"top-k": TopK, "per-category": PerCategory, "budget": Budget}
 
 
 def build_oracle(name: str, length: int, arguments: Mapping[str, Any] | None = None) -> Oracle:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade import PerCategory, Synthetic, simulate
+from fedcascade import Budget, PerCategory, Synthetic, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.matrices import generate_ratings
 from fedcascade.environments.ratings import Ratings
@@ -266,9 +266,32 @@ def test_an_unknown_part_falls_back_to_the_reference_and_says_which() -> None:
     with pytest.warns(UserWarning, match="trigger EveryThird of fedc3ucb-h"):
         trace = simulate(world, policy, rounds=50)
     assert trace.engine == "reference"
-    world = Synthetic(users=4, clusters=2, dimension=4, items=8, categories=2)
-    with pytest.warns(UserWarning, match="oracle PerCategory"):
-        simulate(world, POLICIES["fedind"], rounds=50, oracle=PerCategory())
+    with pytest.warns(UserWarning, match="oracle Slogan"):
+        simulate(world, POLICIES["fedind"], rounds=50, oracle=Slogan())
+
+
+class Slogan(TopK):
+    """An oracle that overrides nothing."""
+
+
+# With limits, functions are compiled anew, which takes time: those of systems that play by time are for the long tests.
+BY_TIME = [pytest.param(name, marks=pytest.mark.long) for name in ("async-linucb-am", "club-cascade", "oful")]
+
+
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "fedind", *BY_TIME])
+@pytest.mark.parametrize("oracle", [PerCategory(length=3, limit=1), Budget(length=3, budget=0.4), Budget(length=2)])
+def test_oracles_with_limits_give_the_same_trace(name: str, oracle: PerCategory | Budget) -> None:
+    world = Synthetic(users=6, clusters=2, dimension=6, items=(20, 30), categories=3, costs=True, seed=4)
+    scenario = Scenario(world, make_policy(name, QUICK), 400, oracle, keep_lists=True)
+    assert find_unsupported(scenario) is None
+    assert_equal(exact.simulate(scenario), reference.simulate(scenario))
+
+
+@pytest.mark.parametrize(("costs", "words"), [(False, "needs costs"), (True, "no item on offer costs at most")])
+def test_a_budget_that_cannot_be_kept_is_refused(costs: bool, words: str) -> None:
+    world = Synthetic(users=4, clusters=2, dimension=4, items=8, costs=costs)
+    with pytest.raises(ValueError, match=words):
+        simulate(world, POLICIES["fedc3ucb-h"], rounds=200, oracle=Budget(budget=0.1))
 
 
 class Shop(Synthetic):

@@ -24,7 +24,8 @@ def estimate_assumptions(environment: Environment, *, items: int = SAMPLED_ITEMS
     kind = type(environment).__name__
     require(isinstance(environment, Clustered), f"{kind} does not say its thetas: the theory needs a world that does")
     assert isinstance(environment, Clustered)
-    features = _sample_features(environment, items)
+    rounds = range(1, items // environment.fewest_items + 2)
+    features = np.concatenate([environment.items(t) for t in rounds]).astype(np.float64)
     return Assumptions(
         users=environment.users,
         clusters=len(np.unique(environment.clusters)),
@@ -35,13 +36,6 @@ def estimate_assumptions(environment: Environment, *, items: int = SAMPLED_ITEMS
         p_min=float(environment.arrival_shares.min()),
         p_max=float(environment.arrival_shares.max()),
     )
-
-
-def _sample_features(environment: Environment, items: int) -> NDArray[np.float64]:
-    offers: list[NDArray[np.float32]] = []
-    while sum(map(len, offers)) < items:
-        offers.append(environment.items(len(offers) + 1))
-    return np.concatenate(offers).astype(np.float64)
 
 
 def compute_gap(thetas: NDArray[np.float64], clusters: NDArray[np.int64]) -> float:

@@ -53,11 +53,8 @@ def measure_coverage(
         find_largest_ratios(build_world(seed), rounds=rounds, list_length=list_length, settings=settings, delta=delta)
         for seed in seeds
     ]
-    columns = {name: [ratio[name] for ratio in ratios] for name in LEMMAS}
-    return {
-        name: Coverage(len(column), sum(ratio <= 1.0 for ratio in column), max(column))
-        for name, column in columns.items()
-    }
+    columns = ((name, [ratio[name] for ratio in ratios]) for name in LEMMAS)
+    return {name: Coverage(len(own), sum(ratio <= 1.0 for ratio in own), max(own)) for name, own in columns}
 
 
 def find_largest_ratios(

@@ -51,9 +51,8 @@ def compare_over_time(
     for checkpoint in trace.curve:
         if checkpoint.round <= world.users**2:
             continue
-        problem = ProblemSize(
-            users=world.users, dimension=world.dimension, list_length=list_length, rounds=checkpoint.round
-        )
+        problem = ProblemSize(users=world.users, dimension=world.dimension, list_length=list_length,
+                              rounds=checkpoint.round)  # fmt: skip
         causes = [exchange.cause for exchange in trace.ledger if exchange.round <= checkpoint.round]
         needed = sum(cause is Cause.DETERMINANT for cause in causes)
         points.append(

@@ -32,29 +32,19 @@ def measure_silence(
     world: Clustered, trace: Trace, *, starts: Sequence[int], delta: float, p_scale: float
 ) -> list[Silence]:
     """Count the silent after each of ``starts``; agents without enough arrivals in the run are left out."""
-    arrivals = world.arrivals(1, trace.rounds)
-    rounds_of = [np.flatnonzero(arrivals == user) + 1 for user in range(world.users)]
-    exchanges: dict[bool, dict[int, list[int]]] = {True: {}, False: {}}
-    for exchange in trace.ledger:
-        for by_chance in {exchange.cause is Cause.AUXILIARY, False}:
-            exchanges[by_chance].setdefault(exchange.agent, []).append(exchange.round)
-    needed = math.ceil(math.sqrt(1 / delta))
+    arrivals, needed = world.arrivals(1, trace.rounds), math.ceil(math.sqrt(1 / delta))
+    spoken = [(exchange.agent, exchange.round, exchange.cause is Cause.AUXILIARY) for exchange in trace.ledger]
     measured = []
     for start in starts:
-        windows = {user: rounds[rounds > start][:needed] for user, rounds in enumerate(rounds_of)}
-        windows = {user: rounds for user, rounds in windows.items() if rounds.size == needed}
-        silent = {
-            by_chance: [
-                not any(start < spoken <= rounds[-1] for spoken in exchanges[by_chance].get(user, ()))
-                for user, rounds in windows.items()
-            ]
-            for by_chance in (True, False)
-        }
-        expected = [
-            math.exp(np.log1p(-np.minimum(p_scale * np.log(rounds) / rounds, 1 - 1e-12)).sum())
-            for rounds in windows.values()
-        ]
-        if windows:
-            alone, none, mean = (float(np.mean(values)) for values in (silent[True], silent[False], expected))
-            measured.append(Silence(start, needed, len(windows), alone, none, mean, delta**1.5))
+        windows = {user: start + 1 + np.flatnonzero(arrivals[start:] == user)[:needed] for user in range(world.users)}
+        last = {user: rounds[-1] for user, rounds in windows.items() if rounds.size == needed}
+        if not last:
+            continue
+        heard = {user for user, t, _ in spoken if start < t <= last.get(user, 0)}
+        heard_by_chance = {user for user, t, by_chance in spoken if by_chance and start < t <= last.get(user, 0)}
+        rounds_of = np.array([windows[user] for user in last])
+        chances = np.minimum(p_scale * np.log(rounds_of) / rounds_of, 1 - 1e-12)
+        expected = float(np.mean(np.exp(np.log1p(-chances).sum(axis=1))))
+        alone, none = 1 - len(heard_by_chance) / len(last), 1 - len(heard) / len(last)
+        measured.append(Silence(start, needed, len(last), alone, none, expected, delta**1.5))
     return measured

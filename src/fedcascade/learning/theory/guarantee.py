@@ -1,5 +1,6 @@
 """Theorem 1 put together: every term for one problem, as the paper prints it or as we derive it."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -81,7 +82,6 @@ def compute_guarantee(
     separated = partition.bound_rounds_to_separate(problem, world, lambda_tilde=tilde, delta=delta)
     spoken = _compute_rounds_until_spoken(problem, world, settings, source, delta, separated)
     is_paper = source == "paper"
-    learn = regret.quote_learning_regret if is_paper else regret.bound_learning_regret
     failure = 2 * delta + (users * delta**1.5 if settings.protocol == "auxiliary" else 0.0 if is_paper else delta / 4)
     determinant = (
         communication.quote_determinant_exchanges(problem, lambda_=lambda_, alpha_c=alpha_c)
@@ -94,7 +94,9 @@ def compute_guarantee(
         lambda_tilde=tilde,
         T_0=separated,
         T_1=spoken,
-        regret_learning=learn(problem, clusters=J, beta=beta, lambda_=lambda_, alpha_c=alpha_c),
+        regret_learning=regret.bound_learning_regret(
+            problem, clusters=J, beta=beta, lambda_=lambda_, alpha_c=alpha_c, base=math.e if is_paper else 2.0
+        ),
         regret_failure=max(0.0, rounds - separated - spoken) * failure,
         exchanges_determinant=determinant,
         exchanges_beside=_compute_exchanges_beside(problem, settings, source),

@@ -1,7 +1,7 @@
 """How many rounds pass until the server groups everybody rightly: T_0, and T_1 of either protocol.
 
-The paper replaces 1/|U| by p_min where arrivals are not uniform; so do these functions. They need a Chernoff bound:
-in t rounds a user of probability p arrives at least t p / 2 times but with probability exp(-t p / 8).
+As the paper says, p_min takes the place of 1/|U|. By Chernoff's bound, a user of probability p arrives at least t p / 2
+times in t rounds but with probability exp(-t p / 8).
 """
 
 import math

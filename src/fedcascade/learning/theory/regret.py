@@ -5,19 +5,13 @@ import math
 from fedcascade.learning.confidence import ProblemSize
 
 
-def quote_learning_regret(problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float) -> float:
-    """2 d K |U| ln(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda))."""
-    return _sum_learning_regret(problem, clusters, beta, lambda_, alpha_c, math.e)
-
-
-def bound_learning_regret(problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float) -> float:
-    """The same with the log2 that counts doublings in the first term, where the last line of equation 25 writes ln."""
-    return _sum_learning_regret(problem, clusters, beta, lambda_, alpha_c, 2.0)
-
-
-def _sum_learning_regret(
-    problem: ProblemSize, clusters: int, beta: float, lambda_: float, alpha_c: float, base: float
+def bound_learning_regret(
+    problem: ProblemSize, *, clusters: int, beta: float, lambda_: float, alpha_c: float, base: float = 2.0
 ) -> float:
+    """2 d K |U| log2(1 + KT/lambda) + 4 beta sqrt(J + |U| alpha_c) sqrt(d K T ln(1 + KT/lambda)).
+
+    The log2 counts doublings. The last line of the paper's equation 25 writes ln instead, which is the ``base`` e.
+    """
     users, d, seen = problem.users, problem.dimension, problem.list_length * problem.rounds
     logs = math.log1p(seen / lambda_)
     root = math.sqrt((clusters + users * alpha_c) * d * seen * logs)

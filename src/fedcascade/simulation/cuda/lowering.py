@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fedcascade.learning.confidence import Constant, Theory
+from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.cuda.layout import LANES, NEAR, Layout, Shape
 from fedcascade.simulation.exact import kernels, lowering
 from fedcascade.simulation.exact.lowering import DECISIONS, PERSONAL_PARTS, REPLY_RULES, RoundOrder, lower
@@ -45,6 +46,8 @@ def find_unsupported(scenario: Scenario) -> str | None:
 
 def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     environment, policy = scenario.clustered, scenario.policy
+    if type(scenario.oracle) is not TopK:
+        yield f"oracle {type(scenario.oracle).__name__}"
     if environment.drifts:
         yield "environment whose users drift apart"
     if environment.catalogue.shape[1] > 0:

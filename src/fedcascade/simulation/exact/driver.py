@@ -25,6 +25,9 @@ class ExchangeDriver:
         self.recorder = simulation.recorder
         self.compiled_environment = lower(ENVIRONMENTS, environment)(environment)
         self.compiled_policy = compile_policy(policy, scenario.oracle, simulation.problem)
+        if self.compiled_policy.limits is not None:  # an oracle that misses something says so in the first round
+            items = environment.count_items(1)
+            scenario.oracle.best(np.ones(items), environment.attributes(1, items))
         self.states = make_states(users, d)
         learners = users if lower(PERSONAL_PARTS, policy.personal) else 0
         self.personal = PersonalState(np.zeros((learners, d, d)), np.zeros((learners, d)), np.zeros((learners, d)))

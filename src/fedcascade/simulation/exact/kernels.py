@@ -15,6 +15,7 @@ from fedcascade.learning.confidence import BetaTerms, compute_beta
 from fedcascade.learning.oracles import Chosen
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import fetch_and_increment, jit, jit_inline, jit_no_refcount
+from fedcascade.simulation.exact.constrained import CompiledLimits, select_constrained
 from fedcascade.simulation.exact.ranking import compute_attraction, compute_best_reward, select_list
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
@@ -32,12 +33,15 @@ class CompiledEnvironment(NamedTuple):
     most_items: int
     thetas: NDArray[np.float64]
     catalogue: NDArray[np.float32]  # one column per item; without columns, rounds draw fresh items
+    categories: int  # that items belong to
 
 
 class CompiledPolicy(NamedTuple):
     """A policy as arrays and numbers. ``triggers`` are tried in order; ``levels`` are their constants."""
 
     length: int
+    alpha: float  # of the oracle
+    limits: CompiledLimits | None  # of the oracle; None for the best items
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
     bounds: NDArray[np.float64]  # while SQUARED_WIDTHS is below it, a determinant cannot have passed its level
@@ -215,9 +219,14 @@ def play_round(
     seed, columns, beta = environment.seed, scratch.columns[: theta.size], state.numbers[BETA]
     items = draws.count_items(seed, t, environment.fewest_items, environment.most_items)
     draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
-    screen_items(items, min(policy.length, items), beta, margin, scratch)
-    select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
-    selected = scratch.selected[:items]
+    listed, best = select_constrained(
+        policy.limits, seed, t, items, environment.categories, state.theta, state.root, beta, theta, scratch
+    )
+    if listed < 0:
+        listed = min(policy.length, items)
+        screen_items(items, listed, beta, margin, scratch)
+        select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
+    selected = scratch.selected[:listed]
     click, missed = -1, 1.0
     for position in range(selected.size):
         item = selected[position]
@@ -228,7 +237,9 @@ def play_round(
     examined = selected.size if click < 0 else click + 1
     _learn(state, scratch, selected, examined, click, policy.slack)
     row = t - window.first
-    window.regret[row] = compute_best_reward(theta, items, policy.length, scratch) - (1.0 - missed)
+    if best < 0.0:
+        best = compute_best_reward(theta, items, policy.length, scratch)
+    window.regret[row] = policy.alpha * best - (1.0 - missed)
     window.clicked[row] = click >= 0
     window.examined[row] = examined
     if window.lists.shape[0] > 0:

@@ -21,10 +21,12 @@ from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
-from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.learning.knapsack import Budget
+from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact.constrained import CompiledLimits
 from fedcascade.simulation.exact.screening import bound_error
 from fedcascade.simulation.scenario import Scenario
 
@@ -47,9 +49,9 @@ class LoweredTrigger(NamedTuple):
 
 
 def _lower_clustered(environment: Clustered) -> kernels.CompiledEnvironment:
-    fewest, most = environment.fewest_items, environment.most_items
+    items = environment.fewest_items, environment.most_items
     return kernels.CompiledEnvironment(
-        environment.seed, environment.lifted, fewest, most, environment.thetas, environment.catalogue
+        environment.seed, environment.lifted, *items, environment.thetas, environment.catalogue, environment.categories
     )
 
 
@@ -66,7 +68,11 @@ ENVIRONMENTS: dict[type, Callable[[Any], kernels.CompiledEnvironment]] = {
     Synthetic: _lower_clustered,
     Ratings: _lower_clustered,
 }
-ORACLES: dict[type, Callable[[Any], int]] = {TopK: lambda oracle: oracle.length}
+ORACLES: dict[type, Callable[[Any], CompiledLimits | None]] = {
+    TopK: lambda _: None,
+    PerCategory: lambda oracle: CompiledLimits(oracle.limit, np.inf, oracle.length),
+    Budget: lambda oracle: CompiledLimits(0, float(oracle.budget), oracle.length),
+}
 # Whether an agent decides anew in every round.
 DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}
 TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
@@ -173,7 +179,9 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kern
         beta = lower(CONFIDENCES, policy.confidence)(policy.confidence, policy.lambda_, problem)
     d = problem.dimension
     return kernels.CompiledPolicy(
-        length=lower(ORACLES, oracle)(oracle),
+        length=oracle.length,
+        alpha=oracle.alpha,
+        limits=lower(ORACLES, oracle)(oracle),
         triggers=np.array([trigger.kind for trigger in checked], np.int64),
         levels=levels,
         bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.learning.knapsack import require_affordable
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.kernels import CompiledSimulation, Window, sort_rounds
 from fedcascade.simulation.exact.screening import Scratch, make_scratch
@@ -56,5 +57,7 @@ def make_driver_scratch(driver: ExchangeDriver) -> Scratch:
 def record_batch(driver: ExchangeDriver, batch: Batch) -> None:
     """Record what came out of a window that has been played."""
     window, recorder = batch.window, driver.recorder
+    if (limits := driver.compiled_policy.limits) is not None:
+        require_affordable(bool(window.examined.all()), limits.budget)
     recorder.record_rounds(window.first, window.regret, window.clicked, window.examined, window.lists)
     recorder.record_checkpoint(batch.last, driver.server.groups.labels)

@@ -1,0 +1,59 @@
+"""Compiled selection for oracles with limits, by the same functions as in ``learning``: all items are scored exactly.
+
+Where there are no limits, ``limits`` is None. Numba then compiles the first line alone, so that systems which show the
+best items neither compile nor pay for the rest.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedcascade.environments import draws
+from fedcascade.learning.knapsack import find_best_within_budget, select_within_budget
+from fedcascade.learning.oracles import select_per_category
+from fedcascade.numerics import linear, streams
+from fedcascade.numerics.jit import jit
+from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.simulation.exact.screening import Scratch
+
+
+class CompiledLimits(NamedTuple):
+    """The limits of an oracle: so many of a category, or 0 where there is a budget instead."""
+
+    per_category: int
+    budget: float
+    length: int
+
+
+@jit
+def select_constrained(
+    limits: CompiledLimits | None, seed: np.uint64, t: int, items: int, categories: int, theta: Vector, root: Matrix,
+    beta: float, true_theta: Vector, scratch: Scratch,
+) -> tuple[int, float]:  # fmt: skip
+    """Write the list into ``scratch.selected``, and the squared widths of its items.
+
+    Returns the length of the list and the reward of the best feasible one; -1 and -1 where there are no limits.
+    """
+    if limits is None:
+        return -1, -1.0
+    columns = np.ascontiguousarray(scratch.columns[: theta.size, :items])
+    scores, weights = linear.compute_ucb_scores(theta, root, beta, columns), linear.compute_means(true_theta, columns)
+    for item in range(items):
+        weights[item] = min(max(weights[item], 0.0), 1.0)
+    ties, length = streams.words(seed, streams.TIE, t, items), limits.length
+    if limits.per_category > 0:
+        kinds, limit = draws.draw_categories(seed, t, items, categories), limits.per_category
+        selected = select_per_category(scores, ties, kinds, limit, length)
+        best = select_per_category(weights, np.zeros(items, np.uint32), kinds, limit, length)
+    else:
+        costs = draws.draw_costs(seed, t, items)
+        selected = select_within_budget(scores, ties, costs, limits.budget, length)
+        best = find_best_within_budget(weights, costs, limits.budget, length)
+    widths, missed = linear.compute_squared_widths(root, columns), 1.0
+    for position in range(selected.size):
+        item = selected[position]
+        scratch.selected[position] = item
+        scratch.squared_width[item] = widths[item]
+    for item in best:
+        missed *= 1.0 - weights[item]
+    return int(selected.size), 1.0 - missed

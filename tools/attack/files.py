@@ -188,11 +188,11 @@ def restore_bytes(arena: Arena, body: bytes) -> None:
 @attack(10, "growth of the store", sends="600 uploads at d = 20", holds="less than 1 GB a day at the permitted rate")
 def grow_store(arena: Arena) -> Finding:
     server = arena.serve(dimension=20)
-    peer, random, theta = Peer(server), np.random.default_rng(1), np.full(20, 0.1)
+    peers, random, theta = [Peer(server) for _ in range(8)], np.random.default_rng(1), np.full(20, 0.1)
     sizes = []
     for uploads in (100, 500):
-        for _ in range(uploads):
-            assert peer.upload(play_rounds(random, theta, 25)).status == 200
+        for number in range(uploads):
+            assert peers[number % 8].upload(play_rounds(random, theta, 25)).status == 200
         server.stop()
         sizes.append((arena.folder / "store.db").stat().st_size)
         server.start()

@@ -22,7 +22,7 @@ def forge(running: RunningService, agent: int, count: int) -> list[int]:
 
 
 def test_a_flood_of_bad_signatures_meets_429_and_a_good_agent_beside_it_does_not(tmp_path: Path) -> None:
-    with serve_in_process(tmp_path / "store.db", limits=Limits(rate=0.001, burst=10.0)) as running:
+    with serve_in_process(tmp_path / "store.db", limits=Limits(address_rate=0.001, address_burst=10.0)) as running:
         good = running.enrol()
         newcomer = running.enrol()
         good.exchange(build_unit_upload(1, 0, 3))

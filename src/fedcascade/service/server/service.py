@@ -42,8 +42,8 @@ class Limits:
     """How much callers may ask for: requests per second and at once, bytes of a body, connections.
 
     ``rate`` and ``burst`` are those of an agent: one upload holds some ten rounds of a user, and the burst is for who
-    was offline. ``address_rate`` and ``address_burst`` are those of an address that enrols agents or is the operator's.
-    ``proxies`` are the addresses whose X-Forwarded-For is believed.
+    was offline. ``address_rate`` and ``address_burst`` are those of an address that enrols or is an operator, and a
+    fifth of that rate holds for its bad signatures. ``proxies`` are the addresses whose X-Forwarded-For is believed.
     """
 
     rate: float = 0.2
@@ -95,7 +95,7 @@ class Service:
         )
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
-        self._forgeries = ForgeryLimiter(rate=limits.rate / 5, burst=limits.burst)
+        self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
         self._nonces = auth.Nonces()
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
         self.metrics = Metrics(

@@ -146,8 +146,7 @@ class Archive:
     def complete(self, runs: Iterable[Run], ratings: str, pool: ProcessPoolExecutor) -> None:
         """Play those of the runs that are missing, with a line of progress now and then."""
         missing = [run for run in dict.fromkeys(runs) if run not in self.results]
-        # Long runs first, so that no process begins one last.
-        missing.sort(key=lambda run: run.system not in (PLAYED_EVERY_ROUND, OURS))
+        missing.sort(key=lambda run: run.seed)  # so that what is there when somebody stops it is balanced
         futures = {pool.submit(play, run, ratings): run for run in missing}
         shown = time.monotonic()
         with self.path.open("a", encoding="utf-8") as file:

@@ -88,10 +88,13 @@ def build_unit_upload(sequence: int, axis: int, dimension: int, protocol: int = 
 class ServerProcess:
     """``fedcascade serve`` in a process of its own, which can be killed and started again on the same port."""
 
-    def __init__(self, folder: Path, store: str, *options: str, dimension: int = 3, token: str = TOKEN) -> None:
+    def __init__(
+        self, folder: Path, store: str, *options: str, dimension: int = 3, token: str = TOKEN, published: bool = True
+    ) -> None:
         self.folder = folder
         self.store = store
         self.options = options
+        self.published = published
         self.dimension = dimension
         self.port = 0
         folder.mkdir(exist_ok=True)
@@ -103,6 +106,7 @@ class ServerProcess:
             *(sys.executable, "-m", "fedcascade", "serve", "--store", self.store, "--port", str(self.port)),
             *("--dimension", str(self.dimension), "--rate", "1000000", "--burst", "1000000"),
             *("--min-observations", "0", "--rounds-burst", "1000000", *self.options),
+            *(["--as-published"] if self.published else []),
         ]
 
     def start(self) -> "ServerProcess":

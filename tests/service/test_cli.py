@@ -10,6 +10,7 @@ import pytest
 from fedcascade.cli import main
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
+from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.connection import connect
 from fedcascade.simulation.engines import simulate
 
@@ -57,10 +58,22 @@ def test_a_swarm_in_lockstep_prints_what_run_prints(process: ServerProcess, caps
     assert swarm["communications"]["total"] == trace.communications() > 0
 
 
+def test_a_server_guards_its_answers_unless_it_is_told_otherwise(process: ServerProcess, tmp_path: Path) -> None:
+    guarded = ServerProcess(tmp_path, "sqlite:///store.db", "--set", "max_weight=3", published=False).start()
+    try:
+        constants = [fetch_terms(server.connect().transport).constants for server in (guarded, process)]
+    finally:
+        guarded.stop()
+    names = ("min_others", "max_weight", "bridge_share")
+    assert [constants[0][name] for name in names] == [2, 3.0, 0.5]
+    assert not {*names} & constants[1].keys()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["serve", "--policy", "known-clusters"], "yardstick"),
+        (["serve", "--lambda", "0.0001"], "lambda must be at least 0.0002"),
         (["serve", "--policy", "async-linucb"], "a server cannot call agents"),
         (["serve", "--policy", "dislinucb"], "a server cannot call agents"),
         (["serve", "--policy", "fedind"], "never exchanges"),

@@ -1,6 +1,6 @@
 """The options that set constants of policies: a flag for each common one, and ``--set`` for any."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated
 
@@ -56,9 +56,14 @@ class ConstantOptions:
     order: Annotated[str | None, _constant("order")] = None
     set_: Annotated[list[str], Parameter(help=_SET_HELP)] = field(default_factory=list)
 
-    def select_policies(self, names: Sequence[str]) -> list[Policy]:
-        """Return policies with the constants that were given; each ignores the flags of constants that it lacks."""
-        policies = [get_policy(name) for name in names]
+    def select_policies(
+        self, names: Sequence[str], adapt: Callable[[Policy], Policy] = lambda policy: policy
+    ) -> list[Policy]:
+        """Return policies with the constants that were given; each ignores the flags of constants that it lacks.
+
+        ``adapt`` changes the parts of a policy before.
+        """
+        policies = [adapt(get_policy(name)) for name in names]
         flags = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "set_"}
         texts = {name: text for name, text in flags.items() if text is not None}
         assignments = _resolve_assignments(split_assignments("set", self.set_), policies)

@@ -88,12 +88,16 @@ def serve(
     retain: Annotated[
         float | None, option("Fold each agent's uploads that are older than so many days into one. [default: keep all]")
     ] = None,
+    as_published: Annotated[
+        bool, option("Run the policy as its row says, without the guards against liars, lookers and the silent.")
+    ] = False,
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Run a server for agents.
 
     Example: fedcascade serve --store sqlite:///fedcascade.db --policy fedc3ucb-h --dimension 20
     """
+    from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
     from fedcascade.service.server.bounds import UploadBounds
     from fedcascade.service.server.serve import ServerSettings
@@ -101,7 +105,7 @@ def serve(
 
     bounds = UploadBounds(longest_list=longest_list, min_observations=min_observations, rounds_burst=rounds_burst,
                           rounds_per_hour=rounds_per_hour)  # fmt: skip
-    [system] = constant_options.select_policies([policy])
+    [system] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
     limits = Limits(rate=rate, burst=burst, connections=connections, proxies=tuple(trusted_proxy or ()),
                     connections_per_address=connections_per_address)  # fmt: skip
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,

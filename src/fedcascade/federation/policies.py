@@ -21,10 +21,12 @@ from fedcascade.constants import (
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
+from fedcascade.federation.grouping.guarded import GuardedGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
+from fedcascade.federation.sharing import Sharing
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
 from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
 from fedcascade.plugins import Plugin, PluginError, list_plugins
@@ -51,7 +53,7 @@ class Formula:
 
 # A request and an upload make one exchange; one learner has nobody to speak with.
 TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
-PARTS = ("grouping", "trigger", "decision", "reply_rule", "personal", "confidence")
+PARTS = ("grouping", "trigger", "decision", "reply_rule", "personal", "sharing", "confidence")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Policy:
     summary: str = ""
     reply_rule: ReplyRule = Asker()  # noqa: RUF009 (frozen)
     personal: AlternatingMinimisation | None = None
+    sharing: Sharing | None = None
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
     formulas: tuple[Formula, ...] = ()
@@ -225,6 +228,17 @@ POLICIES: Mapping[str, Policy] = {
                "yardstick: the server is told the true clusters", yardstick=True),
     )
 }  # fmt: skip
+
+
+def guard_policy(policy: Policy) -> Policy:
+    """The policy as a service runs it, among people who lie, look or say nothing.
+
+    An answer holds of others what ``Sharing`` lets in, and in a graph nobody of little data connects others.
+    """
+    grouping = policy.grouping
+    if type(grouping) is HeterogeneityGraph:
+        grouping = GuardedGraph(alpha_d=grouping.alpha_d)
+    return replace(policy, grouping=grouping, sharing=policy.sharing or Sharing())
 
 
 @cache

@@ -11,6 +11,7 @@ from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Order, Policy
 from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
 
 STATE_FORMAT = 1
 
@@ -23,7 +24,7 @@ class Server:
         require_integer("dimension", dimension)
         self.policy = policy
         self.holdings = Holdings(agents, dimension, policy.lambda_)
-        self.groups = policy.grouping.begin(self.holdings, truth)
+        self.groups = self._guard(policy.grouping.begin(self.holdings, truth))
         self.reply_state = policy.reply_rule.begin(self.groups)
         self.rounds = 0
 
@@ -49,7 +50,7 @@ class Server:
         server.holdings = Holdings.from_state(state["holdings"], policy.lambda_)
         held = server.holdings.dimension
         require(held == dimension, f"the state of a server must have dimension {dimension}, got {held}")
-        server.groups = Partition.from_state(policy.grouping, server.holdings, state["groups"])
+        server.groups = server._guard(Partition.from_state(policy.grouping, server.holdings, state["groups"]))
         server.reply_state = policy.reply_rule.begin(server.groups)
         server.reply_state.load_state(state["replies"])
         server.rounds = state["rounds"]
@@ -90,7 +91,7 @@ class Server:
         return downloads
 
     def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
-        answers = [(agent, self.groups.answer(agent)) for agent in agents]
+        answers = [(agent, self._build_answer(agent)) for agent in agents]
         for agent, statistics in answers:
             self.reply_state.record_download(agent, statistics)
         rounds, known = self.rounds, len(self.holdings)
@@ -99,6 +100,17 @@ class Server:
     def answer(self, agent: int) -> Download:
         """The download of an agent as of now, as after an upload without content."""
         return self._answer_agents([agent])[0]
+
+    def _build_answer(self, agent: int) -> Statistics:
+        """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""
+        pooled, sharing = self.groups.answer(agent), self.policy.sharing
+        return pooled if sharing is None else sharing.limit(self.holdings[agent], pooled)
+
+    def _guard(self, groups: Partition) -> Partition:
+        """Tell a partition what its answers may hold of others."""
+        if self.policy.sharing is not None:
+            groups.guard = self.policy.sharing.guard
+        return groups
 
     def join(self) -> int:
         """Add an agent, in a group that the policy's grouping chooses; returns its number."""

@@ -68,6 +68,11 @@ class Statistics:
         count, clicks = operate(self.count, other.count), operate(self.clicks, other.clicks)
         return Statistics(gram, moment, count, clicks, operate(self.rounds, other.rounds))
 
+    def scale(self, weight: float) -> "Statistics":
+        """A share of these statistics; counts are rounded down."""
+        counts = (int(weight * count) for count in (self.count, self.clicks, self.rounds))
+        return Statistics(weight * self.gram, weight * self.moment, *counts)
+
     def observe(self, listed: NDArray[np.float32], click: int | None) -> "Statistics":
         """These statistics after one more round: Algorithm 2, lines 5 and 6.
 

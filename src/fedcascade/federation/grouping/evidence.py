@@ -21,7 +21,13 @@ from numpy.typing import NDArray
 from fedcascade.checks import POSITIVE, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.gibbs import Model, Row, Rows, compute_evidence, sample_partitions
-from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
+from fedcascade.federation.grouping.partition import (
+    NO_GUARD,
+    Labels,
+    Partition,
+    compute_shares,
+    relabel_by_appearance,
+)
 from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams
@@ -85,7 +91,7 @@ class EvidencePartition(Partition):
 
     def answer(self, agent: int) -> Statistics:
         """The average over the samples for the agent that has just spoken; for others, the sum of their group."""
-        return self.last_answer if agent == self.asker else self.pooled(agent)
+        return self.last_answer if agent == self.asker else super().answer(agent)
 
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002 (the holdings have it already)
         """Sample partitions anew after an upload, and remember the answer to it."""
@@ -98,9 +104,10 @@ class EvidencePartition(Partition):
         self.samplings += 1
         visits = self._choose_visits(int(np.flatnonzero(self.spoken == agent)[0]))
         labels, assignment = relabel_by_appearance(self.labels[self.spoken])
-        rows, draws = _gather_rows(self.holdings, self.spoken), self._draw_uniforms(visits.size)
-        alone, model = self.own_evidence[self.spoken], self.rule.make_model(own.dimension)
-        expected = sample_partitions(rows, alone, assignment, labels.size, visits, draws, model)
+        rows, alone = self._gather_guarded_rows(visits)
+        draws = self._draw_uniforms(visits.size)
+        model, told = self.rule.make_model(own.dimension), max(1, self.guard.min_others)
+        expected = sample_partitions(rows, alone, assignment, labels.size, visits, draws, model, told)
         self._take_over(agent, labels, assignment)
         self.asker, self.last_answer = agent, own + _to_statistics(expected, own.dimension)
 
@@ -114,6 +121,17 @@ class EvidencePartition(Partition):
         if others.size > self.rule.visits:
             others = others[streams.sample_indices(_SEED, streams.VISIT, self.samplings, others.size, self.rule.visits)]
         return np.tile(np.append(asker, others), self.rule.sweeps)
+
+    def _gather_guarded_rows(self, visits: Labels) -> tuple[Rows, Row]:
+        """The data of agents that have spoken, of each no more than its bounded weight, and E of each visited row."""
+        rows, alone = _gather_rows(self.holdings, self.spoken), self.own_evidence[self.spoken]
+        if self.guard is not NO_GUARD:
+            shares = compute_shares(self.holdings.count[self.spoken], self.guard.max_weight)
+            heavies = np.flatnonzero(shares < 1.0)
+            rows[heavies] *= shares[heavies, None]
+            for heavy in np.intersect1d(heavies, visits):
+                alone[heavy] = self.rule.measure(_to_statistics(rows[heavy], self.holdings.dimension))
+        return rows, alone
 
     def _take_over(self, agent: int, labels: Labels, assignment: Labels) -> None:
         """Make the sampled assignment the partition: groups keep their labels, new ones get unused labels."""

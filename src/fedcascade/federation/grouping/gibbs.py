@@ -161,7 +161,14 @@ def _merge_group(rows: Rows, assignment: Assignment, group: int, table: GroupTab
 
 @jit
 def sample_partitions(
-    rows: Rows, alone: Row, assignment: Assignment, count: int, visits: Assignment, draws: Row, model: Model
+    rows: Rows,
+    alone: Row,
+    assignment: Assignment,
+    count: int,
+    visits: Assignment,
+    draws: Row,
+    model: Model,
+    told: int,
 ) -> Row:
     """Visit agents; each leaves its group and joins the one that the data and its draw say. Changes ``assignment``.
 
@@ -173,6 +180,7 @@ def sample_partitions(
         visits: the agents to visit, in order; the first one is the asker.
         draws: a uniform number for each visit.
         model: its hurdle is added to the log-odds of a group of one's own, which are those of the other agents.
+        told: how many others a group must have for the asker to be told of it.
 
     Returns:
         The expected sum of the asker's group without the asker, on average over the visits to it.
@@ -200,7 +208,7 @@ def sample_partitions(
         if agent == visits[0]:
             asked += 1
             for group in range(capacity):
-                if odds[group] > 0.0 and table.size[group] > 0:
+                if odds[group] > 0.0 and table.size[group] >= told:
                     expected += odds[group] * table.sums[group]
         assignment[agent] = _draw_group(odds, draws[visit])
         _update_group(rows, assignment, assignment[agent], table, model)

@@ -47,7 +47,7 @@ class GraphPartition(Partition):
     def revise(self, agent: int) -> None:
         """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search for components only if any was."""
         if self.delete_refuted_edges(agent):
-            self._split_into_components(int(self.labels[agent]))
+            self.split_group(int(self.labels[agent]))
 
     def delete_refuted_edges(self, agent: int) -> bool:
         """Algorithm 3, lines 5 to 13, without the partition; returns whether an edge was deleted."""
@@ -59,22 +59,27 @@ class GraphPartition(Partition):
 
     def join(self) -> None:
         """Connect the newcomer to all: no data refute its edges yet, so all agents share through it."""
-        newcomer = len(self.labels)
-        self.edges = append_zeros(self.edges, axes=2)
-        self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
+        self.append_edges()
         if len(self) > 1:
             self.pools = {0: sum(self.pools.values(), Statistics.zero(self.holdings.dimension))}
             self.labels[:] = 0
         self.append_agent(next(iter(self.pools), 0))
+
+    def append_edges(self) -> None:
+        """Give the newcomer an edge to everybody."""
+        newcomer = len(self.labels)
+        self.edges = append_zeros(self.edges, axes=2)
+        self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
 
     def forget(self, agent: int) -> None:
         """Take out an agent; agents that it alone connected are split."""
         label = int(self.labels[agent])
         self.edges = np.delete(np.delete(self.edges, agent, axis=0), agent, axis=1)
         super().forget(agent)
-        self._split_into_components(label)
+        self.split_group(label)
 
-    def _split_into_components(self, label: int) -> None:
+    def split_group(self, label: int) -> None:
+        """Replace a group by its connected components, where an edge less has left several."""
         components = find_components(self.edges, np.flatnonzero(self.labels == label))
         if len(components) > 1:
             self.split(label, components)

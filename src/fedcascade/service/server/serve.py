@@ -81,6 +81,8 @@ def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
     regularisers = {"lambda": policy.lambda_}
     if isinstance(policy.grouping, Evidence):
         regularisers["variance d / length^2"] = policy.grouping.make_model(dimension).prior
+    if policy.sharing is not None:
+        regularisers["sharing's variance d / length^2"] = policy.sharing.compute_prior(dimension)
     return regularisers
 
 

@@ -1,0 +1,166 @@
+"""A heterogeneity graph in which an agent of little data shares, but connects nobody.
+
+In the paper all paths connect. An agent that has said next to nothing is like everybody, so it alone keeps all clusters
+in one group, for as long as it stays silent. Here agents are taken in the order of their data, the heaviest first. One
+that fits two groups, each with an agent of much more data than its own, does not join them: it is a *leaf*. A leaf gets
+the sums of all groups that it fits, as in the paper, and counts itself in the one that is nearest.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import PROBABILITY
+from fedcascade.constants import constant
+from fedcascade.federation.grouping.graph import GraphPartition, HeterogeneityGraph
+from fedcascade.federation.grouping.partition import Labels, Partition
+from fedcascade.federation.holdings import Holdings
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.jit import jit
+
+NO_GROUP = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedGraph(HeterogeneityGraph):
+    """The heterogeneity graph, in which only agents of comparable data connect others."""
+
+    bridge_share: float = constant(
+        0.5,
+        meaning="an agent joins two groups only if it has this share of the data of the heaviest agent of one of them",
+        range=PROBABILITY,
+    )
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
+        return GuardedPartition(holdings, self)
+
+
+class GuardedPartition(GraphPartition):
+    """The state of a guarded graph: edges, groups, and which agents are leaves."""
+
+    state_names = (*GraphPartition.state_names, "leaf")
+
+    def __init__(self, holdings: Holdings, rule: GuardedGraph) -> None:
+        super().__init__(holdings, rule.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
+        self.bridge_share = float(rule.bridge_share)
+        self.leaf = np.zeros(len(holdings), np.bool_)
+
+    def answer(self, agent: int) -> Statistics:
+        """The sum of the agent's group; that of all groups that it fits, if it is a leaf."""
+        if not self.leaf[agent]:
+            return super().answer(agent)
+        return self.sum_groups(agent, np.union1d(self._find_fitting(agent), self.labels[agent]).tolist())
+
+    def revise(self, agent: int) -> None:
+        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; then see what that splits or decides."""
+        if not self.delete_refuted_edges(agent):
+            return
+        if self.leaf[agent]:
+            self._place_leaf(agent)
+        else:
+            self.split_group(int(self.labels[agent]))
+
+    def join(self) -> None:
+        """Connect the newcomer to all. It joins the only group, or is a leaf of the largest."""
+        self.append_edges()
+        self.leaf = np.append(self.leaf, len(self) > 1)
+        labels, sizes = np.unique(self.labels, return_counts=True)
+        self.append_agent(int(labels[sizes.argmax()]) if labels.size else 0)
+
+    def forget(self, agent: int) -> None:
+        self.leaf = np.delete(self.leaf, agent)
+        super().forget(agent)
+
+    def split_group(self, label: int) -> None:
+        """Form the groups that the members of one are connected to now."""
+        members = np.flatnonzero(self.labels == label)
+        order = members[np.argsort(-self.holdings.count[members], kind="stable")]
+        groups, leaf = form_groups(self.edges, order, self.holdings.count, self.holdings.theta, self.bridge_share)
+        undecided = order[self.leaf[order] & ~leaf]  # they may still fit a group that is not looked at here
+        self.leaf[order] = leaf
+        parts = [np.sort(order[groups == group]) for group in np.unique(groups)]
+        if len(parts) > 1:
+            self.split(label, sorted(parts, key=len, reverse=True))
+        for agent in undecided:
+            self.leaf[agent] = self._find_fitting(agent).size > 1
+
+    def _find_fitting(self, agent: int) -> Labels:
+        """The labels of the groups that a leaf has edges to; other leaves do not count."""
+        return np.unique(self.labels[self.edges[agent] & ~self.leaf])
+
+    def _place_leaf(self, agent: int) -> None:
+        """Move a leaf whose edges have changed into a group that it fits; it stays a leaf while it fits several."""
+        fits, before = self._find_fitting(agent), int(self.labels[agent])
+        self.leaf[agent] = fits.size > 1
+        if before in fits:
+            return
+        self.labels[agent] = self._find_nearest(agent, fits) if fits.size else self.find_unused_label()
+        self.regrouped[agent] = True
+        self.sum_group(before)
+        self.sum_group(int(self.labels[agent]))
+
+    def _find_nearest(self, agent: int, fits: Labels) -> int:
+        """The group, of those that fit, whose heaviest agent has the nearest estimate."""
+        held, distances = self.holdings, []
+        for label in fits:
+            members = np.flatnonzero((self.labels == label) & ~self.leaf)
+            leader = members[held.count[members].argmax()]
+            distances.append(np.sum((held.theta[leader] - held.theta[agent]) ** 2))
+        return int(fits[int(np.argmin(distances))])
+
+
+@jit
+def form_groups(
+    edges: NDArray[np.bool_],
+    order: NDArray[np.intp],
+    count: NDArray[np.int64],
+    theta: NDArray[np.float64],
+    bridge_share: float,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The group of each agent of ``order``, the heaviest first, and whether it is a leaf.
+
+    An agent joins the groups that it has an edge to into one. It is a leaf instead where two of them have a heaviest
+    agent of which it has less than ``bridge_share``.
+    """
+    groups, leaf = np.full(order.size, NO_GROUP), np.zeros(order.size, np.bool_)
+    leader = np.empty(order.size, np.int64)  # the heaviest agent of each group
+    known = 0
+    is_met = np.zeros(order.size, np.bool_)
+    for place in range(order.size):
+        agent, firm, nearest, distance = order[place], 0, NO_GROUP, np.inf
+        is_met[:known] = False
+        for earlier in range(place):
+            if edges[agent, order[earlier]] and not leaf[earlier]:
+                is_met[groups[earlier]] = True
+        for group in range(known):
+            if is_met[group]:
+                firm += bridge_share * count[leader[group]] > count[agent]
+                apart = 0.0
+                for k in range(theta.shape[1]):
+                    apart += (theta[leader[group], k] - theta[agent, k]) ** 2
+                if apart < distance:
+                    nearest, distance = group, apart
+        if nearest == NO_GROUP:
+            leader[known] = agent
+            nearest = known
+            known += 1
+        elif firm > 1:
+            leaf[place] = True
+        else:
+            nearest = _merge_groups(groups, is_met, place, known)
+        groups[place] = nearest
+    return groups, leaf
+
+
+@jit
+def _merge_groups(groups: NDArray[np.int64], is_met: NDArray[np.bool_], place: int, known: int) -> int:
+    """Give all groups that were met the number of the first, whose leader is the heaviest; returns that number."""
+    first = NO_GROUP
+    for group in range(known):
+        if is_met[group] and first == NO_GROUP:
+            first = group
+    for earlier in range(place):
+        if is_met[groups[earlier]]:
+            groups[earlier] = first
+    return first

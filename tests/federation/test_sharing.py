@@ -1,0 +1,130 @@
+"""What an answer lets in of others: no single peer, a bounded weight of each, no more than own data believe."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcascade.federation.grouping.evidence import Evidence
+from fedcascade.federation.grouping.partition import compute_shares
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.server import Server
+from fedcascade.federation.sharing import Sharing, find_weight
+from fedcascade.learning.statistics import Statistics
+
+D = 3
+POLICY_NAMES = ("fedc3ucb-h", "fedc3ucb-e", "fedlinucb")
+
+
+def observe(random: np.random.Generator, theta: list[float], rounds: int) -> Statistics:
+    total = Statistics.zero(D)
+    for _ in range(rounds):
+        drawn = random.normal(size=(1, D))
+        listed = (drawn / np.linalg.norm(drawn)).astype(np.float32)
+        clicked = random.random() < listed[0] @ np.array(theta) / 2 + 0.5
+        total = total.observe(listed, 0 if clicked else None)
+    return total
+
+
+def serve(name: str, sharing: Sharing, uploads: list[Statistics]) -> tuple[Server, list[Statistics]]:
+    policy = replace(POLICIES[name], sharing=sharing)
+    server = Server(policy=policy, agents=len(uploads), dimension=D)
+    answers = []
+    for agent, statistics in enumerate(uploads):
+        upload = Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics)
+        answers.append(server.receive(upload)[0].statistics)
+    return server, answers
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_nobody_can_subtract_itself_and_read_its_only_peer(name: str) -> None:
+    random = np.random.default_rng(1)
+    uploads = [observe(random, [1.0, 0.0, 0.0], 40) for _ in range(3)]
+    _, answers = serve(name, Sharing(min_others=2), uploads)
+    for agent in (0, 1):  # an only peer, or none
+        assert np.array_equal(answers[agent].gram, uploads[agent].gram)
+        assert answers[agent].count == uploads[agent].count
+    _, told = serve(name, Sharing(min_others=1, max_weight=np.inf), uploads)
+    assert np.trace(told[1].gram) > np.trace(uploads[1].gram)
+    if name != "fedc3ucb-e":  # which may hold that they are not alike
+        assert answers[2].count > uploads[2].count
+
+
+def test_members_without_data_hide_nobody() -> None:
+    random = np.random.default_rng(1)
+    policy = replace(POLICIES["fedc3ucb-h"], sharing=Sharing(min_others=2))
+    server = Server(policy=policy, agents=9, dimension=D)
+    for agent in (0, 1):
+        statistics = observe(random, [1.0, 0.0, 0.0], 40)
+        upload = Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics)
+        assert server.receive(upload)[0].statistics.count == statistics.count
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40), st.sampled_from([1.0, 2.0, 5.0]))
+def test_nobody_counts_more_than_so_many_medians(counts: list[int], max_weight: float) -> None:
+    shares = compute_shares(np.array(counts), max_weight)
+    median = np.sort(counts)[(len(counts) - 1) // 2]
+    kept = shares * counts
+    assert (kept <= 2 * max_weight * median * (1 + 1e-12)).all()
+    assert (shares[np.array(counts) <= max_weight * median] == 1.0).all()
+    assert np.array_equal(compute_shares(np.array(counts), np.inf), np.ones(len(counts)))
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+def test_a_heavy_liar_sways_no_more_than_two_others(name: str) -> None:
+    """Its million observations once were all that anybody heard."""
+    random = np.random.default_rng(2)
+    honest = [observe(random, [1.0, 0.0, 0.0], 200) for _ in range(6)]
+    lie = observe(random, [-1.0, 0.0, 0.0], 200).scale(5_000.0)
+    _, answers = serve(name, Sharing(), [lie, *honest])
+    _, plain = serve(name, Sharing(min_others=0, max_weight=np.inf), [lie, *honest])
+    assert all(answer.count <= 200 * (6 + 4) for answer in answers[1:])
+    theta = [np.linalg.solve(answer.gram + 4 * np.eye(D), answer.moment) for answer in answers[4:]]
+    assert all(estimate[0] > 0.1 for estimate in theta)
+    assert max(answer.count for answer in plain[1:]) <= 10**6 * 1.01
+
+
+def test_others_count_whole_where_they_are_alike_and_not_at_all_where_they_mislead() -> None:
+    random = np.random.default_rng(3)
+    own = observe(random, [1.0, 0.0, 0.0], 300)
+    alike, unlike = observe(random, [1.0, 0.0, 0.0], 2_000), observe(random, [-1.0, 0.0, 0.0], 2_000)
+    sharing = Sharing()
+    assert sharing.limit(own, own + alike).count > 1.3 * own.count
+    assert sharing.choose_weight(own, unlike) <= 1 / 16
+    assert sharing.limit(own, own + unlike).count < own.count + 200
+    assert sharing.limit(Statistics.zero(D), alike) is alike
+    nothing = sharing.limit(own, own)
+    assert np.array_equal(nothing.gram, own.gram)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.floats(-1, 1))
+def test_the_weight_is_never_worse_than_to_believe_nobody(seed: int, turn: float) -> None:
+    """By a likelihood that is computed another way: as a difference of log-determinants and fits by NumPy."""
+    random = np.random.default_rng(seed)
+    own, others = observe(random, [1.0, 0.0, 0.0], 30), observe(random, [turn, 0.0, 0.0], 100)
+    weight = find_weight(own.gram, own.moment, others.gram, others.moment, 0.2, 0.6)
+
+    def evidence(gram: np.ndarray, moment: np.ndarray) -> float:
+        shifted = gram + 0.6 * np.eye(D)
+        fit = moment @ np.linalg.solve(shifted, moment) / 0.2
+        return float(0.5 * (fit - np.linalg.slogdet(shifted)[1] + D * np.log(0.6)))
+
+    def likelihood(share: float) -> float:
+        gram, moment = share * others.gram, share * others.moment
+        return evidence(own.gram + gram, own.moment + moment) - evidence(gram, moment)
+
+    assert likelihood(weight) >= max(likelihood(0.0), likelihood(1.0)) - 1e-9
+    assert weight in {0.0, *(2.0**-halving for halving in range(9))}
+
+
+def test_evidence_of_one_dimension_up_to_twenty_is_finite_at_what_is_accepted() -> None:
+    """Below d = 20 the evidence adds less than lambda to a gram; an eigenvalue of -3.9 then made it NaN."""
+    for dimension in (1, 2, 5, 19, 20):
+        assert Evidence().make_model(dimension).prior == pytest.approx(0.2 * dimension)
+        broken = Statistics(np.diag([-3.9] + [9.0] * (dimension - 1)), np.zeros(dimension), 100, 0, 100)
+        assert np.isnan(Evidence().measure(broken)) == (dimension < 20)

@@ -98,6 +98,7 @@ def test_a_folded_upload_counts_once_and_the_last_one_can_be_repeated(store: Sto
             record_upload(store, state, make_unit_upload(agents[0], 7, 0), 10**6 + 1)
         assert (refused.value.status, refused.value.reason) == (409, "superseded")
         assert dump_without_position(state) == before
+    assert store.verify()[0] == state.position  # also where the last entry of all was folded
 
 
 def test_a_folded_agent_can_be_forgotten(store: Store, agents: list[int]) -> None:

@@ -24,26 +24,32 @@ DAY = 86_400.0
 
 
 def back_up(server: ServerProcess) -> None:
-    """Stop the server, keep a copy of its file, and start it again."""
+    """Stop the server, keep a copy of its files, and start it again."""
     server.stop()
-    shutil.copy(server.folder / "store.db", server.folder / "copy.db")
+    copy_store(server.folder, "store.db", "copy.db")
     server.start()
 
 
 def restore(server: ServerProcess) -> None:
-    """Stop the server, put the copy in the place of its file, and start it again. Nobody says that this was done."""
+    """Stop the server, put the copy in the place of its files, and start it again. Nobody says that this was done."""
     server.stop()
     for path in server.folder.glob("store.db*"):
         path.unlink()
-    shutil.copy(server.folder / "copy.db", server.folder / "store.db")
+    copy_store(server.folder, "copy.db", "store.db")
     server.start()
+
+
+def copy_store(folder: Path, source: str, target: str) -> None:
+    """Copy a store's file with the write-ahead log that a server may have left beside it."""
+    for path in folder.glob(f"{source}*"):
+        shutil.copy(path, folder / path.name.replace(source, target))
 
 
 def settle(agent: RemoteAgent) -> str:
     """Wait until everything was answered; 'answered', or what is left and why."""
     if agent.flush(PATIENCE):
         return "answered"
-    return f"{agent.unsent} wait: {str(agent.trouble)[:60]}"
+    return f"{agent.unsent} wait: {str(agent.trouble)[:160]}"
 
 
 def count_lost(agent: RemoteAgent) -> int:

@@ -60,9 +60,12 @@ def test_a_swarm_in_lockstep_prints_what_run_prints(process: ServerProcess, caps
 
 def test_a_server_guards_its_answers_unless_it_is_told_otherwise(process: ServerProcess, tmp_path: Path) -> None:
     guarded = ServerProcess(tmp_path, "sqlite:///store.db", "--set", "max_weight=3", published=False).start()
+    transports = [server.connect().transport for server in (guarded, process)]
     try:
-        constants = [fetch_terms(server.connect().transport).constants for server in (guarded, process)]
+        constants = [fetch_terms(transport).constants for transport in transports]
     finally:
+        for transport in transports:
+            transport.close()
         guarded.stop()
     names = ("min_others", "max_weight", "bridge_share")
     assert [constants[0][name] for name in names] == [2, 3.0, 0.5]

@@ -33,6 +33,7 @@ from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
+from fedcascade.service.store.epoch import load_epoch
 from fedcascade.service.store.open import open_store
 
 TERMS = "terms"
@@ -92,6 +93,7 @@ def open_writer(settings: ServerSettings) -> Writer:
     with closing(open_store(settings.store)) as store, explain_failures(store), store.transaction():
         held = json.loads(store.get_setting(TERMS) or "{}").get("dimension", dimension)
         require(held == dimension, f"the store holds uploads of dimension {held}, got --dimension {dimension}")
+        load_epoch(store)  # here, so that the file itself has the secret before anything depends on it
         store.set_setting(TERMS, json.dumps({"dimension": dimension, "policy": settings.policy.name}))
     return Writer(
         lambda: open_store(settings.store),

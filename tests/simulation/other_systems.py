@@ -102,6 +102,15 @@ def play_async_linucb(
     return transcript
 
 
+def play_one_learner(world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float) -> Transcript:
+    """Abbasi-Yadkori et al. 2011 and, with lists, Li et al. 2016 without discounts: one learner for all users."""
+    data, transcript = Data.zero(world.dimension), Transcript()
+    for t in range(1, rounds + 1):
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, data, data.see))
+    transcript.partition = [0] * world.users
+    return transcript
+
+
 def play_dislinucb(world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, budget: float) -> Transcript:
     """Wang et al. 2019, for agents that are active one at a time."""
     d, users, transcript = world.dimension, range(world.users), Transcript()

@@ -15,7 +15,14 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import make_agents, play_round
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
-from .other_systems import Transcript, play_async_linucb, play_club_cascade, play_dislinucb, play_phase_fclub
+from .other_systems import (
+    Transcript,
+    play_async_linucb,
+    play_club_cascade,
+    play_dislinucb,
+    play_one_learner,
+    play_phase_fclub,
+)
 
 SMALL: dict[str, Any] = {"users": 8, "clusters": 2, "dimension": 6, "items": 20}
 ROUNDS = 1_500
@@ -135,6 +142,8 @@ def test_personal_parts_tell_users_apart_where_a_shared_one_cannot() -> None:
 
 
 TRANSCRIBED: dict[str, tuple[Callable[..., Transcript], dict[str, float]]] = {
+    "oful": (play_one_learner, {}),
+    "c3-ucb": (play_one_learner, {}),
     "async-linucb": (play_async_linucb, {"gamma_u": 1.5, "gamma_d": 2.0}),
     "dislinucb": (play_dislinucb, {"budget": 12.0}),
     "club-cascade": (play_club_cascade, {"alpha_d": 1.2}),
@@ -156,7 +165,7 @@ def test_agrees_with_a_transcription(name: str, K: int) -> None:
     assert trace.lists.tolist() == transcript.lists
     assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == transcript.exchanges
     assert list(trace.partition) == transcript.partition
-    assert len(transcript.exchanges) > 50
+    assert (len(transcript.exchanges) > 50) == (name not in ("oful", "c3-ucb"))
     if name in ("club-cascade", "phase-fclub"):
         assert trace.clusters > 1
 

@@ -41,10 +41,7 @@ def compute_shares(counts: NDArray[np.int64], max_weight: float) -> NDArray[np.f
     """
     sizes, rank, above = np.zeros(64, np.int64), 0, 0
     for count in counts:
-        power = 0
-        while count >> power:
-            power += 1
-        sizes[power] += 1
+        sizes[math.frexp(float(count))[1]] += 1  # the least power of two that is larger
     while 2 * rank < counts.size:
         rank += sizes[above]
         above += 1

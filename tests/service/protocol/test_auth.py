@@ -303,6 +303,17 @@ def test_an_agent_that_signs_very_often_may_still_correct_its_clock_by_a_moment(
             nonces.use(1, nonce, created, now)
 
 
+def test_an_agent_may_sign_a_thousand_times_within_a_second() -> None:
+    """Signatures name whole seconds: one of the present second is good once, however many there were."""
+    nonces = auth.Nonces()
+    for second in range(1_000, 1_005):
+        for number in range(1_000):
+            nonces.use(1, 1_000 * second + number, second, float(second))
+    with pytest.raises(Refused, match="before"):
+        nonces.use(1, 1_004_500, 1_004, 1_004.0)
+    assert len(nonces._windows[1].created) < 6_000
+
+
 def test_nonces_of_stale_signatures_take_no_room() -> None:
     nonces = auth.Nonces()
     for agent in range(1_000):

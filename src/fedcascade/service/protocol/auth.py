@@ -21,6 +21,7 @@ from fedcascade.service.protocol.errors import Refused
 
 FRESH_SECONDS = 300
 NONCES_KEPT = 128
+NONCE_SECONDS = 2  # no nonce is dropped within so many seconds of the newest
 SEQUENCE = "fedcascade-sequence"
 SERVER_TIME = "fedcascade-time"  # comes with a refusal of a clock, in seconds since 1970
 UNRECOGNISED = "no agent of this number has signed this request: enrol again if it is yours"
@@ -130,13 +131,14 @@ class _NonceWindow:
     created: dict[int, int] = field(default_factory=dict)
     floor: int = -1
     newest: int = -1
+    room: int = NONCES_KEPT
 
 
 class Nonces:
     """The nonces that agents have used in signatures that are still fresh by the server's time: each is good once.
 
     Nonces need no order, so an agent may correct its clock. Of an agent that signs very often only the newest are kept,
-    and what is as old as those that were dropped is refused.
+    those of the last seconds in any case, and what is as old as those that were dropped is refused.
     """
 
     def __init__(self) -> None:
@@ -152,12 +154,15 @@ class Nonces:
             raise Unauthorised("replayed", REPLAYED)
         window.created[nonce] = created
         window.newest = max(window.newest, created)
-        if len(window.created) > NONCES_KEPT:
+        if len(window.created) > window.room:
             self._drop_oldest(window)
 
     def _drop_oldest(self, window: _NonceWindow) -> None:
-        window.floor = sorted(window.created.values())[NONCES_KEPT // 2]
+        """Drop the older half. Signatures name whole seconds, so the present ones are kept, however many there are."""
+        median = sorted(window.created.values())[len(window.created) // 2]
+        window.floor = max(window.floor, min(median, window.newest - NONCE_SECONDS))
         window.created = {nonce: created for nonce, created in window.created.items() if created > window.floor}
+        window.room = max(NONCES_KEPT, 2 * len(window.created))
 
     def _drop_stale(self, now: float) -> None:
         """Forget agents all of whose signatures are stale: those are refused without a look at nonces."""

@@ -51,9 +51,9 @@ have made the determinant grow beyond gamma_u. The server then pushes everything
 its determinant is behind by more than gamma_d. Each upload and each push counts. With both at infinity agents are
 independent learners, with both at 1 they share everything at once.""",
     "async-linucb-am": """Theta has two parts, theta = [theta_g; theta_u], and the features are used for both. The first
-is shared as in `async-linucb`; the second never leaves its agent. Each is fitted to the rewards that the other leaves
-unexplained, in turns, one turn a round. What is uploaded are partial rewards y - theta_u . x. Widths of both parts add
-up in squares, as those of a stacked vector do.""",
+is shared as in `async-linucb`; the second never leaves its agent. The reward of an observation is split between the two
+once: either part is fitted to what the other leaves of it, in turns until nothing changes, 100 at most. Both are kept
+to length 1. What is uploaded is the shared part's share of rewards. The widths of both parts add up.""",
     "phase-fclub": """Agents are dealt out to local servers; inside one, sharing is free. Phases double in length.
 When one starts, each local server deletes the edges between its users that are refuted, as in the heterogeneity graph
 but by rounds; connected parts are its clusters, and a global server merges those of all local servers whose centres

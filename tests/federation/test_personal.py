@@ -1,70 +1,78 @@
-"""Shared and personal parts: alternating minimisation ends where the joint ridge regression is."""
+"""Shared and personal parts: the reward of an observation is split between them, once and until nothing changes."""
 
 import numpy as np
 import pytest
 
-from fedcascade.federation.personal import PersonalEstimate, subtract_explained
-from fedcascade.learning.ridge import Ridge, stack_estimates
+from fedcascade.federation.personal import PersonalEstimate
+from fedcascade.learning.ridge import Ridge, pair_estimates
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 
 D, LAMBDA = 5, 0.7
 
 
-def data(seed: int, rounds: int = 40) -> tuple[list[tuple[np.ndarray, int | None]], Statistics]:
-    generator = np.random.default_rng(seed)
-    lists = []
-    seen = Statistics.zero(D)
+def draw_lists(seed: int, rounds: int = 40) -> list[tuple[np.ndarray, int | None]]:
+    random = np.random.default_rng(seed)
+    lists: list[tuple[np.ndarray, int | None]] = []
     for _ in range(rounds):
-        x = generator.normal(size=(3, D))
-        x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
-        click = int(generator.integers(4))
-        lists.append((x, click if click < 3 else None))
-        seen = seen.observe(*lists[-1])
-    return lists, seen
+        x = random.normal(size=(3, D))
+        click = int(random.integers(4))
+        lists.append((round_to_grid(x / np.linalg.norm(x, axis=1, keepdims=True)), click if click < 3 else None))
+    return lists
 
 
-def test_alternating_minimisation_ends_at_the_joint_estimate() -> None:
-    """Minimise |y - X (g + u)|^2 + lambda |g|^2 + lambda |u|^2 over both parts at once, and in turns."""
-    lists, seen = data(1)
-    personal = PersonalEstimate(D, LAMBDA)
+def observe(lists: list[tuple[np.ndarray, int | None]]) -> tuple[PersonalEstimate, Statistics]:
+    personal, buffer = PersonalEstimate(D, LAMBDA), Statistics.zero(D)
     for shown, click in lists:
-        personal.observe(shown, click)
-    for _ in range(3_000):
-        shared = Ridge(personal.subtract_personal(seen), LAMBDA)
-        estimate = personal.fit_to(shared)
-    gram = seen.gram
-    joint = np.block([[gram + LAMBDA * np.eye(D), gram], [gram, gram + LAMBDA * np.eye(D)]])
-    both = np.linalg.solve(joint, np.concatenate([seen.moment, seen.moment]))
-    np.testing.assert_allclose(shared.theta, both[:D], atol=1e-6)
-    np.testing.assert_allclose(personal.theta, both[D:], atol=1e-6)
-    np.testing.assert_allclose(estimate.theta, both[:D] + both[D:], atol=1e-6)
+        buffer = personal.observe(Statistics.zero(D), buffer, shown, click)
+    return personal, buffer
 
 
-def test_partial_rewards_are_what_is_left() -> None:
-    lists, seen = data(2)
-    theta = np.arange(D) / 10
-    moment = np.zeros(D)
+def limit(theta: np.ndarray) -> np.ndarray:
+    return np.asarray(theta / max(1.0, float(np.linalg.norm(theta))))
+
+
+@pytest.mark.parametrize("before", [0, 1, 30])
+def test_either_share_is_what_the_other_part_leaves(before: int) -> None:
+    """The split of the last observation is where the turns stand still."""
+    lists = [(shown[:1], 0 if click is not None else None) for shown, click in draw_lists(3, before + 1)]
+    earlier, earlier_buffer = observe(lists[:-1])
+    personal, buffer = observe(lists)
+    x, y = lists[-1][0][0].astype(float), float(lists[-1][1] is not None)
+    at = int(np.abs(x).argmax())
+    share = (buffer.moment - earlier_buffer.moment)[at] / x[at]
+    own_share = (personal.statistics.moment - earlier.statistics.moment)[at] / x[at]
+    estimate_g = limit(Ridge(buffer, LAMBDA).theta)
+    estimate_u = limit(Ridge(personal.statistics, LAMBDA).theta)
+    assert own_share == pytest.approx(y - x @ estimate_g, abs=1e-6)
+    assert share == pytest.approx(y - x @ estimate_u, abs=1e-6)
+
+
+def test_both_parts_see_every_item_and_count_every_round() -> None:
+    lists = draw_lists(1)
+    personal, buffer = observe(lists)
+    seen = Statistics.zero(D)
     for shown, click in lists:
-        for position in range(3 if click is None else click + 1):
-            x = shown[position].astype(float)
-            moment += x * ((position == click) - x @ theta)
-    left = subtract_explained(seen, theta)
-    np.testing.assert_allclose(left.moment, moment, atol=1e-12)
-    np.testing.assert_array_equal(left.gram, seen.gram)
-    assert (left.count, left.clicks, left.rounds) == (seen.count, seen.clicks, seen.rounds)
+        seen = seen.observe(shown, click)
+    for part in (personal.statistics, buffer):
+        np.testing.assert_array_equal(part.gram, seen.gram)
+        assert (part.count, part.clicks, part.rounds) == (seen.count, seen.clicks, seen.rounds)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_stacked_width_is_that_of_the_stacked_features(seed: int) -> None:
-    (_, one), (_, other) = data(seed), data(seed + 100, rounds=7)
-    shared, own = Ridge(one, LAMBDA), Ridge(other, LAMBDA)
-    both = stack_estimates(shared, own)
-    x = np.random.default_rng(seed).normal(size=(20, D)).astype(np.float32)
-    zero = np.zeros((D, D))
-    sigma = np.block([[one.gram + LAMBDA * np.eye(D), zero], [zero, other.gram + LAMBDA * np.eye(D)]])
-    pairs = np.hstack([x, x]).astype(float)
-    np.testing.assert_allclose(
-        both.width(x) ** 2, np.einsum("ij,ij->i", pairs, np.linalg.solve(sigma, pairs.T).T), rtol=1e-9
-    )
-    assert np.all(np.triu(both.root, 1) == 0.0)
-    assert both.log_det == shared.log_det
+def test_widths_add_up_and_no_theta_is_longer_than_one(seed: int) -> None:
+    (one, _), (other, _) = observe(draw_lists(seed)), observe(draw_lists(seed + 100, 7))
+    shared, own = Ridge(one.statistics, LAMBDA), Ridge(other.statistics, LAMBDA)
+    pair = pair_estimates(shared, own)
+    x = round_to_grid(np.random.default_rng(seed).uniform(-0.4, 0.4, (20, D)))
+    np.testing.assert_array_equal(pair.width(x), shared.width(x) + own.width(x))
+    np.testing.assert_allclose(pair.theta, limit(shared.theta) + limit(own.theta), rtol=1e-12)
+    expected = np.minimum(x.astype(float) @ pair.theta + 0.3 * pair.width(x), 1.0)
+    np.testing.assert_allclose(pair.scores(x, 0.3), expected, rtol=1e-12)
+    assert pair.log_det == shared.log_det
+
+
+def test_a_long_theta_is_shortened() -> None:
+    axis = Statistics(np.diag([9.0, 0, 0, 0, 0]), np.array([18.0, 0, 0, 0, 0]), 9, 9, 9)
+    pair = pair_estimates(Ridge(axis, LAMBDA), Ridge(Statistics.zero(D), LAMBDA))
+    assert pair.theta.tolist() == [1.0, 0, 0, 0, 0]

@@ -5,6 +5,7 @@ Written for tests, from the papers, with numpy alone. What to compare: lists, ex
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import networkx as nx
@@ -54,10 +55,15 @@ def compute_det(data: Data, lambda_: float) -> float:
 
 def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: float, data: Data, see: See) -> list[int]:
     """Show the K best by optimistic score, and let ``see`` have every item that was examined."""
-    user = world.arrival(t)
     X = world.items(t).astype(np.float64)
     inverse = np.linalg.inv(data.A + lambda_ * np.eye(world.dimension))
-    scores = np.minimum(X @ (inverse @ data.b) + beta * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X)), 1.0)
+    scores = X @ (inverse @ data.b) + beta * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X))
+    return show_best(world, t, K, np.minimum(scores, 1.0), see)
+
+
+def show_best(world: Synthetic, t: int, K: int, scores: np.ndarray, see: See) -> list[int]:
+    """Show the K items of the highest scores, and let ``see`` have every item that was examined."""
+    user, X = world.arrival(t), world.items(t).astype(np.float64)
     ties = world.ties(t, len(X))
     order = sorted(range(len(X)), key=lambda i: (-scores[i], -int(ties[i]), i))[:K]
     weights = world.weights(t, user, world.items(t))
@@ -97,6 +103,55 @@ def play_async_linucb(
                 if compute_det(server, lambda_) / compute_det(server.minus(download_buffer[v]), lambda_) > gamma_d:
                     transcript.exchanges.append((t, v, "push"))
                     local[v] = local[v].plus(download_buffer[v])
+                    download_buffer[v] = Data.zero(d)
+    transcript.partition = [0] * world.users
+    return transcript
+
+
+def play_async_linucb_am(
+    world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, gamma_u: float, gamma_d: float
+) -> Transcript:
+    """Li and Wang 2021, for heterogeneous clients: as above, with a local part and rewards split by turns."""
+    d, users, transcript = world.dimension, range(world.users), Transcript()
+    shared = [Data.zero(d) for _ in users]  # A_g, b_g as client i knows them
+    own = [Data.zero(d) for _ in users]  # A_i, b_i
+    upload_buffer, download_buffer = [Data.zero(d) for _ in users], [Data.zero(d) for _ in users]
+    server = Data.zero(d)
+
+    def fit(data: Data) -> np.ndarray:
+        theta = np.linalg.solve(data.A + lambda_ * np.eye(d), data.b)
+        return np.asarray(theta / max(1.0, float(np.linalg.norm(theta))))
+
+    def see(u: int, x: np.ndarray, y: float) -> None:
+        for data in (shared[u], own[u], upload_buffer[u]):
+            data.see(x, 0.0)
+        y_g, y_i = y, 0.0
+        for _ in range(100):
+            y_i = y - x @ fit(Data(shared[u].A, shared[u].b + x * y_g))
+            y_g = y - x @ fit(Data(own[u].A, own[u].b + x * y_i))
+        shared[u].b += x * y_g
+        upload_buffer[u].b += x * y_g
+        own[u].b += x * y_i
+
+    for t in range(1, rounds + 1):
+        u = world.arrival(t)
+        X = world.items(t).astype(np.float64)
+        scores = X @ (fit(shared[u]) + fit(own[u]))
+        for data in (shared[u], own[u]):
+            inverse = np.linalg.inv(data.A + lambda_ * np.eye(d))
+            scores = scores + beta * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X))
+        transcript.lists.append(show_best(world, t, K, np.minimum(scores, 1.0), partial(see, u)))
+        if compute_det(shared[u], lambda_) / compute_det(shared[u].minus(upload_buffer[u]), lambda_) > gamma_u:
+            transcript.exchanges.append((t, u, "determinant"))
+            server = server.plus(upload_buffer[u])
+            for v in users:
+                if v != u:
+                    download_buffer[v] = download_buffer[v].plus(upload_buffer[u])
+            upload_buffer[u] = Data.zero(d)
+            for v in users:
+                if compute_det(server, lambda_) / compute_det(server.minus(download_buffer[v]), lambda_) > gamma_d:
+                    transcript.exchanges.append((t, v, "push"))
+                    shared[v] = shared[v].plus(download_buffer[v])
                     download_buffer[v] = Data.zero(d)
     transcript.partition = [0] * world.users
     return transcript

@@ -18,6 +18,7 @@ from fedcascade.simulation.scenario import Scenario, prepare_simulation
 from .other_systems import (
     Transcript,
     play_async_linucb,
+    play_async_linucb_am,
     play_club_cascade,
     play_dislinucb,
     play_one_learner,
@@ -145,6 +146,7 @@ TRANSCRIBED: dict[str, tuple[Callable[..., Transcript], dict[str, float]]] = {
     "oful": (play_one_learner, {}),
     "c3-ucb": (play_one_learner, {}),
     "async-linucb": (play_async_linucb, {"gamma_u": 1.5, "gamma_d": 2.0}),
+    "async-linucb-am": (play_async_linucb_am, {"gamma_u": 1.5, "gamma_d": 2.0}),
     "dislinucb": (play_dislinucb, {"budget": 12.0}),
     "club-cascade": (play_club_cascade, {"alpha_d": 1.2}),
     "phase-fclub": (

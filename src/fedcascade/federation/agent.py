@@ -86,9 +86,10 @@ class Agent:
         refusal = "feedback must be for a list that was shown and not yet answered"
         is_open = self._open.get(shown.impression) is shown
         require(is_open, f"agent {self.id} has no open list like this one: {refusal}")
-        self.buffer = self.buffer.observe(shown.features, click)
-        if self.personal is not None:
-            self.personal.observe(shown.features, click)
+        if self.personal is None:
+            self.buffer = self.buffer.observe(shown.features, click)
+        else:
+            self.buffer = self.personal.observe(self.download.statistics, self.buffer, shown.features, click)
         del self._open[shown.impression]
         occasion = Occasion(
             round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
@@ -141,7 +142,7 @@ class Agent:
     def send_buffer(self, cause: Cause) -> Upload:
         """Algorithm 1, line 8: send the buffer, unasked or because the server collects, and start an empty one."""
         self.uploads += 1
-        upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self._prepare_buffer())
+        upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self.buffer)
         known = self.policy.reply_rule.keep_unanswered(self.download.statistics, upload.statistics)
         if known is None:
             self.unanswered += upload.statistics
@@ -159,15 +160,10 @@ class Agent:
 
     def _decide(self) -> None:
         """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""
-        own = self._prepare_buffer()
-        own = self.unanswered + own if self.unanswered.rounds else own
+        own = self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
         shared = self.policy.decision.ridge(self.download, own)
-        self.decision = shared if self.personal is None else self.personal.fit_to(shared)
+        self.decision = shared if self.personal is None else self.personal.join(shared)
         self.beta = self.policy.confidence.radius(self.decision, self.problem)
-
-    def _prepare_buffer(self) -> Statistics:
-        """The buffer as the server gets it: without what the personal part of theta explains."""
-        return self.buffer if self.personal is None else self.personal.subtract_personal(self.buffer)
 
     def _validate_features(self, features: ArrayLike) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):  # what overflows is refused below

@@ -42,9 +42,8 @@ TABLE_1: Mapping[str, Claim] = {
     "async-linucb": Claim("single", "O(d sqrt(T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
                           "a push carries the whole sum instead of what is missing, which says the same"),
     "async-linucb-am": Claim("single", "O(d sqrt(|U| T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
-                             "the source fixes the partial reward of an observation once, by turns until they "
-                             "converge, with theta_g and theta_u kept to length 1, and adds the two widths; here both "
-                             "parts are fitted to all data, one turn a round, and widths add up in squares"),
+                             "one feature vector serves both parts; one beta, that of the shared part, scales both "
+                             "widths; both parts are regularised, so that no pseudo-inverse is needed"),
     "phase-fclub": Claim("single", "O(d |U| sqrt(J T) log^1.5 T)", "O(d |U| J log T)",
                          "Liu, Zhao, Yu, Li, Lui 2022", "Federated online clustering of bandits",
                          "no noise is added for privacy; what a phase start sends is counted, one upload for each "

@@ -1,46 +1,139 @@
 """A part of theta that an agent keeps to itself, beside the one that all share: theta = [theta_g; theta_u]."""
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.learning.ridge import Estimate, Ridge, stack_estimates
+from fedcascade.learning.cascade import count_examined
+from fedcascade.learning.ridge import PairEstimate, Ridge, pair_estimates
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.linear import multiply
+from fedcascade.numerics import linear
+from fedcascade.numerics.jit import jit
+from fedcascade.numerics.linear import Features, Matrix, Vector
+
+MOST_TURNS, CONVERGED = 100, 1e-12
 
 
 @dataclass(frozen=True)
 class AlternatingMinimisation:
-    """Async-LinUCB-AM: each part is fitted to what the other leaves unexplained, in turns, one turn a round."""
+    """Async-LinUCB-AM: the reward of an observation is split between the two parts once, by turns that converge.
+
+    Either part is fitted to what the other leaves unexplained of the observation. Both are kept to length 1.
+    """
 
     def begin(self, dimension: int, lambda_: float) -> "PersonalEstimate":
         return PersonalEstimate(dimension, lambda_)
 
 
 class PersonalEstimate:
-    """The personal part of one agent: the statistics of all its rounds, and theta_u. Neither leaves the agent."""
+    """The personal part of one agent: the statistics of all its rounds, with its share of rewards as the moment."""
 
     def __init__(self, dimension: int, lambda_: float) -> None:
         self.lambda_ = lambda_
         self.statistics = Statistics.zero(dimension)
-        self.theta = np.zeros(dimension)
 
-    def observe(self, listed: NDArray[np.float32], click: int | None) -> None:
-        self.statistics = self.statistics.observe(listed, click)
+    def observe(
+        self, known: Statistics, buffer: Statistics, listed: NDArray[np.float32], click: int | None
+    ) -> Statistics:
+        """The buffer after one more round, with the shared part's share of rewards; keeps the personal part's.
 
-    def subtract_personal(self, statistics: Statistics) -> Statistics:
-        """The statistics with partial rewards y - <theta_u, x>, to which the shared part is fitted."""
-        return subtract_explained(statistics, self.theta)
+        ``known`` and ``buffer`` together are what the shared part is fitted to.
+        """
+        shared, own = known + buffer, self.statistics
+        gram, moment, own_gram, own_moment = (
+            buffer.gram.copy(),
+            buffer.moment.copy(),
+            own.gram.copy(),
+            own.moment.copy(),
+        )
+        examined, clicked, features = (
+            count_examined(len(listed), click),
+            click is not None,
+            np.asarray(listed, np.float32),
+        )
+        place = -1 if click is None else click
+        sums = SplitSums(shared.gram, shared.moment, own_gram, own_moment, gram, moment)
+        split_rewards(sums, np.ascontiguousarray(features), examined, place, float(self.lambda_))
+        counts = own.count + examined, own.clicks + clicked, own.rounds + 1
+        self.statistics = Statistics(own_gram, own_moment, *counts)
+        return Statistics(gram, moment, buffer.count + examined, buffer.clicks + clicked, buffer.rounds + 1)
 
-    def fit_to(self, shared: Ridge) -> Estimate:
-        """Fit theta_u to y - <theta_g, x>; returns the estimate of both parts together."""
-        own = Ridge(subtract_explained(self.statistics, shared.theta), self.lambda_)
-        self.theta = own.theta
-        return stack_estimates(shared, own)
+    def join(self, shared: Ridge) -> PairEstimate:
+        """The estimate of both parts together."""
+        return pair_estimates(shared, Ridge(self.statistics, self.lambda_))
 
 
-def subtract_explained(statistics: Statistics, theta: NDArray[np.float64]) -> Statistics:
-    """The statistics with rewards y - <theta, x> instead of y."""
-    moment = statistics.moment - multiply(statistics.gram, theta)
-    return Statistics(statistics.gram, moment, statistics.count, statistics.clicks, statistics.rounds)
+class SplitSums(NamedTuple):
+    """What ``split_rewards`` changes: the sums of the shared part, of the personal part, and of the buffer."""
+
+    gram: Matrix
+    moment: Vector
+    own_gram: Matrix
+    own_moment: Vector
+    buffer_gram: Matrix
+    buffer_moment: Vector
+
+
+class _Line(NamedTuple):
+    """How a part's estimate depends on its share r of a reward: theta = base + r direction, seen from x."""
+
+    start: float  # <x, base>
+    slope: float  # <x, direction>
+    base_square: float
+    product: float  # <base, direction>
+    direction_square: float
+
+
+@jit
+def split_rewards(sums: SplitSums, listed: Features, examined: int, click: int, lambda_: float) -> None:
+    """Add the examined items of a list to all sums, one after another, each with its reward split between the parts."""
+    for position in range(examined):
+        item = listed[position : position + 1]
+        linear.add_examined(sums.gram, sums.moment, item, 1, -1)
+        linear.add_examined(sums.own_gram, sums.own_moment, item, 1, -1)
+        linear.add_examined(sums.buffer_gram, sums.buffer_moment, item, 1, -1)
+        shared = _draw_line(sums.gram, sums.moment, item, lambda_)
+        own = _draw_line(sums.own_gram, sums.own_moment, item, lambda_)
+        share, own_share = _take_turns(1.0 if position == click else 0.0, shared, own)
+        for k in range(sums.moment.size):
+            sums.moment[k] += item[0, k] * share
+            sums.buffer_moment[k] += item[0, k] * share
+            sums.own_moment[k] += item[0, k] * own_share
+
+
+@jit
+def _draw_line(gram: Matrix, moment: Vector, item: Features, lambda_: float) -> _Line:
+    base, root, direction, x = np.empty_like(moment), np.empty_like(gram), np.empty_like(moment), np.empty_like(moment)
+    x[:] = item[0]
+    linear.solve_ridge_into(gram, moment, lambda_, np.empty_like(gram), root, base)
+    linear.solve_into(root, x, direction)
+    start, slope, base_square, product, direction_square = 0.0, 0.0, 0.0, 0.0, 0.0
+    for k in range(x.size):
+        start += x[k] * base[k]
+        slope += x[k] * direction[k]
+        base_square += base[k] * base[k]
+        product += base[k] * direction[k]
+        direction_square += direction[k] * direction[k]
+    return _Line(start, slope, base_square, product, direction_square)
+
+
+@jit
+def _predict(line: _Line, share: float) -> float:
+    """<x, theta> for that share of the reward, theta being kept to length 1."""
+    square = line.base_square + share * (2.0 * line.product + share * line.direction_square)
+    return (line.start + share * line.slope) / math.sqrt(max(square, 1.0))
+
+
+@jit
+def _take_turns(reward: float, shared: _Line, own: _Line) -> tuple[float, float]:
+    """Let either part take what the other leaves of the reward, until that changes no more; returns both shares."""
+    share, own_share = reward, 0.0
+    for _ in range(MOST_TURNS):
+        own_share = reward - _predict(shared, share)
+        before, share = share, reward - _predict(own, own_share)
+        if abs(share - before) <= CONVERGED:
+            break
+    return share, own_share

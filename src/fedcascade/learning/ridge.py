@@ -59,10 +59,27 @@ def compute_log_det(gram: NDArray[np.float64], lambda_: float) -> float:
     return float(linear.compute_log_det(linear.cholesky(linear.add_diagonal(gram, float(lambda_)))))
 
 
-def stack_estimates(shared: Ridge, personal: Ridge) -> Estimate:
-    """Theta and width of [theta_g; theta_u] for items whose features are [x; x]: squared widths add up."""
-    root = linear.combine_roots(shared.root, personal.root)
-    return Estimate(shared.theta + personal.theta, root, shared.log_det, shared.lambda_)
+class PairEstimate(Estimate):
+    """The estimate of two parts of theta that share their features: thetas add up, and so do widths."""
+
+    __slots__ = ("own_root",)
+
+    def __init__(self, shared: Estimate, own_root: NDArray[np.float64]) -> None:
+        super().__init__(shared.theta, shared.root, shared.log_det, shared.lambda_)
+        self.own_root = own_root
+
+    def width(self, features: ArrayLike) -> NDArray[np.float64]:
+        own: NDArray[np.float64] = np.sqrt(linear.compute_squared_widths(self.own_root, to_columns(features)))
+        return super().width(features) + own
+
+    def scores(self, features: ArrayLike, beta: float) -> NDArray[np.float64]:
+        return linear.compute_pair_scores(self.theta, self.root, self.own_root, beta, to_columns(features))
+
+
+def pair_estimates(shared: Ridge, own: Ridge) -> PairEstimate:
+    """The estimate of a shared part and an own one, each theta kept to length 1."""
+    theta = linear.limit_length(shared.theta) + linear.limit_length(own.theta)
+    return PairEstimate(Estimate(theta, shared.root, shared.log_det, shared.lambda_), own.root)
 
 
 def to_columns(features: ArrayLike) -> NDArray[np.float32]:

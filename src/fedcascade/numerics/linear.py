@@ -225,6 +225,29 @@ def compute_ucb_scores_into(
 
 
 @jit
+def compute_pair_scores(theta: Vector, root: Matrix, own_root: Matrix, beta: float, columns: Features) -> Vector:
+    """min(<theta, x> + beta (||x|| + ||x||_own), 1) of every item, the norms being those of two inverse matrices."""
+    score = np.empty(columns.shape[1])
+    compute_pair_scores_into(theta, root, own_root, beta, columns, score, np.empty((2, score.size)))
+    return score
+
+
+@jit_inline
+def compute_pair_scores_into(
+    theta: Vector, root: Matrix, own_root: Matrix, beta: float, columns: Features, score: Vector, room: Matrix
+) -> None:
+    """Fill ``score`` with the scores of two parts; ``room`` is memory for two rows of that size."""
+    width = room[0]
+    compute_means_into(theta, columns, score)
+    compute_squared_widths_into(root, columns, width, room[1])
+    for i in range(score.size):
+        score[i] += beta * np.sqrt(width[i])
+    compute_squared_widths_into(own_root, columns, width, room[1])
+    for i in range(score.size):
+        score[i] = min(score[i] + beta * np.sqrt(width[i]), 1.0)
+
+
+@jit
 def sum_in_order(total: float, values: Vector) -> float:
     """The total after adding the values one by one, as a plain loop would."""
     for value in values:
@@ -250,28 +273,13 @@ def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, 
 
 
 @jit
-def multiply(matrix: Matrix, vector: Vector) -> Vector:
-    """The product of a matrix and a vector."""
-    product = np.zeros(vector.size)
-    for i in range(vector.size):
-        for j in range(vector.size):
-            product[i] += matrix[i, j] * vector[j]
-    return product
-
-
-@jit
-def combine_roots(first: Matrix, second: Matrix) -> Matrix:
-    """The lower triangular R with R^T R = first^T first + second^T second.
-
-    It is a Cholesky factor taken from the last coordinate to the first.
-    """
-    size = first.shape[0]
-    flipped = np.zeros((size, size))
-    for k in range(size):
-        for i in range(k + 1):
-            for j in range(k + 1):
-                flipped[size - 1 - i, size - 1 - j] += first[k, i] * first[k, j] + second[k, i] * second[k, j]
-    return cholesky(flipped)[::-1, ::-1].copy()
+def limit_length(vector: Vector) -> Vector:
+    """The vector, shortened to length 1 if it is longer."""
+    square = 0.0
+    for value in vector:
+        square += value * value
+    limited: Vector = vector / np.sqrt(max(square, 1.0))
+    return limited
 
 
 @jit

@@ -28,16 +28,21 @@ class CompiledLimits(NamedTuple):
 @jit
 def select_constrained(
     limits: CompiledLimits | None, seed: np.uint64, t: int, items: int, categories: int, theta: Vector, root: Matrix,
-    beta: float, true_theta: Vector, scratch: Scratch,
+    own_root: Matrix | None, beta: float, true_theta: Vector, scratch: Scratch,
 ) -> tuple[int, float]:  # fmt: skip
     """Write the list into ``scratch.selected``, and the squared widths of its items.
 
-    Returns the length of the list and the reward of the best feasible one; -1 and -1 where there are no limits.
+    ``own_root`` is that of the agent's personal part, None where it has none. Returns the length of the list and the
+    reward of the best feasible one; -1 and -1 where there are no limits.
     """
     if limits is None:
         return -1, -1.0
     columns = np.ascontiguousarray(scratch.columns[: theta.size, :items])
-    scores, weights = linear.compute_ucb_scores(theta, root, beta, columns), linear.compute_means(true_theta, columns)
+    if own_root is None:
+        scores = linear.compute_ucb_scores(theta, root, beta, columns)
+    else:
+        scores = linear.compute_pair_scores(theta, root, own_root, beta, columns)
+    weights = linear.compute_means(true_theta, columns)
     for item in range(items):
         weights[item] = min(max(weights[item], 0.0), 1.0)
     ties, length = streams.words(seed, streams.TIE, t, items), limits.length

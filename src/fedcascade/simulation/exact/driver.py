@@ -3,7 +3,6 @@
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.federation.personal import subtract_explained
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import kernels
@@ -30,7 +29,7 @@ class ExchangeDriver:
             scenario.oracle.best(np.ones(items), environment.attributes(1, items))
         self.states = make_states(users, d)
         learners = users if lower(PERSONAL_PARTS, policy.personal) else 0
-        self.personal = PersonalState(np.zeros((learners, d, d)), np.zeros((learners, d)), np.zeros((learners, d)))
+        self.personal = PersonalState(np.zeros((learners, d, d)), np.zeros((learners, d)), np.zeros((learners, d, d)))
         self.uploads = np.zeros(users, np.int64)
         blank = Ridge(Statistics.zero(d), policy.lambda_)
         for agent in range(users):
@@ -48,8 +47,6 @@ class ExchangeDriver:
     def _upload(self, agent: int, cause: Cause) -> Upload:
         self.uploads[agent] += 1
         buffer = _take_buffer(self.states, agent)
-        if self.policy.personal:
-            buffer = subtract_explained(buffer, self.personal.theta[agent])
         download = Statistics(self.states.gram[agent], self.states.moment[agent], 0, 0, 0)
         unanswered = self.policy.reply_rule.keep_unanswered(download, buffer)
         if unanswered is not None:

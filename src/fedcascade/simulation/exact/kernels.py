@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.learning.confidence import BetaTerms, compute_beta
-from fedcascade.learning.oracles import Chosen
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import fetch_and_increment, jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact.constrained import CompiledLimits, select_constrained
@@ -66,11 +65,14 @@ class AgentState(NamedTuple):
 
 
 class PersonalState(NamedTuple):
-    """Personal parts, as arrays over agents: all that an agent ever saw, and theta_u; no rows where there are none."""
+    """Personal parts, as arrays over agents: all that an agent ever saw, its shares of rewards, and the inverse root.
+
+    There are no rows where there are no such parts.
+    """
 
     gram: NDArray[np.float64]
     moment: NDArray[np.float64]
-    theta: NDArray[np.float64]
+    root: NDArray[np.float64]
 
 
 class CompiledSimulation(NamedTuple):
@@ -215,18 +217,53 @@ def play_round(
     t: int,
     margin: float,
 ) -> None:
-    """Play one round: draw the items, select the list, click, learn, count the regret."""
-    seed, columns, beta = environment.seed, scratch.columns[: theta.size], state.numbers[BETA]
-    items = draws.count_items(seed, t, environment.fewest_items, environment.most_items)
-    draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
+    """Play one round: draw the items, select the list, click, learn, count the regret.
+
+    SQUARED_WIDTHS stays at or above the sum of the buffer's squared widths.
+    """
+    seed, beta = environment.seed, state.numbers[BETA]
+    items = draw_items(environment, scratch, t)
     listed, best = select_constrained(
-        policy.limits, seed, t, items, environment.categories, state.theta, state.root, beta, theta, scratch
+        policy.limits, seed, t, items, environment.categories, state.theta, state.root, None, beta, theta, scratch
     )
     if listed < 0:
         listed = min(policy.length, items)
         screen_items(items, listed, beta, margin, scratch)
         select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
-    selected = scratch.selected[:listed]
+        best = compute_best_reward(theta, items, policy.length, scratch)
+    click, examined = show_list(environment, policy, theta, window, scratch, t, listed, best)
+    for position in range(examined):
+        width = np.sqrt(np.float64(scratch.squared_width[scratch.selected[position]])) + policy.slack
+        state.numbers[SQUARED_WIDTHS] += width * width
+    linear.add_examined(state.buffer_gram, state.buffer_moment, scratch.listed_features, examined, click)
+    count_round(state, examined, click)
+
+
+@jit_inline
+def draw_items(environment: CompiledEnvironment, scratch: Scratch, t: int) -> int:
+    """Draw the items of a round into ``scratch.columns``; returns how many there are."""
+    seed, columns = environment.seed, scratch.columns[: scratch.listed_features.shape[1]]
+    items = draws.count_items(seed, t, environment.fewest_items, environment.most_items)
+    draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
+    return items
+
+
+@jit_inline
+def show_list(
+    environment: CompiledEnvironment,
+    policy: CompiledPolicy,
+    theta: NDArray[np.float64],
+    window: Window,
+    scratch: Scratch,
+    t: int,
+    listed: int,
+    best: float,
+) -> tuple[int, int]:
+    """Let the user see the list; returns the position of the click, or -1, and how many items were examined.
+
+    ``scratch.listed_features`` gets the features of those; ``best`` is the reward of the best list.
+    """
+    seed, selected = environment.seed, scratch.selected[:listed]
     click, missed = -1, 1.0
     for position in range(selected.size):
         item = selected[position]
@@ -235,28 +272,22 @@ def play_round(
         if click < 0 and streams.uniform(seed, streams.CLICK, t, item) < attraction:
             click = position
     examined = selected.size if click < 0 else click + 1
-    _learn(state, scratch, selected, examined, click, policy.slack)
+    for position in range(examined):
+        for k in range(scratch.listed_features.shape[1]):
+            scratch.listed_features[position, k] = scratch.columns[k, selected[position]]
     row = t - window.first
-    if best < 0.0:
-        best = compute_best_reward(theta, items, policy.length, scratch)
     window.regret[row] = policy.alpha * best - (1.0 - missed)
     window.clicked[row] = click >= 0
     window.examined[row] = examined
     if window.lists.shape[0] > 0:
         for position in range(selected.size):
             window.lists[row, position] = selected[position]
+    return click, examined
 
 
 @jit_inline
-def _learn(state: AgentState, scratch: Scratch, selected: Chosen, examined: int, click: int, slack: float) -> None:
-    """Add what was examined to the buffer; SQUARED_WIDTHS stays at or above the sum of its squared widths."""
-    for position in range(examined):
-        item = selected[position]
-        for k in range(scratch.listed_features.shape[1]):
-            scratch.listed_features[position, k] = scratch.columns[k, item]
-        width = np.sqrt(np.float64(scratch.squared_width[item])) + slack
-        state.numbers[SQUARED_WIDTHS] += width * width
-    linear.add_examined(state.buffer_gram, state.buffer_moment, scratch.listed_features, examined, click)
+def count_round(state: AgentState, examined: int, click: int) -> None:
+    """Count a round in which so many items were examined; ``click`` is -1 without one."""
     state.counts[EXAMINED] += examined
     state.counts[CLICKS] += click >= 0
     state.counts[ROUNDS] += 1

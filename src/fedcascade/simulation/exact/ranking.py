@@ -34,6 +34,24 @@ def select_list(
 
 
 @jit_inline
+def select_pair_list(
+    seed: np.uint64, t: int, items: int, theta: Vector, root: Matrix, own_root: Matrix, beta: float, scratch: Scratch
+) -> None:
+    """Write the list of an agent with a personal part into ``scratch.selected``: every item is scored exactly."""
+    value, exact_score = scratch.value[:items], scratch.exact_score
+    for first in range(0, items, simd.LANES):
+        lanes = min(simd.LANES, items - first)
+        for k in range(theta.size):
+            for lane in range(lanes):
+                scratch.gathered[k, lane] = scratch.columns[k, first + lane]
+        linear.compute_pair_scores_into(theta, root, own_root, beta, scratch.gathered, exact_score[0], exact_score[1:])
+        for lane in range(lanes):
+            value[first + lane] = exact_score[0, lane]
+    streams.draw_words_into(seed, streams.TIE, t, scratch.tie_words[:items], scratch.draft)
+    select_top_into(value, scratch.tie_words, scratch.selected[:items])
+
+
+@jit_inline
 def _draw_ties(seed: np.uint64, t: int, items: int, candidates: Indices, scratch: Scratch) -> None:
     """Draw the candidates' tie-breaks; where there are many, those of all items together."""
     many = candidates.size > screening.FEW

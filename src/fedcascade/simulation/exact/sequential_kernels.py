@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from fedcascade.federation.grouping.graph import GraphPartition, is_far_apart
 from fedcascade.federation.holdings import compute_confidence_width
+from fedcascade.federation.personal import SplitSums, split_rewards
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact.constrained import select_constrained
 from fedcascade.simulation.exact.kernels import AgentState, CompiledPolicy, CompiledSimulation, PersonalState, Window
-from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision
+from fedcascade.simulation.exact.ranking import compute_best_reward, select_pair_list
+from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
 
 class Schedule(NamedTuple):
@@ -37,7 +40,7 @@ def advance_by_time(
 ) -> tuple[int, int]:
     """Play rounds until an agent wants to upload; returns how many are done, and the kind of trigger or -1."""
     environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
-    has_personal = personal.theta.shape[0] > 0
+    has_personal = personal.root.shape[0] > 0
     for i in range(begin, end):
         agent, t = schedule.agents[i], window.first + i
         state = kernels.view_agent(simulation.states, agent)
@@ -45,14 +48,10 @@ def advance_by_time(
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         if has_personal:
-            margin = load_decision(state.theta, state.root, state.numbers[kernels.BETA], np.inf, scratch)
+            _play_personal_round(simulation, theta, agent, window, scratch, t)
         else:
             margin = kernels.prepare_decision(policy, state, scratch)
-        kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
-        if has_personal:  # the personal part learns from what the buffer has just learned from
-            examined, gram, moment = window.examined[i], personal.gram[agent], personal.moment[agent]
-            click = examined - 1 if window.clicked[i] else -1
-            linear.add_examined(gram, moment, scratch.listed_features, examined, click)
+            kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
         fired = kernels.find_trigger(environment.seed, policy, state, scratch, t)
         if fired < 0 and policy.sync_budget < np.inf and _compute_spent(policy, state, scratch) >= policy.sync_budget:
             fired = kernels.SYNCHRONISATION
@@ -71,18 +70,60 @@ def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) 
     return float(state.counts[kernels.EXAMINED] * growth)
 
 
+@jit_no_refcount
+def _play_personal_round(
+    simulation: CompiledSimulation,
+    theta: linear.Vector,
+    agent: int,
+    window: Window,
+    scratch: Scratch,
+    t: int,
+) -> None:
+    """Play one round of an agent with a personal part: two widths score an item, and its reward is split."""
+    environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
+    state = kernels.view_agent(simulation.states, agent)
+    seed, beta, own_root = environment.seed, state.numbers[kernels.BETA], personal.root[agent]
+    items = kernels.draw_items(environment, scratch, t)
+    listed, best = select_constrained(
+        policy.limits, seed, t, items, environment.categories, state.theta, state.root, own_root, beta, theta, scratch
+    )
+    if listed < 0:
+        listed = min(policy.length, items)
+        margin = load_decision(state.theta, state.root, beta, np.inf, scratch)
+        screen_items(items, listed, beta, margin, scratch)
+        select_pair_list(seed, t, items, state.theta, state.root, own_root, beta, scratch)
+        best = compute_best_reward(theta, items, policy.length, scratch)
+    click, examined = kernels.show_list(environment, policy, theta, window, scratch, t, listed, best)
+    _split_rewards(policy, state, personal, agent, scratch.listed_features, examined, click)
+    kernels.count_round(state, examined, click)
+
+
+@jit  # it makes arrays
+def _split_rewards(
+    policy: CompiledPolicy,
+    state: AgentState,
+    personal: PersonalState,
+    agent: int,
+    listed: linear.Features,
+    examined: int,
+    click: int,
+) -> None:
+    """Learn from a list as ``PersonalEstimate.observe`` does."""
+    gram, moment = state.gram + state.buffer_gram, state.moment + state.buffer_moment
+    own_gram, own_moment = personal.gram[agent], personal.moment[agent]
+    sums = SplitSums(gram, moment, own_gram, own_moment, state.buffer_gram, state.buffer_moment)
+    split_rewards(sums, listed, examined, click, policy.lambda_)
+
+
 @jit  # it makes arrays
 def fit_personal(policy: CompiledPolicy, state: AgentState, personal: PersonalState, agent: int) -> None:
-    """One step of the alternating minimisation, in the arithmetic of ``PersonalEstimate.fit_to``."""
-    matrix = state.gram + state.buffer_gram
-    moment = state.moment + (state.buffer_moment - linear.multiply(state.buffer_gram, personal.theta[agent]))
-    upper, root, own_root = np.empty_like(matrix), np.empty_like(matrix), np.empty_like(matrix)
-    theta, own_theta = np.empty_like(moment), personal.theta[agent]
-    log_det = linear.solve_ridge_into(matrix, moment, policy.lambda_, upper, root, theta)
-    unexplained = personal.moment[agent] - linear.multiply(personal.gram[agent], theta)
-    linear.solve_ridge_into(personal.gram[agent], unexplained, policy.lambda_, upper, own_root, own_theta)
-    state.theta[:] = theta + own_theta
-    state.root[:] = linear.combine_roots(root, own_root)
+    """Both parts of an agent's estimate, in the arithmetic of ``PersonalEstimate.join``."""
+    gram, moment = state.gram + state.buffer_gram, state.moment + state.buffer_moment
+    upper, theta, own_theta = np.empty_like(gram), np.empty_like(moment), np.empty_like(moment)
+    log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, upper, state.root, theta)
+    own_gram, own_moment = personal.gram[agent], personal.moment[agent]
+    linear.solve_ridge_into(own_gram, own_moment, policy.lambda_, upper, personal.root[agent], own_theta)
+    state.theta[:] = linear.limit_length(theta) + linear.limit_length(own_theta)
     state.numbers[kernels.BETA] = compute_beta(policy.beta, log_det)
 
 

@@ -16,5 +16,6 @@ def test_runs_find_what_was_compiled_ahead(name: str) -> None:
             compile_step()
     for policy in ("fedc3ucb-h", "fedind"):
         simulate(Synthetic(users=4, clusters=2, dimension=5, items=10), POLICIES[policy], rounds=50)
-    # A second signature would mean that one of the two was compiled in vain.
-    assert len(getattr(kernels, name).signatures) == 1
+    # A second signature would mean that one of the two was compiled in vain; other tests compile oracles with limits.
+    plain = [signature for signature in getattr(kernels, name).signatures if "CompiledLimits" not in str(signature)]
+    assert len(plain) == 1

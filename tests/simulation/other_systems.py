@@ -14,6 +14,7 @@ import numpy as np
 from fedcascade.environments.synthetic import Synthetic
 
 See = Callable[[np.ndarray, float], None]
+Beta = float | Callable[["Data"], float]
 
 
 @dataclass
@@ -53,11 +54,22 @@ def compute_det(data: Data, lambda_: float) -> float:
     return float(np.linalg.det(data.A + lambda_ * np.eye(len(data.b))))
 
 
-def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: float, data: Data, see: See) -> list[int]:
+def make_self_normalised_beta(lambda_: float, noise: float, delta: float) -> Callable[[Data], float]:
+    """beta = noise sqrt(ln(det(V) / det(lambda I)) + 2 ln(1 / delta)) + sqrt(lambda), with V = lambda I + A."""
+
+    def compute_beta(data: Data) -> float:
+        growth = compute_det(data, lambda_) / lambda_ ** len(data.b)
+        return float(noise * np.sqrt(np.log(growth) + 2 * np.log(1 / delta)) + np.sqrt(lambda_))
+
+    return compute_beta
+
+
+def play_round(world: Synthetic, t: int, K: int, lambda_: float, beta: Beta, data: Data, see: See) -> list[int]:
     """Show the K best by optimistic score, and let ``see`` have every item that was examined."""
+    radius = beta(data) if callable(beta) else beta
     X = world.items(t).astype(np.float64)
     inverse = np.linalg.inv(data.A + lambda_ * np.eye(world.dimension))
-    scores = X @ (inverse @ data.b) + beta * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X))
+    scores = X @ (inverse @ data.b) + radius * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X))
     return show_best(world, t, K, np.minimum(scores, 1.0), see)
 
 
@@ -76,7 +88,7 @@ def show_best(world: Synthetic, t: int, K: int, scores: np.ndarray, see: See) ->
 
 
 def play_async_linucb(
-    world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, gamma_u: float, gamma_d: float
+    world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: Beta, gamma_u: float, gamma_d: float
 ) -> Transcript:
     """Li and Wang 2021, algorithm 1: the server keeps for each client what it has not been sent yet."""
     d, users, transcript = world.dimension, range(world.users), Transcript()
@@ -157,7 +169,7 @@ def play_async_linucb_am(
     return transcript
 
 
-def play_one_learner(world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float) -> Transcript:
+def play_one_learner(world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: Beta) -> Transcript:
     """Abbasi-Yadkori et al. 2011 and, with lists, Li et al. 2016 without discounts: one learner for all users."""
     data, transcript = Data.zero(world.dimension), Transcript()
     for t in range(1, rounds + 1):

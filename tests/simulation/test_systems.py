@@ -17,6 +17,7 @@ from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 from .other_systems import (
     Transcript,
+    make_self_normalised_beta,
     play_async_linucb,
     play_async_linucb_am,
     play_club_cascade,
@@ -170,6 +171,21 @@ def test_agrees_with_a_transcription(name: str, K: int) -> None:
     assert (len(transcript.exchanges) > 50) == (name not in ("oful", "c3-ucb"))
     if name in ("club-cascade", "phase-fclub"):
         assert trace.clusters > 1
+
+
+@pytest.mark.parametrize("name", ["async-linucb", "oful"])
+@pytest.mark.parametrize("K", [1, 3])
+def test_agrees_with_a_transcription_at_the_beta_of_its_source(name: str, K: int) -> None:
+    """For async-linucb, with its authors' constants: its own, gammas aside."""
+    transcribe, constants = TRANSCRIBED[name]
+    world, beta = Synthetic(**SMALL, seed=5), make_self_normalised_beta(0.1, noise=0.1, delta=0.1)
+    transcript = transcribe(world, rounds=1_200, K=K, lambda_=0.1, beta=beta, **constants)
+    own = POLICIES["async-linucb"].with_constants(**TRANSCRIBED["async-linucb"][1])
+    policy = own if name == "async-linucb" else replace(POLICIES[name], confidence=own.confidence, lambda_=own.lambda_)
+    trace = simulate_with_lists(world, policy, rounds=1_200, K=K)
+    assert trace.lists is not None
+    assert trace.lists.tolist() == transcript.lists
+    assert [(line.round, line.agent, str(line.cause)) for line in trace.ledger] == transcript.exchanges
 
 
 @pytest.mark.parametrize("name", ["async-linucb", "fedlinucb"])

@@ -40,7 +40,10 @@ TABLE_1: Mapping[str, Claim] = {
                           "Li, Zhang 2018", "Online clustering of contextual cascading bandits",
                           "nowhere that we know of; its constants are worked out from the sizes of a run"),
     "async-linucb": Claim("single", "O(d sqrt(T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
-                          "a push carries the whole sum instead of what is missing, which says the same"),
+                          "a push carries the whole sum instead of what is missing, which says the same; an agent "
+                          "decides with a push from its next round on, and whether the source's agent does so or only "
+                          "after it has learned once more could not be verified; beta is the self-normalised bound of "
+                          "all that the agent decides with, for theta of length at most 1"),
     "async-linucb-am": Claim("single", "O(d sqrt(|U| T) log T)", "O(d |U|^2 log T)", "Li, Wang 2021", ASYNC_LINUCB,
                              "one feature vector serves both parts; one beta, that of the shared part, scales both "
                              "widths; both parts are regularised, so that no pseudo-inverse is needed"),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade.federation.grouping.evidence import Evidence
-from fedcascade.federation.grouping.partition import compute_shares
+from fedcascade.federation.grouping.guard import compute_shares
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedcascade.checks import POSITIVE, RATIO, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.gibbs import compute_evidence
-from fedcascade.federation.grouping.partition import Guard
+from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector

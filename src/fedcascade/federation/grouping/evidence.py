@@ -21,13 +21,8 @@ from numpy.typing import NDArray
 from fedcascade.checks import POSITIVE, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.gibbs import Model, Row, Rows, compute_evidence, sample_partitions
-from fedcascade.federation.grouping.partition import (
-    NO_GUARD,
-    Labels,
-    Partition,
-    compute_shares,
-    relabel_by_appearance,
-)
+from fedcascade.federation.grouping.guard import NO_GUARD, compute_shares
+from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
 from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams

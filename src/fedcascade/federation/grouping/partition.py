@@ -5,52 +5,21 @@ partition of the agents with the pooled statistics of each group, kept up to dat
 exchange never sums over all agents.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
+from fedcascade.federation.grouping.guard import NO_GUARD, HeldArrays, sum_excess
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit
 
 Labels = NDArray[np.int64]
 
 STATE_FORMAT = 1
-
-
-class Guard(NamedTuple):
-    """What an answer may hold of others: only if they are so many, and of each so many medians of data at most."""
-
-    min_others: int
-    max_weight: float
-
-
-NO_GUARD = Guard(0, math.inf)
-
-
-@jit
-def compute_shares(counts: NDArray[np.int64], max_weight: float) -> NDArray[np.float64]:
-    """The share of each agent's data that is within ``max_weight`` medians of all counts.
-
-    The median is rounded up to a power of two, so that one pass over the counts finds it.
-    """
-    sizes, rank, above = np.zeros(64, np.int64), 0, 0
-    for count in counts:
-        sizes[math.frexp(float(count))[1]] += 1  # the least power of two that is larger
-    while 2 * rank < counts.size:
-        rank += sizes[above]
-        above += 1
-    limit = max_weight * 2.0 ** (above - 1)
-    shares = np.ones(counts.size)
-    for agent in range(counts.size):
-        if counts[agent] > limit:
-            shares[agent] = limit / counts[agent]
-    return shares
 
 
 class Partition:
@@ -107,15 +76,10 @@ class Partition:
         total = sum((self.pools[label] for label in labels[1:]), self.pools[labels[0]])
         if self.guard is NO_GUARD:
             return total
-        count = self.holdings.count
-        is_in = self.labels == labels[0] if len(labels) == 1 else np.isin(self.labels, labels)
-        members = np.flatnonzero(is_in & (count > 0))
-        if np.count_nonzero(members != agent) < self.guard.min_others:
-            return self.holdings[agent]
-        shares = compute_shares(count[members], self.guard.max_weight)
-        for position in np.flatnonzero((shares < 1.0) & (members != agent)):
-            total -= self.holdings[int(members[position])].scale(1.0 - float(shares[position]))
-        return total
+        held = self.holdings
+        arrays = HeldArrays(held.gram, held.moment, held.count, held.clicks, held.rounds)
+        is_hidden, gram, moment, counts = sum_excess(agent, np.array(labels), self.labels, arrays, self.guard)
+        return total - Statistics(gram, moment, *counts.tolist()) if is_hidden else held[agent]
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Add an upload to the sum of its group."""

@@ -179,8 +179,8 @@ def test_adding_a_policy_does_not_change_the_results_of_the_others(capsys: pytes
     ],
 )
 def test_every_option_changes_the_run(capsys: pytest.CaptureFixture[str], option: tuple[str, str]) -> None:
-    (plain,) = results(capsys, small())
-    (changed,) = results(capsys, small(*option))
+    (plain,) = results(capsys, small(rounds="1000"))
+    (changed,) = results(capsys, small(*option, rounds="1000"))
     assert without_seconds(plain) != without_seconds(changed)
 
 

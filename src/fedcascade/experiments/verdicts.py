@@ -19,7 +19,7 @@ WITHIN = 0.05  # a count may differ from the paper's by 5%
 def compute_needed_gap(paper: float | None) -> float:
     """Return how wide a gap has to be for the paper's claim; above zero is enough where it gives no number.
 
-    >>> compute_needed_gap(0.82), compute_needed_gap(0.05), compute_needed_gap(None)
+    >>> compute_needed_gap(0.82), round(compute_needed_gap(0.05), 12), compute_needed_gap(None)
     (0.615, 0.03, 0.0)
     """
     return 0.0 if paper is None else paper - max(POINTS, SHARE * paper)

@@ -173,7 +173,7 @@ class Lagging(ReplyRule):
     download_cause: ClassVar[Cause | None] = Cause.PUSH
     gamma_d: float = constant(
         5.0,
-        meaning="the server pushes to an agent whose determinant is behind by more than this ratio",
+        meaning="the server pushes to whose determinant is behind by more than this ratio",
         symbol="gamma_D",
         range=RATIO,
     )

@@ -80,7 +80,7 @@ class Ratio(Growth):
 
     gamma_u: float = constant(
         5.0,
-        meaning="an agent uploads when its determinant has grown beyond this ratio; 1 is always, inf is never",
+        meaning="an upload is due when the determinant has grown beyond this ratio; 1 is always, inf is never",
         symbol="gamma_U",
         range=RATIO,
     )

@@ -39,8 +39,9 @@ class Budget:
     ``best`` is exact, by branch and bound: regret is alpha f(best) - f(chosen), which may be negative.
 
     >>> items = ItemAttributes(costs=np.array([1.0, 0.6, 0.4, 0.5]))
-    >>> Budget(length=2, budget=1.0).choose(np.array([0.7, 0.5, 0.6, 0.1]), np.zeros(4, np.uint32), items).tolist()
-    [2, 1]
+    >>> oracle, weights = Budget(length=2, budget=1.0), np.array([0.7, 0.5, 0.6, 0.1])
+    >>> oracle.choose(weights, np.zeros(4, np.uint32), items).tolist(), oracle.best(weights, items).tolist()
+    ([0], [2, 1])
     """
 
     alpha: ClassVar[float] = 0.5

@@ -31,7 +31,7 @@ function disableButtons(disabled) {
 
 function showList(list) {
   shown = list;
-  find("title").textContent = `You are user ${list.agent}`;
+  find("title").textContent = "You are one of the users";
   find("films").replaceChildren(...list.films.map(({ title, words }, place) => {
     const button = createHtml("button", { type: "button", class: "film" }, createHtml("span", { class: "rank" }, String(place + 1)),
       createHtml("strong", {}, title), createHtml("span", { class: "words" }, words.join(", ")));

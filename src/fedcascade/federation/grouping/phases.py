@@ -42,13 +42,13 @@ class SplitAndMerge(Part):
     )
     gamma_u: float = constant(
         1.01,
-        meaning="a local server uploads a cluster whose determinant has grown beyond this ratio",
+        meaning="an upload is due when the determinant has grown beyond this ratio; 1 is always, inf is never",
         symbol="U",
         range=RATIO,
     )
     gamma_d: float = constant(
         1.01,
-        meaning="the global server pushes to a local one whose determinant is behind by more than this ratio",
+        meaning="the server pushes to whose determinant is behind by more than this ratio",
         symbol="D",
         range=RATIO,
     )

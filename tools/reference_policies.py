@@ -36,7 +36,8 @@ regret grows with every round. Beta is a constant here, as in the other rows; th
     "c3-ucb": """The same learner with lists and the cascade's feedback: all items up to the click are examined, and
 each of them is a data point. Its parts are those of `oful`, because in this package every system scores items and
 leaves the list to the oracle. With lists of one item the two are equal, round by round; a test holds that. Like
-`oful`, it knows no users.""",
+`oful`, it knows no users. With a discount gamma below 1, features and reward of the item at position k count
+gamma^(k - 1) times in what is learned; scores stay as they are.""",
     "dislinucb": """Every agent decides with the last synchronisation and its own data since. When an agent has
 learned much, or something long ago, it calls for a synchronisation: all agents hand over their buffers, and all get
 the sum. That counts as two exchanges for every agent. With D = 0 there is one in each round, and all agents always

@@ -48,6 +48,7 @@ POSITIVE = Range("a finite number > 0", lambda value: _is_number(value) and 0 < 
 NONNEGATIVE = Range("a finite number >= 0", lambda value: _is_number(value) and 0 <= value < math.inf)
 RATIO = Range("a number > 0 or inf", lambda value: _is_number(value) and value > 0)
 PROBABILITY = Range("in (0, 1)", lambda value: _is_number(value) and 0 < value < 1)
+SHARE = Range("in (0, 1]", lambda value: _is_number(value) and 0 < value <= 1)
 
 
 def whole_numbers(least: int) -> Range:

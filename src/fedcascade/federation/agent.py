@@ -87,7 +87,9 @@ class Agent:
         is_open = self._open.get(shown.impression) is shown
         require(is_open, f"agent {self.id} has no open list like this one: {refusal}")
         if self.personal is None:
-            self.buffer = self.buffer.observe(shown.features, click)
+            positions = self.policy.positions
+            gammas = None if positions is None else positions.compute_gammas(len(shown.items))
+            self.buffer = self.buffer.observe(shown.features, click, gammas)
         else:
             self.buffer = self.personal.observe(self.download.statistics, self.buffer, shown.features, click)
         del self._open[shown.impression]

@@ -31,8 +31,9 @@ TABLE_1: Mapping[str, Claim] = {
                   "beta is a constant, as in the paper's experiments; the source's is `--beta theory`"),
     "c3-ucb": Claim("cascade", "O(d sqrt(K T) log T)", "none",
                     "Li, Wang, Zhang, Chen 2016", "Contextual combinatorial cascading bandits",
-                    "all positions count alike: the source also has discounts gamma_k by which an item's features and "
-                    "reward shrink at position k; with gamma_k = 1, which the paper takes, it is this"),
+                    "discounts of positions are powers of one constant, which is 1 as in the paper, so that all count "
+                    "alike; with another (`--set c3-ucb.discount=0.9`) they are rounded to the grid of features, and "
+                    "regret still counts a click alike wherever it comes, where the source discounts the reward too"),
     "dislinucb": Claim("single", "O(d sqrt(T) log^2 T)", "O(d |U|^1.5)",
                        "Wang, Hu, Chen, Wang 2019", "Distributed bandit learning",
                        "one agent is active in a round, not all; the budget counts items examined since the last time"),

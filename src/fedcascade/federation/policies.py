@@ -29,6 +29,7 @@ from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServer
 from fedcascade.federation.sharing import Sharing
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
 from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
+from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.plugins import Plugin, PluginError, list_plugins
 
 
@@ -53,7 +54,7 @@ class Formula:
 
 # A request and an upload make one exchange; one learner has nobody to speak with.
 TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
-PARTS = ("grouping", "trigger", "decision", "reply_rule", "personal", "sharing", "confidence")
+PARTS = ("grouping", "trigger", "decision", "reply_rule", "personal", "positions", "sharing", "confidence")
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Policy:
     summary: str = ""
     reply_rule: ReplyRule = Asker()  # noqa: RUF009 (frozen)
     personal: AlternatingMinimisation | None = None
+    positions: PositionDiscounts | None = None
     sharing: Sharing | None = None
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
@@ -88,6 +90,9 @@ class Policy:
         needed = TRIGGERS.get(type(self.reply_rule), Trigger)
         words = f"{type(self.reply_rule).__name__}() needs the trigger {needed.__name__}()"
         require(isinstance(self.trigger, needed), f"{words}, got {type(self.trigger).__name__}")
+        # Elsewhere the discounted moment would have to travel, and a server takes those of the grid alone.
+        fits = self.positions is None or (self.reply_rule.single_learner and self.personal is None)
+        require(fits, "PositionDiscounts() needs the reply rule OneLearner() and no personal part")
 
     @property
     def agents(self) -> str:
@@ -195,7 +200,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("oful", Everyone(), Never(), DownloadAndBuffer(),
                "one learner serves everybody and learns in every round", OneLearner()),
         Policy("c3-ucb", Everyone(), Never(), DownloadAndBuffer(),
-               "the same with lists: one learner serves everybody", OneLearner()),
+               "the same with lists: one learner serves everybody", OneLearner(), positions=PositionDiscounts()),
         Policy("dislinucb", Everyone(), SyncBudget(), DownloadAndBuffer(),
                "an agent that has learned enough makes all agents upload and download at once", Everybody(),
                formulas=(Formula("budget", "T / (|U| d ln T)", compute_budget),)),

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.learning.cascade import count_examined
-from fedcascade.numerics.linear import add_examined, is_finite_symmetric
+from fedcascade.learning.discounts import add_listed
+from fedcascade.numerics.linear import is_finite_symmetric
 
 # The most observations that one holder of sums may add up: float64 holds multiples of 2^-24 exactly below 2^29.
 LARGEST_TOTAL = 500_000_000
@@ -73,14 +74,18 @@ class Statistics:
         counts = (int(weight * count) for count in (self.count, self.clicks, self.rounds))
         return Statistics(weight * self.gram, weight * self.moment, *counts)
 
-    def observe(self, listed: NDArray[np.float32], click: int | None) -> "Statistics":
+    def observe(
+        self, listed: NDArray[np.float32], click: int | None, gammas: NDArray[np.float64] | None = None
+    ) -> "Statistics":
         """These statistics after one more round: Algorithm 2, lines 5 and 6.
 
-        ``listed`` has the features of each position in a row; ``click`` is a position, counted from 0, or None.
+        ``listed`` has the features of each position in a row; ``click`` is a position, counted from 0, or None;
+        ``gammas`` are the discounts of positions, None where all count alike.
         """
         good = listed.ndim == 2 and listed.shape[1] == self.dimension
         require(good, f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
         examined = count_examined(len(listed), click)
         gram, moment = self.gram.copy(), self.moment.copy()
-        add_examined(gram, moment, np.asarray(listed, np.float32), examined, -1 if click is None else click)
+        features, place = np.array(listed, np.float32), -1 if click is None else click
+        add_listed(gram, moment, features, examined, place, gammas)
         return Statistics(gram, moment, self.count + examined, self.clicks + (click is not None), self.rounds + 1)

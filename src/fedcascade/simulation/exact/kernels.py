@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.learning.confidence import BetaTerms, compute_beta
+from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import fetch_and_increment, jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact.constrained import CompiledLimits, select_constrained
@@ -41,6 +42,7 @@ class CompiledPolicy(NamedTuple):
     length: int
     alpha: float  # of the oracle
     limits: CompiledLimits | None  # of the oracle; None for the best items
+    gammas: NDArray[np.float64] | None  # discounts of positions; None where all count alike
     triggers: NDArray[np.int64]
     levels: NDArray[np.float64]
     bounds: NDArray[np.float64]  # while SQUARED_WIDTHS is below it, a determinant cannot have passed its level
@@ -235,7 +237,8 @@ def play_round(
     for position in range(examined):
         width = np.sqrt(np.float64(scratch.squared_width[scratch.selected[position]])) + policy.slack
         state.numbers[SQUARED_WIDTHS] += width * width
-    linear.add_examined(state.buffer_gram, state.buffer_moment, scratch.listed_features, examined, click)
+    gram, moment = state.buffer_gram, state.buffer_moment
+    add_listed(gram, moment, scratch.listed_features, examined, click, policy.gammas)
     count_round(state, examined, click)
 
 

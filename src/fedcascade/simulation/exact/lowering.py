@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings
@@ -21,6 +22,7 @@ from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
+from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.learning.ridge import Ridge
@@ -100,6 +102,10 @@ REPLY_RULES: dict[type, RoundOrder] = {
     LocalServers: RoundOrder.ON_ARRIVAL,
 }
 # Whether agents have a personal part beside the one that all share.
+POSITIONS: dict[type, Callable[[Any, int], NDArray[np.float64] | None]] = {
+    type(None): lambda *_: None,
+    PositionDiscounts: lambda positions, length: None if positions.discount == 1 else positions.compute_gammas(length),
+}
 PERSONAL_PARTS: dict[type, bool] = {type(None): False, AlternatingMinimisation: True}
 CONFIDENCES: dict[type, Callable[[Any, float, ProblemSize], BetaTerms]] = {
     Constant: _lower_fixed_beta,
@@ -121,6 +127,7 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         ("decision", "DECISIONS", DECISIONS, policy.decision),
         *(("trigger", "TRIGGERS", TRIGGERS, trigger) for trigger in joined),
         ("reply rule", "REPLY_RULES", REPLY_RULES, policy.reply_rule),
+        ("position discounts", "POSITIONS", POSITIONS, policy.positions),
         ("personal part", "PERSONAL_PARTS", PERSONAL_PARTS, policy.personal),
     ]
     if _needs_beta_terms(policy):
@@ -182,6 +189,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kern
         length=oracle.length,
         alpha=oracle.alpha,
         limits=lower(ORACLES, oracle)(oracle),
+        gammas=lower(POSITIONS, policy.positions)(policy.positions, oracle.length),
         triggers=np.array([trigger.kind for trigger in checked], np.int64),
         levels=levels,
         bounds=d * np.expm1(levels * (1.0 - 1e-9) / d),

@@ -94,7 +94,8 @@ def test_others_count_whole_where_they_are_alike_and_not_at_all_where_they_misle
     alike, unlike = observe(random, [1.0, 0.0, 0.0], 2_000), observe(random, [-1.0, 0.0, 0.0], 2_000)
     sharing = Sharing()
     assert sharing.limit(own, own + alike).count > 1.3 * own.count
-    assert sharing.choose_weight(own, unlike) <= 1 / 16
+    prior = sharing.compute_prior(D)
+    assert find_weight(own.gram, own.moment, unlike.gram, unlike.moment, 0.2, prior) <= 1 / 16
     assert sharing.limit(own, own + unlike).count < own.count + 200
     assert sharing.limit(Statistics.zero(D), alike) is alike
     nothing = sharing.limit(own, own)

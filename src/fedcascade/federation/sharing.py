@@ -6,15 +6,18 @@ a policy has a ``Sharing``. What an agent itself has uploaded is always in its a
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedcascade.checks import POSITIVE, RATIO, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.gibbs import compute_evidence
 from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit
+from fedcascade.numerics.elementary import log
+from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 HALVINGS = 8  # others' data count whole, by a half, a quarter, ... to 1/256, or not at all
+PIVOTS_PER_LOG = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +54,14 @@ class Sharing(Part):
 
     def limit(self, own: Statistics, answer: Statistics) -> Statistics:
         """The answer to an agent that has uploaded ``own``, of which others' part counts as much as it deserves."""
-        others = answer - own
-        if own.count == 0 or others.count == 0:
+        if own.count == 0 or answer.count == own.count:
             return answer
-        weight = self.choose_weight(own, others)
-        return answer if weight == 1.0 else own + others.scale(weight)
-
-    def choose_weight(self, own: Statistics, others: Statistics) -> float:
-        """The weight of others' data that explains the agent's own best."""
         variance, prior = float(self.variance), self.compute_prior(own.dimension)
-        return float(find_weight(own.gram, own.moment, others.gram, others.moment, variance, prior))
+        weight, gram, moment = weigh_others(own.gram, own.moment, answer.gram, answer.moment, variance, prior)
+        if weight == 1.0:
+            return answer
+        pairs = (own.count, answer.count), (own.clicks, answer.clicks), (own.rounds, answer.rounds)
+        return Statistics(gram, moment, *(mine + int(weight * (total - mine)) for mine, total in pairs))
 
     def compute_prior(self, dimension: int) -> float:
         """l = sigma^2 / tau^2."""
@@ -68,24 +69,66 @@ class Sharing(Part):
 
 
 @jit
+def weigh_others(
+    own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
+) -> tuple[float, Matrix, Vector]:
+    """The weight that others' part of a sum deserves; gram and moment of own data and of others' with that weight."""
+    others_gram, others_moment = gram - own_gram, moment - own_moment
+    weight = find_weight(own_gram, own_moment, others_gram, others_moment, variance, prior)
+    return weight, own_gram + weight * others_gram, own_moment + weight * others_moment
+
+
+@jit
 def find_weight(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
 ) -> float:
     """Halve the weight of others' data while that makes own clicks more likely; 0 if nothing beats own data alone."""
-    weight, best = 1.0, _compute_likelihood(own_gram, own_moment, gram, moment, variance, prior)
-    for _ in range(HALVINGS):
-        half = 0.5 * weight
-        likelihood = _compute_likelihood(own_gram, own_moment, half * gram, half * moment, variance, prior)
-        if not likelihood > best:
+    upper, solved = np.empty_like(gram), np.empty_like(moment)
+    weight, best = 1.0, -np.inf
+    for halving in range(HALVINGS + 1):
+        share = 0.5**halving
+        together = _measure_sum(1.0, own_gram, own_moment, share, gram, moment, variance, prior, upper, solved)
+        alone = _measure_sum(0.0, own_gram, own_moment, share, gram, moment, variance, prior, upper, solved)
+        if not together - alone > best:
             break
-        weight, best = half, likelihood
-    return weight if best >= compute_evidence(own_gram, own_moment, variance, prior) else 0.0
+        weight, best = share, together - alone
+    own = _measure_sum(1.0, own_gram, own_moment, 0.0, gram, moment, variance, prior, upper, solved)
+    return weight if best >= own + 0.5 * moment.size * log(prior) else 0.0
 
 
-@jit
-def _compute_likelihood(
-    own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
+@jit_inline
+def _measure_sum(
+    own_share: float,
+    own_gram: Matrix,
+    own_moment: Vector,
+    share: float,
+    gram: Matrix,
+    moment: Vector,
+    variance: float,
+    prior: float,
+    upper: Matrix,
+    solved: Vector,
 ) -> float:
-    """The log-likelihood of own clicks under others' data, up to what cancels."""
-    together = compute_evidence(own_gram + gram, own_moment + moment, variance, prior)
-    return together - compute_evidence(gram, moment, variance, prior)
+    """E - d/2 ln l of a share of own data and a share of others', by the steps of a Cholesky factorisation in place."""
+    size, fit, log_det, product = moment.size, 0.0, 0.0, 1.0
+    for i in range(size):
+        solved[i] = own_share * own_moment[i] + share * moment[i]
+        for j in range(i, size):
+            upper[i, j] = own_share * own_gram[i, j] + share * gram[i, j]
+        upper[i, i] += prior
+    for k in range(size):
+        scale = 1.0 / np.sqrt(upper[k, k])
+        for j in range(k, size):
+            upper[k, j] *= scale
+        solved[k] *= scale
+        fit += solved[k] * solved[k]
+        product *= scale
+        if k % PIVOTS_PER_LOG == PIVOTS_PER_LOG - 1 or k == size - 1:  # a logarithm costs more than a row
+            log_det -= log(product)
+            product = 1.0
+        for i in range(k + 1, size):
+            factor = upper[k, i]
+            solved[i] -= factor * solved[k]
+            for j in range(i, size):
+                upper[i, j] -= factor * upper[k, j]
+    return 0.5 * fit / variance - log_det

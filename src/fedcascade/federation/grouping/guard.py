@@ -63,15 +63,22 @@ def _find_limit(sizes: NDArray[np.int64], agents: int, max_weight: float) -> flo
 
 
 @jit
-def sum_excess(
-    agent: int, groups: NDArray[np.int64], labels: NDArray[np.int64], held: HeldArrays, guard: Guard
+def cap_members(
+    agent: int,
+    groups: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    held: HeldArrays,
+    guard: Guard,
+    total_gram: NDArray[np.float64],
+    total_moment: NDArray[np.float64],
 ) -> tuple[bool, NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Sum what the others of some groups have beyond the limit of ``compute_shares``, in one pass over all agents.
+    """Subtract what the others of some groups have beyond the limit of ``compute_shares``, in one pass over all agents.
 
-    Returns whether the others are as many as the guard wants, and gram, moment and counts of the excess.
+    ``total_gram`` and ``total_moment`` are those of the groups. Returns whether the others are as many as the guard
+    wants, gram and moment of what is left, and by how much the counts fall.
     """
     d = held.moment.shape[1]
-    gram, moment, counts = np.zeros((d, d)), np.zeros(d), np.zeros(3, np.int64)
+    gram, moment, counts = total_gram.copy(), total_moment.copy(), np.zeros(3, np.int64)
     sizes, members, others = np.zeros(64, np.int64), 0, 0
     is_in = np.zeros(labels.size, np.bool_)
     for member in range(labels.size):
@@ -87,9 +94,9 @@ def sum_excess(
         if is_in[member] and held.observations[member] > limit and member != agent:
             share = 1.0 - limit / held.observations[member]
             for j in range(d):
-                moment[j] += share * held.moment[member, j]
+                moment[j] -= share * held.moment[member, j]
                 for k in range(d):
-                    gram[j, k] += share * held.gram[member, j, k]
+                    gram[j, k] -= share * held.gram[member, j, k]
             counts[0] += int(share * held.observations[member])
             counts[1] += int(share * held.clicks[member])
             counts[2] += int(share * held.rounds[member])

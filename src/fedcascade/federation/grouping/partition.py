@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.grouping.guard import NO_GUARD, HeldArrays, sum_excess
+from fedcascade.federation.grouping.guard import NO_GUARD, HeldArrays, cap_members
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
 
@@ -78,8 +78,14 @@ class Partition:
             return total
         held = self.holdings
         arrays = HeldArrays(held.gram, held.moment, held.count, held.clicks, held.rounds)
-        is_hidden, gram, moment, counts = sum_excess(agent, np.array(labels), self.labels, arrays, self.guard)
-        return total - Statistics(gram, moment, *counts.tolist()) if is_hidden else held[agent]
+        groups = np.array(labels, np.int64)
+        is_hidden, gram, moment, cut = cap_members(
+            agent, groups, self.labels, arrays, self.guard, total.gram, total.moment
+        )
+        if not is_hidden:
+            return held[agent]
+        counts = (total.count, total.clicks, total.rounds)
+        return Statistics(gram, moment, *(count - less for count, less in zip(counts, cut.tolist(), strict=True)))
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Add an upload to the sum of its group."""

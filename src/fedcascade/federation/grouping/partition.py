@@ -73,7 +73,9 @@ class Partition:
         With a guard, of each other no more than a bounded weight, and nothing of others where they are too few to hide
         each of them.
         """
-        total = sum((self.pools[label] for label in labels[1:]), self.pools[labels[0]])
+        total = self.pools[labels[0]]
+        for label in labels[1:]:
+            total += self.pools[label]
         if self.guard is NO_GUARD:
             return total
         held = self.holdings
@@ -84,8 +86,8 @@ class Partition:
         )
         if not is_hidden:
             return held[agent]
-        counts = (total.count, total.clicks, total.rounds)
-        return Statistics(gram, moment, *(count - less for count, less in zip(counts, cut.tolist(), strict=True)))
+        count, clicks, rounds = cut.tolist()
+        return Statistics(gram, moment, total.count - count, total.clicks - clicks, total.rounds - rounds)
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Add an upload to the sum of its group."""

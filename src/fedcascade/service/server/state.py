@@ -27,6 +27,7 @@ class ServerState:
         self.position = self.observations = 0
         self.epoch = NO_EPOCH
         self.server: Server | None = None
+        self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
 
     @property
@@ -74,11 +75,9 @@ class ServerState:
         total = self.observations + upload.statistics.count
         if total > LARGEST_TOTAL:
             raise Refused(507, "full", f"a server holds at most {LARGEST_TOTAL} observations, this would make {total}")
-        place = None if self.server is None else self.places.get(upload.agent)
-        held = np.zeros_like(upload.statistics.gram)
-        if self.server is not None and place is not None:
-            held = self.server.holdings.gram[place]
-        if not can_factorise(held, upload.statistics.gram, find_smallest_lambda(self.dimension)):
+        place = self.places.get(upload.agent)
+        held = self._nothing if self.server is None or place is None else self.server.holdings.gram[place]
+        if not can_factorise(held, upload.statistics.gram, self._smallest_lambda):
             raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
 
     def apply(self, entry: LogEntry) -> Download:

@@ -15,9 +15,9 @@ from source_tree import Module, build_graph, list_imports, read_modules, resolve
 
 SRC = Path(__file__).parent.parent / "src"
 MAX_BODY_LINES = 60
-# What src had before its rooms were redesigned. Code that does the same with clearer names needs no more lines.
-# A new feature raises the number, in the change that brings the feature.
-MAX_SOURCE_LINES = 24_500
+# What src has. A new feature raises the number, in the change that brings the feature; so did hardening the service,
+# bounds and oracles with limits, from 17,914.
+MAX_SOURCE_LINES = 23_789
 # Documented names, whose underscore keeps methods of named tuples apart from fields, or warns.
 PUBLIC_WITH_UNDERSCORE = {"_asdict", "_exit", "_fields", "_field_defaults", "_make", "_replace"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

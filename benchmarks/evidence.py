@@ -42,12 +42,6 @@ UNTIL = (0, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 7_500, 10_000)
 OURS = POLICIES["fedc3ucb-e"]
 
 
-def scale(statistics: Statistics, share: float) -> Statistics:
-    """Return a share of some statistics."""
-    counts = (int(share * count) for count in (statistics.count, statistics.clicks, statistics.rounds))
-    return Statistics(share * statistics.gram, share * statistics.moment, *counts)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Variant(Evidence):
     """An evidence grouping whose state is of another kind."""
@@ -82,7 +76,7 @@ class AllAlike(EvidencePartition):
         groups = [self.rule.measure(self.pools[int(label)]) for label in np.unique(self.labels[self.spoken])]
         log_odds = self.rule.all_alike + self.rule.measure(everybody) - sum(groups)
         alike = 1.0 / (1.0 + math.exp(-np.clip(log_odds, -50.0, 50.0)))
-        self.last_answer = scale(everybody, alike) + scale(self.last_answer, 1.0 - alike)
+        self.last_answer = everybody.scale(alike) + self.last_answer.scale(1.0 - alike)
 
 
 class BestGroup(EvidencePartition):
@@ -114,7 +108,7 @@ class Pairs(BestGroup):
             if neighbour != agent:
                 theirs = self.holdings[int(neighbour)]
                 gain = self.rule.measure(own + theirs) - self.rule.measure(theirs) - alone
-                total += scale(theirs, 1.0 / (1.0 + np.exp(np.clip(self.rule.hurdle - gain, -50, 50))))
+                total += theirs.scale(1.0 / (1.0 + np.exp(np.clip(self.rule.hurdle - gain, -50, 50))))
         self.asker, self.last_answer = agent, total
 
 

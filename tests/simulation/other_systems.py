@@ -87,35 +87,51 @@ def show_best(world: Synthetic, t: int, K: int, scores: np.ndarray, see: See) ->
     return order
 
 
+class AsyncClients:
+    """What clients and the server know; the server keeps for each client what it has not been sent yet."""
+
+    def __init__(self, world: Synthetic, lambda_: float, gamma_u: float, gamma_d: float) -> None:
+        self.d, self.users = world.dimension, range(world.users)
+        self.lambda_, self.gamma_u, self.gamma_d = lambda_, gamma_u, gamma_d
+        self.local = [Data.zero(self.d) for _ in self.users]
+        self.upload_buffer = [Data.zero(self.d) for _ in self.users]
+        self.download_buffer = [Data.zero(self.d) for _ in self.users]
+        self.server = Data.zero(self.d)
+
+    def has_grown(self, now: Data, news: Data, gamma: float) -> bool:
+        return bool(compute_det(now, self.lambda_) / compute_det(now.minus(news), self.lambda_) > gamma)
+
+    def exchange(self, t: int, u: int, transcript: Transcript) -> None:
+        """Li and Wang 2021, algorithm 1: client u uploads if it has learned enough; who misses enough is told."""
+        if not self.has_grown(self.local[u], self.upload_buffer[u], self.gamma_u):
+            return
+        transcript.exchanges.append((t, u, "determinant"))
+        self.server = self.server.plus(self.upload_buffer[u])
+        for v in self.users:
+            if v != u:
+                self.download_buffer[v] = self.download_buffer[v].plus(self.upload_buffer[u])
+        self.upload_buffer[u] = Data.zero(self.d)
+        for v in self.users:
+            if self.has_grown(self.server, self.download_buffer[v], self.gamma_d):
+                transcript.exchanges.append((t, v, "push"))
+                self.local[v] = self.local[v].plus(self.download_buffer[v])
+                self.download_buffer[v] = Data.zero(self.d)
+
+
 def play_async_linucb(
     world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: Beta, gamma_u: float, gamma_d: float
 ) -> Transcript:
     """Li and Wang 2021, algorithm 1: the server keeps for each client what it has not been sent yet."""
-    d, users, transcript = world.dimension, range(world.users), Transcript()
-    local = [Data.zero(d) for _ in users]
-    upload_buffer = [Data.zero(d) for _ in users]
-    download_buffer = [Data.zero(d) for _ in users]
-    server = Data.zero(d)
+    clients, transcript = AsyncClients(world, lambda_, gamma_u, gamma_d), Transcript()
     for t in range(1, rounds + 1):
         u = world.arrival(t)
 
         def see(x: np.ndarray, y: float, u: int = u) -> None:
-            local[u].see(x, y)
-            upload_buffer[u].see(x, y)
+            clients.local[u].see(x, y)
+            clients.upload_buffer[u].see(x, y)
 
-        transcript.lists.append(play_round(world, t, K, lambda_, beta, local[u], see))
-        if compute_det(local[u], lambda_) / compute_det(local[u].minus(upload_buffer[u]), lambda_) > gamma_u:
-            transcript.exchanges.append((t, u, "determinant"))
-            server = server.plus(upload_buffer[u])
-            for v in users:
-                if v != u:
-                    download_buffer[v] = download_buffer[v].plus(upload_buffer[u])
-            upload_buffer[u] = Data.zero(d)
-            for v in users:
-                if compute_det(server, lambda_) / compute_det(server.minus(download_buffer[v]), lambda_) > gamma_d:
-                    transcript.exchanges.append((t, v, "push"))
-                    local[v] = local[v].plus(download_buffer[v])
-                    download_buffer[v] = Data.zero(d)
+        transcript.lists.append(play_round(world, t, K, lambda_, beta, clients.local[u], see))
+        clients.exchange(t, u, transcript)
     transcript.partition = [0] * world.users
     return transcript
 
@@ -124,11 +140,9 @@ def play_async_linucb_am(
     world: Synthetic, *, rounds: int, K: int, lambda_: float, beta: float, gamma_u: float, gamma_d: float
 ) -> Transcript:
     """Li and Wang 2021, for heterogeneous clients: as above, with a local part and rewards split by turns."""
-    d, users, transcript = world.dimension, range(world.users), Transcript()
-    shared = [Data.zero(d) for _ in users]  # A_g, b_g as client i knows them
-    own = [Data.zero(d) for _ in users]  # A_i, b_i
-    upload_buffer, download_buffer = [Data.zero(d) for _ in users], [Data.zero(d) for _ in users]
-    server = Data.zero(d)
+    d, clients, transcript = world.dimension, AsyncClients(world, lambda_, gamma_u, gamma_d), Transcript()
+    shared, upload_buffer = clients.local, clients.upload_buffer  # A_g, b_g as client i knows them
+    own = [Data.zero(d) for _ in clients.users]  # A_i, b_i
 
     def fit(data: Data) -> np.ndarray:
         theta = np.linalg.solve(data.A + lambda_ * np.eye(d), data.b)
@@ -153,18 +167,7 @@ def play_async_linucb_am(
             inverse = np.linalg.inv(data.A + lambda_ * np.eye(d))
             scores = scores + beta * np.sqrt(np.einsum("ij,jk,ik->i", X, inverse, X))
         transcript.lists.append(show_best(world, t, K, np.minimum(scores, 1.0), partial(see, u)))
-        if compute_det(shared[u], lambda_) / compute_det(shared[u].minus(upload_buffer[u]), lambda_) > gamma_u:
-            transcript.exchanges.append((t, u, "determinant"))
-            server = server.plus(upload_buffer[u])
-            for v in users:
-                if v != u:
-                    download_buffer[v] = download_buffer[v].plus(upload_buffer[u])
-            upload_buffer[u] = Data.zero(d)
-            for v in users:
-                if compute_det(server, lambda_) / compute_det(server.minus(download_buffer[v]), lambda_) > gamma_d:
-                    transcript.exchanges.append((t, v, "push"))
-                    shared[v] = shared[v].plus(download_buffer[v])
-                    download_buffer[v] = Data.zero(d)
+        clients.exchange(t, u, transcript)
     transcript.partition = [0] * world.users
     return transcript
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcascade.checks import POSITIVE, RATIO, whole_numbers
+from fedcascade.checks import RATIO, whole_numbers
 from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
+from fedcascade.federation.grouping.gibbs import compute_evidence
 from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.elementary import log
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
 
 HALVINGS = 8  # others' data count whole, by a half, a quarter, ... to 1/256, or not at all
 LEAST_GAIN = 0.05  # of log-likelihood: data that are doubted for less only cost time
-PIVOTS_PER_LOG = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +38,8 @@ class Sharing(Part):
         meaning="others' data count at most as so many times the median of the group's agents, rounded up to 2^n",
         range=RATIO,
     )
-    variance: float = constant(
-        0.2, meaning="the noise of a click that the evidence assumes", symbol="sigma^2", range=POSITIVE
-    )
-    length: float = constant(
-        1.0,
-        meaning="how long a theta is expected to be, before any data: tau^2 is length^2 / d",
-        symbol="tau sqrt(d)",
-        range=POSITIVE,
-    )
+    variance: float = describe_variance()
+    length: float = describe_length()
 
     @property
     def guard(self) -> Guard:
@@ -65,8 +58,8 @@ class Sharing(Part):
         return Statistics(gram, moment, *(mine + int(weight * (total - mine)) for mine, total in pairs))
 
     def compute_prior(self, dimension: int) -> float:
-        """l = sigma^2 / tau^2."""
-        return float(self.variance * dimension / self.length**2)
+        """l of the evidence that others' data are weighed by."""
+        return compute_prior(self.variance, self.length, dimension)
 
 
 @jit
@@ -84,52 +77,13 @@ def find_weight(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
 ) -> float:
     """Halve the weight of others' data while own clicks become clearly likelier; 0 if nothing beats own data alone."""
-    upper, solved = np.empty_like(gram), np.empty_like(moment)
     weight, best = 1.0, -np.inf
     for halving in range(HALVINGS + 1):
         share = 0.5**halving
-        together = _measure_sum(1.0, own_gram, own_moment, share, gram, moment, variance, prior, upper, solved)
-        alone = _measure_sum(0.0, own_gram, own_moment, share, gram, moment, variance, prior, upper, solved)
-        if not together - alone > best + LEAST_GAIN:
+        others_gram, others_moment = share * gram, share * moment
+        together = compute_evidence(own_gram + others_gram, own_moment + others_moment, variance, prior)
+        likelihood = together - compute_evidence(others_gram, others_moment, variance, prior)
+        if not likelihood > best + LEAST_GAIN:
             break
-        weight, best = share, together - alone
-    own = _measure_sum(1.0, own_gram, own_moment, 0.0, gram, moment, variance, prior, upper, solved)
-    return weight if best >= own + 0.5 * moment.size * log(prior) else 0.0
-
-
-@jit_inline
-def _measure_sum(
-    own_share: float,
-    own_gram: Matrix,
-    own_moment: Vector,
-    share: float,
-    gram: Matrix,
-    moment: Vector,
-    variance: float,
-    prior: float,
-    upper: Matrix,
-    solved: Vector,
-) -> float:
-    """E - d/2 ln l of a share of own data and a share of others', by the steps of a Cholesky factorisation in place."""
-    size, fit, log_det, product = moment.size, 0.0, 0.0, 1.0
-    for i in range(size):
-        solved[i] = own_share * own_moment[i] + share * moment[i]
-        for j in range(i, size):
-            upper[i, j] = own_share * own_gram[i, j] + share * gram[i, j]
-        upper[i, i] += prior
-    for k in range(size):
-        scale = 1.0 / np.sqrt(upper[k, k])
-        for j in range(k, size):
-            upper[k, j] *= scale
-        solved[k] *= scale
-        fit += solved[k] * solved[k]
-        product *= scale
-        if k % PIVOTS_PER_LOG == PIVOTS_PER_LOG - 1 or k == size - 1:  # a logarithm costs more than a row
-            log_det -= log(product)
-            product = 1.0
-        for i in range(k + 1, size):
-            factor = upper[k, i]
-            solved[i] -= factor * solved[k]
-            for j in range(i, size):
-                upper[i, j] -= factor * upper[k, j]
-    return 0.5 * fit / variance - log_det
+        weight, best = share, likelihood
+    return weight if best >= compute_evidence(own_gram, own_moment, variance, prior) else 0.0

@@ -56,7 +56,7 @@ class Ridge(Estimate):
 
 def compute_log_det(gram: NDArray[np.float64], lambda_: float) -> float:
     """ln det(lambda I + gram)."""
-    return float(linear.compute_log_det(linear.cholesky(linear.add_diagonal(gram, float(lambda_)))))
+    return float(linear.compute_log_det(linear.factorise_shifted(gram, float(lambda_))))
 
 
 class PairEstimate(Estimate):

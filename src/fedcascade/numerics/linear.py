@@ -17,9 +17,11 @@ Features = NDArray[np.float32]
 
 
 @jit
-def cholesky(matrix: Matrix) -> Matrix:
-    """The upper factor U with matrix = U^T U; a matrix that is not positive definite leaves a NaN in it."""
-    upper = matrix.copy()
+def factorise_shifted(gram: Matrix, shift: float) -> Matrix:
+    """The upper factor U with shift I + gram = U^T U; a sum that is not positive definite leaves a NaN in it."""
+    upper = gram.copy()
+    for i in range(upper.shape[0]):
+        upper[i, i] += shift
     factorise(upper)
     return upper
 
@@ -61,15 +63,16 @@ def compute_log_det(upper: Matrix) -> float:
 
 
 @jit
-def solve_upper_transposed(upper: Matrix, vector: Vector) -> Vector:
-    """U^-T vector; its squared length is vector^T matrix^-1 vector."""
-    solution = np.empty(vector.size)
+def compute_leverage(upper: Matrix, vector: Vector) -> float:
+    """vector^T matrix^-1 vector for the matrix whose upper factor is given: the squared length of U^-T vector."""
+    solution, total = np.empty(vector.size), 0.0
     for k in range(vector.size):
         value = vector[k]
         for i in range(k):
             value -= upper[i, k] * solution[i]
         solution[k] = value / upper[k, k]
-    return solution
+        total += solution[k] * solution[k]
+    return total
 
 
 @jit_inline
@@ -127,15 +130,6 @@ def bound_width(root: Matrix, inner: Matrix, room: Matrix) -> float:
         else:
             low = middle
     return high * (1.0 + 1e-9)
-
-
-@jit
-def add_diagonal(gram: Matrix, shift: float) -> Matrix:
-    """shift I + gram."""
-    matrix = gram.copy()
-    for i in range(matrix.shape[0]):
-        matrix[i, i] += shift
-    return matrix
 
 
 @jit

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.grouping.graph import GraphPartition, HeterogeneityGraph, find_components
@@ -86,12 +87,16 @@ def test_forgetting_and_the_state_keep_leaves() -> None:
     assert relabel_canonically(again.groups.labels[:3]) == (0, 1, 1)
 
 
+def draw_edges(random: np.random.Generator, agents: int, density: float) -> NDArray[np.bool_]:
+    edges = np.triu(random.random((agents, agents)) < density, 1)
+    return edges | edges.T
+
+
 @settings(deadline=None, max_examples=200)
 @given(st.integers(0, 2**32), st.integers(1, 12), st.floats(0.1, 0.9))
 def test_agents_of_the_same_data_form_the_components_of_the_graph(seed: int, agents: int, density: float) -> None:
     random = np.random.default_rng(seed)
-    edges = np.triu(random.random((agents, agents)) < density, 1)
-    edges |= edges.T
+    edges = draw_edges(random, agents, density)
     members = np.arange(agents)
     groups, leaf = form_groups(edges, members, np.full(agents, 7), np.zeros((agents, D)), 0.5)
     labels = np.empty(agents, np.int64)
@@ -106,8 +111,7 @@ def test_agents_of_the_same_data_form_the_components_of_the_graph(seed: int, age
 def test_groups_are_connected_by_agents_that_may_connect(seed: int, agents: int, density: float) -> None:
     """Every group is connected without leaves, and nobody else joins two groups."""
     random = np.random.default_rng(seed)
-    edges = np.triu(random.random((agents, agents)) < density, 1)
-    edges |= edges.T
+    edges = draw_edges(random, agents, density)
     count = np.sort(random.integers(1, 100, agents))[::-1].copy()
     groups, leaf = form_groups(edges, np.arange(agents), count, random.normal(size=(agents, D)), 0.5)
     for group in np.unique(groups):

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -338,36 +339,39 @@ def test_an_invented_receipt_begins_no_epoch(tmp_path: Path) -> None:
         assert fetch_terms(running.transport).epoch == epoch
 
 
+@contextmanager
+def connect_to_liar(folder: Path) -> Iterator[tuple[RemoteAgent, LyingTransport]]:
+    """An agent of a server in this process, and the transport between them, which changes replies as it is told."""
+    with serve_in_process(folder / "store.db") as running:
+        [token] = running.operator.create_tokens()
+        transport = LyingTransport(running)
+        with connect("", store=str(folder / "agent.db"), token=token, transport=transport, policy=TALKATIVE,
+                     min_observations=0, pauses=(0.005, 0.05)) as agent:  # fmt: skip
+            yield agent, transport
+
+
 def test_an_upload_that_the_server_never_takes_is_given_up_and_counted_as_lost(tmp_path: Path) -> None:
     def refuse(path: str, reply: HttpReply) -> HttpReply:
         if path != wire.EXCHANGES:
             return reply
         return HttpReply(422, msgspec.json.encode({"reason": "impossible", "detail": "no data has it"}), {})
 
-    with serve_in_process(tmp_path / "store.db") as running:
-        [token] = running.operator.create_tokens()
-        transport = LyingTransport(running)
-        with connect("", store=str(tmp_path / "agent.db"), token=token, transport=transport, policy=TALKATIVE,
-                     min_observations=0, pauses=(0.005, 0.05)) as agent:  # fmt: skip
-            transport.change = refuse
-            play(agent, 3)
-            assert agent.flush(20)
-            assert (agent.unsent, agent.lost, agent.trouble) == (0, 3, "no data has it")
+    with connect_to_liar(tmp_path) as (agent, transport):
+        transport.change = refuse
+        play(agent, 3)
+        assert agent.flush(20)
+        assert (agent.unsent, agent.lost, agent.trouble) == (0, 3, "no data has it")
 
 
 def test_an_unexpected_error_is_said_and_does_not_end_the_thread(tmp_path: Path) -> None:
     def fail(path: str, reply: HttpReply) -> HttpReply:
         raise RuntimeError("a bug")
 
-    with serve_in_process(tmp_path / "store.db") as running:
-        [token] = running.operator.create_tokens()
-        transport = LyingTransport(running)
-        with connect("", store=str(tmp_path / "agent.db"), token=token, transport=transport, policy=TALKATIVE,
-                     min_observations=0, pauses=(0.005, 0.05)) as agent:  # fmt: skip
-            transport.change = fail
-            play(agent, 1)
-            assert not agent.flush(0.2)
-            assert agent.trouble == "a bug"
-            transport.change = lambda _, reply: reply
-            assert agent.flush(10)
-            assert agent.trouble is None
+    with connect_to_liar(tmp_path) as (agent, transport):
+        transport.change = fail
+        play(agent, 1)
+        assert not agent.flush(0.2)
+        assert agent.trouble == "a bug"
+        transport.change = lambda _, reply: reply
+        assert agent.flush(10)
+        assert agent.trouble is None

@@ -45,15 +45,21 @@ def advance(store: Store, state: ServerState, schedule: SnapshotSchedule, transa
     return written
 
 
-def test_an_interrupted_snapshot_does_not_count_and_its_chunks_go(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(snapshots, "BYTES_PER_COMMIT", 1)  # one chunk in a transaction
+def upload_twice(store: Store) -> tuple[ServerState, list[int]]:
+    """The state after two uploads of each of sixty agents, and their numbers."""
     state = ServerState(POLICY, 20)
     with store.transaction():
         agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(60)]
     upload(store, state, agents, 1)
     upload(store, state, agents, 2)
+    return state, agents
+
+
+def test_an_interrupted_snapshot_does_not_count_and_its_chunks_go(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "BYTES_PER_COMMIT", 1)  # one chunk in a transaction
+    state, agents = upload_twice(store)
     schedule = SnapshotSchedule(every=1)
     assert advance(store, state, schedule, transactions=3) == 3
     assert store.load_snapshot() is None
@@ -80,11 +86,7 @@ def test_a_snapshot_whose_chunk_another_server_deleted_is_given_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshots, "BYTES_PER_COMMIT", 1)
-    state = ServerState(POLICY, 20)
-    with store.transaction():
-        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(60)]
-    upload(store, state, agents, 1)
-    upload(store, state, agents, 2)
+    state, agents = upload_twice(store)
     schedule = SnapshotSchedule(every=1)
     advance(store, state, schedule, transactions=3)
     with store.transaction():

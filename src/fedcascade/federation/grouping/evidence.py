@@ -14,6 +14,7 @@ the average, over the samples, of the statistics of its group.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,23 @@ NO_AGENT = -1
 _SEED = np.uint64(0)  # of the sampler: a server has none of its own, and replays must agree
 
 
+def describe_variance() -> Any:
+    """The field of the noise of a click, of every part that weighs evidence."""
+    meaning = "the noise of a click that the evidence assumes"
+    return constant(0.2, meaning=meaning, symbol="sigma^2", range=POSITIVE)
+
+
+def describe_length() -> Any:
+    """The field of the length of a theta, of every part that weighs evidence."""
+    meaning = "how long a theta is expected to be, before any data: tau^2 is length^2 / d"
+    return constant(1.0, meaning=meaning, symbol="tau sqrt(d)", range=POSITIVE)
+
+
+def compute_prior(variance: float, length: float, dimension: int) -> float:
+    """l = sigma^2 / tau^2."""
+    return float(variance * dimension / length**2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Part):
     """Agents start apart; at each upload the server samples more of the partitions that the data allow.
@@ -41,15 +59,8 @@ class Evidence(Part):
     hurdle: float = constant(
         3.0, meaning="how much more a user is taken to be unlike others than they are unlike each other, in log-odds"
     )
-    variance: float = constant(
-        0.2, meaning="the noise of a click that the evidence assumes", symbol="sigma^2", range=POSITIVE
-    )
-    length: float = constant(
-        1.0,
-        meaning="how long a theta is expected to be, before any data: tau^2 is length^2 / d",
-        symbol="tau sqrt(d)",
-        range=POSITIVE,
-    )
+    variance: float = describe_variance()
+    length: float = describe_length()
     sweeps: int = constant(
         3, meaning="how often the sampler comes by each agent that it visits", range=whole_numbers(1)
     )
@@ -59,7 +70,7 @@ class Evidence(Part):
 
     def make_model(self, dimension: int) -> Model:
         """The constants as the sampler reads them, with l = sigma^2 / tau^2."""
-        return Model(float(self.hurdle), float(self.variance), self.variance * dimension / self.length**2)
+        return Model(float(self.hurdle), float(self.variance), compute_prior(self.variance, self.length, dimension))
 
     def measure(self, statistics: Statistics) -> float:
         """E(S, b) of some statistics."""

@@ -33,11 +33,9 @@ class Model(NamedTuple):
 @jit
 def compute_evidence(gram: Rows, moment: Row, variance: float, prior: float) -> float:
     """E(S, b), the log marginal likelihood of clicks, up to what cancels."""
-    upper = linear.cholesky(linear.add_diagonal(gram, prior))
-    fit = 0.0
-    for value in linear.solve_upper_transposed(upper, moment):
-        fit += value * value
-    return 0.5 * (fit / variance - linear.compute_log_det(upper) + moment.size * log(prior))
+    upper = linear.factorise_shifted(gram, prior)
+    fit = linear.compute_leverage(upper, moment) / variance
+    return 0.5 * (fit - linear.compute_log_det(upper) + moment.size * log(prior))
 
 
 @jit

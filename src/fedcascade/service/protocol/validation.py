@@ -63,11 +63,8 @@ def measure_gram(gram: linear.Matrix, moment: linear.Vector) -> tuple[float, flo
     trace = 0.0
     for i in range(moment.size):
         trace += gram[i, i]
-    upper = linear.cholesky(linear.add_diagonal(gram, compute_shift(trace, moment.size)))
-    leverage = 0.0
-    for value in linear.solve_upper_transposed(upper, moment):
-        leverage += value * value
-    return trace, linear.compute_log_det(upper), leverage
+    upper = linear.factorise_shifted(gram, compute_shift(trace, moment.size))
+    return trace, linear.compute_log_det(upper), linear.compute_leverage(upper, moment)
 
 
 @jit
@@ -136,4 +133,4 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
 @jit
 def can_factorise(gram: linear.Matrix, added: linear.Matrix, lambda_: float) -> bool:
     """Whether lambda I + gram + added has a Cholesky factor."""
-    return bool(np.isfinite(linear.compute_log_det(linear.cholesky(linear.add_diagonal(gram + added, lambda_)))))
+    return bool(np.isfinite(linear.compute_log_det(linear.factorise_shifted(gram + added, lambda_))))

@@ -1,6 +1,7 @@
 """Every format gives the same ratings, and what cannot be read is refused in one line that says where."""
 
 import csv
+import gzip
 import json
 import tracemalloc
 from collections.abc import Callable
@@ -240,3 +241,43 @@ def test_movielens_is_a_world_in_which_both_engines_agree(movielens: Path, prese
     ]
     assert runs[0].curve == runs[1].curve
     np.testing.assert_array_equal(runs[0].lists, runs[1].lists)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffuserId,movieId,rating\na,x,4\nb,x,2\n",
+        "userId;movieId;rating\na;x;4\nb;x;2\n",
+        "userId|movieId|rating\na|x|4\nb|x|2\n",
+        " userId , movieId , rating \na,x,4\nb,x,2\n",
+        "userId,movieId,rating\ra,x,4\rb,x,2\r",
+    ],
+)
+def test_messy_headers_separators_and_line_ends_are_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "ratings.csv"
+    path.write_bytes(text.encode())
+    ratings = read_ratings(path)
+    assert (ratings.users.tolist(), ratings.items.tolist(), ratings.values.tolist()) == ([0, 1], [0, 0], [4.0, 2.0])
+
+
+def test_packed_ratings_are_read(tmp_path: Path) -> None:
+    text = b"userId,movieId,rating\na,x,4\nb,x,2\n"
+    (tmp_path / "ratings.csv.gz").write_bytes(gzip.compress(text))
+    assert read_ratings(tmp_path / "ratings.csv.gz").values.tolist() == [4.0, 2.0]
+    (tmp_path / "ratings.csv").write_bytes(text)
+    pl.scan_csv(tmp_path / "ratings.csv").sink_csv(tmp_path / "ratings.csv.zst", compression="zstd")
+    assert read_ratings(tmp_path / "ratings.csv.zst").values.tolist() == [4.0, 2.0]
+    (tmp_path / "r.jsonl.gz").write_bytes(gzip.compress(b'{"user": 1, "item": 2, "rating": 3}\n'))
+    assert read_ratings(tmp_path / "r.jsonl.gz").values.tolist() == [3.0]
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(text)[:-9])
+    with pytest.raises(ValueError, match=r"cannot read .*cut\.csv\.gz"):
+        read_ratings(tmp_path / "cut.csv.gz")
+    (tmp_path / "ratings.parquet.gz").write_bytes(b"x")
+    with pytest.raises(ValueError, match="must be unpacked first"):
+        read_ratings(tmp_path / "ratings.parquet.gz")
+
+
+def test_a_column_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("user,item,rating,user\na,x,4,b\n")
+    with pytest.raises(ValueError, match="names a column twice"):
+        read_ratings(tmp_path / "ratings.csv")

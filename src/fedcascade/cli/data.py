@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from fedcascade.cli import terminal
-from fedcascade.cli.options import Json, ListLength, RatingsOptions, option
+from fedcascade.cli.options import Json, ListLength, LogOptions, RatingsOptions, option
 from fedcascade.cli.progress import BYTES, show_progress_bars
 
 data = App(name="data", help_format="plaintext", result_action="return_value")
@@ -48,19 +48,28 @@ def fetch(
 
 @data.command
 def describe(
-    file: Annotated[Path, Parameter(help="A file of ratings.")],
+    file: Annotated[Path, Parameter(help="A file of ratings, or a log of lists.")],
     /,
     *,
     list_length: ListLength = 4,
     json_: Json = False,
+    log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
     environment: RatingsOptions = RatingsOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Show what a file of ratings holds and what kind of environment it makes.
+    """Show what a file of ratings holds and what kind of environment it makes; of a log of lists, what it is good for.
 
     Example: fedcascade data describe ratings.csv --preset paper
     """
     from fedcascade.data.describe import describe as describe_ratings
+    from fedcascade.data.logs.describe import describe_log
 
+    if log_options.is_log(file):
+        found = describe_log(log_options.open(file))
+        if json_:
+            print(json.dumps({"file": str(file), **found}))
+            return
+        terminal.show(make_log_table(file, found), make_positions_table(found), make_uses_table(found))
+        return
     ratings = environment.read(file)
     facts = describe_ratings(ratings, environment.build_from(ratings), list_length=list_length)
     if json_:
@@ -111,3 +120,37 @@ def make_clusters_table(facts: dict[str, Any]) -> Table:
         chances = (f"{row[name]:.1%}" for name in ("best_item", "best_list", "random_list"))
         rows.append((str(row["cluster"]), f"{row['users']:,}", f"{row['norm']:.3f}", nearest, *chances))
     return terminal.make_table("clusters, and the chance of a click", columns, rows, right=columns)
+
+
+def make_log_table(file: Path, facts: dict[str, Any]) -> Table:
+    """Make a table of what a log holds."""
+    least, most = facts["lengths"]
+    lengths = f"{least} items" if least == most else f"{least} to {most} items"
+    rows = [
+        ("lists", f"{facts['lists']:,} of {lengths}, to {facts['users']:,} users"),
+        ("items", f"{facts['items']:,}" + (f", {facts['dimension']} features each" if facts["dimension"] else "")),
+        ("clicked", f"{facts['clicked']:.2%} of lists, {facts['several_clicks']:.2%} more than once"),
+        ("columns", " ".join(facts["columns"])),
+        ("equal rows", f"{facts['repeated_rows']:,}"),
+    ]
+    if facts["least_propensity"] is not None:
+        rows.append(("least propensity", f"{facts['least_propensity']:.3g}"))
+    table = terminal.make_table(str(file), ("", ""), rows)
+    table.show_header = False
+    return table
+
+
+def make_positions_table(facts: dict[str, Any]) -> Table:
+    """Make a table of how often each position was clicked."""
+    most = max(row["clicked"] for row in facts["positions"]) or 1.0
+    rows = [
+        (str(row["position"]), f"{row['shown']:,}", f"{row['clicked']:.2%}", "█" * round(30 * row["clicked"] / most))
+        for row in facts["positions"]
+    ]
+    numbers = ("position", "shown", "clicked")
+    return terminal.make_table("clicks by position", (*numbers, ""), rows, right=numbers)
+
+
+def make_uses_table(facts: dict[str, Any]) -> Table:
+    """Make a table of what a log can be used for."""
+    return terminal.make_table("what it can be used for", ("use", "can it"), list(facts["uses"].items()))

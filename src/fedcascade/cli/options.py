@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter, Token
 from fedcascade.checks import require
 
 if TYPE_CHECKING:
+    from fedcascade.data.logs import Log
     from fedcascade.environments.environment import Environment
     from fedcascade.environments.matrices import Triplets
     from fedcascade.environments.ratings import Ratings
@@ -89,6 +90,46 @@ class RatingsOptions:
         from fedcascade.environments.ratings import Ratings
 
         return Ratings(ratings, preset=self.preset or "catalogue", **self.parse_sizes(), **parse_steps(self.step))
+
+
+@Parameter(name="*", group=Group("Log", sort_key=3), negative="")
+@dataclass(frozen=True, kw_only=True)
+class LogOptions:
+    """How a log of lists is read.
+
+    Attributes:
+        format: A published format: yandex, open-bandit, kuairand or finn. [the columns of the file say]
+        item_table: A table of items: a name and a number per feature for each.
+        normalise: Divide the features of each item of that table by their length.
+        column: Say which column of the file is what: items=shown. Repeatable.
+    """
+
+    format: Annotated[str | None, Parameter(show_default=False)] = None
+    item_table: Annotated[Path | None, Parameter(show_default=False)] = None
+    normalise: Annotated[bool, Parameter(show_default=False)] = False
+    column: Annotated[list[str], Parameter(show_default=False)] = field(default_factory=list)
+
+    def is_log(self, path: Path) -> bool:
+        """Whether a file is a log of lists: these options say so, or the names of its columns do."""
+        from fedcascade.data.logs.columns import has_log_columns
+        from fedcascade.data.logs.files import SCANNERS, list_columns, scan_file
+
+        if self != LogOptions():
+            return True
+        known = path.is_file() and any(ending in SCANNERS for ending in path.suffixes[-2:])
+        try:
+            return known and has_log_columns(list(list_columns(scan_file(path), path)))
+        except ValueError:
+            return False
+
+    def open(self, path: Path) -> "Log":
+        """Open a log."""
+        from fedcascade.data.logs import read_log
+        from fedcascade.data.logs.items import read_items
+
+        table = None if self.item_table is None else read_items(self.item_table, normalise=self.normalise)
+        columns = split_assignments("column", self.column, "items=shown")
+        return read_log(path, columns=columns, form=self.format, items=table)
 
 
 @Parameter(name="*", group=Group("Environment", sort_key=1), negative="")

@@ -31,7 +31,10 @@ def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Co
     Columns(user='userId', item='movieId', rating='rating')
     """
     candidates = [[name] for name in wanted] if wanted else [usual.split() for usual in USUAL]
-    matches = [next((name for name in choice if name in names), None) for choice in candidates]
+    stripped = {name.strip(): name for name in names}
+    repeated = len(stripped) < len(names) or any("_duplicated_" in name for name in names)
+    require(not repeated, f"{path} names a column twice: {', '.join(names)}")
+    matches = [next((stripped[name] for name in choice if name in stripped), None) for choice in candidates]
     for role, choice, match in zip(Columns._fields, candidates, matches, strict=True):
         require(
             match is not None,

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedcascade.checks import require
 from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
+from fedcascade.data.text import open_bytes
 from fedcascade.environments.matrices import Triplets
 
 CHUNK = 1 << 20
@@ -24,7 +25,7 @@ def read_json_lines(path: Path, columns: Columns | None) -> Triplets:
     users: dict[int | str, int] = {}
     items: dict[int | str, int] = {}
     user_numbers, item_numbers, values = array("q"), array("q"), array("d")
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         names = _detect_columns(file, columns, path)
         decoder = msgspec.json.Decoder(_make_row_type(names))
         first = 1

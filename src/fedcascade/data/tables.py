@@ -13,6 +13,7 @@ from polars.exceptions import PolarsError
 
 from fedcascade.checks import require
 from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
+from fedcascade.data.text import find_line_end, find_separator, open_bytes, open_text, read_head
 from fedcascade.environments.matrices import Triplets
 
 CHUNK = 1 << 20
@@ -28,12 +29,14 @@ def read_parquet(path: Path, columns: Columns | None) -> Triplets:
     )
 
 
-def read_headed(path: Path, columns: Columns | None, *, separator: str) -> Triplets:
-    """Read a file of text whose first line names the columns."""
+def read_headed(path: Path, columns: Columns | None) -> Triplets:
+    """Read a file of text whose first line names the columns; the separator is what that line has most of."""
     _check_text(path)
+    head = read_head(path)
+    separator, end = find_separator(head), find_line_end(head)
     return _read_triplets(
         path,
-        lambda: pl.scan_csv(path, separator=separator, infer_schema=False),
+        lambda: pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False),
         lambda names: find_columns(names, columns, path),
         lambda row: f"line {_find_line(path, separator, row)}",
         lambda: _describe_long_line(path, separator),
@@ -101,9 +104,11 @@ def _number_by_appearance(names: pl.Series) -> NDArray[np.int64]:
 
 
 def _check_text(path: Path) -> None:
-    """Refuse a file that is not UTF-8, and name the line."""
+    """Refuse a file that is not UTF-8, and name the line; polars checks what is packed by zstd."""
+    if path.suffix == ".zst":
+        return
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         while True:
             chunk = file.read(CHUNK)
             try:
@@ -121,7 +126,9 @@ def _check_text(path: Path) -> None:
 
 def _find_line(path: Path, separator: str, row: int) -> int:
     """Return the line on which a row ends; quoted text may hold line breaks."""
-    with path.open(encoding="utf-8", newline="") as file:
+    if path.suffix == ".zst":
+        return row + 2  # it cannot be read here; quoted line breaks are rare
+    with open_text(path) as file:
         reader = csv.reader(file, delimiter=separator)
         next(islice(reader, row + 1, row + 2), None)
         return reader.line_num
@@ -129,7 +136,9 @@ def _find_line(path: Path, separator: str, row: int) -> int:
 
 def _describe_long_line(path: Path, separator: str) -> str:
     """Return words about the first line with more fields than the header; empty if there is none."""
-    with path.open(encoding="utf-8", newline="") as file:
+    if path.suffix == ".zst":
+        return ""
+    with open_text(path) as file:
         reader = csv.reader(file, delimiter=separator)
         columns = len(next(reader, []))
         for row in reader:

@@ -1,0 +1,83 @@
+"""Describe what a log holds and what it can be used for."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.data.logs.reader import Log
+from fedcascade.learning.click_log import NOBODY, ClickLog
+
+
+def describe_log(log: Log) -> dict[str, Any]:
+    """Return counts, click rates by position, propensities, features, and which uses these allow."""
+    lists = clicked = several = 0
+    shown, clicks = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    lengths: set[int] = set()
+    times: list[float] = []
+    least = 1.0
+    dimension = None if log.table is None else log.table.dimension
+    digests = []
+    for batch in log.batches():
+        lists += len(batch)
+        clicked += int(batch.clicks.any(axis=1).sum())
+        several += int((batch.clicks.sum(axis=1) > 1).sum())
+        shown, clicks = _add(shown, (batch.items != NOBODY).sum(axis=0)), _add(clicks, batch.clicks.sum(axis=0))
+        lengths |= set(np.unique(batch.lengths).tolist())
+        if batch.times is not None:
+            times = [min([*times[:1], batch.times.min()]), max([*times[1:], batch.times.max()])]
+        if batch.list_propensity is not None:
+            least = min(least, float(batch.list_propensity.min()))
+        if batch.features is not None:
+            dimension = batch.features.shape[2]
+        digests.append(_hash_rows(batch))
+    known = {column: column in log.columns for column in ("time", "looked", "propensity", "propensities", "offered")}
+    has_propensity = known["propensity"] or known["propensities"]
+    return {
+        "lists": lists,
+        "users": len(log.users),
+        "items": len(log.items),
+        "lengths": [min(lengths), max(lengths)],
+        "clicked": clicked / lists,
+        "several_clicks": several / lists,
+        "repeated_rows": lists - np.unique(np.concatenate(digests)).size,
+        "positions": [{"position": place, "shown": int(count), "clicked": float(hits / count)}
+                      for place, (count, hits) in enumerate(zip(shown, clicks, strict=True))],
+        "times": [float(time) for time in times] or None,
+        "least_propensity": least if has_propensity else None,
+        "dimension": dimension,
+        "columns": list(log.columns),
+        "uses": list_uses(log.columns, has_features=dimension is not None),
+    }  # fmt: skip
+
+
+def list_uses(columns: tuple[str, ...], *, has_features: bool) -> dict[str, str]:
+    """What a log can be used for, and 'yes' or what it lacks."""
+    per_position, whole = "propensities" in columns, "propensity" in columns or "propensities" in columns
+    features = "yes" if has_features else "no: it has no features, and no table of items was given"
+    cascade = "yes" if per_position else "no: it has no propensities of positions"
+    return {
+        "click models": "yes",
+        "warm start": features,
+        "replay": "yes, if the logger chose uniformly at random" if not whole else "yes",
+        "direct method": features,
+        "ips, snips": "yes" if whole else "no: it has no propensities",
+        "rips": cascade,
+        "cascade-dr": features if per_position else cascade,
+    }
+
+
+def _add(total: NDArray[np.int64], more: NDArray[np.int64]) -> NDArray[np.int64]:
+    size = max(total.size, more.size)
+    return np.pad(total, (0, size - total.size)) + np.pad(more, (0, size - more.size))
+
+
+def _hash_rows(batch: ClickLog) -> NDArray[np.uint64]:
+    """A 64-bit number per row; equal rows have equal ones."""
+    columns = [batch.users, *batch.items.T, *batch.clicks.T]
+    columns += [] if batch.times is None else [batch.times.view(np.int64)]
+    total = np.zeros(len(batch), np.uint64)
+    for column in columns:
+        total = (total ^ column.astype(np.int64).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        total ^= total >> np.uint64(29)
+    return total

@@ -1,0 +1,163 @@
+"""Readers of published logs, from files that you have downloaded: each gives batches with our columns."""
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.data.logs.columns import TYPES
+from fedcascade.data.logs.files import list_columns, read_batches, scan_file
+from fedcascade.data.text import open_text
+
+Frames = Iterator[pl.DataFrame]
+
+
+class Published(NamedTuple):
+    """A published format: in words, which of our columns it has, and its reader."""
+
+    words: str
+    columns: tuple[str, ...]
+    read: Callable[[Path, int], Frames]
+
+
+def read_yandex(path: Path, rows: int) -> Frames:
+    """Read Yandex's log of relevance prediction: queries with ten URLs, and clicks on them; a session is a user."""
+    rounds: list[dict[str, Any]] = []
+    session, begun = "", 0
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            fields = line.rstrip("\r\n").split("\t")
+            good = len(fields) > 3 and fields[2] in ("Q", "C") and (fields[2] == "C" or len(fields) > 5)
+            require(good, f"{path}, line {number} must be a query (SESSION TIME Q QUERY REGION URLs) or a click "
+                          "(SESSION TIME C URL) with tabs between")  # fmt: skip
+            if fields[0] != session:
+                if begun >= rows:
+                    yield _make_frame(rounds, "yandex")
+                    rounds, begun = [], 0
+                session, begin = fields[0], len(rounds)
+            if fields[2] == "Q":
+                urls = list(dict.fromkeys(fields[5:]))
+                rounds.append({"time": float(fields[1]), "user": session, "items": urls, "clicks": []})
+                begun += 1
+            else:  # the last query of the session that showed this URL
+                shown = next((row for row in reversed(rounds[begin:]) if fields[3] in row["items"]), None)
+                if shown is not None:
+                    position = shown["items"].index(fields[3])
+                    if position not in shown["clicks"]:
+                        shown["clicks"].append(position)
+    if rounds:
+        yield _make_frame(rounds, "yandex")
+
+
+def _make_frame(rows: list[dict[str, Any]], name: str) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema={column: TYPES[column] for column in PUBLISHED[name].columns})
+
+
+def read_open_bandit(path: Path, rows: int) -> Frames:
+    """Read the Open Bandit Dataset: one item per row with its propensity; equal features are one user."""
+    frame = scan_file(path)
+    names = _find_named(frame, path, ("timestamp", "item_id", "click", "propensity_score"))
+    traits = sorted(name for name in names if name.startswith("user_feature_"))
+    user = pl.concat_str([pl.col(name) for name in traits], separator=" ") if traits else pl.lit("everybody")
+    day = pl.col("timestamp").cast(pl.String).str.to_datetime(strict=False, time_zone="UTC", time_unit="us")
+    columns = {
+        "time": day.dt.epoch("us") / 1e6,
+        "user": user,
+        **_list_one("item_id", "click"),
+        "looked": pl.lit(1, pl.Int64),
+        "propensity": pl.col("propensity_score").cast(pl.Float64, strict=False),
+    }
+    return read_batches(frame.select(**columns), path, rows)
+
+
+def read_kuairand(path: Path, rows: int) -> Frames:
+    """Read a log of KuaiRand: one video per row."""
+    frame = scan_file(path)
+    _find_named(frame, path, ("user_id", "video_id", "time_ms", "is_click"))
+    columns = {
+        "time": pl.col("time_ms").cast(pl.Float64, strict=False) / 1e3,
+        "user": pl.col("user_id").cast(pl.String),
+        **_list_one("video_id", "is_click"),
+        "looked": pl.lit(1, pl.Int64),
+    }
+    return read_batches(frame.select(**columns), path, rows)
+
+
+def _list_one(item: str, click: str) -> dict[str, pl.Expr]:
+    """The columns of lists with one item."""
+    none, first = (pl.lit(value, dtype=pl.List(pl.Int64)) for value in ([], [0]))
+    is_clicked = pl.col(click).cast(pl.Float64, strict=False)
+    clicks = pl.when(is_clicked == 1).then(first).when(is_clicked == 0).then(none)
+    return {"items": pl.concat_list(pl.col(item).cast(pl.String)), "clicks": clicks}
+
+
+def _find_named(frame: pl.LazyFrame, path: Path, needed: tuple[str, ...]) -> list[str]:
+    names = list(list_columns(frame, path))
+    for name in needed:
+        require(name in names, f"{path} has no column {name}: it has {', '.join(names)}")
+    return names
+
+
+def read_finn(path: Path, rows: int) -> Frames:
+    """Read ``data.npz`` of FINN.no's slates: up to 20 lists per user; entry 0 of a slate stands for 'no click'."""
+    needed = ("userId", "click_idx", "slate_lengths", "slate")
+    try:
+        with zipfile.ZipFile(path) as packed:
+            members = {name.removesuffix(".npy") for name in packed.namelist()}
+            for name in needed:
+                require(name in members, f"{path} has no array {name}: it has {', '.join(sorted(members))}")
+            streams = [_read_rows(packed.open(f"{name}.npy"), max(1, rows // 20)) for name in needed]
+            for users, clicked, lengths, slates in zip(*streams, strict=True):
+                yield _unroll(users, clicked, lengths, slates)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ValueError(f"cannot read {path}: {error}") from None
+
+
+def _read_rows(file: Any, rows: int) -> Iterator[NDArray[np.int64]]:
+    """The rows of an array in a .npy file, some at a time, so that memory does not grow with the array."""
+    stream: BinaryIO = file
+    version = np.lib.format.read_magic(stream)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran, kind = read_header(stream)
+    require(not is_fortran, "arrays must be stored row by row")
+    size = int(np.prod(shape[1:])) * kind.itemsize
+    for start in range(0, shape[0], rows):
+        count = min(rows, shape[0] - start)
+        yield np.frombuffer(stream.read(count * size), kind).reshape(count, *shape[1:]).astype(np.int64)
+
+
+def _unroll(
+    users: NDArray[np.int64], clicked: NDArray[np.int64], lengths: NDArray[np.int64], slates: NDArray[np.int64]
+) -> pl.DataFrame:
+    who, step = np.nonzero(lengths > 1)  # the rest is filling, or a slate of 'no click' alone
+    positions = np.arange(1, slates.shape[2])
+    shown = positions < lengths[who, step][:, None]
+    items = [row[mask].tolist() for row, mask in zip(slates[who, step, 1:], shown, strict=True)]
+    clicks = [[int(place) - 1] if place > 0 else [] for place in clicked[who, step]]
+    looked = (lengths[who, step] - 1).tolist()
+    columns = {"user": users[who].astype(str), "items": pl.Series(items, dtype=pl.List(pl.Int64)),
+               "clicks": pl.Series(clicks, dtype=pl.List(pl.Int64)), "looked": looked}  # fmt: skip
+    return pl.DataFrame(columns).with_columns(pl.col("items").cast(pl.List(pl.String)))
+
+
+def _refuse_deezer(path: Path, rows: int) -> Frames:  # noqa: ARG001
+    raise ValueError(
+        f"{path}: Deezer publishes features of users and playlists, and no log; playlist_features.csv can be read as a "
+        "table of items"
+    )
+
+
+PUBLISHED: Mapping[str, Published] = {
+    "yandex": Published("Yandex relevance prediction", ("time", "user", "items", "clicks"), read_yandex),
+    "open-bandit": Published(
+        "Open Bandit Dataset", ("time", "user", "items", "clicks", "looked", "propensity"), read_open_bandit
+    ),
+    "kuairand": Published("KuaiRand", ("time", "user", "items", "clicks", "looked"), read_kuairand),
+    "finn": Published("FINN.no slates", ("user", "items", "clicks", "looked"), read_finn),
+    "deezer": Published("Deezer carousels: features alone", (), _refuse_deezer),
+}

@@ -1,0 +1,147 @@
+"""Read a log in batches, so that memory does not grow with its length."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fedcascade.checks import require, require_known
+from fedcascade.data.logs.columns import convert_column, find_log_columns
+from fedcascade.data.logs.files import list_columns, read_batches, scan_file
+from fedcascade.data.logs.items import ItemTable, check_features
+from fedcascade.data.logs.names import Names
+from fedcascade.data.logs.published import PUBLISHED
+from fedcascade.data.logs.rules import check_rows
+from fedcascade.learning.click_log import NOBODY, ClickLog, concatenate
+
+BATCH = 100_000  # rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """A log that is read when asked, as often as asked; users and items keep their numbers."""
+
+    path: Path
+    columns: tuple[str, ...]
+    frames: Callable[[int], Iterator[tuple[pl.DataFrame, pl.DataFrame]]]  # converted and as in the file, by batch size
+    users: Names = field(default_factory=Names)
+    items: Names = field(default_factory=Names)
+    table: ItemTable | None = None
+
+    def batches(self, rows: int = BATCH) -> Iterator[ClickLog]:
+        """The log from its beginning, about ``rows`` lists at a time."""
+        first = 0
+        for frame, raw in self.frames(rows):
+            if len(frame):
+                check_rows(frame, raw, self.path, first)
+                yield self._convert(frame, first)
+            first += len(frame)
+        require(first > 0, f"{self.path} holds no lists")
+
+    def read(self) -> ClickLog:
+        """The whole log in memory."""
+        return concatenate(list(self.batches()))
+
+    def _convert(self, frame: pl.DataFrame, first: int) -> ClickLog:
+        lengths = frame["items"].list.len().to_numpy().astype(np.int64)
+        items = _fill(self._number_items(frame, "items", first), lengths, NOBODY)
+        columns: dict[str, Any] = {
+            "users": self.users.number(frame["user"]),
+            "items": items,
+            "clicks": _mark_clicks(frame["clicks"], items.shape),
+        }
+        if "time" in frame.columns:
+            columns["times"] = frame["time"].to_numpy()
+        if "looked" in frame.columns:
+            columns["looked"] = frame["looked"].fill_null(NOBODY).to_numpy()
+        if "propensity" in frame.columns:
+            columns["propensity"] = frame["propensity"].to_numpy()
+        if "propensities" in frame.columns:
+            columns["propensities"] = _fill(frame["propensities"].explode().to_numpy(), lengths, 1.0)
+        if "offered" in frame.columns:
+            lengths = frame["offered"].list.len().to_numpy().astype(np.int64)
+            columns["offered"] = _fill(self._number_items(frame, "offered", first), lengths, NOBODY)
+        if "features" in frame.columns:
+            columns["features"] = self._fill_features(frame, lengths, first)
+        return ClickLog(**columns)
+
+    def _number_items(self, frame: pl.DataFrame, column: str, first: int) -> NDArray[np.int64]:
+        names = frame[column].explode()
+        numbers = self.items.number(names)
+        unknown = np.flatnonzero(numbers < 0)
+        if unknown.size:
+            ends = np.cumsum(frame[column].list.len().to_numpy())
+            row = first + int(np.searchsorted(ends, unknown[0], side="right")) + 1
+            name = names[int(unknown[0])]
+            raise ValueError(f"{self.path}, row {row}, column {column}: item {name} is not in the table of items")
+        return numbers
+
+    def _fill_features(self, frame: pl.DataFrame, lengths: NDArray[np.int64], first: int) -> NDArray[np.float32]:
+        sizes = frame["features"].list.len().to_numpy().astype(np.int64)
+        d = int(sizes[0] // lengths[0])
+        odd = np.flatnonzero(sizes != d * lengths)
+        if odd.size:
+            row, got = first + int(odd[0]) + 1, sizes[odd[0]] / lengths[odd[0]]
+            raise ValueError(f"{self.path}, row {row}, column features: must hold {d} numbers per item, got {got:g}")
+        flat = frame["features"].explode().to_numpy().reshape(-1, d)
+        rows = np.repeat(np.arange(first + 1, first + 1 + len(frame)), lengths)
+        rounded = check_features(flat, lambda place: f"{self.path}, row {rows[place]}, column features")
+        return np.stack([_fill(rounded[:, k], lengths, 0.0) for k in range(d)], axis=2)
+
+
+def read_log(
+    path: str | PathLike[str],
+    *,
+    columns: Mapping[str, str] | None = None,
+    form: str | None = None,
+    items: ItemTable | None = None,
+) -> Log:
+    """Open a log: CSV, TSV, JSON lines or Parquet, also with .gz or .zst, or a published dataset.
+
+    Args:
+        path: the file; its ending says how to read it.
+        columns: which column plays which role, where it has no usual name: ``{"items": "shown"}``.
+        form: the name of a published format, a key of ``PUBLISHED``; None for a log of our form.
+        items: the table of items, with their features; only items of this table may occur then.
+    """
+    file = Path(path)
+    names = {"items": Names(items.names, closed=True)} if items is not None else {}
+    if form is not None:
+        require_known("format of a log", form, PUBLISHED)
+        require(not columns, "columns are named for logs of our form, and not for published ones")
+        reader = PUBLISHED[form]
+        return Log(path=file, columns=reader.columns, frames=lambda rows: ((b, b) for b in reader.read(file, rows)),
+                   table=items, **names)  # fmt: skip
+    frame = scan_file(file)
+    roles = find_log_columns(list(list_columns(frame, file)), columns or {}, file)
+    chosen = frame.select(**{role: pl.col(name) for role, name in roles.items()})
+    kinds = list_columns(chosen, file)
+    converting = [convert_column(role, kind).alias(role) for role, kind in kinds.items()]
+
+    def read_frames(rows: int) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+        for raw in read_batches(chosen, file, rows):
+            filled = raw.filter(~pl.all_horizontal(pl.all().is_null()))  # empty lines
+            yield filled.select(converting), filled
+
+    return Log(path=file, columns=tuple(roles), frames=read_frames, table=items, **names)
+
+
+def _fill(values: NDArray[np.generic], lengths: NDArray[np.int64], filling: float) -> NDArray[np.generic]:
+    """A matrix with one row per list, from the values of all lists one after another."""
+    width = int(lengths.max(initial=0))
+    matrix = np.full((lengths.size, width), filling, values.dtype)
+    matrix[np.arange(width) < lengths[:, None]] = values
+    return matrix
+
+
+def _mark_clicks(clicks: pl.Series, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    marks = np.zeros(shape, bool)
+    counts = clicks.list.len().to_numpy()
+    rows = np.repeat(np.arange(shape[0]), counts)
+    marks[rows, clicks.explode().drop_nulls().to_numpy()] = True
+    return marks

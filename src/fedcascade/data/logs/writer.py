@@ -1,0 +1,128 @@
+"""Write a log, a batch at a time: CSV, JSON lines or Parquet, by the ending of the file's name."""
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.learning.click_log import NOBODY, ClickLog
+
+ENDINGS = (".parquet", ".csv", ".jsonl")
+
+
+class LogWriter:
+    """Appends batches to a log; the file appears under its name when the writer is closed without an error.
+
+    Names of users and items are numbers unless ``users`` and ``items`` give others.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], *, users: Sequence[str] | None = None, items: Sequence[str] | None = None
+    ) -> None:
+        self.path = Path(path)
+        endings = ", ".join(ENDINGS)
+        require(self.path.suffix in ENDINGS, f"{self.path} must end in one of {endings}")
+        require(self.path.parent.is_dir(), f"there is no folder {self.path.parent}")
+        self._users, self._items = users, items
+        self._parts: list[Path] = []
+
+    def __enter__(self) -> "LogWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._join()
+        finally:
+            for part in self._parts:
+                part.unlink(missing_ok=True)
+
+    def write(self, batch: ClickLog) -> None:
+        """Append a batch."""
+        part = self.path.with_name(f".{self.path.name}.{len(self._parts)}.part")
+        self._parts.append(part)
+        to_frame(batch, users=self._users, items=self._items).write_parquet(part)
+
+    def _join(self) -> None:
+        require(len(self._parts) > 0, f"{self.path} is not written: no list was shown")
+        draft = self.path.with_name(f".{self.path.name}.draft")
+        frame = pl.scan_parquet(self._parts)
+        try:
+            SINKS[self.path.suffix](frame, draft)
+            draft.replace(self.path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def write_log(
+    path: str | PathLike[str],
+    log: ClickLog,
+    *,
+    users: Sequence[str] | None = None,
+    items: Sequence[str] | None = None,
+) -> None:
+    """Write a log that is in memory."""
+    with LogWriter(path, users=users, items=items) as writer:
+        writer.write(log)
+
+
+def to_frame(log: ClickLog, *, users: Sequence[str] | None = None, items: Sequence[str] | None = None) -> pl.DataFrame:
+    """A log as a table with the columns of the format."""
+    shown = log.items != NOBODY
+    columns: dict[str, pl.Series | NDArray[np.generic]] = {}
+    if log.times is not None:
+        columns["time"] = log.times
+    columns["user"] = log.users if users is None else np.asarray(users, object)[log.users].astype(str)
+    columns["items"] = _name_lists(log.items, items)
+    positions = np.broadcast_to(np.arange(log.items.shape[1]), log.items.shape)
+    columns["clicks"] = _make_lists(positions, log.clicks)
+    if log.looked is not None:
+        columns["looked"] = pl.Series(log.looked).replace(NOBODY, None)
+    if log.propensity is not None:
+        columns["propensity"] = log.propensity
+    if log.propensities is not None:
+        columns["propensities"] = _make_lists(log.propensities, shown)
+    if log.offered is not None:
+        columns["offered"] = _name_lists(log.offered, items)
+    if log.features is not None:
+        mask = shown if log.offered is None else log.offered != NOBODY
+        wide = np.repeat(mask, log.features.shape[2], axis=1)
+        columns["features"] = _make_lists(log.features.reshape(len(log), -1), wide)
+    return pl.DataFrame(columns)
+
+
+def _name_lists(numbers: NDArray[np.int64], names: Sequence[str] | None) -> pl.Series:
+    mask = numbers != NOBODY
+    if names is None:
+        return _make_lists(numbers, mask)
+    return _make_lists(np.asarray(names, object)[np.where(mask, numbers, 0)].astype(str), mask)
+
+
+def _make_lists(values: NDArray[np.generic], mask: NDArray[np.bool_]) -> pl.Series:
+    """A column of lists from the marked values of each row."""
+    ends = np.cumsum(mask.sum(axis=1))
+    flat = pl.Series(np.ascontiguousarray(values[mask]))
+    rows = pl.Series(np.repeat(np.arange(len(mask)), mask.sum(axis=1)))
+    grouped = pl.DataFrame({"row": rows, "value": flat}).group_by("row", maintain_order=True).agg("value")
+    every = pl.DataFrame({"row": np.arange(ends.size)}).join(grouped, on="row", how="left", maintain_order="left")
+    empty = pl.lit([], dtype=grouped.schema["value"])
+    return every.select(pl.when(pl.col("value").is_null()).then(empty).otherwise(pl.col("value")))["literal"]
+
+
+def _join_lists(frame: pl.LazyFrame) -> pl.LazyFrame:
+    lists = [name for name, kind in frame.collect_schema().items() if isinstance(kind, pl.List)]
+    return frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists)
+
+
+SINKS: dict[str, Callable[[pl.LazyFrame, Path], object]] = {
+    ".parquet": lambda frame, path: frame.sink_parquet(path),
+    ".csv": lambda frame, path: _join_lists(frame).sink_csv(path),
+    ".jsonl": lambda frame, path: frame.sink_ndjson(path),
+}

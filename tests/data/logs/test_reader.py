@@ -1,0 +1,207 @@
+"""Every format gives the same log, and what cannot be read is refused in one line with file, row and column."""
+
+import gzip
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fedcascade.data.logs import read_log, write_log
+from fedcascade.data.logs.items import read_items
+from fedcascade.learning.click_log import ClickLog, concatenate
+
+HEADER = "time,user,items,clicks,looked,propensity,propensities,offered\n"
+ROWS = [
+    '2024-05-01T10:00:00,ann,a b c,1,2,0.125,0.5 0.5 0.5,a b c d\n',
+    '2024-05-01T10:00:01,bob,b d,,,0.25,0.5 0.5,d c b a\n',
+    '2024-05-01T10:00:02,ann,d c a,0 2,3,0.0625,0.25 0.5 0.5,a b c d\n',
+]  # fmt: skip
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Path:
+    path = tmp_path / "log.csv"
+    path.write_text(HEADER + "".join(ROWS))
+    return path
+
+
+def as_lists(log: ClickLog) -> dict[str, object]:
+    return {name: None if column is None else column.tolist() for name, column in vars(log).items()}
+
+
+def test_a_csv_is_read_into_columns(plain: Path) -> None:
+    log = read_log(plain)
+    read = log.read()
+    assert list(log.users) == ["ann", "bob"]
+    assert list(log.items) == ["a", "b", "c", "d"]
+    assert read.items.tolist() == [[0, 1, 2], [1, 3, -1], [3, 2, 0]]
+    assert read.clicks.tolist() == [[False, True, False], [False] * 3, [True, False, True]]
+    assert read.looked is not None
+    assert read.looked.tolist() == [2, -1, 3]
+    assert read.count_looked().tolist() == [2, 2, 3]
+    assert read.times is not None
+    assert np.diff(read.times).tolist() == [1.0, 1.0]
+    assert read.list_propensity is not None
+    assert read.list_propensity.tolist() == [0.125, 0.25, 0.0625]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
+def test_what_is_written_is_read(plain: Path, tmp_path: Path, ending: str) -> None:
+    log = read_log(plain)
+    read = log.read()
+    copy = tmp_path / f"copy{ending}"
+    write_log(copy, read, users=list(log.users), items=list(log.items))
+    assert as_lists(read_log(copy).read()) == as_lists(read)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".jsonl"])
+def test_inline_features_are_written_and_read(tmp_path: Path, ending: str) -> None:
+    features = np.zeros((2, 2, 3), np.float32)
+    features[0] = [[0.5, 0, 0], [0, 0.25, 0]]
+    features[1, 0] = [0, 0, 1]
+    log = ClickLog(
+        users=np.array([0, 1]), items=np.array([[0, 1], [2, -1]]), clicks=np.zeros((2, 2), bool), features=features
+    )
+    write_log(tmp_path / f"log{ending}", log)
+    assert as_lists(read_log(tmp_path / f"log{ending}").read()) == as_lists(log)
+
+
+def test_packed_files_are_read(plain: Path, tmp_path: Path) -> None:
+    wanted = as_lists(read_log(plain).read())
+    packed = tmp_path / "log.csv.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert as_lists(read_log(packed).read()) == wanted
+    pl.scan_csv(plain, infer_schema=False).sink_csv(tmp_path / "log.csv.zst", compression="zstd")
+    assert as_lists(read_log(tmp_path / "log.csv.zst").read()) == wanted
+    write_log(tmp_path / "log.jsonl", read_log(plain).read())
+    rows = (tmp_path / "log.jsonl").read_bytes()
+    (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(rows))
+    assert as_lists(read_log(tmp_path / "log.jsonl.gz").read())["clicks"] == wanted["clicks"]
+    (tmp_path / "log.parquet.gz").write_bytes(b"x")
+    with pytest.raises(ValueError, match="unpack the file first"):
+        read_log(tmp_path / "log.parquet.gz")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffuser,items,clicks\nann,a b,0\nbob,b,\n",
+        "user;items;clicks\nann;a b;0\nbob;b;\n",
+        "user\titems\tclicks\nann\ta b\t0\nbob\tb\t\n",
+        " user , items , clicks \nann,a b,0\nbob,b,none\n",
+        "user,items,clicks\r\nann,a b,0\r\nbob,b,\r\n",
+        "user,items,clicks\rann,a b,0\rbob,b,\r",
+        'uid,slate,click\nann,"[a, b]",[0]\n\nbob,[b],[]\n',
+        "user,items,clicks\nann,a|b,0\nbob,b,-1\n",
+    ],
+)
+def test_messy_text_is_read(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(text.encode())
+    log = read_log(path)
+    read = log.read()
+    assert list(log.users) == ["ann", "bob"]
+    assert read.items.tolist() == [[0, 1], [1, -1]]
+    assert read.clicks.tolist() == [[True, False], [False, False]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("user,items,clicks\nann,a b,0\nann,a b,2\n", "row 2, column clicks: must hold positions of the list"),
+        ("user,items,clicks\nann,a a,0\n", "row 1, column items: must not name an item twice, got a a"),
+        ("user,items,clicks\nann,a b,first\n", "row 1, column clicks: must hold positions, whole numbers"),
+        ("user,items,clicks\n,a b,0\n", "row 1, column user: must name a user"),
+        ("user,items,clicks\nann,,0\n", "row 1, column items"),
+        ("user,items,clicks\nann,a b,0,7\n", "line 2 has 4 fields, but the header names 3"),
+        ("user,items,clicks,user\nann,a,0,1\n", "names a column twice"),
+        ("user,items\nann,a\n", "has no column clicks or click"),
+        ("user,items,clicks\n", "holds no lists"),
+        ("", "is empty"),
+        ("user,items,clicks\nann,a\0b,0\n", "line 2 holds a NUL byte"),
+        ("user,items,clicks,propensity\nann,a b,0,0.5\nann,a,0,0\n", r"row 2, column propensity: .* \(0, 1\], got 0"),
+        ("user,items,clicks,propensity\nann,a b,0,\n", "column propensity: must be a number"),
+        ("user,items,clicks,propensities\nann,a b,0,0.5\n", "column propensities: must hold a number for each item"),
+        ("user,items,clicks,propensities\nann,a b,0,0.5 1.5\n", "column propensities"),
+        ("user,items,clicks,looked\nann,a b,1,1\n", "column looked: must count positions"),
+        ("user,items,clicks,offered\nann,a b,1,a c\n", "column offered: must name all items of the list"),
+        ("user,items,clicks,features\nann,a b,1,0.5 0 0\n", "column features: must hold equally many numbers"),
+        ("user,items,clicks,features\nann,a b,1,0.5 0\nann,a,,1 0\n", "row 2, column features: must hold 1 numbers"),
+        ("user,items,clicks,features\nann,a b,1,0.5 3\n", "row 1, column features: .* norm <= 1, got norm 3"),
+        ("user,items,clicks,time\nann,a,0,yesterday\n", "column time: must be a number or a date, got yesterday"),
+    ],
+)
+def test_bad_rows_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=words) as refusal:
+        read_log(path).read()
+    assert "\n" not in str(refusal.value)
+    assert str(path) in str(refusal.value)
+
+
+def test_late_nul_bytes_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("user,items,clicks\n" + "ann,a b,0\n" * 10_000 + "b\0b,a b,0\n")
+    with pytest.raises(ValueError, match="row 10001, column user: must not hold a NUL byte"):
+        read_log(path).read()
+
+
+def test_batches_keep_their_numbers(plain: Path) -> None:
+    log = read_log(plain)
+    batches = list(log.batches(rows=1))
+    assert as_lists(concatenate(batches))["items"] == as_lists(log.read())["items"]
+    again = list(log.batches(rows=1))
+    assert [batch.users.tolist() for batch in again] == [batch.users.tolist() for batch in batches]
+
+
+def test_json_may_hold_numbers_and_lists(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    rows = [{"user": 1, "items": [7, 8], "clicks": 1}, {"user": 2, "items": [8], "clicks": None}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    log = read_log(path)
+    assert log.read().clicks.tolist() == [[False, True], [False, False]]
+    assert list(log.items) == ["7", "8"]
+
+
+def test_a_table_of_items_gives_numbers_and_features(plain: Path, tmp_path: Path) -> None:
+    table = tmp_path / "items.csv"
+    table.write_text("item,x,y\nd,1,0\nc,0,1\nb,0.5,0.5\na,0,0\n")
+    items = read_items(table)
+    assert read_log(plain, items=items).read().items[0].tolist() == [3, 2, 1]
+    table.write_text("item,x,y\nd,1,0\nc,0,1\nb,0.5,0.5\n")
+    with pytest.raises(ValueError, match="row 1, column items: item a is not in the table of items"):
+        read_log(plain, items=read_items(table)).read()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("item,x\na,1\na,0.5\n", "row 2, column item: names a for the second time"),
+        ("item,x\na,far\n", "row 1, column x: must be a number, got far"),
+        ("item,x\na,4\n", "row 1: features must be finite with norm <= 1, got norm 4; --normalise"),
+        ("item\na\n", "no column of features"),
+    ],
+)
+def test_bad_tables_of_items_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    table = tmp_path / "items.csv"
+    table.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read_items(table)
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    peaks = []
+    for lists in (20_000, 80_000):
+        path = tmp_path / f"log{lists}.parquet"
+        pl.DataFrame(
+            {"user": np.arange(lists) % 7, "items": [[1, 2, 3]] * lists, "clicks": [[1]] * lists}
+        ).write_parquet(path, row_group_size=5_000)
+        tracemalloc.start()
+        assert sum(len(batch) for batch in read_log(path).batches(5_000)) == lists
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]

@@ -27,10 +27,11 @@ from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage, pack_
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.http import ExchangeHttpProtocol
+from fedcascade.service.server.jobs import PendingJob
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.verifier import SignedRequest
-from fedcascade.service.server.writer import PendingJob, Writer
+from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.open import open_store
 

@@ -300,10 +300,10 @@ def test_readiness_is_written_once_per_second(server: SocketServer) -> None:
 def test_a_stuck_writer_shows_and_requests_are_told_to_come_back(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedcascade.service.server import writer
+    from fedcascade.service.server import jobs, writer
 
     monkeypatch.setattr(writer, "STUCK_SECONDS", 0.2)
-    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(jobs, "ANSWER_SECONDS", 0.4)
     release = threading.Event()
     stuck = server.writer.submit(lambda *_: release.wait(30.0))
     try:

@@ -16,10 +16,10 @@ from msgspec import Meta
 from fedcascade.service.dashboard.dashboard import Dashboard
 from fedcascade.service.dashboard.responses import read_json, send_json
 from fedcascade.service.protocol import auth
+from fedcascade.service.server.jobs import Job
 from fedcascade.service.server.operations import get_operator_hash
 from fedcascade.service.server.service import HttpRequest
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.server.writer import Job
 from fedcascade.service.store.contract import Store
 
 COOKIE = "fedcascade-session"

@@ -13,7 +13,7 @@ from typing import Protocol
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its headers
 BODY_SECONDS = 30.0  # from there to the end of its body
 WRITE_SECONDS = 30.0  # for a caller to read what fills its buffers
-IDLE_SECONDS = 6.0  # between an answer and the next request; uvicorn itself closes after 5 without a byte
+IDLE_SECONDS = 5.0  # between an answer and the next request
 MOST_HEAD_BYTES = 16 * 1024
 MOST_HEADERS = 64
 MOST_PIPELINED = 8  # requests that wait for an answer on one connection, beside the one that is answered

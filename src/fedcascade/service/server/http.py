@@ -8,7 +8,9 @@ A stranger's memory is bounded here: bytes and number of headers, bytes of a req
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -27,11 +29,12 @@ from fedcascade.service.server.connections import (
     find_caller,
     name_network,
 )
-from fedcascade.service.server.exchanges import answer_exchange
+from fedcascade.service.server.exchanges import answer_exchange, start_exchange
 from fedcascade.service.server.service import Service
 
 TARGET = wire.EXCHANGES.encode()
 CHUNK_OVERHEAD = 8  # a chunked body may take so many times the bytes that it holds
+Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
 log = logging.getLogger("fedcascade.service")
 
 
@@ -114,7 +117,8 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             self._refuse(Refused(413, "request", f"a request may have at most {most} bytes"))
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        """Begin a request; only when it goes to the application, what that wants to know of it is put together."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
         self.is_in_head = True
         self.request_bytes = 1  # counted from the next data on: what came with these is in memory already
         self.head_bytes = 0
@@ -126,7 +130,10 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value))
-        super().on_header(name, value)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def _count_head(self, size: int) -> None:
         """Count bytes of the head, and those of trailers; the parser ends where this raises."""
@@ -144,22 +151,25 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             self.fault = Refused(429, "too-many-requests", detail)
             raise self.fault
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
-        caller = self._find_caller(headers)
+        peer, proxies = self.client[0] if self.client else "", self.service.proxies
+        is_proxied = peer in proxies
+        host = find_caller(peer, headers.get("x-forwarded-for", ""), proxies) if is_proxied else peer
         if self._is_plain(headers):
-            self.cycle = PendingExchange(headers, caller)
-        else:
-            super().on_headers_complete()
+            self.cycle = PendingExchange(headers, name_network(host) if is_proxied else self.address)
+            return
+        self._make_scope()
+        if is_proxied:  # a trusted proxy says who asks, and how it was asked
+            self.scope["client"] = (host, 0)
+            if headers.get("x-forwarded-proto") in ("http", "https"):
+                self.scope["scheme"] = headers["x-forwarded-proto"]
+        super().on_headers_complete()
 
-    def _find_caller(self, headers: dict[str, str]) -> str:
-        """Who sends a request, as the application is to see it too; a trusted proxy also says how it was asked."""
-        peer, proxies = self.client or ("", 0), self.service.proxies
-        if peer[0] not in proxies:
-            return self.address
-        caller = find_caller(peer[0], headers.get("x-forwarded-for", ""), proxies)
-        self.scope["client"] = (caller, 0)
-        if headers.get("x-forwarded-proto") in ("http", "https"):
-            self.scope["scheme"] = headers["x-forwarded-proto"]
-        return name_network(caller)
+    def _make_scope(self) -> None:
+        """Let uvicorn begin the request after all."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers  # in place: the scope holds this list
 
     def on_body(self, body: bytes) -> None:
         if type(self.cycle) is PendingExchange:
@@ -174,13 +184,49 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         if type(self.cycle) is not PendingExchange:
             super().on_message_complete()
             return
-        task = self.loop.create_task(self._answer(self.cycle))
+        self._start_exchange(self.cycle)
+
+    def _start_exchange(self, cycle: PendingExchange) -> None:
+        """Hand an exchange to the writer; that of an agent that is met for the first time, in a task that may wait."""
+        try:
+            signature = self.service.read_signature(cycle.headers, cycle.caller)
+            if signature.agent in self.service.identities:
+                start_exchange(
+                    self.service,
+                    signature,
+                    cycle.headers,
+                    cycle.body,
+                    caller=cycle.caller,
+                    deliver=partial(self._finish_exchange, cycle),
+                )
+            else:
+                self._run_task(self._answer_stranger(cycle))
+        except Exception as error:
+            self.loop.call_soon(self._finish_exchange, cycle, error)  # when the parser is done with what came
+
+    def _run_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(coroutine)
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
+    async def _answer_stranger(self, cycle: PendingExchange) -> None:
+        try:
+            result: Any = await answer_exchange(self.service, cycle.headers, cycle.body, cycle.caller)
+        except Exception as error:
+            result = error
+        self._finish_exchange(cycle, result)
+
     def on_response_complete(self) -> None:
-        """Go on with the next request; while one waits, nothing more is read."""
-        super().on_response_complete()
+        """Go on with the next request; while one waits, nothing more is read.
+
+        Idle connections are closed by the table of connections, so uvicorn's timer for each of them is not needed.
+        """
+        if self.pipeline:
+            super().on_response_complete()
+        else:
+            self.server_state.total_requests += 1
+            if not self.transport.is_closing():
+                self.flow.resume_reading()
         self.is_waiting = self.cycle.response_complete  # of the last request that has begun
         if self.pipeline:
             self.flow.pause_reading()
@@ -210,24 +256,33 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         is_known = length.isascii() and length.isdigit() and "transfer-encoding" not in headers
         return is_known and not self.parser.should_upgrade() and int(length) <= self.service.body_bytes
 
-    async def _answer(self, cycle: PendingExchange) -> None:
-        try:
-            answer = await answer_exchange(self.service, cycle.headers, cycle.body, cycle.caller)
-            reply = 200, {"content-type": wire.get_media_type(cycle.headers)}, answer
-        except (Refused, TimeoutError) as error:
-            status, more, problem = self.service.refuse(error, wire.EXCHANGES)
+    def _finish_exchange(self, cycle: PendingExchange, result: Any) -> None:
+        """Answer an exchange, or refuse it; wait for a caller that does not read what was written before."""
+        if isinstance(result, bytes):
+            reply: Reply = 200, {"content-type": wire.get_media_type(cycle.headers)}, result
+        elif isinstance(result, Refused | TimeoutError):
+            status, more, problem = self.service.refuse(result, wire.EXCHANGES)
             reply = status, {"content-type": wire.JSON, **more}, problem
-        except Exception:
-            log.exception("an exchange failed")
+        else:
+            log.error("an exchange failed", exc_info=result)
             reply = 500, {"content-type": "text/plain"}, b"Internal Server Error"
-        if self.flow.write_paused and not cycle.disconnected:
-            await self.flow.drain()
-        if not cycle.disconnected:
-            self._write(*reply, keep_alive=cycle.keep_alive)
-            cycle.response_complete = True
-            if not cycle.keep_alive:
-                self.transport.close()
-            self.on_response_complete()
+        if self.flow.write_paused:
+            self._run_task(self._reply_later(cycle, reply))
+        else:
+            self._reply(cycle, reply)
+
+    async def _reply_later(self, cycle: PendingExchange, reply: Reply) -> None:
+        await self.flow.drain()
+        self._reply(cycle, reply)
+
+    def _reply(self, cycle: PendingExchange, reply: Reply) -> None:
+        if cycle.disconnected:
+            return
+        self._write(*reply, keep_alive=cycle.keep_alive)
+        cycle.response_complete = True
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     def _refuse(self, refusal: Refused) -> None:
         """Say why, and close the connection."""
@@ -240,8 +295,14 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         connection = "" if keep_alive else "connection: close\r\n"
         head = f"{lines}{connection}content-length: {len(body)}\r\n\r\n".encode("latin-1")
-        default = [b"%b: %b\r\n" % header for header in self.server_state.default_headers]
-        self.transport.write(b"".join([STATUS_LINE[status], *default, head, body]))
+        default = encode_headers(tuple(self.server_state.default_headers))
+        self.transport.write(b"".join([STATUS_LINE[status], default, head, body]))
+
+
+@lru_cache(2)
+def encode_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """The lines of headers that all answers of a second share."""
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
 def make_head_fault() -> Refused:

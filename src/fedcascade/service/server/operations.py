@@ -11,9 +11,9 @@ from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised, hash_token
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.jobs import Job
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.server.writer import Job
 from fedcascade.service.store.audit import LOCAL, OPERATOR
 from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
 from fedcascade.service.store.epoch import begin_epoch

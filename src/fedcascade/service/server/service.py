@@ -1,9 +1,11 @@
 """What the endpoints of one server process share: writer, limits, keys, nonces, metrics."""
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import msgspec
 from litestar import Request
@@ -20,11 +22,12 @@ from fedcascade.service.server import operations
 from fedcascade.service.server.alerts import OutsizedAgent, find_outsized_agents
 from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.connections import ConnectionTable, is_address, name_network
+from fedcascade.service.server.jobs import Deliver, Job, settle_future
 from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.readiness import ReadinessProbe
 from fedcascade.service.server.verifier import SignedRequest
-from fedcascade.service.server.writer import Job, Writer
+from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Identity
 
 HttpRequest = Request[Any, Any, State]
@@ -32,7 +35,6 @@ RefusalListener = Callable[[str, str], None]  # called with the path and the rea
 DEFAULT_BOUNDS = UploadBounds()
 # Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
 NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0, revoked=False)
-Result = TypeVar("Result")
 FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 
@@ -125,33 +127,35 @@ class Service:
         state = self.writer.state
         return self.terms if state is None else msgspec.structs.replace(self.terms, epoch=state.epoch.name)
 
-    async def read_signed(
-        self, headers: Mapping[str, str], method: str, path: str, body: bytes, *, caller: str, upload: str | None = None
-    ) -> SignedRequest:
-        """Read whose signature a request carries, and add that agent's public key; nothing is verified yet.
-
-        ``caller`` is the network that it came from. ``upload`` is the media type of the body if that is an upload.
-        """
+    def read_signature(self, headers: Mapping[str, str], caller: str) -> auth.SignatureHeaders:
+        """Read whose signature a request carries; nothing is verified yet. ``caller`` is the network it came from."""
         signature = auth.parse_signature(headers)
-        agent = signature.agent
-        self._forgeries.require_room(caller, agent, self.clock.elapsed())
+        self._forgeries.require_room(caller, signature.agent, self.clock.elapsed())
+        return signature
+
+    async def load_identity(self, agent: int) -> None:
+        """Have the public key of an agent in ``identities``, if there is such an agent."""
         if agent not in self.identities:
             identity = await self.writer.run(operations.get_identity(agent))
             if identity is not None:
                 self.identities[agent] = identity
-        return SignedRequest(self.identities.get(agent, NOBODY).public_key, method, path, signature, body, upload)
 
-    async def run_signed(self, job: Job[Result], request: SignedRequest, caller: str) -> Result:
-        """Run a job if its request is signed and admitted; remember whether it was a forgery."""
+    def get_identity(self, agent: int) -> Identity:
+        """The agent of that number, if its identity was loaded; else one whose key nobody has."""
+        return self.identities.get(agent, NOBODY)
+
+    def start_signed(self, job: Job[Any], request: SignedRequest, caller: str, deliver: Deliver) -> None:
+        """Run a job if its request is signed and admitted; remember whether it was a forgery. See ``Writer.start``."""
         agent = request.signature.agent
-        try:
-            result = await self.writer.run(job, request, self.admit)
-        except Refused as error:
-            if error.reason in FORGED:
+
+        def note(result: Any) -> None:
+            if not isinstance(result, BaseException):
+                self._forgeries.trust(caller, agent, self.clock.elapsed())
+            elif isinstance(result, Refused) and result.reason in FORGED:
                 self._forgeries.count_forgery(caller, agent, self.clock.elapsed())
-            raise
-        self._forgeries.trust(caller, agent, self.clock.elapsed())
-        return result
+            deliver(result)
+
+        self.writer.start(job, note, asyncio.get_running_loop(), request, self.admit)
 
     def limit_upload(self, identity: Identity, upload: Upload, held_rounds: int) -> None:
         """Refuse an upload beyond the bounds on what one agent may claim."""
@@ -175,13 +179,18 @@ class Service:
         if "authorization" in request.headers:
             await self.require_operator(request)
             return
-        body, path, caller = await request.body(), request.scope["path"], name_caller(request)
-        signed = await self.read_signed(request.headers, request.method, path, body, caller=caller)
-        await self.run_signed(lambda *_: None, signed, caller)
-        speaker = signed.signature.agent
+        caller = name_caller(request)
+        signature = self.read_signature(request.headers, caller)
+        await self.load_identity(signature.agent)
+        key, path = self.get_identity(signature.agent).public_key, request.scope["path"]
+        signed = SignedRequest(key, request.method, path, signature, await request.body(), None)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.start_signed(lambda *_: None, signed, caller, partial(settle_future, future))
+        await future
+        speaker = signature.agent
         if speaker != agent:
             raise Refused(403, "not-yours", f"agent {speaker} may not speak for agent {agent}")
-        await self.writer.run(operations.require_active(signed.signature))
+        await self.writer.run(operations.require_active(signature))
 
     def limit_address(self, request: HttpRequest) -> None:
         self._address_limiter.take(name_caller(request), self.clock.elapsed())

@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from fedcascade.federation.policies import Policy
-from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
+from fedcascade.service.server.jobs import Admit, Deliver, Job, PendingJob, Result, WaitingJobs, report, settle_future
 from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
@@ -26,29 +26,12 @@ from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest
 from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Store, explain_failures
 
-Result = TypeVar("Result")
-Job = Callable[[Store, ServerState], Result]
-Admit = Callable[[SignatureHeaders], None]
 log = logging.getLogger("fedcascade.service")
 # A batch leaves half of the waiting jobs to the next one, which is verified meanwhile; but it takes at least these.
 SMALLEST_BATCH = 24
-ANSWER_SECONDS = 15.0  # a request waits no longer for its transaction
 STUCK_SECONDS = 20.0  # a batch that takes longer is not slow: something does not answer
 FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
 NEVER = float("inf")
-
-
-@dataclass(slots=True)
-class PendingJob:
-    """A job and the future that waits for it: a thread's, or that of a task in an event loop."""
-
-    job: Callable[[Store, ServerState], Any]
-    future: "Future[Any] | asyncio.Future[Any]"
-    loop: asyncio.AbstractEventLoop | None = None
-    request: SignedRequest | None = None  # the job is done only if the verifier has nothing against this
-    admit: Admit | None = (
-        None  # called in the writer's thread after that; raises if the request is refused all the same
-    )
 
 
 class Writer:
@@ -77,6 +60,7 @@ class Writer:
         self._store: Store | None = (store := open_store())
         self.state: ServerState | None = None  # for others to look at; only jobs may change it
         self._busy_since = NEVER
+        self._waiting: dict[asyncio.AbstractEventLoop, WaitingJobs] = {}
         with explain_failures(store):
             self._prepare()
         warm_up(policy, dimension)
@@ -87,27 +71,44 @@ class Writer:
     def submit(self, job: Job[Result]) -> "Future[Result]":
         """Run a job in the next transaction; the future is done when that is durable."""
         future: Future[Result] = Future()
-        self._queue.put(PendingJob(job, future))
+        self._queue.put(PendingJob(job, partial(settle_future, future)))
         return future
 
-    async def run(self, job: Job[Result], request: SignedRequest | None = None, admit: Admit | None = None) -> Result:
-        """Run a job in the next transaction, and wait until that is durable; see ``PendingJob``.
+    def start(
+        self,
+        job: Job[Any],
+        deliver: Deliver,
+        loop: asyncio.AbstractEventLoop,
+        request: SignedRequest | None = None,
+        admit: Admit | None = None,
+    ) -> None:
+        """Run a job in the next transaction; ``deliver`` gets its result in the event loop once that is durable.
 
-        Raise ``Unavailable`` if that takes too long. The job may still be done then, and must bear to be repeated.
+        Or the exception: ``Unavailable`` if it takes too long. The job may still be done then, and must bear to be
+        repeated. See ``PendingJob``.
         """
         trouble = self.find_trouble()
         if trouble is not None:
             raise Unavailable(trouble)
+        waiting = self._waiting.get(loop) or self._enter_loop(loop)
+        pending = PendingJob(job, deliver, waiting, request, admit)
+        waiting.add(pending)
+        self._queue.put(pending)
+
+    async def run(self, job: Job[Result], request: SignedRequest | None = None, admit: Admit | None = None) -> Result:
+        """Run a job in the next transaction, and wait until that is durable; see ``start``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(PendingJob(job, future, loop, request, admit))
+        self.start(job, partial(settle_future, future), loop, request, admit)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await future
-        except TimeoutError:
-            raise Unavailable(f"the store did not answer within {ANSWER_SECONDS:g} s") from None
+            return await future
         finally:
             del future  # an exception holds this frame, and a future holds its exception
+
+    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> WaitingJobs:
+        """Begin to keep the waiting jobs of an event loop; drop those of loops that were closed."""
+        self._waiting = {each: jobs for each, jobs in self._waiting.items() if not each.is_closed()}
+        return self._waiting.setdefault(loop, WaitingJobs(loop))
 
     def find_trouble(self) -> str | None:
         """What keeps the writer from writing, for ``/healthz``; None if nothing does."""
@@ -262,30 +263,3 @@ class Writer:
         self._snapshots.close()
         self._verifier.close()
         self._close_store()
-
-
-def report(batch: list[PendingJob], results: list[Any]) -> None:
-    """Give everybody who waits the result or the exception, each event loop once.
-
-    An exception leaves its traceback here: that holds the frames of this thread, hence the state and the whole batch,
-    and a batch holds the future of the exception. Such a ring would keep every state that was dropped in memory.
-    """
-    for result in results:
-        if isinstance(result, BaseException):
-            result.__traceback__ = result.__context__ = None
-    for loop in {pending.loop for pending in batch}:
-        pairs = zip(batch, results, strict=True)
-        settled = [(pending.future, result) for pending, result in pairs if pending.loop is loop]
-        if loop is None:
-            _settle(settled)
-        else:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, settled)
-
-
-def _settle(settled: list[tuple["Future[Any] | asyncio.Future[Any]", Any]]) -> None:
-    for future, result in settled:
-        if isinstance(result, BaseException) and not future.cancelled():
-            future.set_exception(result)
-        elif not future.cancelled():
-            future.set_result(result)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedcascade.federation.agent import Agent
     from fedcascade.federation.policies import POLICIES, Policy, get_policy
     from fedcascade.federation.server import Server
+    from fedcascade.learning.features import normalise
     from fedcascade.learning.knapsack import Budget
     from fedcascade.learning.oracles import PerCategory, TopK
     from fedcascade.service.agent.connection import connect as connect
@@ -25,14 +26,15 @@ _HOME = {
     "Ratings": "environments.ratings", "Synthetic": "environments.synthetic",
     "Agent": "federation.agent", "Server": "federation.server",
     "POLICIES": "federation.policies", "Policy": "federation.policies", "get_policy": "federation.policies",
-    "Budget": "learning.knapsack", "PerCategory": "learning.oracles", "TopK": "learning.oracles",
+    "Budget": "learning.knapsack", "normalise": "learning.features",
+    "PerCategory": "learning.oracles", "TopK": "learning.oracles",
     "connect": "service.agent.connection", "connect_async": "service.agent.connection",
     "Trace": "simulation.trace", "simulate": "simulation.engines",
 }  # fmt: skip
 
 # ``connect`` and ``connect_async`` need the extra ``service``, so a star import leaves them out.
 __all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",
-           "__version__", "get_policy", "simulate"]  # fmt: skip
+           "__version__", "get_policy", "normalise", "simulate"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

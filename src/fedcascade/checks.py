@@ -1,6 +1,7 @@
 """One-line refusals: what was wrong, what was expected, what to do."""
 
 import math
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -63,6 +64,22 @@ def whole_numbers(least: int) -> Range:
 def require_integer(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
     whole_numbers(least).check(name, value)
+
+
+def read_index(name: str, value: Any) -> int:
+    """A whole number as a plain ``int``, from anything that Python takes as an index; what is none is refused.
+
+    So is a truth value: where a position is asked for, True says that something was clicked, and not where.
+
+    >>> import numpy as np
+    >>> read_index("clicked", np.int64(3))
+    3
+    """
+    try:
+        require(not isinstance(value, bool), "")
+        return operator.index(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a whole number, got {value!r}") from None
 
 
 def require_known(kind: str, name: str, names: Iterable[str]) -> None:

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
+from fedcascade.learning.cascade import (
+    Examination,
+    compute_expected_reward,
+    count_examined,
+    examine,
+    find_first_click,
+    follow_cascade,
+)
 
 WEIGHTS = st.lists(st.floats(0.0, 1.0), max_size=6)
 
@@ -49,3 +56,31 @@ def test_the_first_attractive_item_is_clicked_and_nothing_after_it_is_examined(p
 def test_clicks_outside_a_list_are_refused(length: int, click: int) -> None:
     with pytest.raises(ValueError, match="click"):
         count_examined(length, click)
+
+
+CLICKS = st.integers(1, 8).flatmap(
+    lambda length: st.tuples(st.just(length), st.lists(st.integers(0, length - 1), max_size=8))
+)
+
+
+@settings(deadline=None)
+@given(CLICKS, st.integers(-2, 9))
+def test_what_is_examined_ends_at_the_last_click_or_where_the_user_stopped(
+    shown: tuple[int, list[int]], until: int
+) -> None:
+    length, clicks = shown
+    seen = examine(length, clicks)
+    assert seen == Examination(max(clicks) + 1 if clicks else length, tuple(sorted(set(clicks))))
+    assert len(seen.clicks) <= seen.rounds <= seen.examined  # what a server checks of every upload
+    if max(clicks, default=0) <= until < length:
+        assert examine(length, clicks, until) == Examination(until + 1, seen.clicks)
+    else:
+        with pytest.raises(ValueError, match="looked_until must be a position"):
+            examine(length, clicks, until)
+
+
+def test_one_click_is_examined_as_the_cascade_says() -> None:
+    for click in (None, 0, 3):
+        assert examine(4, [] if click is None else [click]) == follow_cascade(4, click)
+    with pytest.raises(ValueError, match="a click must be a position"):
+        examine(4, [1, 4])

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent import client
-from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
+from fedcascade.service.agent.transport import HttpReply, HttpTransport, InProcessTransport, Transport
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.wire import PROTOCOLS, Credential, UploadMessage
 from fedcascade.service.server.app import build_application
@@ -50,6 +50,24 @@ class RunningService:
         assert welcome.credential is not None
         self.credentials[welcome.agent] = welcome.credential
         return client.AgentClient(transport or self.transport, key, welcome.agent)
+
+
+class CuttableTransport:
+    """A way to the server that can be cut; it counts what it carries."""
+
+    def __init__(self, running: RunningService) -> None:
+        self.running = running
+        self.up = True
+        self.sent = 0
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+        if not self.up:
+            raise ConnectionError("the network is down")
+        self.sent += 1
+        return self.running.transport.send(method, path, body, headers)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
+from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, check_list, read_attributes
 from fedcascade.learning.ridge import Ridge
@@ -55,6 +56,20 @@ class Agent:
         categories: ArrayLike | None = None,
         costs: ArrayLike | None = None,
     ) -> ShownList:
+        """Choose a list, and keep it open for ``observe``. The arguments are those of ``choose``."""
+        shown = self.choose(features, ties, categories=categories, costs=costs)
+        self._open[shown.impression] = shown
+        self._open.pop(shown.impression - OPEN_LISTS, None)
+        return shown
+
+    def choose(
+        self,
+        features: ArrayLike,
+        ties: NDArray[np.uint32],
+        *,
+        categories: ArrayLike | None = None,
+        costs: ArrayLike | None = None,
+    ) -> ShownList:
         """Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle.
 
         Args:
@@ -69,30 +84,35 @@ class Agent:
         chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties, attributes)
         check_list(chosen, len(offered), self.oracle.length)
         self.arrivals += 1
-        shown = ShownList(self.id, self.arrivals, chosen, offered[chosen])
-        self._open[shown.impression] = shown
-        self._open.pop(shown.impression - OPEN_LISTS, None)
-        return shown
+        return ShownList(self.id, self.arrivals, chosen, offered[chosen])
 
-    def observe(self, shown: ShownList, click: int | None, *, round_: int, draw: float) -> Upload | None:
-        """Algorithm 2, lines 4 to 19: learn from the click, and speak if the trigger says so.
-
-        Args:
-            shown: what ``recommend`` returned.
-            click: the position that was clicked, counted from 0, or None.
-            round_: t.
-            draw: the round's uniform number, for triggers that speak by chance.
-        """
+    def observe(self, shown: ShownList, click: int | Examination | None, *, round_: int, draw: float) -> Upload | None:
+        """Learn from a list that ``recommend`` returned, once. The arguments are those of ``learn``."""
         refusal = "feedback must be for a list that was shown and not yet answered"
         is_open = self._open.get(shown.impression) is shown
         require(is_open, f"agent {self.id} has no open list like this one: {refusal}")
+        upload = self.learn(shown, click, round_=round_, draw=draw)
+        del self._open[shown.impression]
+        return upload
+
+    def learn(self, shown: ShownList, click: int | Examination | None, *, round_: int, draw: float) -> Upload | None:
+        """Algorithm 2, lines 4 to 19: learn from what was clicked, and speak if the trigger says so.
+
+        The caller knows that the list has not been learned from before.
+
+        Args:
+            shown: what ``choose`` returned.
+            click: the position that was clicked, counted from 0, or None; or what a user did who clicked several.
+            round_: t.
+            draw: the round's uniform number, for triggers that speak by chance.
+        """
         if self.personal is None:
             positions = self.policy.positions
             gammas = None if positions is None else positions.compute_gammas(len(shown.items))
             self.buffer = self.buffer.observe(shown.features, click, gammas)
         else:
-            self.buffer = self.personal.observe(self.download.statistics, self.buffer, shown.features, click)
-        del self._open[shown.impression]
+            known, place = self.download.statistics, _find_only_click(self.policy.name, len(shown.items), click)
+            self.buffer = self.personal.observe(known, self.buffer, shown.features, place)
         occasion = Occasion(
             round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
         )
@@ -177,3 +197,12 @@ class Agent:
         require(np.isfinite(largest), "features must be finite numbers")
         require(largest <= LARGEST_SQUARE, f"features must have norm <= 1, got {largest**0.5:.6g}")
         return offered
+
+
+def _find_only_click(policy: str, length: int, click: int | Examination | None) -> int | None:
+    """The click of a cascade; refuse more than that where a policy splits each reward between two parts of theta."""
+    if not isinstance(click, Examination):
+        return click
+    first = click.clicks[0] if click.clicks else None
+    require(click == follow_cascade(length, first), f"{policy} learns from one click, and from what is above it, alone")
+    return first

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.learning.cascade import count_examined
+from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics.linear import is_finite_symmetric
 
@@ -75,17 +75,24 @@ class Statistics:
         return Statistics(weight * self.gram, weight * self.moment, *counts)
 
     def observe(
-        self, listed: NDArray[np.float32], click: int | None, gammas: NDArray[np.float64] | None = None
+        self,
+        listed: NDArray[np.float32],
+        click: int | Examination | None,
+        gammas: NDArray[np.float64] | None = None,
     ) -> "Statistics":
-        """These statistics after one more round: Algorithm 2, lines 5 and 6.
+        """These statistics after one more list: Algorithm 2, lines 5 and 6.
 
-        ``listed`` has the features of each position in a row; ``click`` is a position, counted from 0, or None;
-        ``gammas`` are the discounts of positions, None where all count alike.
+        ``listed`` has the features of each position in a row; ``click`` is a position, counted from 0, or None, or
+        what a user did who clicked several or looked further; ``gammas`` are the discounts of positions, None where
+        all count alike.
         """
         good = listed.ndim == 2 and listed.shape[1] == self.dimension
         require(good, f"listed must have shape (positions, {self.dimension}), got {listed.shape}")
-        examined = count_examined(len(listed), click)
-        gram, moment = self.gram.copy(), self.moment.copy()
-        features, place = np.array(listed, np.float32), -1 if click is None else click
-        add_listed(gram, moment, features, examined, place, gammas)
-        return Statistics(gram, moment, self.count + examined, self.clicks + (click is not None), self.rounds + 1)
+        seen = click if isinstance(click, Examination) else follow_cascade(len(listed), click)
+        first, *others = seen.clicks or (-1,)
+        gram, moment, features = self.gram.copy(), self.moment.copy(), np.array(listed, np.float32)
+        add_listed(gram, moment, features, seen.examined, first, gammas)
+        for position in others:  # their features are discounted by now
+            moment += features[position] if gammas is None else gammas[position] * features[position]
+        counts = self.count + seen.examined, self.clicks + len(seen.clicks), self.rounds + seen.rounds
+        return Statistics(gram, moment, *counts)

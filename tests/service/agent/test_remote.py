@@ -24,31 +24,12 @@ from fedcascade.service.agent.client import PAUSES, OperatorClient, compute_paus
 from fedcascade.service.agent.connection import AsyncRemoteAgent, connect
 from fedcascade.service.agent.local_store import RoundEstimate
 from fedcascade.service.agent.remote import RemoteAgent
-from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol.errors import Refused
 
-from ..helpers import RunningService, ServerProcess, serve_in_process
+from ..helpers import CuttableTransport, RunningService, ServerProcess, serve_in_process
 
 D = 3
 TALKATIVE = replace(POLICIES["fedc3ucb-h"], trigger=Always())
-
-
-class CuttableTransport:
-    """A way to the server that can be cut; it counts what it carries."""
-
-    def __init__(self, running: RunningService) -> None:
-        self.running = running
-        self.up = True
-        self.sent = 0
-
-    def send(self, method, path, body, headers) -> HttpReply:  # type: ignore[no-untyped-def]
-        if not self.up:
-            raise ConnectionError("the network is down")
-        self.sent += 1
-        return self.running.transport.send(method, path, body, headers)
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 @pytest.fixture

@@ -4,19 +4,23 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from types import EllipsisType
+from typing import SupportsIndex
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require
+from fedcascade.checks import read_index, require
 from fedcascade.federation.agent import OPEN_LISTS, Agent, ShownList
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Policy
+from fedcascade.learning.cascade import examine
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
+from fedcascade.service.agent.feedback import Positions, read_positions
 from fedcascade.service.agent.ledger import Ledger, check_standing
 from fedcascade.service.agent.local_store import LocalStore, RoundEstimate
 from fedcascade.service.protocol import wire
@@ -56,7 +60,7 @@ class SavedAgent:
 
         Args:
             items: one row of features per item, each of length at most 1. They are rounded to the grid.
-            k: how many items to show, unless ``connect`` was given an oracle, which knows.
+            k: how many items to show, another number each time if you like; ``connect(oracle=...)`` has its own.
             categories: a whole number per item, for the oracle ``PerCategory``.
             costs: a number per item, for the oracle ``Budget``.
             ties: a random word per item, by which equal scores are ordered; drawn if None.
@@ -65,7 +69,7 @@ class SavedAgent:
         words = np.frombuffer(random.randbytes(4 * len(offered)), np.uint32) if ties is None else ties
         with self.changed:
             self._require_open()
-            self.agent.oracle = self._oracle or TopK(length=k)
+            self.agent.oracle = self._oracle or TopK(length=read_index("k", k))
             length, longest = self.agent.oracle.length, self.welcome.terms.longest_list
             require(length <= longest, f"a list of this server has at most {longest} items, got k = {length}")
             self.agent.set_problem_size(self._problem or self._estimate_problem_size(self.agent.oracle.length))
@@ -76,29 +80,43 @@ class SavedAgent:
             return shown
 
     def feedback(
-        self, impression: ShownList | int, clicked: int | None, *, round_: int | None = None, draw: float | None = None
+        self,
+        impression: ShownList | SupportsIndex,
+        clicked: Positions | EllipsisType = ...,
+        *,
+        clicked_item: Positions | EllipsisType = ...,
+        looked_until: int | None = None,
+        round_: int | None = None,
+        draw: float | None = None,
     ) -> Upload | None:
         """Learn from a list. Returns the upload that will be sent, if this round triggers one.
 
+        What the user looked at counts, and what was clicked of it counts as liked: all positions up to the last
+        click, up to ``looked_until`` where that is given, and the whole list where there is neither.
+
         Args:
             impression: the list, or its number.
-            clicked: the position that was clicked, counted from 0; None if nothing was.
+            clicked: the position that was clicked, counted from 0, or several; None if nothing was.
+            clicked_item: instead of ``clicked``, rows of the items that ``recommend`` was given.
+            looked_until: the last position that the user looked at, where you know it.
             round_: t, where the caller knows it; extrapolated from the last download if None.
             draw: the round's uniform number; drawn if None.
         """
         with self.changed:
             self._require_open()
-            number = impression.impression if isinstance(impression, ShownList) else impression
+            shown = self._get_open_list(impression)
+            places = read_positions(shown.items.tolist(), clicked, clicked_item)
+            until = None if looked_until is None else read_index("looked_until", looked_until)
             estimate = replace(self._round_estimate, arrivals_since=self._round_estimate.arrivals_since + 1)
             upload = self.agent.observe(
-                self.agent.get_open_list(number),
-                clicked,
+                shown,
+                examine(shown.items.size, places, until),
                 round_=estimate.estimate_round(self.agent.arrivals) if round_ is None else round_,
                 draw=random.random() if draw is None else draw,
             )
             self._round_estimate = estimate
             with self.store.transaction():
-                self.store.delete_open_list(number)
+                self.store.delete_open_list(shown.impression)
                 self.store.save_statistics("buffer", self.agent.buffer)
                 self._save_counters()
                 if upload is not None:
@@ -202,6 +220,15 @@ class SavedAgent:
                 self._save_welcome(welcome)
             self.floor = floor
             self.agent, self._round_estimate = self._load_agent(policy)
+
+    def _get_open_list(self, impression: ShownList | SupportsIndex) -> ShownList:
+        """The open list of that number; refuse a list of another agent that has the same number."""
+        if not isinstance(impression, ShownList):
+            return self.agent.get_open_list(read_index("impression", impression))
+        shown = self.agent.get_open_list(impression.impression)
+        is_same = np.array_equal(shown.features, impression.features)
+        require(is_same, f"list {shown.impression} of agent {self.id} is another one: it was shown by another agent")
+        return shown
 
     def _require_open(self) -> None:
         require(not self.is_closed, "this agent is closed: connect again")

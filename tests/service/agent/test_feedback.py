@@ -1,0 +1,125 @@
+"""What an application may say of a list, and what the agent and the server make of it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.triggers import Always
+from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.remote import RemoteAgent
+
+from ..helpers import CuttableTransport, RunningService, serve_in_process
+
+D = 4
+TALKATIVE = replace(POLICIES["fedc3ucb-h"], trigger=Always())
+
+
+@pytest.fixture
+def running(tmp_path: Path):  # type: ignore[no-untyped-def]
+    with serve_in_process(tmp_path / "store.db", dimension=D) as service:
+        yield service
+
+
+@pytest.fixture
+def agent(running: RunningService, tmp_path: Path):  # type: ignore[no-untyped-def]
+    with open_agent(running, tmp_path / "agent.db", running.operator.create_tokens()[0]) as opened:
+        yield opened
+
+
+def open_agent(running: RunningService, path: Path, token: str | None = None, **options: Any) -> RemoteAgent:
+    chosen = dict[str, Any](policy=TALKATIVE, min_observations=0, pauses=(0.005, 0.05)) | options
+    return connect("", store=str(path), token=token, transport=CuttableTransport(running), **chosen)
+
+
+def count_held(agent: RemoteAgent) -> tuple[int, int, int]:
+    """How many observations, clicks and rounds the server holds of an agent, once it has all uploads."""
+    assert agent.flush(20), agent.trouble
+    standing = agent.client.fetch_standing()
+    return standing.count, standing.clicks, standing.rounds
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.int32, lambda value: np.array(value)])
+def test_whole_numbers_of_any_kind_are_positions_and_impressions(
+    running: RunningService, tmp_path: Path, agent: RemoteAgent, kind: Any
+) -> None:
+    shown = agent.recommend(np.eye(D), 3)
+    agent.feedback(kind(shown.impression), kind(1))
+    with pytest.raises(ValueError, match="no open list"):
+        agent.feedback(kind(shown.impression), kind(1))  # once is enough, however the number is written
+    assert count_held(agent) == (2, 1, 1)
+    agent.close()
+    with open_agent(running, tmp_path / "agent.db") as again:  # the file is as good as before
+        again.feedback(again.recommend(np.eye(D), kind(3)), kind(0))
+        assert count_held(again) == (3, 2, 2)
+
+
+def test_the_first_hit_of_a_mask_is_a_click(agent: RemoteAgent) -> None:
+    mask = np.array([False, True, False])
+    agent.feedback(agent.recommend(np.eye(D), 3), np.flatnonzero(mask)[0])
+    assert count_held(agent) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("wrong", [1.0, True, np.True_, "1", np.float32(1.0), [0, 1.5], [True, False], {"clicked": 1}])
+def test_what_is_no_position_is_refused_in_one_line_and_changes_nothing(agent: RemoteAgent, wrong: Any) -> None:
+    shown = agent.recommend(np.eye(D), 3)
+    for words in ({"clicked": wrong}, {"clicked_item": wrong}, {"clicked": None, "looked_until": wrong}):
+        with pytest.raises(ValueError, match="must be a whole number, got") as caught:
+            agent.feedback(shown, **words)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="impression must be a whole number"):
+        agent.feedback(wrong, 0)
+    agent.feedback(shown, 0)
+    assert count_held(agent) == (1, 1, 1)
+
+
+def test_several_clicks_teach_everything_up_to_the_last(agent: RemoteAgent) -> None:
+    shown = agent.recommend(np.eye(D), D)
+    agent.feedback(shown, [2, 0])
+    assert count_held(agent) == (3, 2, 2)
+    held = agent.client.fetch_standing().unpack_held(D)
+    features = shown.features.astype(float)
+    np.testing.assert_array_equal(held.gram, features[:3].T @ features[:3])
+    np.testing.assert_array_equal(held.moment, features[0] + features[2])
+
+
+def test_items_stand_for_their_positions(agent: RemoteAgent) -> None:
+    shown = agent.recommend(np.eye(D), 3)
+    agent.feedback(shown, clicked_item=shown.items[1])
+    assert count_held(agent) == (2, 1, 1)
+    shown = agent.recommend(np.eye(D), 3)
+    agent.feedback(shown.impression, clicked_item=shown.items[:2])
+    assert count_held(agent) == (4, 3, 3)
+    [missing] = set(range(D)) - set((shown := agent.recommend(np.eye(D), 3)).items.tolist())
+    with pytest.raises(ValueError, match=rf"which shows items .* got {missing}"):
+        agent.feedback(shown, clicked_item=missing)
+
+
+def test_what_the_user_did_not_look_at_teaches_nothing(agent: RemoteAgent) -> None:
+    agent.feedback(agent.recommend(np.eye(D), D), None, looked_until=1)
+    assert count_held(agent) == (2, 0, 1)
+    agent.feedback(agent.recommend(np.eye(D), D), 0, looked_until=2)
+    assert count_held(agent) == (5, 1, 2)
+    with pytest.raises(ValueError, match=r"looked_until must be a position in 2\.\.3"):
+        agent.feedback(agent.recommend(np.eye(D), D), 2, looked_until=1)
+
+
+def test_feedback_says_something(agent: RemoteAgent) -> None:
+    shown = agent.recommend(np.eye(D), 2)
+    for words in ({}, {"clicked": 0, "clicked_item": 1}):
+        with pytest.raises(ValueError, match="say either clicked"):
+            agent.feedback(shown, **words)
+
+
+def test_a_list_of_another_agent_with_the_same_number_is_refused(
+    running: RunningService, tmp_path: Path, agent: RemoteAgent
+) -> None:
+    with open_agent(running, tmp_path / "other.db", running.operator.create_tokens()[0]) as other:
+        foreign, own = other.recommend(0.5 * np.eye(D), 2), agent.recommend(np.eye(D), 2)
+        assert foreign.impression == own.impression
+        with pytest.raises(ValueError, match="another agent"):
+            agent.feedback(foreign, 0)
+        agent.feedback(own, 0)

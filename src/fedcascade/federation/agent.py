@@ -149,6 +149,11 @@ class Agent:
         self._open = {open_list.impression: open_list for open_list in shown}
         self._decide()
 
+    def set_unanswered(self, statistics: Statistics) -> None:
+        """Take over what was sent and waits for an answer, after an upload was withdrawn."""
+        self.unanswered = statistics
+        self._decide()
+
     def set_problem_size(self, problem: ProblemSize) -> None:
         """Take over other sizes of the problem, which a beta by formula depends on."""
         self.problem = problem

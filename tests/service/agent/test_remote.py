@@ -407,3 +407,15 @@ def test_the_first_connect_needs_a_token(running: RunningService, tmp_path: Path
         connect("", store=str(tmp_path / "agent.db"), transport=CuttableTransport(running))
     with pytest.raises(Refused, match="token"):
         connect("", store=str(tmp_path / "agent.db"), token="x" * 43, transport=CuttableTransport(running))
+
+
+def test_an_upload_that_is_lost_for_good_is_decided_with_no_more(running: RunningService, tmp_path: Path) -> None:
+    own_data_count = replace(POLICIES["fedc3ucb-e"], trigger=Always())
+    transport = CuttableTransport(running)
+    agent = connect_agent(running, tmp_path / "agent.db", transport, policy=own_data_count)
+    transport.up = False
+    agent.feedback(agent.recommend(draw_items(np.random.default_rng(1)), 2), 0)
+    assert np.any(agent.estimate != 0)
+    agent.withdraw(agent.ledger.outbox[0], is_lost=True)
+    assert not np.any(agent.estimate)
+    agent.close()

@@ -195,7 +195,7 @@ class SavedAgent:
         """Send an upload no more: the server will never take it. What is not lost goes back into the buffer."""
         with self.changed, self.store.transaction():
             self.ledger.remove(upload)
-            self.agent.unanswered = self.ledger.sum_outbox()
+            self.agent.set_unanswered(self.ledger.sum_outbox())
             if is_lost:
                 self.ledger.count_lost(upload.statistics.rounds)
             else:

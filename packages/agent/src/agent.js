@@ -1,0 +1,150 @@
+// The agent of one user as values: recommend, observe, perhaps upload, receive (Algorithm 2). No files, no network, no clock.
+
+import { require, requireWhole } from "./checks.js";
+import { computeScores, getRidge } from "./ridge.js";
+import { add, observe as addRound, zero } from "./statistics.js";
+
+/**
+ * @typedef {import("./statistics.js").Statistics} Statistics
+ * @typedef {import("./policies.js").Policy} Policy
+ * @typedef {{sequence: number, cause: string, statistics: Statistics}} Upload
+ */
+/**
+ * What an agent knows: how often its user came, how many uploads there were, what waits for an upload, what was sent and
+ * not yet answered (oldest first), the last download, and what it knows of t: the system's rounds and agents at the last
+ * download, its own arrivals since.
+ * @typedef {{arrivals: number, uploads: number, buffer: Statistics, outbox: Upload[], download: Statistics,
+ *   rounds: number, agents: number, since: number}} AgentState
+ */
+
+// A list without feedback is forgotten once so many others have been shown.
+export const OPEN_LISTS = 1024;
+
+/**
+ * The state of an agent that knows nothing.
+ * @param {number} dimension
+ * @returns {AgentState}
+ */
+export function begin(dimension) {
+  const nothing = zero(dimension);
+  return { arrivals: 0, uploads: 0, buffer: nothing, outbox: [], download: nothing, rounds: 0, agents: 1, since: 0 };
+}
+
+/**
+ * Extrapolate t: while this agent's user came once, each of the others did, on average.
+ * @param {AgentState} state
+ */
+export const estimateRound = ({ arrivals, rounds, agents, since }) => Math.max(1, arrivals, rounds + agents * since);
+
+/** @type {WeakMap<AgentState, import("./ridge.js").Ridge>} */
+const estimates = new WeakMap();
+
+/**
+ * The estimate that an agent decides with; what was sent but not yet answered still counts as its own.
+ * @param {Policy} policy
+ * @param {AgentState} state
+ */
+export function getEstimate(policy, state) {
+  if (!policy.usesBuffer) return getRidge(state.download, policy.lambda);
+  const known = estimates.get(state);
+  if (known?.lambda === policy.lambda) return known;
+  const own = state.outbox.map(({ statistics }) => statistics).reduceRight(add, state.buffer);
+  const estimate = getRidge(add(state.download, own), policy.lambda);
+  estimates.set(state, estimate);
+  return estimate;
+}
+
+/**
+ * Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle.
+ * @param {Policy} policy
+ * @param {AgentState} state
+ * @param {Float32Array} features one row per item
+ * @param {{oracle: import("./oracles.js").Oracle, ties: ArrayLike<number>, problem: import("./policies.js").ProblemSize,
+ *   attributes?: import("./oracles.js").Attributes}} options
+ */
+export function chooseList(policy, state, features, { oracle, ties, problem, attributes = {} }) {
+  const d = state.buffer.moment.length, items = features.length / d;
+  require(ties.length === items, `ties must hold a word for each of ${items} items, got ${ties.length}`);
+  checkAttributes(items, attributes);
+  const ridge = getEstimate(policy, state);
+  const chosen = oracle.choose(computeScores(ridge, features, policy.computeBeta(ridge, problem)), ties, attributes);
+  checkList(chosen, items, oracle.length);
+  const listed = new Float32Array(chosen.length * d);
+  chosen.forEach((item, place) => listed.set(features.subarray(item * d, item * d + d), place * d));
+  return { items: chosen, features: listed };
+}
+
+/**
+ * @param {number} items
+ * @param {import("./oracles.js").Attributes} attributes
+ */
+function checkAttributes(items, { categories, costs }) {
+  const areKinds = !categories || (categories.length === items && Array.from(categories).every(Number.isSafeInteger));
+  require(areKinds, `categories must be a whole number for each of ${items} items`);
+  const arePrices = !costs || (costs.length === items && Array.from(costs).every((cost) => Number.isFinite(cost) && cost >= 0));
+  require(arePrices, `costs must be a finite number >= 0 for each of ${items} items`);
+}
+
+/**
+ * Refuse a list that is empty, too long, repeats an item or names one that is not on offer; an oracle may be anyone's.
+ * @param {number[]} chosen
+ * @param {number} items
+ * @param {number} length
+ */
+function checkList(chosen, items, length) {
+  require(chosen.length >= 1 && chosen.length <= length, `a list must hold 1 to ${length} items, got ${chosen.length}`);
+  require(new Set(chosen).size === chosen.length, `a list must hold distinct items, got ${chosen}`);
+  const isOffered = chosen.every((item) => Number.isInteger(item) && item >= 0 && item < items);
+  require(isOffered, `a list must name items 0..${items - 1}, got ${chosen}`);
+}
+
+/**
+ * Algorithm 2, lines 4 to 19: learn from the click, and speak if the trigger says so.
+ * @param {Policy} policy
+ * @param {AgentState} state
+ * @param {Float32Array} listed features of the list, first position first
+ * @param {number | null} click
+ * @param {{round: number, draw: number, arrivals: number}} occasion
+ * @returns {{state: AgentState, upload: Upload | null}}
+ */
+export function observe(policy, state, listed, click, { round, draw, arrivals }) {
+  requireWhole("round", round);
+  const next = { ...state, buffer: addRound(state.buffer, listed, click), since: state.since + 1 };
+  const download = getRidge(state.download, policy.lambda);
+  const cause = policy.trigger({ round, draw, arrivals, download, buffer: next.buffer });
+  return cause ? sendBuffer(next, cause) : { state: next, upload: null };
+}
+
+/**
+ * Algorithm 1, line 8: put the buffer into the outbox, and start an empty one.
+ * @param {AgentState} state
+ * @param {string} cause
+ */
+function sendBuffer(state, cause) {
+  const upload = { sequence: state.uploads + 1, cause, statistics: state.buffer };
+  const buffer = zero(state.buffer.moment.length);
+  return { state: { ...state, uploads: upload.sequence, buffer, outbox: [...state.outbox, upload] }, upload };
+}
+
+/**
+ * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers.
+ * @param {AgentState} state
+ * @param {Upload} upload
+ * @param {{statistics: Statistics, rounds: number, agents: number}} download
+ * @returns {AgentState}
+ */
+export function receive(state, upload, { statistics, rounds, agents }) {
+  const outbox = state.outbox.filter(({ sequence }) => sequence !== upload.sequence);
+  return { ...state, outbox, download: statistics, rounds, agents, since: 0 };
+}
+
+/**
+ * Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations.
+ * @param {AgentState} state
+ * @param {Statistics} statistics
+ * @param {number} least
+ */
+export function takeBack(state, statistics, least) {
+  const next = { ...state, buffer: add(state.buffer, statistics) };
+  return next.buffer.count >= Math.max(1, least) ? sendBuffer(next, "forced") : { state: next, upload: null };
+}

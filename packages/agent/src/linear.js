@@ -1,0 +1,137 @@
+// Linear algebra of small symmetric matrices, in the order of operations of fedcascade.numerics.linear: doubles are the
+// same everywhere, so every result has the bits of the Python agent. A matrix is a Float64Array, row by row.
+
+const LN2_HIGH = 0.693147180369123816490; // 33 bits, so that its product with an exponent is exact
+const LN2_LOW = 1.90821492927058770002e-10; // the rest of ln 2
+const ROOT_TWO = 1.4142135623730951;
+const ARTANH = Array.from({ length: 10 }, (_, k) => 1 / (2 * (10 - k) + 1)); // in powers of s^2, from the tenth down
+const double = new Float64Array(1);
+const words = new Uint32Array(double.buffer); // every engine of JavaScript in use is little-endian
+
+/**
+ * ln x of a positive number that is not subnormal, from sums, products and quotients alone; Math.log has other last bits.
+ * @param {number} x
+ */
+export function log(x) {
+  if (!(x >= 2 ** -1022 && x < Infinity)) return x > 0 ? x : x === 0 ? -Infinity : NaN;
+  double[0] = x;
+  let exponent = (words[1] >>> 20) - 1023;
+  words[1] = (words[1] & 0xfffff) | 0x3ff00000;
+  let m = double[0];
+  if (m > ROOT_TWO) {
+    m *= 0.5;
+    exponent += 1;
+  }
+  const s = (m - 1) / (m + 1), z = s * s;
+  let series = 0;
+  for (const factor of ARTANH) series = (series + factor) * z;
+  return exponent * LN2_HIGH + (2 * s + (2 * s * series + exponent * LN2_LOW));
+}
+
+/**
+ * The upper factor U with shift I + gram = U^T U; a sum that is not positive definite leaves a NaN in it.
+ * @param {Float64Array} gram
+ * @param {number} size
+ * @param {number} shift
+ */
+export function factoriseShifted(gram, size, shift) {
+  const upper = gram.slice();
+  for (let i = 0; i < size; i++) upper[i * size + i] += shift;
+  for (let k = 0; k < size; k++) {
+    upper.fill(0, k * size, k * size + k);
+    const pivot = Math.sqrt(upper[k * size + k]);
+    for (let j = k; j < size; j++) upper[k * size + j] /= pivot;
+    for (let i = k + 1; i < size; i++) {
+      const factor = upper[k * size + i];
+      for (let j = i; j < size; j++) upper[i * size + j] -= factor * upper[k * size + j];
+    }
+  }
+  return upper;
+}
+
+/**
+ * ln det of the matrix whose upper factor is given.
+ * @param {Float64Array} upper
+ * @param {number} size
+ */
+export function computeLogDet(upper, size) {
+  let total = 0;
+  for (let k = 0; k < size; k++) total += log(upper[k * size + k]);
+  return 2 * total;
+}
+
+/**
+ * vector^T matrix^-1 vector for the matrix whose upper factor is given.
+ * @param {Float64Array} upper
+ * @param {Float64Array} vector
+ */
+export function computeLeverage(upper, vector) {
+  const size = vector.length, solution = new Float64Array(size);
+  let total = 0;
+  for (let k = 0; k < size; k++) {
+    let value = vector[k];
+    for (let i = 0; i < k; i++) value -= upper[i * size + k] * solution[i];
+    solution[k] = value / upper[k * size + k];
+    total += solution[k] * solution[k];
+  }
+  return total;
+}
+
+/**
+ * The lower triangular R with R^T R = matrix^-1: the width of x is the length of R x.
+ * @param {Float64Array} upper
+ * @param {number} size
+ */
+function invertRoot(upper, size) {
+  const root = new Float64Array(size * size);
+  for (let j = 0; j < size; j++) {
+    root[j * size + j] = 1;
+    for (let k = 0; k < j; k++) {
+      const factor = upper[k * size + j];
+      for (let c = 0; c <= k; c++) root[j * size + c] -= factor * root[k * size + c];
+    }
+    const pivot = upper[j * size + j];
+    for (let c = 0; c <= j; c++) root[j * size + c] /= pivot;
+  }
+  return root;
+}
+
+/**
+ * Theta, inverse root and ln det of lambda I + gram; ln det is a NaN if that is not definite.
+ * @param {Float64Array} gram
+ * @param {Float64Array} moment
+ * @param {number} lambda
+ */
+export function solveRidge(gram, moment, lambda) {
+  const size = moment.length, upper = factoriseShifted(gram, size, lambda), root = invertRoot(upper, size);
+  const theta = new Float64Array(size);
+  for (let j = 0; j < size; j++) {
+    let value = 0;
+    for (let k = 0; k <= j; k++) value += root[j * size + k] * moment[k];
+    for (let k = 0; k <= j; k++) theta[k] += root[j * size + k] * value;
+  }
+  return { theta, root, logDet: computeLogDet(upper, size) };
+}
+
+/**
+ * U(i) = min(<theta, x> + beta ||x||, 1) of every row of features, the norm being that of the inverse matrix.
+ * @param {Float64Array} theta
+ * @param {Float64Array} root
+ * @param {number} beta
+ * @param {Float32Array} features
+ */
+export function computeUcbScores(theta, root, beta, features) {
+  const size = theta.length, scores = new Float64Array(features.length / size);
+  for (let item = 0; item < scores.length; item++) {
+    const at = item * size;
+    let mean = 0, square = 0;
+    for (let k = 0; k < size; k++) mean += theta[k] * features[at + k];
+    for (let j = 0; j < size; j++) {
+      let part = 0;
+      for (let k = 0; k <= j; k++) part += root[j * size + k] * features[at + k];
+      square += part * part;
+    }
+    scores[item] = Math.min(mean + beta * Math.sqrt(square), 1);
+  }
+  return scores;
+}

@@ -1,0 +1,61 @@
+// The policies that a server can run, as an agent sees them: when to speak, what to decide with, how far to trust it.
+
+import { require } from "./checks.js";
+import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js";
+
+/**
+ * The sizes that a beta by formula asks for.
+ * @typedef {{users: number, dimension: number, listLength: number, rounds: number}} ProblemSize
+ * @typedef {(ridge: import("./ridge.js").Ridge, problem: ProblemSize) => number} Confidence
+ * @typedef {{name: string, trigger: import("./triggers.js").Trigger, usesBuffer: boolean, lambda: number,
+ *   computeBeta: Confidence}} Policy
+ * @typedef {Record<string, any>} Constants
+ */
+
+/** @type {Record<string, {trigger: (constants: Constants) => import("./triggers.js").Trigger, usesBuffer: boolean}>} */
+const POLICIES = {
+  fedlinucb: { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
+  "fedc3ucb-h": { trigger: ({ alpha_c, p_scale }) => anyOf(determinant(alpha_c), auxiliary(p_scale)), usesBuffer: false },
+  "force-comm": { trigger: ({ alpha_c }) => anyOf(determinant(alpha_c), doubling), usesBuffer: false },
+  "no-auxiliary": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
+  "fedc3ucb-e": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
+};
+
+/** @type {Record<string, (constants: Constants) => Confidence>} */
+const CONFIDENCES = {
+  constant: ({ beta }) => () => beta,
+  // Lemma 1, with the noise level R and min(1, alpha_c) as in its restatement in the appendix.
+  theory: ({ noise, delta, alpha_c }) => ({ lambda }, { users, dimension, listLength, rounds }) => {
+    const spread = Math.sqrt(1 + users * alpha_c) + users * Math.sqrt(2 * alpha_c);
+    const logs = dimension * Math.log1p((listLength * rounds) / (Math.min(1, alpha_c) * lambda * dimension))
+      + 2 * Math.log(1 / delta) + 4 * Math.log(rounds * users);
+    return Math.sqrt(lambda) + noise * spread * Math.sqrt(logs);
+  },
+  // The self-normalised bound of one central learner (Abbasi-Yadkori et al. 2011, theorem 2).
+  oful: ({ noise, delta }) => ({ lambda, logDet }, { dimension }) =>
+    Math.sqrt(lambda) + noise * Math.sqrt(Math.max(0, logDet + (2 * Math.log(1 / delta) - dimension * Math.log(lambda)))),
+};
+
+/**
+ * Build the policy that the server's terms describe.
+ * @param {{policy: string, constants: Constants}} terms
+ * @returns {Policy}
+ */
+export function buildPolicy({ policy, constants }) {
+  const kind = constants.confidence ?? "constant";
+  const row = Object.hasOwn(POLICIES, policy) && POLICIES[policy], confidence = Object.hasOwn(CONFIDENCES, kind) && CONFIDENCES[kind];
+  require(row, `this agent knows the policies ${Object.keys(POLICIES).join(", ")}, and the server runs ${policy}`);
+  require(confidence, `this agent knows a beta that is ${Object.keys(CONFIDENCES).join(", ")}, and the server's is ${kind}`);
+  const { trigger, usesBuffer } = row;
+  return { name: policy, trigger: trigger(constants), usesBuffer, lambda: constants.lambda_, computeBeta: confidence(constants) };
+}
+
+/**
+ * The policy that an agent runs under the server's terms, and the fewest observations of an upload.
+ * @param {import("./wire.js").Terms} terms
+ * @param {{policy?: (policy: Policy, terms: import("./wire.js").Terms) => Policy, minObservations?: number}} wishes
+ */
+export function followTerms(terms, { policy = (own) => own, minObservations = 2 * terms.dimension }) {
+  const floor = Math.max(minObservations, terms.min_observations), chosen = policy(buildPolicy(terms), terms);
+  return { policy: floor ? { ...chosen, trigger: atLeast(chosen.trigger, floor) } : chosen, floor };
+}

@@ -1,0 +1,48 @@
+// Ridge regression on sufficient statistics: estimate, scores, growth of the log-determinant.
+
+import { require } from "./checks.js";
+import { computeLogDet, computeUcbScores, factoriseShifted, solveRidge } from "./linear.js";
+import { add } from "./statistics.js";
+
+/** @typedef {import("./statistics.js").Statistics} Statistics */
+/**
+ * What an agent decides with: theta, the root whose product with x has the length ||x||, and a log-determinant.
+ * @typedef {{theta: Float64Array, root: Float64Array, logDet: number, lambda: number, statistics: Statistics}} Ridge
+ */
+
+/** @type {WeakMap<Statistics, Ridge>} */
+const solved = new WeakMap();
+
+/**
+ * The ridge estimate from statistics: Sigma = lambda I + gram, theta = Sigma^-1 moment. Solved once for each value.
+ * @param {Statistics} statistics
+ * @param {number} lambda
+ * @returns {Ridge}
+ */
+export function getRidge(statistics, lambda) {
+  const known = solved.get(statistics);
+  if (known?.lambda === lambda) return known;
+  require(lambda > 0 && lambda < Infinity, `lambda must be a number > 0, got ${lambda}`);
+  const ridge = { ...solveRidge(statistics.gram, statistics.moment, lambda), lambda, statistics };
+  require(Number.isFinite(ridge.logDet), "gram must be positive semi-definite");
+  solved.set(statistics, ridge);
+  return ridge;
+}
+
+/**
+ * ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach.
+ * @param {Ridge} ridge
+ * @param {Statistics} buffer
+ */
+export function computeGrowth(ridge, buffer) {
+  const d = buffer.moment.length, { gram } = add(ridge.statistics, buffer);
+  return computeLogDet(factoriseShifted(gram, d, ridge.lambda), d) - ridge.logDet;
+}
+
+/**
+ * U(i) for every row of features (Algorithm 2, line 2).
+ * @param {Ridge} ridge
+ * @param {Float32Array} features
+ * @param {number} beta
+ */
+export const computeScores = (ridge, features, beta) => computeUcbScores(ridge.theta, ridge.root, beta, features);

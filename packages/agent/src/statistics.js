@@ -1,0 +1,151 @@
+// Sufficient statistics: what an agent keeps, uploads and downloads. They add and subtract, and are never changed in place.
+
+import { require } from "./checks.js";
+import { computeLeverage, computeLogDet, factoriseShifted } from "./linear.js";
+
+export const GRID = 2 ** -12;
+const LARGEST_TOTAL = 500_000_000; // float64 holds multiples of 2^-24 exactly below 2^29
+const LARGEST_SQUARE = 1 + 1e-5;
+const SLACK = 1e-6;
+
+/**
+ * Gram matrix (row by row), moment and counts of what was examined.
+ * @typedef {{gram: Float64Array, moment: Float64Array, count: number, clicks: number, rounds: number}} Statistics
+ */
+
+/**
+ * @param {number} dimension
+ * @returns {Statistics}
+ */
+export function zero(dimension) {
+  return { gram: new Float64Array(dimension * dimension), moment: new Float64Array(dimension), count: 0, clicks: 0, rounds: 0 };
+}
+
+/**
+ * @param {Statistics} first
+ * @param {Statistics} second
+ * @param {1 | -1} sign
+ * @returns {Statistics}
+ */
+function combine(first, second, sign) {
+  const sizes = [first.moment.length, second.moment.length];
+  require(sizes[0] === sizes[1], `dimensions must agree, got ${sizes[0]} and ${sizes[1]}`);
+  return {
+    gram: first.gram.map((value, at) => value + sign * second.gram[at]),
+    moment: first.moment.map((value, at) => value + sign * second.moment[at]),
+    count: first.count + sign * second.count,
+    clicks: first.clicks + sign * second.clicks,
+    rounds: first.rounds + sign * second.rounds,
+  };
+}
+
+/** @param {Statistics} first @param {Statistics} second */
+export const add = (first, second) => combine(first, second, 1);
+
+/** @param {Statistics} first @param {Statistics} second */
+export const subtract = (first, second) => combine(first, second, -1);
+
+/**
+ * The features of items as rows of multiples of 2^-12, rounded toward zero so that no row becomes longer.
+ * @param {ArrayLike<number> | ArrayLike<ArrayLike<number>>} items one row per item, or all numbers in a row
+ * @param {number} dimension
+ */
+export function readFeatures(items, dimension) {
+  const isFlat = ArrayBuffer.isView(items);
+  const size = isFlat ? items.length : items.length * dimension;
+  const isWhole = size > 0 && size % dimension === 0;
+  const isRectangular = isFlat || Array.from(/** @type {any} */ (items)).every((row) => row?.length === dimension);
+  require(isWhole && isRectangular, `items must have ${dimension} features each, and there must be at least one item`);
+  const features = new Float32Array(size);
+  for (let item = 0; item < size / dimension; item++) {
+    let square = 0;
+    for (let k = 0; k < dimension; k++) {
+      const value = isFlat ? /** @type {Float32Array} */ (items)[item * dimension + k] : /** @type {any} */ (items)[item][k];
+      require(typeof value === "number" && Number.isFinite(value), "features must be finite numbers");
+      const rounded = Math.trunc(value / GRID) * GRID + 0; // adding 0 makes a plain zero of minus zero
+      features[item * dimension + k] = rounded;
+      square += rounded * rounded;
+    }
+    require(square <= LARGEST_SQUARE, `features must have norm <= 1, got ${Number(Math.sqrt(square).toPrecision(6))}`);
+  }
+  return features;
+}
+
+/**
+ * Statistics after one more round (Algorithm 2, lines 5 and 6).
+ * @param {Statistics} before
+ * @param {Float32Array} listed features of each position, first position first
+ * @param {number | null} click a position, counted from 0, or null
+ * @returns {Statistics}
+ */
+export function observe(before, listed, click) {
+  const d = before.moment.length, length = listed.length / d;
+  const isPlace = click === null || (Number.isInteger(click) && click >= 0 && click < length);
+  require(isPlace, `clicked must be null or a position in 0..${length - 1}, got ${click}`);
+  const examined = click === null ? length : click + 1, gram = before.gram.slice(), moment = before.moment.slice();
+  for (let at = 0; at < examined * d; at += d) {
+    for (let i = 0; i < d; i++) for (let j = 0; j < d; j++) gram[i * d + j] += listed[at + i] * listed[at + j];
+  }
+  if (click !== null) for (let i = 0; i < d; i++) moment[i] += listed[click * d + i];
+  const { count, clicks, rounds } = before;
+  return { gram, moment, count: count + examined, clicks: clicks + Number(click !== null), rounds: rounds + 1 };
+}
+
+/**
+ * Refuse statistics of another dimension, and those that no data can have.
+ * @param {Statistics} statistics
+ * @param {number} dimension
+ */
+export function check({ gram, moment, count, clicks, rounds }, dimension) {
+  const fits = moment.length === dimension && gram.length === dimension * dimension;
+  require(fits, `statistics must have the shapes of dimension ${dimension}, got a moment of ${moment.length}`);
+  require(gram.every(Number.isFinite) && moment.every(Number.isFinite), "gram and moment must be finite, and gram symmetric");
+  const isCounted = clicks >= 0 && clicks <= count && rounds >= 0;
+  require(isCounted, `counts must satisfy 0 <= clicks <= count and rounds >= 0, got ${clicks}, ${count}, ${rounds}`);
+}
+
+/**
+ * Whether data can have these statistics, as the server decides it (fedcascade.service.protocol.validation:check_upload).
+ * @param {Statistics} statistics
+ */
+export function isPossible({ gram, moment, count, clicks, rounds }) {
+  const d = moment.length;
+  if (!(clicks >= 0 && clicks <= rounds && rounds <= count && count <= LARGEST_TOTAL && rounds > 0)) return false;
+  if (!gram.every((value) => Number.isInteger(value / GRID / GRID)) || !moment.every((value) => Number.isInteger(value / GRID))) return false;
+  let trace = 0;
+  for (let i = 0; i < d; i++) trace += gram[i * d + i];
+  const upper = factoriseShifted(gram, d, 2 ** -52 * (d + 2) ** 2 * Math.max(trace, GRID * GRID));
+  const leverage = computeLeverage(upper, moment);
+  return trace <= count * LARGEST_SQUARE * (1 + SLACK) && Number.isFinite(computeLogDet(upper, d))
+    && leverage <= clicks * (1 + SLACK) + SLACK;
+}
+
+/**
+ * Gram and moment as they travel: the upper triangle row by row, then the moment, as little-endian float64.
+ * @param {Statistics} statistics
+ */
+export function packNumbers({ gram, moment }) {
+  const d = moment.length, bytes = new Uint8Array(4 * d * (d + 3)), view = new DataView(bytes.buffer);
+  let at = 0;
+  for (let i = 0; i < d; i++) for (let j = i; j < d; j++, at += 8) view.setFloat64(at, gram[i * d + j], true);
+  for (let i = 0; i < d; i++, at += 8) view.setFloat64(at, moment[i], true);
+  return bytes;
+}
+
+/**
+ * Statistics from the bytes of ``packNumbers`` and the counts that travel beside them.
+ * @param {{numbers: Uint8Array, count: number, clicks: number, rounds: number}} message
+ * @param {number} dimension
+ * @returns {Statistics}
+ */
+export function unpackStatistics({ numbers, count, clicks, rounds }, dimension) {
+  const d = dimension, expected = (d * (d + 3)) / 2;
+  require(numbers.length === 8 * expected, `numbers must hold ${expected} float64 in dimension ${d}, got ${numbers.length / 8}`);
+  const { gram, moment } = zero(d), view = new DataView(numbers.buffer, numbers.byteOffset, numbers.length);
+  let at = 0;
+  for (let i = 0; i < d; i++) {
+    for (let j = i; j < d; j++, at += 8) gram[i * d + j] = gram[j * d + i] = view.getFloat64(at, true);
+  }
+  for (let i = 0; i < d; i++, at += 8) moment[i] = view.getFloat64(at, true);
+  return { gram, moment, count, clicks, rounds };
+}

@@ -1,0 +1,162 @@
+// Holds this agent against the cases of `fedcascade vectors`: each check returns what it computed and what the case expects.
+// Runs in Node and in a browser.
+
+import { begin } from "../src/agent.js";
+import { log } from "../src/linear.js";
+import { budget, perCategory, topK } from "../src/oracles.js";
+import { followTerms } from "../src/policies.js";
+import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
+import { SavedAgent, beginSaved } from "../src/saved-agent.js";
+import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
+import { isPossible, observe, packNumbers, readFeatures, unpackStatistics } from "../src/statistics.js";
+import { MemoryStore } from "../src/store.js";
+import { decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "../src/wire.js";
+
+const toHex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+const fromHex = (text) => Uint8Array.from(text.match(/../g) ?? [], (pair) => parseInt(pair, 16));
+const readStatistics = (described) => unpackStatistics({ ...described, numbers: fromHex(described.numbers) }, described.dimension);
+const describe = (statistics) => ({ count: statistics.count, clicks: statistics.clicks, rounds: statistics.rounds,
+  dimension: statistics.moment.length, numbers: toHex(packNumbers(statistics)) });
+const readProof = (message) => message && { ...message, proof: fromHex(message.proof) };
+const flatten = (rows) => Float32Array.from(rows.flat());
+const toRows = (flat, d) => Array.from({ length: flat.length / d }, (_, row) => Array.from(flat.subarray(row * d, row * d + d)));
+const orRefuse = (work) => {
+  try {
+    return work();
+  } catch {
+    return null;
+  }
+};
+
+export const CHECKS = {
+  logarithms: ({ x, log: expected }) => [log(x), expected],
+  features: ({ dimension, items, rounded }) => [orRefuse(() => toRows(readFeatures(items, dimension), dimension)), rounded],
+  statistics: ({ before, listed, click, after }) =>
+    [orRefuse(() => describe(observe(readStatistics(before), flatten(listed), click))), after],
+  ridges({ statistics, lambda, beta, items, buffer, theta, log_det, growth, scores }) {
+    const ridge = getRidge(readStatistics(statistics), lambda);
+    const computed = { theta: [...ridge.theta], log_det: ridge.logDet, growth: computeGrowth(ridge, readStatistics(buffer)),
+      scores: [...computeScores(ridge, flatten(items), beta)] };
+    return [computed, { theta, log_det, growth, scores }];
+  },
+  oracles({ oracle, length, limit, budget: most, scores, ties, categories, costs, list }) {
+    const built = { "top-k": () => topK(length), "per-category": () => perCategory(length, limit), budget: () => budget(length, most) }[oracle]();
+    return [orRefuse(() => built.choose(Float64Array.from(scores), ties, { categories, costs })), list];
+  },
+  triggers({ policy, constants, floor, round, draw, arrivals, download, buffer, cause }) {
+    const terms = { policy, constants, dimension: download.dimension, min_observations: 0 };
+    const { policy: built } = followTerms(terms, { minObservations: floor });
+    const occasion = { round, draw, arrivals, download: getRidge(readStatistics(download), built.lambda), buffer: readStatistics(buffer) };
+    return [built.trigger(occasion), cause];
+  },
+  possible: ({ statistics, is_possible }) => [isPossible(readStatistics(statistics)), is_possible],
+  uploads: ({ sequence, cause, statistics, receipt, body }) =>
+    [toHex(encodeUpload({ sequence, cause, statistics: readStatistics(statistics) }, readProof(receipt))), body],
+  answers({ dimension, body, sequence, system_rounds, agents, receipt, pooled }) {
+    const answer = orRefuse(() => decodeMessage("answer", fromHex(body)));
+    if (!pooled) return [answer, null];
+    const computed = { sequence: answer.sequence, system_rounds: answer.system_rounds, agents: answer.agents,
+      receipt: { ...answer.receipt, proof: toHex(answer.receipt.proof) }, pooled: describe(unpackStatistics(answer, dimension)) };
+    return [computed, { sequence, system_rounds, agents, receipt, pooled }];
+  },
+  async signatures({ seed, public_key, body, headers, ...request }) {
+    const key = await importSeed(fromHex(seed), fromHex(public_key));
+    return [await signRequest(key, { ...request, body: fromHex(body) }), headers];
+  },
+  async enrolments({ seed, public_key, created, token, credential, grounds, proof, body }) {
+    const key = await importSeed(fromHex(seed), fromHex(public_key)), word = readProof(credential);
+    const signed = encodeGrounds(token, word), signature = await signEnrolment(key, created, signed);
+    const message = encodeEnrolment({ publicKey: key.publicKey, created, proof: signature, token, credential: word });
+    return [[toHex(signed), toHex(signature), toHex(message)], [grounds, proof, body]];
+  },
+  sessions: playSession,
+};
+
+/** Play the steps of a session, and collect what every step gave and what the agent knows after it. */
+async function playSession({ terms, min_observations, steps }) {
+  const store = new MemoryStore(), credential = { agent: 7, enrolled: 1.5, epoch: "first", proof: new Uint8Array(16) };
+  const state = beginSaved({ agent: 7, terms, credential }, begin(terms.dimension)), wishes = { minObservations: min_observations };
+  await store.update([], () => ({ puts: [["state", state]] }));
+  const session = { agent: new SavedAgent(store, state, wishes), store, wishes, impressions: new Map() };
+  const computed = [], expected = [];
+  for (const step of steps) {
+    computed.push(await STEPS[step.step](session, step), await describeAgent(session.agent));
+    expected.push(EXPECTED[step.step](step), step.after);
+  }
+  return [computed, expected];
+}
+
+async function describeAgent(agent) {
+  await agent.refresh();
+  const { buffered, unsent, lost, estimate, state } = agent;
+  return { buffered, unsent, lost, estimate: [...estimate], arrivals: state.arrivals, uploads: state.uploads };
+}
+
+const STEPS = {
+  async recommend({ agent, impressions }, { items, k, ties, impression }) {
+    const shown = agent.recommend(items, { k, ties });
+    impressions.set(impression, shown.impression);
+    return shown.items;
+  },
+  async feedback({ agent, impressions }, { impression, clicked, round, draw }) {
+    const upload = await agent.feedback(impressions.get(impression), { clicked, round: round ?? undefined, draw });
+    return upload && { ...upload, statistics: describe(upload.statistics) };
+  },
+  async answer({ agent }, { body }) {
+    await agent.receive(agent.state.outbox[0], decodeMessage("answer", fromHex(body)));
+    return agent.state.isSettled;
+  },
+  settle: async ({ agent }, { body }) => (await agent.settle(decodeMessage("standing", fromHex(body)))) !== null,
+  withdraw: ({ agent }, { is_lost }) => agent.withdraw(agent.state.outbox[0], { isLost: is_lost }).then(() => null),
+  async refused({ agent, impressions }, { items, k, impression, clicked }) {
+    try {
+      if (items) agent.recommend(items, { k });
+      else await agent.feedback(impressions.get(impression) ?? `${impression}-x`, { clicked });
+    } catch (error) {
+      return error.message.includes("\n") ? error.message : "refused";
+    }
+    return "taken";
+  },
+  async restart(session) {
+    const [state] = await session.store.update(["state"], (values) => ({ result: values }));
+    session.agent = new SavedAgent(session.store, state, session.wishes);
+    return null;
+  },
+};
+
+const EXPECTED = {
+  recommend: ({ list }) => list,
+  feedback: ({ upload }) => upload,
+  answer: ({ is_settled }) => is_settled,
+  settle: ({ is_lost }) => is_lost,
+  withdraw: () => null,
+  refused: () => "refused",
+  restart: () => null,
+};
+
+/** Where two values differ first, to the bit; null if nowhere. */
+export function findDifference(computed, expected, path = "") {
+  if (Object.is(computed, expected) || (computed === 0 && expected === 0)) return null;
+  if (typeof computed !== "object" || typeof expected !== "object" || computed === null || expected === null) {
+    return `${path || "result"}: ${JSON.stringify(computed)} instead of ${JSON.stringify(expected)}`;
+  }
+  for (const key of new Set([...Object.keys(computed), ...Object.keys(expected)])) {
+    const difference = findDifference(computed[key], expected[key], `${path}.${key}`);
+    if (difference) return difference;
+  }
+  return null;
+}
+
+/** Check the cases of a file; returns how many there are, and the differences. */
+export async function checkFile({ kind, cases }) {
+  const differences = [];
+  for (const [number, one] of cases.entries()) {
+    try {
+      const difference = findDifference(...(await CHECKS[kind](one)));
+      if (difference) differences.push(`${kind} ${number}: ${difference}`);
+    } catch (error) {
+      differences.push(`${kind} ${number}: ${error.stack}`);
+    }
+  }
+  return { cases: cases.length, differences };
+}

@@ -1,0 +1,166 @@
+"""Cases of an agent's arithmetic: logarithm, grid, statistics, ridge, oracles, triggers, possible uploads."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedcascade.federation.agent import Agent
+from fedcascade.federation.policies import get_policy
+from fedcascade.federation.triggers import AtLeast, Occasion
+from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.knapsack import Budget
+from fedcascade.learning.oracles import PerCategory, TopK, read_attributes
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.elementary import log
+from fedcascade.numerics.grid import round_to_grid
+from fedcascade.service.protocol.validation import check_upload
+from fedcascade.testing.vectors.draws import (
+    Case,
+    Draws,
+    describe_statistics,
+    draw_click,
+    draw_items,
+    draw_statistics,
+    draw_words,
+)
+
+SERVED = ("fedlinucb", "fedc3ucb-h", "force-comm", "no-auxiliary", "fedc3ucb-e")
+
+
+def build_logarithms(draws: Draws) -> list[Case]:
+    """ln of numbers from the smallest to the largest."""
+    exponents = draws.uniform(-1000.0, 1000.0, 40)
+    numbers = [1.0, 2.0, 0.5, 1.4142135623730951, 1.4142135623730954, 2.0**-1022, 1.7e308, *(2.0**exponents).tolist()]
+    return [{"x": x, "log": float(log(x))} for x in numbers]
+
+
+def build_features(draws: Draws) -> list[Case]:
+    """Features as a caller gives them, and as they are rounded; null where they are refused."""
+    cases: list[Case] = []
+    for dimension in (1, 2, 5, 20):
+        for _ in range(8):
+            drawn = draw_items(draws, 4, dimension)
+            cases.append({"dimension": dimension, "items": drawn.tolist(), "rounded": round_to_grid(drawn).tolist()})
+    for items, dimension in (
+        ([[1.1, 0.0]], 2), ([[0.8, 0.8]], 2), ([], 2), ([[0.1]], 2), ([[0.1, 0.2, 0.3]], 2), ([[0.1, 0.2], [0.1]], 2),
+        ([[1e30, 0.0]], 2), ([[1e-300, -1e-300]], 2), ([[1.0, 0.0001]], 2), ([[1.0, 0.0], [0.0, -1.0]], 2),
+    ):  # fmt: skip
+        cases.append({"dimension": dimension, "items": items, "rounded": _round_or_refuse(items, dimension)})
+    return cases
+
+
+def _round_or_refuse(items: list[list[float]], dimension: int) -> list[list[float]] | None:
+    problem = ProblemSize(users=1, dimension=dimension, list_length=1, rounds=1)
+    agent = Agent(id=1, policy=get_policy("fedlinucb"), problem=problem, oracle=TopK())
+    try:
+        rounded = round_to_grid(items)
+        agent.recommend(rounded, np.zeros(len(rounded), np.uint32))
+    except ValueError:
+        return None
+    return [[float(value) for value in row] for row in rounded]
+
+
+def build_statistics(draws: Draws) -> list[Case]:
+    """Statistics before a round, its list, and the statistics after it; null where the click is refused."""
+    cases: list[Case] = []
+    for number in range(60):
+        before = draw_statistics(draws, int(draws.integers(1, 9)), int(draws.integers(0, 6)))
+        listed = round_to_grid(draw_items(draws, int(draws.integers(1, 7)), before.dimension))
+        click = len(listed) + number if number < 4 else draw_click(draws, len(listed))
+        after = None if number < 4 else describe_statistics(before.observe(listed, click))
+        cases.append({"before": describe_statistics(before), "listed": listed.tolist(), "click": click, "after": after})
+    return cases
+
+
+def build_ridges(draws: Draws) -> list[Case]:
+    """Theta, ln det, scores, and the growth by a buffer, to the bit; null where the gram is refused."""
+    cases: list[Case] = []
+    for number in range(80):
+        dimension = int(draws.integers(1, 13))
+        statistics = draw_statistics(draws, dimension, int(draws.integers(0, 12)))
+        buffer = draw_statistics(draws, dimension, int(draws.integers(0, 4)))
+        lambda_, beta = float(draws.choice([0.1, 1.0, 4.0])), float(draws.uniform(0.0, 3.0))
+        items = round_to_grid(draw_items(draws, 6, dimension))
+        case: Case = {"statistics": describe_statistics(statistics), "lambda": lambda_, "beta": beta}
+        ridge = Ridge(statistics, lambda_)
+        case |= {"items": items.tolist(), "buffer": describe_statistics(buffer), "theta": ridge.theta.tolist()}
+        case |= {"log_det": float(ridge.log_det), "growth": ridge.growth(buffer)}
+        cases.append(case | {"scores": ridge.scores(items, beta).tolist(), "number": number})
+    return cases
+
+
+def build_oracles(draws: Draws) -> list[Case]:
+    """Lists from scores, ties, categories and costs; null where no list is possible."""
+    cases: list[Case] = []
+    for number in range(90):
+        items, length = int(draws.integers(1, 25)), int(draws.integers(1, 7))
+        scores = np.minimum(np.round(draws.normal(0.5, 0.4, items), 1 if number % 2 else 12), 1.0)
+        ties, kinds = draw_words(draws, items), draws.integers(0, 4, items)
+        costs = np.round(draws.uniform(0.0, 1.0, items), 2)
+        limit, budget = int(draws.integers(1, 3)), float(np.round(draws.uniform(0.01, 2.0), 2))
+        attributes = read_attributes(items, kinds, costs)
+        oracle = (TopK(length=length), PerCategory(length=length, limit=limit), Budget(length=length, budget=budget))
+        chosen: list[int] | None
+        try:
+            chosen = oracle[number % 3].choose(scores, ties, attributes).tolist()
+        except ValueError:
+            chosen = None
+        case = {"oracle": ("top-k", "per-category", "budget")[number % 3], "length": length, "scores": scores.tolist()}
+        case |= {"ties": ties.tolist(), "categories": kinds.tolist(), "costs": costs.tolist(), "limit": limit}
+        cases.append(case | {"budget": budget, "list": chosen})
+    return cases
+
+
+def build_triggers(draws: Draws) -> list[Case]:
+    """Whether an agent of a policy speaks at an occasion, and why."""
+    cases: list[Case] = []
+    for number in range(100):
+        alpha_c, p_scale = float(np.round(draws.uniform(0.05, 6.0), 3)), float(np.round(draws.uniform(0.0, 10.0), 2))
+        floor = int(draws.integers(0, 12))
+        constants = {"alpha_c": alpha_c, "p_scale": p_scale, "lambda_": float(draws.choice([0.5, 4.0]))}
+        policy = get_policy(SERVED[number % len(SERVED)]).with_known_constants(constants)
+        dimension = int(draws.integers(1, 9))
+        download = draw_statistics(draws, dimension, int(draws.integers(0, 20)))
+        buffer = draw_statistics(draws, dimension, int(draws.integers(0, 12)))
+        occasion = Occasion(round=int(2 ** draws.uniform(0.0, 40.0)), draw=float(draws.random() ** 6),
+                            arrivals=int(draws.integers(1, 70)), download=Ridge(download, policy.lambda_),
+                            buffer=buffer)  # fmt: skip
+        floored = replace(policy, trigger=AtLeast(trigger=policy.trigger, observations=floor))
+        case = {"policy": policy.name, "constants": constants, "floor": floor, "round": occasion.round}
+        case |= {"draw": occasion.draw, "arrivals": occasion.arrivals, "download": describe_statistics(download)}
+        cases.append(case | {"buffer": describe_statistics(buffer), "cause": floored.trigger.cause(occasion)})
+    return cases
+
+
+def build_possible(draws: Draws) -> list[Case]:
+    """Statistics that data can have, and some that no data can have."""
+    cases: list[Case] = []
+    for number in range(50):
+        honest = draw_statistics(draws, int(draws.integers(1, 9)), int(draws.integers(1, 8)))
+        gram, moment = honest.gram.copy(), honest.moment.copy()
+        count, clicks, rounds = honest.count, honest.clicks, honest.rounds
+        match number % 8:
+            case 1:
+                clicks = rounds + 1
+            case 2:
+                gram[0, 0] += 3.0 * count
+            case 3:
+                moment[0] += 4.0 * (clicks + 1)
+            case 4:
+                gram[0, 0] += 2.0**-30
+            case 5:
+                gram -= 2.0 * np.eye(honest.dimension)
+            case 6:
+                rounds = 0
+        statistics = Statistics(gram, moment, count, clicks, rounds)
+        cases.append({"statistics": describe_statistics(statistics), "is_possible": _is_possible(statistics)})
+    return cases
+
+
+def _is_possible(statistics: Statistics) -> bool:
+    try:
+        check_upload(statistics, statistics.dimension)
+    except ValueError:
+        return False
+    return True

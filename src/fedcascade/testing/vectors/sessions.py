@@ -1,0 +1,187 @@
+"""Cases of whole agents: what is shown, learned, sent, answered, lost and refused, in order, with restarts between."""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.policies import get_policy
+from fedcascade.learning.confidence import Oful, Theory
+from fedcascade.learning.statistics import Statistics
+from fedcascade.service.agent.connection import follow_terms
+from fedcascade.service.agent.local_store import LocalStore
+from fedcascade.service.agent.saved_agent import SavedAgent
+from fedcascade.service.protocol import wire
+from fedcascade.testing.vectors.arithmetic import SERVED
+from fedcascade.testing.vectors.draws import (
+    Case,
+    Draws,
+    describe_statistics,
+    draw_click,
+    draw_items,
+    draw_statistics,
+    draw_words,
+)
+
+STEPS = 24
+
+
+class Session:
+    """A saved agent that is driven without a network; every step is recorded with what came of it."""
+
+    def __init__(self, draws: Draws, path: Path, terms: wire.Terms, min_observations: int) -> None:
+        self.draws, self.path, self.steps = draws, path, list[Case]()
+        self._follow = partial(follow_terms, policy=None, min_observations=min_observations)
+        credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
+        self._welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
+        self.agent = self._open()
+        self.open_lists: list[tuple[int, int]] = []  # number and length
+        self.held = Statistics.zero(terms.dimension)  # what the server holds of this agent
+        self.sequence = 0
+
+    def _open(self) -> SavedAgent:
+        store = LocalStore(str(self.path))
+        welcome = store.get_setting("welcome")
+        known = self._welcome if welcome is None else msgspec.json.decode(welcome, type=wire.Welcome)
+        return SavedAgent(store, known, follow_terms=self._follow, oracle=None, problem=None)
+
+    def record(self, kind: str, **what: Any) -> None:
+        """Record a step and what the agent knows after it."""
+        agent = self.agent
+        after = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
+        after |= {"estimate": agent.estimate.tolist(), "arrivals": agent.agent.arrivals, "uploads": agent.agent.uploads}
+        self.steps.append({"step": kind, **what, "after": after})
+
+    def recommend(self) -> None:
+        items = draw_items(self.draws, int(self.draws.integers(1, 12)), self.agent.dimension)
+        k, ties = int(self.draws.integers(1, 6)), draw_words(self.draws, len(items))
+        shown = self.agent.recommend(items, k, ties=ties)
+        self.open_lists.append((shown.impression, shown.items.size))
+        what = {"items": items.tolist(), "k": k, "ties": ties.tolist(), "impression": shown.impression}
+        self.record("recommend", **what, list=shown.items.tolist())
+
+    def feed_back(self) -> None:
+        number, length = self.open_lists.pop(int(self.draws.integers(len(self.open_lists))))
+        clicked, draw = draw_click(self.draws, length), float(self.draws.random() ** 3)
+        round_ = None if self.draws.random() < 0.5 else int(self.draws.integers(1, 10**6))
+        upload = self.agent.feedback(number, clicked, round_=round_, draw=draw)
+        sent = None if upload is None else describe_upload(upload)
+        self.record("feedback", impression=number, clicked=clicked, round=round_, draw=draw, upload=sent)
+
+    def answer(self) -> None:
+        """Answer the oldest upload, now and then from a restored server, which holds less than it has confirmed."""
+        upload = self.agent.ledger.outbox[0]
+        is_restored = self.draws.random() < 0.15
+        self.held = Statistics.zero(self.agent.dimension) if is_restored else self.held
+        self.held, self.sequence = self.held + upload.statistics, upload.sequence
+        pooled = self.held + draw_statistics(self.draws, self.agent.dimension, int(self.draws.integers(0, 6)))
+        download = Download(agent=7, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
+        receipt = wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16))
+        held, terms_id = (self.held.count, self.held.rounds), self.agent.welcome.terms.terms_id
+        message = wire.AnswerMessage.from_download(
+            download, upload.sequence, 3, held=held, terms_id=terms_id, receipt=receipt
+        )
+        self.agent.receive(upload, download, message)
+        is_settled = self.agent.ledger.is_settled
+        self.record("answer", body=msgspec.msgpack.encode(message).hex(), is_settled=is_settled)
+
+    def settle(self) -> None:
+        credential, held = self.agent.welcome.credential, self.held
+        assert credential is not None
+        counts = {"count": held.count, "clicks": held.clicks, "rounds": held.rounds}
+        standing = wire.Standing(
+            protocol=wire.PROTOCOLS[-1], agent=7, uploads=self.sequence, last_sequence=self.sequence, epoch="first",
+            revoked=False, credential=credential, numbers=wire.pack_numbers(held), **counts,
+        )  # fmt: skip
+        note = self.agent.settle(standing)
+        self.record("settle", body=msgspec.msgpack.encode(standing).hex(), is_lost=note is not None)
+
+    def withdraw(self) -> None:
+        is_lost = bool(self.draws.random() < 0.5)
+        self.agent.withdraw(self.agent.ledger.outbox[0], is_lost=is_lost)
+        self.record("withdraw", is_lost=is_lost)
+
+    def refuse(self) -> None:
+        """Ask for what must be refused; nothing changes."""
+        d, number = self.agent.dimension, int(self.draws.integers(5))
+        call: Callable[[], object]
+        what: Case
+        if number == 0:
+            call, what = partial(self.agent.feedback, 10**6, 0), {"impression": 10**6, "clicked": 0}
+        elif number == 1 and self.open_lists:
+            impression, length = self.open_lists[0]
+            call, what = partial(self.agent.feedback, impression, length), {"impression": impression, "clicked": length}
+        else:
+            items, k = [([[2.0] * d], 1), ([[0.0] * (d + 1)], 1), ([[0.0] * d], 51), ([], 2), ([[0.0] * d], 0)][number]
+            call, what = partial(self.agent.recommend, np.array(items), k), {"items": items, "k": k}
+        try:
+            call()
+        except ValueError:
+            self.record("refused", **what)
+        else:
+            raise AssertionError(f"not refused: {what}")
+
+    def restart(self) -> None:
+        self.agent.store.close()
+        self.agent = self._open()
+        self.record("restart")
+
+    def play_step(self) -> None:
+        """Take one step that is possible now."""
+        luck = self.draws.random()
+        if self.agent.ledger.outbox and luck < 0.5:
+            (self.withdraw if luck < 0.06 else self.answer)()
+        elif not self.agent.ledger.is_settled:
+            self.settle()
+        elif luck > 0.94:
+            self.restart()
+        elif luck > 0.88:
+            self.refuse()
+        elif self.open_lists and luck < 0.55:
+            self.feed_back()
+        else:
+            self.recommend()
+
+
+def describe_upload(upload: Upload) -> Case:
+    """An upload as JSON has it."""
+    return {
+        "sequence": upload.sequence,
+        "cause": str(upload.cause),
+        "statistics": describe_statistics(upload.statistics),
+    }
+
+
+def build_terms(draws: Draws, number: int) -> wire.Terms:
+    """Terms of a policy that can be served, with drawn constants; a few have a beta by formula."""
+    policy = get_policy(SERVED[number % len(SERVED)])
+    constants = policy.constants() | {"alpha_c": float(np.round(draws.uniform(0.05, 1.0), 2)), "confidence": "constant"}
+    if number % 9 == 7:
+        constants |= {"confidence": "oful", "noise": Oful().noise, "delta": Oful().delta}
+    if number % 9 == 8:
+        constants |= {"confidence": "theory", "noise": Theory().noise, "delta": Theory().delta}
+    plain = {name: value for name, value in constants.items() if isinstance(value, float | int | str)}
+    dimension = int(draws.integers(1, 8))
+    return wire.Terms(protocol=wire.PROTOCOLS[-1], policy=policy.name, constants=plain, dimension=dimension,
+                      protocols=list(wire.PROTOCOLS), min_observations=int(draws.integers(0, 6))).with_id()  # fmt: skip
+
+
+def build_sessions(draws: Draws) -> list[Case]:
+    """Agents of every policy, from the first list on."""
+    cases: list[Case] = []
+    for number in range(60):
+        terms, floor = build_terms(draws, number), int(draws.integers(0, 6))
+        with tempfile.TemporaryDirectory() as folder:
+            session = Session(draws, Path(folder) / "agent.db", terms, floor)
+            with closing(session.agent.store):
+                while len(session.steps) < STEPS:
+                    session.play_step()
+            session.agent.store.close()
+        cases.append({"terms": msgspec.to_builtins(terms), "min_observations": floor, "steps": session.steps})
+    return cases

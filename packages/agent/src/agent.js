@@ -99,17 +99,17 @@ function checkList(chosen, items, length) {
 }
 
 /**
- * Algorithm 2, lines 4 to 19: learn from the click, and speak if the trigger says so.
+ * Algorithm 2, lines 4 to 19: learn from what was clicked, and speak if the trigger says so.
  * @param {Policy} policy
  * @param {AgentState} state
  * @param {Float32Array} listed features of the list, first position first
- * @param {number | null} click
+ * @param {import("./statistics.js").Examination} examination
  * @param {{round: number, draw: number, arrivals: number}} occasion
  * @returns {{state: AgentState, upload: Upload | null}}
  */
-export function observe(policy, state, listed, click, { round, draw, arrivals }) {
+export function observe(policy, state, listed, examination, { round, draw, arrivals }) {
   requireWhole("round", round);
-  const next = { ...state, buffer: addRound(state.buffer, listed, click), since: state.since + 1 };
+  const next = { ...state, buffer: addRound(state.buffer, listed, examination), since: state.since + 1 };
   const download = getRidge(state.download, policy.lambda);
   const cause = policy.trigger({ round, draw, arrivals, download, buffer: next.buffer });
   return cause ? sendBuffer(next, cause) : { state: next, upload: null };

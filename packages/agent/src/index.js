@@ -12,6 +12,7 @@ export { AgentError } from "./checks.js";
 export { Refused } from "./client.js";
 export { MemoryStore } from "./store.js";
 export { budget, perCategory, topK } from "./oracles.js";
+export { normalise } from "./statistics.js";
 export { always } from "./triggers.js";
 
 /** @typedef {import("./saved-agent.js").ShownList} ShownList */

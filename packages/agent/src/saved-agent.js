@@ -5,7 +5,7 @@ import { require } from "./checks.js";
 import { topK } from "./oracles.js";
 import { followTerms } from "./policies.js";
 import { getRidge } from "./ridge.js";
-import { add, check, isPossible, readFeatures, subtract, unpackStatistics, zero } from "./statistics.js";
+import { add, check, examine, isPossible, readFeatures, subtract, unpackStatistics, zero } from "./statistics.js";
 
 /**
  * @typedef {import("./agent.js").Upload} Upload
@@ -23,6 +23,7 @@ import { add, check, isPossible, readFeatures, subtract, unpackStatistics, zero 
 /**
  * @typedef {{policy?: (policy: import("./policies.js").Policy, terms: import("./wire.js").Terms) => import("./policies.js").Policy,
  *   oracle?: import("./oracles.js").Oracle, minObservations?: number, problem?: import("./policies.js").ProblemSize}} Wishes
+ * @typedef {number | ArrayLike<number> | null} Places one or several, or none
  * @typedef {{impression: string, items: number[], features: Float32Array}} ShownList
  */
 
@@ -83,22 +84,26 @@ export class SavedAgent extends EventTarget {
 
   /**
    * Learn from a list. When this resolves, no crash can lose it; it resolves to the upload that will be sent, if there is one.
+   * What the user looked at counts, and what was clicked of it counts as liked: all positions up to the last click, up to
+   * ``lookedUntil`` where that is given, and the whole list where there is neither.
    * @param {ShownList | string} impression the list, or its name
-   * @param {{clicked: number | null, round?: number, draw?: number}} outcome the position that was clicked, counted from 0, or
-   *   null; t, where the caller knows it; the round's uniform number
+   * @param {{clicked?: Places, clickedItem?: Places, lookedUntil?: number | null, round?: number, draw?: number}} outcome
+   *   ``clicked`` is the position that was clicked, counted from 0, or several, or null; ``clickedItem`` instead of it names rows
+   *   of the items that ``recommend`` was given; ``round`` is t, where the caller knows it; ``draw`` the round's uniform number
    * @returns {Promise<Upload | null>}
    */
-  async feedback(impression, { clicked, round, draw = Math.random() }) {
+  async feedback(impression, { clicked, clickedItem, lookedUntil = null, round, draw = Math.random() }) {
     this.requireOpen();
-    require(clicked !== undefined, "clicked must be a position, or null if nothing was clicked");
-    const name = typeof impression === "string" ? impression : impression.impression;
+    require((clicked === undefined) !== (clickedItem === undefined), "say either clicked or clickedItem, with null if nothing was clicked");
+    const name = typeof impression === "string" ? impression : impression.impression, key = parseImpression(name);
     const upload = await this.#change((state, list) => {
       require(list, `agent ${this.id} has no open list ${name}: feedback is for a list that was shown and not yet answered`);
+      const seen = examine(list.items.length, readPositions(list.items, clicked, clickedItem), lookedUntil);
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
-      const learned = observe(this.#follow(state.welcome.terms).policy, state, list.features, clicked, occasion);
-      return { state: { ...state, ...learned.state }, deletes: [parseImpression(name)], result: learned.upload };
-    }, [parseImpression(name)]);
+      const learned = observe(this.#follow(state.welcome.terms).policy, state, list.features, seen, occasion);
+      return { state: { ...state, ...learned.state }, deletes: [key], result: learned.upload };
+    }, [key]);
     this.#announce("feedback", { clicked, upload });
     return upload;
   }
@@ -290,6 +295,20 @@ export class SavedAgent extends EventTarget {
 export function beginSaved(welcome, state) {
   const confirmed = zero(welcome.terms.dimension);
   return { ...state, version: 1, welcome, confirmed, isSettled: true, receipt: null, lost: 0, lastUpload: null, groupAgents: 0 };
+}
+
+/**
+ * The positions that were clicked, from positions or from items.
+ * @param {number[]} items
+ * @param {Places | undefined} clicked
+ * @param {Places | undefined} clickedItem
+ */
+function readPositions(items, clicked, clickedItem) {
+  const given = clicked === undefined ? clickedItem : clicked;
+  const chosen = given === null || given === undefined ? [] : typeof given === "number" ? [given] : Array.from(given);
+  if (clicked !== undefined) return chosen;
+  for (const item of chosen) require(items.includes(item), `clickedItem must be on the list, which shows items ${items}, got ${item}`);
+  return chosen.map((item) => items.indexOf(item));
 }
 
 /** @param {string} name @returns {[number, string]} */

@@ -72,23 +72,57 @@ export function readFeatures(items, dimension) {
 }
 
 /**
- * Statistics after one more round (Algorithm 2, lines 5 and 6).
+ * Scale each row to length 1 and round it to the grid; a row of zeros stays as it is.
+ * @param {ArrayLike<ArrayLike<number>>} rows
+ */
+export function normalise(rows) {
+  return Array.from(rows, (row) => {
+    const values = Array.from(row), largest = Math.max(0, ...values.map(Math.abs));
+    require(Number.isFinite(largest), "features must be finite numbers");
+    const scaled = values.map((value) => value / (largest || 1)), length = Math.sqrt(scaled.reduce((sum, value) => sum + value * value, 0));
+    return scaled.map((value) => Math.trunc(value / (length || 1) / GRID) * GRID + 0);
+  });
+}
+
+/**
+ * What a user did with a list: how many positions were looked at from the top, and which of them were clicked.
+ * @typedef {{examined: number, clicks: number[]}} Examination
+ */
+
+/**
+ * What a list teaches: all positions up to the last click, or up to ``lookedUntil``, were examined; without either, all of them.
+ * @param {number} length
+ * @param {number[]} clicks positions, counted from 0
+ * @param {number | null} [lookedUntil]
+ * @returns {Examination}
+ */
+export function examine(length, clicks, lookedUntil = null) {
+  const clicked = [...new Set(clicks)].sort((first, second) => first - second), last = clicked.at(-1);
+  for (const click of clicked) {
+    require(Number.isInteger(click) && click >= 0 && click < length, `a click must be a position in 0..${length - 1}, got ${click}`);
+  }
+  if (lookedUntil === null) return { examined: last === undefined ? length : last + 1, clicks: clicked };
+  const least = last ?? 0, isBelow = Number.isInteger(lookedUntil) && lookedUntil >= least && lookedUntil < length;
+  require(isBelow, `lookedUntil must be a position in ${least}..${length - 1}, the last click or below it, got ${lookedUntil}`);
+  return { examined: lookedUntil + 1, clicks: clicked };
+}
+
+/**
+ * Statistics after one more list (Algorithm 2, lines 5 and 6). After a click the user goes on as if with another list, so there
+ * are never more clicks than rounds.
  * @param {Statistics} before
  * @param {Float32Array} listed features of each position, first position first
- * @param {number | null} click a position, counted from 0, or null
+ * @param {Examination} examination
  * @returns {Statistics}
  */
-export function observe(before, listed, click) {
-  const d = before.moment.length, length = listed.length / d;
-  const isPlace = click === null || (Number.isInteger(click) && click >= 0 && click < length);
-  require(isPlace, `clicked must be null or a position in 0..${length - 1}, got ${click}`);
-  const examined = click === null ? length : click + 1, gram = before.gram.slice(), moment = before.moment.slice();
+export function observe(before, listed, { examined, clicks }) {
+  const d = before.moment.length, gram = before.gram.slice(), moment = before.moment.slice();
   for (let at = 0; at < examined * d; at += d) {
     for (let i = 0; i < d; i++) for (let j = 0; j < d; j++) gram[i * d + j] += listed[at + i] * listed[at + j];
   }
-  if (click !== null) for (let i = 0; i < d; i++) moment[i] += listed[click * d + i];
-  const { count, clicks, rounds } = before;
-  return { gram, moment, count: count + examined, clicks: clicks + Number(click !== null), rounds: rounds + 1 };
+  for (const click of clicks) for (let i = 0; i < d; i++) moment[i] += listed[click * d + i];
+  const { count, rounds } = before;
+  return { gram, moment, count: count + examined, clicks: before.clicks + clicks.length, rounds: rounds + Math.max(1, clicks.length) };
 }
 
 /**

@@ -8,7 +8,7 @@ import { followTerms } from "../src/policies.js";
 import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
 import { SavedAgent, beginSaved } from "../src/saved-agent.js";
 import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
-import { isPossible, observe, packNumbers, readFeatures, unpackStatistics } from "../src/statistics.js";
+import { examine, isPossible, observe, packNumbers, readFeatures, unpackStatistics } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
 import { decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "../src/wire.js";
 
@@ -32,7 +32,7 @@ export const CHECKS = {
   logarithms: ({ x, log: expected }) => [log(x), expected],
   features: ({ dimension, items, rounded }) => [orRefuse(() => toRows(readFeatures(items, dimension), dimension)), rounded],
   statistics: ({ before, listed, click, after }) =>
-    [orRefuse(() => describe(observe(readStatistics(before), flatten(listed), click))), after],
+    [orRefuse(() => describe(observe(readStatistics(before), flatten(listed), examine(listed.length, click === null ? [] : [click])))), after],
   ridges({ statistics, lambda, beta, items, buffer, theta, log_det, growth, scores }) {
     const ridge = getRidge(readStatistics(statistics), lambda);
     const computed = { theta: [...ridge.theta], log_det: ridge.logDet, growth: computeGrowth(ridge, readStatistics(buffer)),
@@ -98,8 +98,9 @@ const STEPS = {
     impressions.set(impression, shown.impression);
     return shown.items;
   },
-  async feedback({ agent, impressions }, { impression, clicked, round, draw }) {
-    const upload = await agent.feedback(impressions.get(impression), { clicked, round: round ?? undefined, draw });
+  async feedback({ agent, impressions }, { impression, round, draw, clicked, clicked_item, looked_until }) {
+    const outcome = { clicked, clickedItem: clicked_item, lookedUntil: looked_until, round: round ?? undefined, draw };
+    const upload = await agent.feedback(impressions.get(impression), outcome);
     return upload && { ...upload, statistics: describe(upload.statistics) };
   },
   async answer({ agent }, { body }) {

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from fedcascade.checks import require
 from fedcascade.cli import terminal
@@ -156,6 +157,9 @@ def swarm(
     min_observations: Annotated[
         Whole | None, option("Fewest observations in an upload. [default: 0 with --lockstep, else 2 d]")
     ] = None,
+    agents_in: Annotated[
+        Literal["python", "node"], option("Where agents run: in this process, or in JavaScript in Node.")
+    ] = "python",
     json_: Json = False,
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
@@ -165,6 +169,7 @@ def swarm(
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
+    from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.connection import build_policy
@@ -184,9 +189,10 @@ def swarm(
         require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
         environment = replace(environment_options, users=users, dimension=offered.dimension).build()
         bar, reporter = add_bar(bars, policy.name, rounds), RegretReporter(operator)
+        connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
         trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder, list_length=list_length,
                           new_transport=lambda: HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
-                          lockstep=lockstep, min_observations=min_observations,
+                          lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
                           after_round=reporter.report_round)  # fmt: skip
     summary = summarise(trace, seed=environment_options.seed)
     if json_:

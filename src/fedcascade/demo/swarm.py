@@ -5,20 +5,22 @@ With ``lockstep`` every exchange ends before the next round begins, so that a sw
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
+from fedcascade.federation.agent import ShownList
+from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.reference import play_round
@@ -28,6 +30,29 @@ REPORT_EVERY = 50
 ANSWER_SECONDS = 60.0
 SERIES = "this run"
 MEASURE_SECONDS = 0.5
+
+
+class SwarmAgent(Protocol):
+    """What a swarm asks of an agent; a ``RemoteAgent`` has it, and so has an agent in another process."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def trouble(self) -> str | None: ...
+
+    @property
+    def recommend(self) -> Callable[..., ShownList]: ...
+
+    @property
+    def feedback(self) -> Callable[..., Upload | None]: ...
+
+    def flush(self, timeout: float | None = None) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+ConnectAgents = Callable[[list[str], ProblemSize], Sequence[SwarmAgent]]
 
 
 def run_swarm(
@@ -40,8 +65,10 @@ def run_swarm(
     folder: Path | None,
     list_length: int = 4,
     checkpoints: int = 10,
+    keep_lists: bool = False,
     lockstep: bool = True,
     min_observations: int = 0,
+    connect_agents: ConnectAgents | None = None,
     progress: Callable[[int], None] | None = None,
     after_round: Callable[[int, Recorder], None] | None = None,
 ) -> Trace:
@@ -49,18 +76,21 @@ def run_swarm(
 
     The operator enrols the agents, and asks the server for its groups at ``checkpoints`` evenly spaced rounds. The
     agents keep their files in ``folder``, or in memory if it is None. ``min_observations`` is the privacy floor of
-    uploads; 0 makes the exchanges those of the simulator. ``progress`` is called now and then with the number of rounds
-    that are done, ``after_round`` after every round with the totals so far; it may take its time, which sets the pace.
+    uploads; 0 makes the exchanges those of the simulator. ``keep_lists`` also records every list. ``connect_agents``
+    enrols agents of another kind, with a token each. ``progress`` is called now and then with the number of rounds that
+    are done, ``after_round`` after every round with the totals so far; it may take its time, which sets the pace.
     """
-    recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters)
+    kept = list_length if keep_lists else 0
+    recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept)
     oracle = TopK(length=list_length)
     users, dimension = environment.users, environment.dimension
     problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
-    agents = [
+    tokens = operator.create_tokens(users)
+    agents: Sequence[SwarmAgent] = connect_agents(tokens, problem) if connect_agents is not None else [
         connect("", store=":memory:" if folder is None else str(folder / f"agent-{user}.db"), token=token,
                 policy=policy, problem=problem, oracle=oracle, min_observations=min_observations,
                 transport=new_transport())
-        for user, token in enumerate(operator.create_tokens(users))
+        for user, token in enumerate(tokens)
     ]  # fmt: skip
     try:
         for t in range(1, rounds + 1):
@@ -72,6 +102,7 @@ def run_swarm(
                 size = upload.bytes  # a download is as large as an upload
                 recorder.ledger.append(Exchange(t, user, upload.cause, size, size))
             recorder.record_round(outcome.regret, outcome.click, outcome.examined)
+            recorder.record_list(t, outcome.shown.items)
             if t == recorder.stops[len(recorder.curve)]:
                 recorder.record_checkpoint(t, _fetch_labels(agents, operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
@@ -86,12 +117,12 @@ def run_swarm(
             agent.close()
 
 
-def _wait_for_answers(agent: RemoteAgent) -> None:
+def _wait_for_answers(agent: SwarmAgent) -> None:
     done = agent.flush(ANSWER_SECONDS)
     require(done, f"the server has not answered agent {agent.id} for {ANSWER_SECONDS:.0f} s: {agent.trouble}")
 
 
-def _fetch_labels(agents: list[RemoteAgent], operator: OperatorClient) -> NDArray[np.int64]:
+def _fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDArray[np.int64]:
     return order_labels([agent.id for agent in agents], operator.fetch_overview().labels)
 
 

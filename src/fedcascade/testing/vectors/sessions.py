@@ -41,7 +41,7 @@ class Session:
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
         self._welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
         self.agent = self._open()
-        self.open_lists: list[tuple[int, int]] = []  # number and length
+        self.open_lists: list[tuple[int, list[int]]] = []  # number and items
         self.held = Statistics.zero(terms.dimension)  # what the server holds of this agent
         self.sequence = 0
 
@@ -62,17 +62,31 @@ class Session:
         items = draw_items(self.draws, int(self.draws.integers(1, 12)), self.agent.dimension)
         k, ties = int(self.draws.integers(1, 6)), draw_words(self.draws, len(items))
         shown = self.agent.recommend(items, k, ties=ties)
-        self.open_lists.append((shown.impression, shown.items.size))
+        self.open_lists.append((shown.impression, shown.items.tolist()))
         what = {"items": items.tolist(), "k": k, "ties": ties.tolist(), "impression": shown.impression}
         self.record("recommend", **what, list=shown.items.tolist())
 
     def feed_back(self) -> None:
-        number, length = self.open_lists.pop(int(self.draws.integers(len(self.open_lists))))
-        clicked, draw = draw_click(self.draws, length), float(self.draws.random() ** 3)
+        number, items = self.open_lists.pop(int(self.draws.integers(len(self.open_lists))))
+        what = self._draw_feedback(items)
+        draw = float(self.draws.random() ** 3)
         round_ = None if self.draws.random() < 0.5 else int(self.draws.integers(1, 10**6))
-        upload = self.agent.feedback(number, clicked, round_=round_, draw=draw)
+        upload = self.agent.feedback(number, round_=round_, draw=draw, **what)
         sent = None if upload is None else describe_upload(upload)
-        self.record("feedback", impression=number, clicked=clicked, round=round_, draw=draw, upload=sent)
+        self.record("feedback", impression=number, **what, round=round_, draw=draw, upload=sent)
+
+    def _draw_feedback(self, items: list[int]) -> Case:
+        """One click or none; now and then several, by item, or with the last position that was looked at."""
+        luck, length = self.draws.random(), len(items)
+        if luck < 0.6:
+            return {"clicked": draw_click(self.draws, length)}
+        several = sorted(
+            int(place) for place in self.draws.choice(length, int(self.draws.integers(1, length + 1)), False)
+        )
+        if luck < 0.7:
+            return {"clicked_item": [items[place] for place in several]}
+        until = int(self.draws.integers(several[-1], length)) if luck < 0.85 else None
+        return {"clicked": several, "looked_until": until}
 
     def answer(self) -> None:
         """Answer the oldest upload, now and then from a restored server, which holds less than it has confirmed."""
@@ -115,8 +129,8 @@ class Session:
         if number == 0:
             call, what = partial(self.agent.feedback, 10**6, 0), {"impression": 10**6, "clicked": 0}
         elif number == 1 and self.open_lists:
-            impression, length = self.open_lists[0]
-            call, what = partial(self.agent.feedback, impression, length), {"impression": impression, "clicked": length}
+            impression, beyond = self.open_lists[0][0], len(self.open_lists[0][1])
+            call, what = partial(self.agent.feedback, impression, beyond), {"impression": impression, "clicked": beyond}
         else:
             items, k = [([[2.0] * d], 1), ([[0.0] * (d + 1)], 1), ([[0.0] * d], 51), ([], 2), ([[0.0] * d], 0)][number]
             call, what = partial(self.agent.recommend, np.array(items), k), {"items": items, "k": k}

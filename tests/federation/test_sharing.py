@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade.federation.grouping.evidence import Evidence
-from fedcascade.federation.grouping.guard import compute_shares
+from fedcascade.federation.grouping.guard import Guard, compute_shares, find_limit
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
@@ -72,6 +72,37 @@ def test_nobody_counts_more_than_so_many_medians(counts: list[int], max_weight: 
     assert (kept <= 2 * max_weight * median * (1 + 1e-12)).all()
     assert (shares[np.array(counts) <= max_weight * median] == 1.0).all()
     assert np.array_equal(compute_shares(np.array(counts), np.inf), np.ones(len(counts)))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 10**9), max_size=40), st.integers(0, 10**9))
+def test_the_limit_does_not_depend_on_the_guess(counts: list[int], guess: int) -> None:
+    bits = sorted(count.bit_length() for count in counts if count)
+    median = bits[(len(bits) - 1) // 2] if bits else 1
+    assert find_limit(np.array(counts, np.int64), guess, 3.0) == 3.0 * 2**median
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.sampled_from([1.0, 2.0]))
+def test_an_answer_holds_of_each_other_no_more_than_the_limit(seed: int, agents: int, max_weight: float) -> None:
+    random = np.random.default_rng(seed)
+    policy = replace(POLICIES["fedc3ucb-h"], sharing=None)
+    server = Server(policy=policy, agents=agents, dimension=D)
+    for agent in range(agents):
+        for _ in range(int(random.integers(0, 3))):
+            statistics = observe(random, [1.0, 0.0, 0.0], int(2 ** random.integers(1, 8)))
+            server.take(Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics))
+    counts, asker = server.holdings.count, int(random.integers(agents))
+    server.groups.guard = Guard(1, max_weight)
+    answer = server.groups.sum_groups(asker, [0])
+    limit = find_limit(counts, 1, max_weight)
+    shares = [min(1.0, limit / count) if count and agent != asker else 1.0 for agent, count in enumerate(counts)]
+    if np.count_nonzero(np.delete(counts, asker)):
+        assert np.allclose(answer.gram, np.tensordot(shares, server.holdings.gram, 1))
+        assert np.allclose(answer.moment, np.tensordot(shares, server.holdings.moment, 1))
+        assert abs(answer.count - np.dot(shares, counts)) <= agents
+    else:
+        assert answer.count == counts[asker]
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)

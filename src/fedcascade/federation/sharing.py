@@ -11,10 +11,11 @@ import numpy as np
 from fedcascade.checks import RATIO, whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
-from fedcascade.federation.grouping.gibbs import compute_evidence
 from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit
+from fedcascade.numerics import linear
+from fedcascade.numerics.elementary import log
+from fedcascade.numerics.jit import jit, jit_no_refcount
 from fedcascade.numerics.linear import Matrix, Vector
 
 HALVINGS = 8  # others' data count whole, by a half, a quarter, ... to 1/256, or not at all
@@ -51,9 +52,11 @@ class Sharing(Part):
         if own.count == 0 or answer.count == own.count:
             return answer
         variance, prior = float(self.variance), self.compute_prior(own.dimension)
-        weight, gram, moment = weigh_others(own.gram, own.moment, answer.gram, answer.moment, variance, prior)
+        weight = weigh_others(own.gram, own.moment, answer.gram, answer.moment, variance, prior)
         if weight == 1.0:
             return answer
+        gram = own.gram + weight * (answer.gram - own.gram)
+        moment = own.moment + weight * (answer.moment - own.moment)
         pairs = (own.count, answer.count), (own.clicks, answer.clicks), (own.rounds, answer.rounds)
         return Statistics(gram, moment, *(mine + int(weight * (total - mine)) for mine, total in pairs))
 
@@ -65,11 +68,9 @@ class Sharing(Part):
 @jit
 def weigh_others(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
-) -> tuple[float, Matrix, Vector]:
-    """The weight that others' part of a sum deserves; gram and moment of own data and of others' with that weight."""
-    others_gram, others_moment = gram - own_gram, moment - own_moment
-    weight = find_weight(own_gram, own_moment, others_gram, others_moment, variance, prior)
-    return weight, own_gram + weight * others_gram, own_moment + weight * others_moment
+) -> float:
+    """The weight that the others' part of a sum deserves."""
+    return find_weight(own_gram, own_moment, gram - own_gram, moment - own_moment, variance, prior)
 
 
 @jit
@@ -77,13 +78,37 @@ def find_weight(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
 ) -> float:
     """Halve the weight of others' data while own clicks become clearly likelier; 0 if nothing beats own data alone."""
-    weight, best = 1.0, -np.inf
+    own, others, model = (own_gram, own_moment), (gram, moment), (variance, prior)
+    weight, best, room = 1.0, -np.inf, np.empty((moment.size, moment.size + 1))
     for halving in range(HALVINGS + 1):
         share = 0.5**halving
-        others_gram, others_moment = share * gram, share * moment
-        together = compute_evidence(own_gram + others_gram, own_moment + others_moment, variance, prior)
-        likelihood = together - compute_evidence(others_gram, others_moment, variance, prior)
+        likelihood = _measure_evidence(1.0, own, share, others, model, room)
+        likelihood -= _measure_evidence(0.0, own, share, others, model, room)
         if not likelihood > best + LEAST_GAIN:
             break
         weight, best = share, likelihood
-    return weight if best >= compute_evidence(own_gram, own_moment, variance, prior) else 0.0
+    return weight if best >= _measure_evidence(1.0, own, 0.0, others, model, room) else 0.0
+
+
+@jit_no_refcount
+def _measure_evidence(
+    own_share: float,
+    own: tuple[Matrix, Vector],
+    share: float,
+    others: tuple[Matrix, Vector],
+    model: tuple[float, float],
+    room: Matrix,
+) -> float:
+    """``gibbs.compute_evidence`` of a sum of shares, the same to the bit, in ``room`` of shape (d, d + 1)."""
+    (own_gram, own_moment), (gram, moment), (variance, prior) = own, others, model
+    d = moment.size
+    for i in range(d):
+        for j in range(i, d):
+            room[i, j] = own_share * own_gram[i, j] + share * gram[i, j]
+        room[i, i] += prior
+        room[i, d] = own_share * own_moment[i] + share * moment[i]
+    linear.factorise_with_column(room)
+    square = 0.0
+    for k in range(d):
+        square += room[k, d] * room[k, d]
+    return 0.5 * (square / variance - linear.compute_log_det(room) + d * log(prior))

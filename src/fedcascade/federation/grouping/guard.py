@@ -19,31 +19,32 @@ class Guard(NamedTuple):
 NO_GUARD = Guard(0, math.inf)
 
 
-class HeldArrays(NamedTuple):
-    """What the server holds of each agent, as arrays over agents."""
-
-    gram: NDArray[np.float64]
-    moment: NDArray[np.float64]
-    observations: NDArray[np.int64]
-    clicks: NDArray[np.int64]
-    rounds: NDArray[np.int64]
-
-
 @jit
 def compute_shares(counts: NDArray[np.int64], max_weight: float) -> NDArray[np.float64]:
-    """The share of each agent's data that is within ``max_weight`` medians of all counts.
-
-    The median is rounded up to a power of two, so that one pass over the counts finds it.
-    """
-    sizes = np.zeros(64, np.int64)
-    for count in counts:
-        sizes[_measure_bits(count)] += 1
-    limit = _find_limit(sizes, counts.size, max_weight)
+    """The share of each agent's data that is within ``max_weight`` medians of all counts."""
+    limit = find_limit(counts, 1, max_weight)
     shares = np.ones(counts.size)
     for agent in range(counts.size):
         if counts[agent] > limit:
             shares[agent] = limit / counts[agent]
     return shares
+
+
+@jit
+def find_limit(counts: NDArray[np.int64], guess: int, max_weight: float) -> float:
+    """``max_weight`` medians of the counts above 0, the median rounded up to a power of two.
+
+    So a few passes that LLVM vectorises find it. They are fewest where the count ``guess`` is near the median.
+    """
+    members = 0
+    for count in counts:
+        members += count > 0
+    bits = max(1, _measure_bits(max(1, guess)))
+    while bits > 1 and 2 * _count_below(counts, bits - 1) >= members:
+        bits -= 1
+    while 2 * _count_below(counts, bits) < members:
+        bits += 1
+    return float(max_weight * 2.0**bits)
 
 
 @jit_inline
@@ -53,59 +54,79 @@ def _measure_bits(count: int) -> int:
 
 
 @jit_inline
-def _find_limit(sizes: NDArray[np.int64], agents: int, max_weight: float) -> float:
-    """``max_weight`` medians, of which ``sizes`` holds how many of the agents' counts have how many bits."""
-    rank, bits = 0, -1
-    while 2 * rank < agents:
-        bits += 1
-        rank += sizes[bits]
-    return max_weight * 2.0**bits
+def _count_below(counts: NDArray[np.int64], bits: int) -> int:
+    """How many counts are above 0 and have at most so many bits."""
+    end, below = np.int64(1) << bits, 0
+    for count in counts:
+        below += (count > 0) & (count < end)
+    return below
 
 
 @jit
-def cap_members(
+def limit_members(
     agent: int,
     groups: NDArray[np.int64],
     labels: NDArray[np.int64],
-    held: HeldArrays,
-    guard: Guard,
+    counts: NDArray[np.int64],
+    min_others: int,
+    max_weight: float,
+) -> tuple[bool, float, bool]:
+    """What a guard says of some groups, each named once: of whom ``agent`` is told, and how much.
+
+    Returns whether the others that have data are as many as it wants, the limit of what one of them may weigh, and
+    whether somebody has more.
+    """
+    held = _select_counts(groups, labels, counts)
+    others, largest = 0, 0
+    for member in range(held.size):
+        others += (held[member] > 0) & (member != agent)
+        largest = max(largest, held[member] * (member != agent))
+    limit = find_limit(held, counts[agent], max_weight)
+    return others >= min_others, limit, largest > limit
+
+
+@jit
+def _select_counts(
+    groups: NDArray[np.int64], labels: NDArray[np.int64], counts: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The counts of the members of some groups, and 0 of all others."""
+    held = np.zeros(labels.size, np.int64)
+    for group in groups:
+        for member in range(labels.size):
+            held[member] += counts[member] * (labels[member] == group)
+    return held
+
+
+@jit
+def subtract_excess(
+    agent: int,
+    groups: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    limit: float,
+    gram: NDArray[np.float64],
+    moment: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    clicks: NDArray[np.int64],
+    rounds: NDArray[np.int64],
     total_gram: NDArray[np.float64],
     total_moment: NDArray[np.float64],
-) -> tuple[bool, NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Subtract what the others of some groups have beyond the limit of ``compute_shares``, in one pass over all agents.
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Subtract what the others of some groups have beyond the limit of ``limit_members``.
 
-    ``total_gram`` and ``total_moment`` are those of the groups. Returns whether the others are as many as the guard
-    wants, gram and moment of what is left, and by how much the counts fall.
+    ``total_gram`` and ``total_moment`` are those of the groups. Returns gram and moment of what is left, and by how
+    much counts, clicks and rounds fall.
     """
-    d = held.moment.shape[1]
-    gram, moment, counts = total_gram.copy(), total_moment.copy(), np.zeros(3, np.int64)
-    sizes, members, others = np.zeros(64, np.int64), 0, 0
-    is_in = np.zeros(labels.size, np.bool_)
-    for member in range(labels.size):
-        if held.observations[member] > 0 and _is_among(labels[member], groups):
-            is_in[member] = True
-            sizes[_measure_bits(held.observations[member])] += 1
-            members += 1
-            others += member != agent
-    if others < guard.min_others:
-        return False, gram, moment, counts
-    limit = _find_limit(sizes, members, guard.max_weight)
-    for member in range(labels.size):
-        if is_in[member] and held.observations[member] > limit and member != agent:
-            share = 1.0 - limit / held.observations[member]
+    d = moment.shape[1]
+    left_gram, left_moment, fallen = total_gram.copy(), total_moment.copy(), np.zeros(3, np.int64)
+    held = _select_counts(groups, labels, counts)
+    for member in range(held.size):
+        if held[member] > limit and member != agent:
+            share = 1.0 - limit / held[member]
             for j in range(d):
-                moment[j] -= share * held.moment[member, j]
+                left_moment[j] -= share * moment[member, j]
                 for k in range(d):
-                    gram[j, k] -= share * held.gram[member, j, k]
-            counts[0] += int(share * held.observations[member])
-            counts[1] += int(share * held.clicks[member])
-            counts[2] += int(share * held.rounds[member])
-    return True, gram, moment, counts
-
-
-@jit_inline
-def _is_among(label: int, groups: NDArray[np.int64]) -> bool:
-    found = False
-    for k in range(groups.size):
-        found |= groups[k] == label
-    return found
+                    left_gram[j, k] -= share * gram[member, j, k]
+            fallen[0] += int(share * held[member])
+            fallen[1] += int(share * clicks[member])
+            fallen[2] += int(share * rounds[member])
+    return left_gram, left_moment, fallen

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.grouping.guard import NO_GUARD, HeldArrays, cap_members
+from fedcascade.federation.grouping.guard import NO_GUARD, limit_members, subtract_excess
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
 
@@ -78,15 +78,15 @@ class Partition:
             total += self.pools[label]
         if self.guard is NO_GUARD:
             return total
-        held = self.holdings
-        arrays = HeldArrays(held.gram, held.moment, held.count, held.clicks, held.rounds)
-        groups = np.array(labels, np.int64)
-        is_hidden, gram, moment, cut = cap_members(
-            agent, groups, self.labels, arrays, self.guard, total.gram, total.moment
-        )
+        held, groups = self.holdings, np.array(labels, np.int64)
+        is_hidden, limit, is_exceeded = limit_members(agent, groups, self.labels, held.count, *self.guard)
         if not is_hidden:
             return held[agent]
-        count, clicks, rounds = cut.tolist()
+        if not is_exceeded:
+            return total
+        arrays = held.gram, held.moment, held.count, held.clicks, held.rounds
+        gram, moment, fallen = subtract_excess(agent, groups, self.labels, limit, *arrays, total.gram, total.moment)
+        count, clicks, rounds = fallen.tolist()
         return Statistics(gram, moment, total.count - count, total.clicks - clicks, total.rounds - rounds)
 
     def add(self, agent: int, statistics: Statistics) -> None:

@@ -239,3 +239,30 @@ def test_an_experiment_says_in_one_line_what_its_engine_does_not_know(
 def test_what_is_wrong_in_a_plan_is_refused_with_its_line(old: str, new: str, line: int, words: str) -> None:
     with pytest.raises(ValueError, match=f"^plan line {line}: .*{words}"):
         read_plan(PLAN.replace(old, new))
+
+
+def test_a_plug_in_that_ends_the_program_is_named_and_the_others_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site" / "my_parts.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    main(["policies", "--json"])
+    printed = capsys.readouterr()
+    names = {row["name"] for row in json.loads(printed.out)}
+    assert "fedind" in names
+    assert "punctual" not in names
+    assert "policy plug-in 'punctual' (my_parts:punctual) of my-parts 2.1 cannot be used: SystemExit: 3" in printed.err
+    assert not any(row["good"] for row in list_rows(capsys).values())
+    main(["run", *SHORT, "--json"])
+    assert "'my_parts:punctual'" not in capsys.readouterr().err
+
+
+def test_an_environment_that_breaks_when_it_is_made_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = MODULE.replace(
+        "super().__init__(users=users, clusters=tastes",
+        "{}['no such key']\n        super().__init__(users=users, clusters=tastes",
+    )
+    (tmp_path / "site" / "my_parts.py").write_text(broken, encoding="utf-8")
+    refusal = find_refusal(capsys, "run", *SHORT, "--environment", "myworld")
+    assert "environment plug-in 'myworld' (my_parts:MyWorld) of my-parts 2.1 cannot be used: KeyError" in refusal

@@ -33,7 +33,7 @@ class Plugin:
         """What the entry point names; whatever goes wrong on the way is a PluginError."""
         try:
             return self.entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self.refuse(f"{type(error).__name__}: {error}") from error
 
     def list_arguments(self) -> dict[str, inspect.Parameter]:
@@ -54,7 +54,12 @@ class Plugin:
         needed = {name for name, each in parameters.items() if each.default is inspect.Parameter.empty}
         missing = ", ".join(sorted(needed - arguments.keys()))
         require(not missing, f"{self.kind} '{self.name}' needs the arguments {missing}")
-        return self.load()(**arguments)
+        try:
+            return self.load()(**arguments)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise self.refuse(f"{type(error).__name__}: {error}") from error
 
     def refuse(self, reason: str) -> PluginError:
         """The error that says why this plug-in cannot be used."""

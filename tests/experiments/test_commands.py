@@ -77,7 +77,7 @@ def test_a_table_and_then_a_report(finished: Path, capsys: pytest.CaptureFixture
         (["experiment", "plan.toml", "--address", "auto"], "--address belongs to --scheduler ray"),
         (["experiment", "plan.toml", "--scheduler", "ray", "--jobs", "2"], "--jobs belongs to --scheduler local"),
         (["experiment", "plan.toml", "--out", "plan.toml"], "'plan.toml' cannot hold results"),
-        (["report", "nowhere"], "no finished results folder"),
+        (["report", "nowhere"], "is no results folder"),
         (["reproduce", "--runs", "0"], "runs"),
         (["reproduce", "--quick", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
         (["reproduce", "--quick", "--strict"], "leave one of them out"),

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from fedcascade import Synthetic, get_policy, simulate
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import Job, Record, list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.plan_reader import read_plan
+from fedcascade.experiments.reports.summary import describe_effort, write_report
 from fedcascade.experiments.runner import Progress, execute
 from fedcascade.experiments.schedulers import ReportRounds, Scheduler, make_local_scheduler
 
@@ -128,7 +130,7 @@ def test_an_environment_that_cannot_be_built_is_refused_and_nothing_is_written(t
 
 def test_a_run_that_fails_does_not_lose_those_that_ended(small_plan: Plan, tmp_path: Path) -> None:
     plan = resize_plan(small_plan, rounds=200)
-    bad = read_plan(SMALL.replace("6_000", "200").replace('name = "small"', 'name = "bad"\nlist_length = 21'))
+    bad = structs.replace(plan, name="bad", list_length=21)  # which the reader of plans would refuse
     with pytest.raises(ValueError, match="list length"):
         execute([plan, bad], tmp_path, make_local_scheduler(workers=1), lambda _: None)
     assert len(list((tmp_path / "runs").iterdir())) == 6
@@ -145,7 +147,7 @@ def test_the_manifest_says_what_was_run_and_how(small_plan: Plan, small_folder: 
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no finished results folder"):
+    with pytest.raises(ValueError, match="is no results folder"):
         results.read_results(tmp_path)
 
 
@@ -205,3 +207,55 @@ def test_killed_at_random_moments_the_results_are_those_of_an_unbroken_run(tmp_p
             shutil.rmtree(broken)
     subprocess.run(make_command(plan, broken), stdout=subprocess.DEVNULL, check=True, timeout=300)
     assert read_tables(broken) == read_tables(unbroken)
+
+
+def wait_for_records(folder: Path, count: int, process: "subprocess.Popen[str]", seconds: float = 200.0) -> None:
+    """Wait until a process has saved so many runs."""
+    end = time.monotonic() + seconds
+    while len(list((folder / "runs").glob("*.json"))) < count:
+        assert time.monotonic() < end, "no run was saved in time"
+        assert process.poll() is None, "the command ended too soon"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_says_how_many_runs_are_kept_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    plan, folder = tmp_path / "plan.toml", tmp_path / "out"
+    plan.write_text(SMALL.replace("seeds = 2", "seeds = 400"), encoding="utf-8")
+    command = [sys.executable, "-m", "fedcascade", "experiment", str(plan), "--out", str(folder), "--jobs", "1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_records(folder, 3, process)
+        process.send_signal(signal.SIGINT)
+        _, complaint = process.communicate(timeout=60)
+    kept = len(list((folder / "runs").glob("*.json")))
+    assert process.returncode == 130
+    assert complaint.splitlines()[-1] == (
+        f"fedcascade: interrupted: {kept} of 1200 runs kept; the same command goes on"
+    )
+    assert "Traceback" not in complaint
+    assert len(results.read_results(folder).runs) == kept >= 3
+
+
+def test_an_unfinished_folder_is_read_as_far_as_it_is_and_one_that_ends_forgets_it(
+    small_plan: Plan, tmp_path: Path
+) -> None:
+    plan = resize_plan(small_plan, rounds=200)
+    with pytest.raises(KeyboardInterrupt, match="4 of 6 runs kept; the same command goes on"):
+        execute([plan], tmp_path, make_recording_scheduler([], stop_after=4), lambda _: None)
+    unfinished = results.read_results(tmp_path)
+    assert (unfinished.planned, len(unfinished.runs), unfinished.plans) == (6, 4, [plan])
+    assert "4 of 6 runs" in describe_effort(unfinished)
+    assert "4 of 6 runs" in write_report(unfinished).read_text(encoding="utf-8")
+    execute([plan], tmp_path, make_recording_scheduler([]), lambda _: None)
+    whole = results.read_results(tmp_path)
+    assert (whole.planned, len(whole.runs)) == (None, 6)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"key": "another"}', "\xff"])
+def test_a_corrupt_record_is_named(content: str, small_plan: Plan, tmp_path: Path) -> None:
+    plan = resize_plan(small_plan, rounds=200)
+    job = list_planned_jobs([plan])[0].job
+    path = tmp_path / "runs" / f"{job.key}.json"
+    path.parent.mkdir()
+    path.write_text(content, encoding="latin-1")
+    with pytest.raises(ValueError, match=f"{job.key}.json' .*: delete it|{job.key}.json' .*; delete it"):
+        execute([plan], tmp_path, make_recording_scheduler([]), lambda _: None)

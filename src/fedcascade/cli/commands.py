@@ -8,7 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from cyclopts import App, CycloptsError
 
@@ -24,6 +24,7 @@ app = App(
     help_format="plaintext",
     version=__version__,
     result_action="return_value",
+    suppress_keyboard_interrupt=False,  # ``main`` says what was kept
 )
 
 
@@ -81,14 +82,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except (ValueError, ImportError, CycloptsError) as error:
-        print("fedcascade:", *str(error).split(), file=sys.stderr)
-        sys.exit(2)
+        _refuse(str(error))
     except BrokenPipeError:  # the reader of our output has gone, as in `fedcascade policies | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except ConnectionError as error:
-        print(f"fedcascade: cannot reach the server: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("fedcascade: interrupted", file=sys.stderr)
+        _refuse(f"cannot reach the server at {error}")
+    except OSError as error:  # of a file or folder that cannot be read or written
+        _refuse(f"cannot use '{error.filename}': {error.strerror}" if error.filename else str(error))
+    except (OverflowError, MemoryError) as error:
+        _refuse(f"a number is too large: {error}; give a smaller one")
+    except KeyboardInterrupt as error:
+        print("fedcascade: interrupted", *error.args, sep=": ", file=sys.stderr)
         sys.exit(130)
+
+
+def _refuse(reason: str) -> NoReturn:
+    """Say in one line on stderr what was wrong, and end with exit code 2."""
+    print("fedcascade:", *reason.split(), file=sys.stderr)
+    sys.exit(2)

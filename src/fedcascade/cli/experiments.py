@@ -59,6 +59,8 @@ def reproduce(
     """
     require(not (strict and quick), "--strict judges claims, for which --quick has too few runs: leave one of them out")
     require(runs is None or runs >= 1, f"runs must be a whole number >= 1, got {runs}")
+    require(jobs is None or jobs >= 1, f"jobs must be a whole number >= 1, got {jobs}")
+    require(out.is_dir() or not out.exists(), f"'{out}' cannot hold results: it is a file; name a folder with --out")
     require(ratings is None or ratings.is_file(), f"ratings file '{ratings}' not found: give that of an existing file")
     # The first line comes before the imports, which take a second or two.
     places = "J = 5 and J = 10" if quick and ratings is None else "J = 5, J = 10 and ratings"
@@ -141,7 +143,9 @@ def report(folder: Annotated[Path, Parameter(help="A results folder of 'experime
     from fedcascade.experiments.results import read_results
 
     results = read_results(folder)
-    if paper_claims.is_paper(results):
+    if results.planned is not None:
+        path = summary.write_report(results)
+    elif paper_claims.is_paper(results):
         path, _ = paper_report.write_report(results)
     else:
         path = (_write_own_report(results) or (summary.write_report(results), None))[0]

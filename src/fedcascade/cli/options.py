@@ -207,7 +207,8 @@ def parse_items(text: str) -> int | tuple[int, int]:
     (200, (150, 250))
     """
     ends = [_parse_whole("items", part) for part in text.split("-")]
-    require(len(ends) <= 2, f"items must be a whole number or a range like 150-250, got '{text}'")
+    is_range = len(ends) <= 2 and ends[0] <= ends[-1]
+    require(is_range, f"items must be a whole number or a range like 150-250, got '{text}'")
     return ends[0] if len(ends) == 1 else (ends[0], ends[1])
 
 

@@ -3,13 +3,13 @@
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fedcascade.checks import require
+from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
+MOST_TOKENS, MOST_DAYS = 10_000, 366  # that a server makes at once, and for which they are good
 Url = Annotated[str, option("Address of the server.")]
 Number = Annotated[Whole, option("The agent's number.")]
 OperatorToken = Annotated[Path, option("File that holds the operator's token.")]
@@ -35,16 +36,11 @@ def connect_operator(url: str, token_file: Path) -> Iterator["OperatorClient"]:
     """Connect to a server as its operator."""
     from fedcascade.service.agent.client import OperatorClient
     from fedcascade.service.agent.transport import HttpTransport
+    from fedcascade.service.protocol.token_file import read_token
 
-    try:
-        token = token_file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ValueError(f"cannot read the operator's token from '{token_file}': {error.strerror}") from None
-    transport = HttpTransport(url)
-    try:
+    token = read_token(token_file)
+    with closing(HttpTransport(url)) as transport:
         yield OperatorClient(transport, token)
-    finally:
-        transport.close()
 
 
 def run_operation(url: str, token_file: Path, operation: Callable[["OperatorClient"], None], notice: str) -> None:
@@ -92,6 +88,9 @@ def serve(
     as_published: Annotated[
         bool, option("Run the policy as its row says, without the guards against liars, lookers and the silent.")
     ] = False,
+    take_over: Annotated[
+        bool, option("Serve a store that was served with another policy or constants; servers with those end.")
+    ] = False,
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Run a server for agents.
@@ -112,7 +111,7 @@ def serve(
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
                               snapshot_every=snapshot_every, retain=retain, bounds=bounds,
-                              limits=limits)  # fmt: skip
+                              limits=limits, take_over=take_over)  # fmt: skip
     run(settings, print_notice)
 
 
@@ -127,6 +126,8 @@ def enroll(
 
     Example: fedcascade enroll --url http://127.0.0.1:8777 --count 3
     """
+    require(1 <= count <= MOST_TOKENS, f"count must be in 1..{MOST_TOKENS}, got {count}")
+    require(1 <= valid_days <= MOST_DAYS, f"valid days must be in 1..{MOST_DAYS}, got {valid_days}")
     with connect_operator(url, operator_token) as operator:
         for token in operator.create_tokens(count, valid_days * 86_400):
             print(token)
@@ -176,6 +177,8 @@ def swarm(
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 
+    for name, value in (("agents", agents), ("rounds", rounds), ("checkpoints", checkpoints)):
+        require_integer(name, 1 if value is None else value)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     with connect_operator(url, operator_token) as operator, show_progress_bars() as bars:

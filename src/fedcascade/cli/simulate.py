@@ -3,6 +3,7 @@
 import json
 from typing import Annotated, Literal, cast
 
+from fedcascade.checks import require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import (
@@ -27,7 +28,7 @@ def run(
     *,
     policy: Annotated[
         list[str],
-        option("System to run (see 'fedcascade policies'). Give it several times, and all meet the same rounds."),
+        option("System to run (see 'fedcascade policies'). Several, as a,b, meet the same rounds."),
     ] = ["fedc3ucb-h"],  # noqa: B006 (cyclopts shows it, nobody changes it)
     rounds: Rounds = 20_000,
     list_length: ListLength = 4,
@@ -61,7 +62,8 @@ def run(
     from fedcascade.simulation.engines import simulate, simulate_together
     from fedcascade.simulation.scenario import Scenario
 
-    systems = constant_options.select_policies(policy)
+    require_integer("rounds", rounds)
+    systems = constant_options.select_policies([name for text in policy for name in text.split(",")])
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     environment, chooser = environment_options.build(), build_oracle(oracle, list_length, arguments)
     checkpoints = min(checkpoints, rounds)

@@ -11,7 +11,7 @@ import numpy as np
 from cyclopts import Group, Parameter
 from rich.table import Table
 
-from fedcascade.checks import require
+from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.options import EnvironmentOptions, Json, Whole, option
 from fedcascade.learning.confidence import ProblemSize
@@ -102,6 +102,9 @@ def theory(
     from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
     from fedcascade.learning.theory.regret import bound_regret_below
 
+    require_integer("rounds", rounds)
+    require_integer("runs", options.runs)
+    require_integer("run rounds", options.run_rounds)
     settings = Settings(protocol=protocol, lambda_=lambda_, alpha_c=alpha_c, p_scale=p_scale, noise=noise)
     given = {"gamma": gamma, "lambda_x": lambda_x, "sigma": sigma}
     known = {name: value for name, value in given.items() if value is not None}

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedcascade.checks import require
 from fedcascade.demo.catalogue import DIMENSION
 from fedcascade.demo.shop import Shop
 from fedcascade.demo.swarm import RegretReporter, run_swarm
@@ -51,6 +52,10 @@ class DemoSettings:
     clusters: int = 5
     rounds: int = 20_000
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        most = DIMENSION - 1
+        require(self.clusters <= most, f"clusters must be at most {most}, the attributes of films, got {self.clusters}")
 
     def build_environment(self) -> Synthetic:
         return Synthetic(users=self.users, clusters=self.clusters, dimension=DIMENSION, items=ITEMS, seed=self.seed)

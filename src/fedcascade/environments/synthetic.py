@@ -69,7 +69,11 @@ class Synthetic(Clustered):
         ordered = np.repeat(np.arange(len(sizes)), sizes)
         number = np.concatenate([np.arange(size) for size in sizes])  # of each user within its cluster
         later = ordered if drift is None else ordered + len(sizes) * (number % 2)
-        units = _draw_directions(int(later.max()) + 1, dimension - lifted, directions, gap, seed, lifted)
+        tastes, free = int(later.max()) + 1, dimension - lifted
+        if drift is not None:
+            require_integer("drift", drift)
+            _check_drift(len(sizes), tastes, free if gap is None else free - 1, gap is None and directions == "random")
+        units = _draw_directions(tastes, free, directions, gap, seed, lifted)
         thetas = lift(units) if lifted else units
         # In random order, so that uneven arrivals do not favour a cluster.
         order = np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
@@ -86,11 +90,21 @@ class Synthetic(Clustered):
         )
 
 
+def _check_drift(clusters: int, tastes: int, most: int, has_room: bool) -> None:
+    """Refuse a drift whose tastes cannot all be as far apart as was asked."""
+    words = f"drift gives the users of {clusters} clusters {tastes} tastes in all, and there is room for {most}"
+    remedy = f"take at most {most // 2} clusters, a higher dimension, or directions 'random' and no gap"
+    require(has_room or tastes <= most, f"{words}: {remedy}")
+
+
 def _draw_directions(
     clusters: int, free: int, directions: DirectionKind, gap: float | None, seed: int, lifted: bool
 ) -> NDArray[np.float64]:
     """A unit vector for each cluster, one per row."""
     if gap is not None:
+        most = 1.0 if lifted else 2**0.5  # a lift halves the square of a distance
+        words = f"a number > 0 and at most {most:.4g}, that of orthonormal directions"
+        require(0 < gap <= most, f"gap must be {words}, got {gap:g}")
         return _draw_equidistant(clusters, free, gap * 2**0.5 if lifted else gap, seed)
     orthonormal = directions == "orthonormal"
     dimension = f"{free + 1} (one coordinate lifts)" if lifted else f"{free}"
@@ -107,7 +121,6 @@ def _draw_rows(count: int, size: int, seed: int) -> NDArray[np.float64]:
 
 def _draw_equidistant(clusters: int, free: int, distance: float, seed: int) -> NDArray[np.float64]:
     """Unit vectors with the same distance between any two: a direction that all share, and one of their own."""
-    require(0 < distance <= 2**0.5, f"gap must be > 0 and at most that of orthogonal directions, got {distance:.4g}")
     require(clusters < free, f"clusters must be < {free} where a gap is given, got {clusters}")
     basis = orthonormalise_rows(_draw_rows(clusters + 1, free, seed))
     alike = 1.0 - distance**2 / 2.0

@@ -69,10 +69,14 @@ def _make_job(plan: Plan, spec: EnvironmentSpec, system: System, seed: int) -> J
                set_oracle=plan.set_oracle, data=hash_ratings_file(spec))  # fmt: skip
 
 
-def check_environments(jobs: Sequence[Job]) -> None:
+def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
     """Refuse, before anything runs, an environment that cannot be built."""
-    for job in {msgspec.json.encode(job.environment): job for job in jobs}.values():
-        build_environment(job.environment, job.seed)
+    for planned in {msgspec.json.encode(planned.job.environment): planned for planned in planned_jobs}.values():
+        job = planned.job
+        try:
+            build_environment(job.environment, job.seed)
+        except ValueError as error:
+            raise ValueError(f"plan '{planned.experiment}', environment '{planned.environment}': {error}") from None
 
 
 def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:

@@ -103,6 +103,8 @@ class _PlanReader:
     def read_plan(self, tables: dict[str, Any]) -> Plan:
         self.check_keys(tables, [*_PlanTable.__struct_fields__, "environments", "policies"], ())
         head = self.convert({k: v for k, v in tables.items() if k in _PlanTable.__struct_fields__}, _PlanTable, ())
+        is_plain = head.name.isprintable() and not set("/\\") & set(head.name) and head.name.strip(". ") != ""
+        self.check(is_plain, f"name must do as the name of a folder, without / and \\, got '{head.name}'", ("name",))
         located: list[tuple[KeyPath, NamedEnvironment]] = []
         for path, table in self.list_tables(tables, "environments"):
             located += [(path, environment) for environment in self.read_environments(table, path)]
@@ -114,6 +116,7 @@ class _PlanReader:
         for path, environment in located:
             labels = [system.label for system in select_systems(systems, environment.name)]
             self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
+            self.check_list_length(head.list_length, environment)
             self.check_distinct("policies", labels)
         self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))
         build = partial(build_oracle, head.oracle, head.list_length, head.set_oracle)
@@ -218,6 +221,13 @@ class _PlanReader:
             return call()
         except (ValueError, TypeError) as error:
             raise self.make_error(str(error), path) from None
+
+    def check_list_length(self, length: int, environment: NamedEnvironment) -> None:
+        """Refuse lists that are longer than what an environment of this package offers."""
+        items = getattr(environment.spec, "items", length)
+        most = items if isinstance(items, int) else max(items, default=length)
+        words = f"list_length must be <= items ({most}) of environment '{environment.name}', got {length}"
+        self.check(length <= most, words, ("list_length",))
 
     def check_distinct(self, name: str, labels: Sequence[str]) -> None:
         """Refuse two things of one name, which tables could not tell apart."""

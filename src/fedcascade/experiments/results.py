@@ -19,10 +19,13 @@ import polars as pl
 from fedcascade import __version__
 from fedcascade.checks import require
 from fedcascade.data.files import write_atomically
-from fedcascade.experiments.jobs import Job, PlannedJob, Record
+from fedcascade.experiments.jobs import Job, PlannedJob, Record, list_planned_jobs
 from fedcascade.experiments.plan import Plan
 
 RUNS, CURVES, MANIFEST = "runs.parquet", "curves.parquet", "manifest.json"
+UNFINISHED = "unfinished.json"  # the plans of a folder, until all of their runs are there
+FIELDS = {"rounds", "regret", "reward", "observations", "communications", "bytes", "clusters", "clustering_error",
+          "engine", "seconds", "curve"}  # of a record, that the tables need  # fmt: skip
 LIBRARIES = ("numpy", "numba", "polars", "matplotlib", "msgspec")
 
 
@@ -33,11 +36,21 @@ def save_record(folder: Path, job: Job, record: Record) -> None:
 
 def load_record(folder: Path, job: Job) -> Record | None:
     """Load the record of a run; None if the run is not finished."""
+    path = _make_path(folder, job)
     try:
-        record: Record = json.loads(_make_path(folder, job).read_bytes())
+        record: Record = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except (OSError, ValueError) as error:
+        raise _refuse_file(path, error) from None
+    is_whole = isinstance(record, dict) and record.get("key") == job.key and record.keys() >= FIELDS
+    require(is_whole, f"'{path}' is not the record of this run: delete it, and the same command computes it again")
     return record
+
+
+def _refuse_file(path: Path, error: Exception) -> ValueError:
+    reason = " ".join(str(error).split())
+    return ValueError(f"'{path}' cannot be read: {reason}; delete it, and the same command makes it again")
 
 
 def _make_path(folder: Path, job: Job) -> Path:
@@ -46,13 +59,25 @@ def _make_path(folder: Path, job: Job) -> Path:
 
 def write_tables(folder: Path, plans: Sequence[Plan], planned_jobs: Sequence[PlannedJob], seconds: float) -> None:
     """Write the tables and the manifest of finished runs."""
-    records = [load_record(folder, planned.job) for planned in planned_jobs]
-    finished = [(planned, record) for planned, record in zip(planned_jobs, records, strict=True) if record is not None]
+    finished = list_finished(folder, planned_jobs)
     require(len(finished) == len(planned_jobs), f"only {len(finished)} of {len(planned_jobs)} runs are finished")
     _write_parquet(folder / RUNS, [_make_run_row(planned, record) for planned, record in finished])
     _write_parquet(folder / CURVES, [row for planned, record in finished for row in _make_curve_rows(planned, record)])
-    manifest = _make_manifest(folder, plans, [record for _, record in finished], seconds)
+    digests = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (RUNS, CURVES)}
+    manifest = _make_manifest(plans, [record for _, record in finished], seconds, digests)
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    (folder / UNFINISHED).unlink(missing_ok=True)
+
+
+def list_finished(folder: Path, planned_jobs: Sequence[PlannedJob]) -> list[tuple[PlannedJob, Record]]:
+    """Return the jobs whose runs are finished, with their records."""
+    records = [load_record(folder, planned.job) for planned in planned_jobs]
+    return [(planned, record) for planned, record in zip(planned_jobs, records, strict=True) if record is not None]
+
+
+def mark_unfinished(folder: Path, plans: Sequence[Plan]) -> None:
+    """Note the plans in their folder before their runs begin, so that a report can be made at any time."""
+    write_atomically(folder / UNFINISHED, msgspec.json.encode(list(plans)))
 
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -100,7 +125,9 @@ def _make_curve_rows(planned: PlannedJob, record: Record) -> Iterator[dict[str, 
         }
 
 
-def _make_manifest(folder: Path, plans: Sequence[Plan], records: Sequence[Record], seconds: float) -> dict[str, Any]:
+def _make_manifest(
+    plans: Sequence[Plan], records: Sequence[Record], seconds: float, digests: dict[str, str]
+) -> dict[str, Any]:
     distinct = {record["key"]: record for record in records}.values()
     return {
         "fedcascade": __version__,
@@ -116,7 +143,7 @@ def _make_manifest(folder: Path, plans: Sequence[Plan], records: Sequence[Record
             "cores": os.cpu_count(),
         },
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
-        "files": {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (RUNS, CURVES)},
+        "files": digests,
     }
 
 
@@ -129,23 +156,48 @@ def _find_processor_name() -> str:
 
 
 class Results(msgspec.Struct, frozen=True):
-    """The contents of a finished results folder."""
+    """The contents of a results folder. ``planned`` is how many runs an unfinished one will have, else None."""
 
     folder: Path
     manifest: dict[str, Any]
     plans: list[Plan]
     runs: pl.DataFrame
     curves: pl.DataFrame
+    planned: int | None = None
 
 
 def read_results(folder: Path) -> Results:
-    """Read a results folder."""
+    """Read a results folder; of an unfinished one, the runs that are there."""
+    if (folder / UNFINISHED).is_file():
+        return _read_unfinished(folder)
     missing = [name for name in (MANIFEST, RUNS, CURVES) if not (folder / name).is_file()]
     require(
         not missing,
-        f"'{folder}' is no finished results folder ({', '.join(missing)} missing): "
-        "run 'fedcascade experiment' or 'fedcascade reproduce' to its end first",
+        f"'{folder}' is no results folder ({', '.join(missing)} missing): "
+        "name that of 'fedcascade experiment' or 'fedcascade reproduce'",
     )
-    manifest = json.loads((folder / MANIFEST).read_bytes())
-    plans = msgspec.convert(manifest["plans"], list[Plan])
-    return Results(folder, manifest, plans, pl.read_parquet(folder / RUNS), pl.read_parquet(folder / CURVES))
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        plans = msgspec.convert(manifest["plans"], list[Plan])
+        path = folder / RUNS
+        runs = pl.read_parquet(path)
+        path = folder / CURVES
+        return Results(folder, manifest, plans, runs, pl.read_parquet(path))
+    except (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError) as error:
+        raise _refuse_file(path, error) from None
+
+
+def _read_unfinished(folder: Path) -> Results:
+    path = folder / UNFINISHED
+    try:
+        plans = msgspec.json.decode(path.read_bytes(), type=list[Plan])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise _refuse_file(path, error) from None
+    planned_jobs = list_planned_jobs(plans)
+    finished = list_finished(folder, planned_jobs)
+    require(len(finished) > 0, f"'{folder}' has no finished run yet: the command that began it goes on")
+    runs = pl.DataFrame([_make_run_row(planned, record) for planned, record in finished])
+    curves = pl.DataFrame([row for planned, record in finished for row in _make_curve_rows(planned, record)])
+    manifest = _make_manifest(plans, [record for _, record in finished], 0.0, {})
+    return Results(folder, manifest, plans, runs, curves, len({planned.job.key for planned in planned_jobs}))

@@ -27,10 +27,18 @@ def execute(
     started = time.perf_counter()
     planned_jobs = list_planned_jobs(plans)
     jobs = {planned.job.key: planned.job for planned in planned_jobs}
-    check_environments(list(jobs.values()))
+    check_environments(planned_jobs)
     _make_folder(folder)
     missing = [job for job in jobs.values() if results.load_record(folder, job) is None]
-    _run_jobs(missing, folder, scheduler, lambda done, rounds: progress(_make_progress(jobs, missing, done, rounds)))
+    if missing:
+        results.mark_unfinished(folder, plans)
+    try:
+        _run_jobs(
+            missing, folder, scheduler, lambda done, rounds: progress(_make_progress(jobs, missing, done, rounds))
+        )
+    except KeyboardInterrupt:
+        kept = sum(results.load_record(folder, job) is not None for job in jobs.values())
+        raise KeyboardInterrupt(f"{kept} of {len(jobs)} runs kept; the same command goes on") from None
     results.write_tables(folder, plans, planned_jobs, time.perf_counter() - started)
     return planned_jobs
 

@@ -48,10 +48,12 @@ def summarise_systems(results: Results) -> list[SystemSummary]:
 def write_report(results: Results) -> Path:
     """Write figures and ``report.html`` into a results folder; returns where the report is."""
     title = ", ".join(plan.title for plan in results.plans)
+    played = set(results.runs.select("experiment", "environment").iter_rows())
     parts = [
         _render_environment(results, plan, environment.name)
         for plan in results.plans
         for environment in plan.environments
+        if (plan.name, environment.name) in played
     ]
     introduction = html.render_paragraph(f"{describe_effort(results)} {PLUS_MINUS}", "dim")
     return write_page(results, title, [introduction, *parts, render_provenance(results)])
@@ -67,8 +69,10 @@ def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
 def describe_effort(results: Results) -> str:
     """Return a sentence about how much was run and how long it took."""
     rounds, seconds = results.manifest["rounds"], results.manifest["core_seconds"]
+    is_whole = results.planned is None
+    words = "runs" if is_whole else f"of {results.planned:,} runs (the others are still to be played)"
     return (
-        f"{results.manifest['runs']:,} runs, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
+        f"{results.manifest['runs']:,} {words}, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
         f"({rounds / seconds:,.0f} rounds/s), by fedcascade {results.manifest['fedcascade']}."
     )
 
@@ -91,7 +95,9 @@ def select_summaries(results: Results, plan: Plan, environment: str) -> list[Sys
 
 def render_totals(plan: Plan, summaries: Sequence[SystemSummary], heading: str = "") -> Html:
     """Render a table of regret, exchanges and clustering error; its caption names the runs."""
-    caption = f"{heading}{len(plan.seeds)} runs of {plan.rounds:,} rounds, mean ± half of its 95% interval"
+    counts = sorted({summary.regret.runs for summary in summaries}) or [0]
+    runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    caption = f"{heading}{runs} runs of {plan.rounds:,} rounds, mean ± half of its 95% interval"
     rows = [(summary.system, *format_totals(summary)) for summary in summaries]
     header = ("system", "expected regret", "exchanges", "clustering error at the end")
     return html.render_table(header, rows, numbers=(1, 2, 3), caption=caption)
@@ -150,6 +156,8 @@ def render_provenance(results: Results) -> Html:
         ("time", f"{manifest['seconds']:.0f} s for the last command, {manifest['core_seconds']:.0f} s of one core"),
         ("data", Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in files.items()))),
     ]
+    if results.planned is not None:
+        facts = facts[:-2]  # its tables are not written yet
     plans = [_render_plan(plan) for plan in results.plans]
     return html.render_section("How this was made", html.render_table(("", ""), facts), *plans)
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from fedcascade.checks import POSITIVE
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -57,6 +58,9 @@ class Settings:
     alpha_c: float = 1.0
     p_scale: float = 3.0
     noise: float = 0.5
+
+    def __post_init__(self) -> None:
+        POSITIVE.check("p_scale", self.p_scale)
 
 
 def compute_guarantee(

@@ -33,20 +33,32 @@ class HttpTransport:
     """HTTP over a network. Certificates are checked; plain http is meant for loopback and behind proxies."""
 
     def __init__(self, url: str, *, timeout: float = 10.0, verify: Any = True) -> None:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.netloc)
-        require(valid, f"a server's address looks like https://host:8777, got '{url}'")
+        require(is_address(url), f"a server's address looks like https://host:8777, got '{url}'")
+        self._url = url
         self._client = httpx2.Client(base_url=url, timeout=timeout, verify=verify)
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
         try:
             response = self._client.request(method, path, content=body, headers=dict(headers))
         except httpx2.HTTPError as error:
-            raise ConnectionError(f"{method} {path}: {error or type(error).__name__}") from None
+            raise ConnectionError(f"{self._url}: {error or type(error).__name__}") from None
         return HttpReply(response.status_code, response.content, dict(response.headers))
 
     def close(self) -> None:
         self._client.close()
+
+
+def is_address(url: str) -> bool:
+    """Whether a URL names a host that HTTP can reach.
+
+    >>> [is_address(url) for url in ("https://host:8777", "host:8777", "http://host:80000", "http://[::1")]
+    [True, False, False, False]
+    """
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an IPv6 address that is none
+        return False
 
 
 class InProcessTransport:

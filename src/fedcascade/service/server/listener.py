@@ -14,6 +14,7 @@ from types import FrameType
 
 import uvicorn
 
+from fedcascade.checks import require
 from fedcascade.service.server.app import Extension
 from fedcascade.service.server.connections import HEAD_SECONDS
 from fedcascade.service.server.http import ExchangeHttpProtocol
@@ -56,6 +57,8 @@ def read_certificate(certificate: Path | None, key: Path | None) -> ssl.SSLConte
     """What TLS needs; None without a certificate."""
     if certificate is None:
         return None
+    for option, file in (("--tls-cert", certificate), ("--tls-key", key)):
+        require(file is not None and file.is_file(), f"{option}: there is no file '{file}'")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
@@ -161,6 +164,7 @@ class GracefulServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_SWEEP == 0:
             self.service.connections.expire(asyncio.get_running_loop().time())
+            self.should_exit = self.should_exit or self.service.writer.taken_over is not None
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

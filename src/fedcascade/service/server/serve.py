@@ -1,8 +1,6 @@
 """A server process: store, writer, application, socket."""
 
 import gc
-import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -14,7 +12,7 @@ from fedcascade.checks import require, require_integer
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
-from fedcascade.service.protocol import auth
+from fedcascade.service.protocol import auth, token_file
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.validation import find_smallest_lambda
 from fedcascade.service.server import operations
@@ -30,13 +28,12 @@ from fedcascade.service.server.listener import (
 )
 from fedcascade.service.server.retention import keep_retaining
 from fedcascade.service.server.service import Limits, Service
+from fedcascade.service.server.tenure import claim_store, describe_terms, guard_terms
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
 from fedcascade.service.store.epoch import load_epoch
 from fedcascade.service.store.open import open_store
-
-TERMS = "terms"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +54,10 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     clock: Clock = SYSTEM_CLOCK
     bounds: UploadBounds = field(default_factory=UploadBounds)
+    take_over: bool = False  # a store that is served with another policy or other constants
 
     def __post_init__(self) -> None:
+        require(0 <= self.port <= 65_535, f"port must be in 0..65535, got {self.port}")
         require_integer("dimension", self.dimension)
         require_integer("batch", self.batch)
         require_integer("snapshot every", self.snapshot_every)
@@ -88,13 +87,12 @@ def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
 
 
 def open_writer(settings: ServerSettings) -> Writer:
-    """Open the writer. A log of another policy is replayed with the new one; one of another dimension is refused."""
+    """Open the writer, unless the store is served with other terms. A log of another policy is replayed."""
     dimension = settings.dimension
+    terms = describe_terms(settings.policy, dimension)
     with closing(open_store(settings.store)) as store, explain_failures(store), store.transaction():
-        held = json.loads(store.get_setting(TERMS) or "{}").get("dimension", dimension)
-        require(held == dimension, f"the store holds uploads of dimension {held}, got --dimension {dimension}")
         load_epoch(store)  # here, so that the file itself has the secret before anything depends on it
-        store.set_setting(TERMS, json.dumps({"dimension": dimension, "policy": settings.policy.name}))
+        claim_store(store, terms, settings.clock.read_milliseconds(), take_over=settings.take_over)
     return Writer(
         lambda: open_store(settings.store),
         settings.policy,
@@ -103,6 +101,7 @@ def open_writer(settings: ServerSettings) -> Writer:
         snapshot_every=settings.snapshot_every,
         verifier=VerifierProcess(dimension),
         clock=settings.clock,
+        require_tenure=guard_terms(terms),
     )
 
 
@@ -115,13 +114,12 @@ def require_empty_store(url: str) -> None:
 def ensure_operator_token(writer: Writer, path: Path) -> bool:
     """Create the operator's token if there is none yet; True if it was written to ``path`` just now."""
     if path.exists():
-        writer.submit(operations.set_operator(path.read_text(encoding="utf-8").strip())).result()
+        writer.submit(operations.set_operator(token_file.read_token(path))).result()
         return False
     if writer.submit(operations.get_operator_hash()).result() is not None:
         return False
     token = auth.create_token()
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(f"{token}\n")
+    token_file.write_token(path, token)
     writer.submit(operations.set_operator(token)).result()
     return True
 
@@ -135,6 +133,9 @@ def run_server(
 
     ``extend`` makes what rooms above add to the application, from the service that the endpoints share.
     """
+    token_file.require_room(settings.operator_token)
+    if settings.operator_token.exists():
+        token_file.read_token(settings.operator_token)  # before anything is compiled
     context = read_certificate(settings.tls_cert, settings.tls_key)
     listening = open_socket(settings.host, settings.port)
     try:
@@ -163,5 +164,7 @@ def run_server(
         for extension in extensions:
             extension.on_listening(url)
         GracefulServer(config, service, extensions, context).run(sockets=[listening])
+        if writer.taken_over is not None:
+            raise writer.taken_over
     finally:
         listening.close()

@@ -13,7 +13,7 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from nacl.signing import SigningKey
 
-from fedcascade.checks import require, require_integer
+from fedcascade.checks import POSITIVE, require, require_integer
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
@@ -58,6 +58,9 @@ class Limits:
     proxies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        POSITIVE.check("rate", self.rate)
+        POSITIVE.check("burst", self.burst)
+        require(self.burst >= 1, f"burst must be >= 1, else nobody can make a request, got {self.burst:g}")
         require_integer("connections", self.connections)
         require_integer("connections per address", self.connections_per_address)
         for proxy in self.proxies:

@@ -22,6 +22,7 @@ from fedcascade.service.server.jobs import Admit, Deliver, Job, PendingJob, Resu
 from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
+from fedcascade.service.server.tenure import TakenOver
 from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest
 from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Store, explain_failures
@@ -47,10 +48,14 @@ class Writer:
         snapshot_every: int = 10_000,
         verifier: SignatureVerifier | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        require_tenure: Callable[[Store], None] = lambda _: None,
     ) -> None:
+        """``require_tenure`` is called in each transaction, and raises ``TakenOver`` if the store is another's."""
         self.open_store = open_store
         self.clock = clock
         self.healthy = True
+        self.taken_over: TakenOver | None = None
+        self._require_tenure = require_tenure
         self._policy, self._dimension, self._batch = policy, dimension, batch
         self._queue: queue.SimpleQueue[PendingJob | None] = queue.SimpleQueue()
         self._snapshots = SnapshotSchedule(snapshot_every)
@@ -205,6 +210,7 @@ class Writer:
         try:
             store, state = self._prepare()
             with store.transaction():
+                self._require_tenure(store)
                 state = self.state = replay_log(store, self._policy, self._dimension, state)
                 start = state.position
                 requests = [pending.request for pending in batch if pending.request and pending.request.upload]
@@ -237,6 +243,9 @@ class Writer:
         """Drop the state after a failed transaction: it is read anew from the store, which is the truth."""
         self.state, self._journal = None, JournalWriter(self.clock)
         self._snapshots.drop()
+        if isinstance(error, TakenOver):
+            self.taken_over = error
+            return error
         if self._store is not None and not isinstance(error, (*self._store.failures, DamagedStore)):
             log.error("a job failed", exc_info=error)
             return error
@@ -257,6 +266,7 @@ class Writer:
         try:
             if (store := self._store) is not None:
                 with store.transaction():
+                    self._require_tenure(store)
                     self._snapshots.finish(store, replay_log(store, self._policy, self._dimension, self.state))
         except Exception as error:
             log.warning("no snapshot at the end: %s", error)

@@ -105,10 +105,13 @@ def _connect(path: str, migrations: Sequence[str]) -> SqliteStore:
         path, timeout=10.0, isolation_level=None, check_same_thread=False, cached_statements=512
     )
     try:
+        _require_own_tables(connection, path)
         return SqliteStore(connection, path).prepare(migrations)
     except sqlite3.OperationalError as error:  # it is locked, full, or on a disk that fails
+        connection.close()
         raise Unavailable(f"cannot open the store '{path}': {error}") from None
     except sqlite3.DatabaseError as error:
+        connection.close()
         raise DamagedStore(f"'{path}': {error}") from None
 
 
@@ -125,6 +128,15 @@ def _create(path: str, migrations: Sequence[str]) -> None:
             Path(draft + suffix).unlink(missing_ok=True)
 
 
+def _require_own_tables(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse the database of an agent or of another program, before anything in it is changed."""
+    tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if tables and "migration" not in tables:
+        connection.close()
+        owner = "is the file of an agent" if "outbox" in tables else "belongs to another program"
+        raise ValueError(f"'{path}' {owner} and is no server's store: name another file")
+
+
 def check_file(path: str) -> None:
     """Refuse a file that lost its end or its content: SQLite would take the one for a new database, or read on."""
     with Path(path).open("rb") as file:
@@ -132,7 +144,7 @@ def check_file(path: str) -> None:
     if size == 0:
         raise DamagedStore(f"'{path}' is an empty file, and a store never is: to begin a new one, delete the file")
     if len(head) < HEADER.size or not head.startswith(MAGIC):
-        raise DamagedStore(f"'{path}' is not a SQLite database")
+        raise DamagedStore(f"'{path}' is not a SQLite database (if it never was a store, name another file)")
     _, page_size, change, pages, valid_for = HEADER.unpack(head)
     expected = pages * (65_536 if page_size == 1 else page_size)
     wal = Path(f"{path}-wal")  # may hold pages that the file lacks

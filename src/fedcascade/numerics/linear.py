@@ -51,8 +51,9 @@ def factorise_with_column(matrix: Matrix) -> None:
     size = matrix.shape[0]
     for k in range(size):
         pivot = np.sqrt(matrix[k, k])
-        for j in range(k, size + 1):
+        for j in range(k, size):
             matrix[k, j] /= pivot
+        matrix[k, size] /= matrix[k, k]
         for i in range(k + 1, size):
             factor = matrix[k, i]
             for j in range(i, size + 1):

@@ -79,6 +79,55 @@ class AllAlike(EvidencePartition):
         self.last_answer = everybody.scale(alike) + self.last_answer.scale(1.0 - alike)
 
 
+class Restaurant(EvidencePartition):
+    """A Chinese restaurant: to join a group has odds by its size, to found one by a concentration that is learned.
+
+    The concentration is averaged, at each visit, over a grid of values by how well they explain the number of groups.
+    """
+
+    def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002
+        """Walk as the sampler does, with those odds, and average what the agent's group knows."""
+        if agent not in self.spoken:
+            self.spoken = np.append(self.spoken, agent)
+        self.own_evidence[agent] = self.rule.measure(self.holdings[agent])
+        self.samplings += 1
+        visits = self._choose_visits(int(np.flatnonzero(self.spoken == agent)[0]))
+        told = [
+            self._visit(int(self.spoken[visit]), draw)
+            for visit, draw in zip(visits, self._draw_uniforms(visits.size), strict=True)
+        ]
+        told = [others for others, visit in zip(told, visits, strict=True) if visit == visits[0]]
+        total = sum(told, Statistics.zero(self.holdings.dimension))
+        self.asker, self.last_answer = agent, self.holdings[agent] + total.scale(1.0 / len(told))
+
+    def _visit(self, agent: int, draw: float) -> Statistics:
+        """Leave and join; returns what others of the group are expected to know."""
+        own, left = self.holdings[agent], int(self.labels[agent])
+        self.labels[agent] = -1
+        self.sum_group(left)
+        labels, sizes = np.unique(self.labels[self.spoken], return_counts=True)
+        labels, sizes = labels[labels >= 0], sizes[labels >= 0]
+        pools = [self.pools[int(label)] for label in labels]
+        gains = [self.rule.measure(own + pool) - self.rule.measure(pool) - self.own_evidence[agent] for pool in pools]
+        founding = self.rule.hurdle + learn_concentration(len(pools), self.spoken.size - 1)
+        odds = np.append(np.array(gains) + np.log(sizes), founding)
+        odds = np.exp(odds - odds.max())
+        odds /= odds.sum()
+        chosen = min(int(np.searchsorted(np.cumsum(odds), draw)), labels.size)
+        self.labels[agent] = labels[chosen] if chosen < labels.size else self.find_unused_label()
+        self.sum_group(int(self.labels[agent]))
+        shares = [pool.scale(float(share)) for pool, share in zip(pools, odds, strict=False)]
+        return sum(shares, Statistics.zero(own.dimension))
+
+
+def learn_concentration(groups: int, agents: int) -> float:
+    """The expected logarithm of the concentration, given how many groups there are of so many agents."""
+    grid = np.exp(np.linspace(math.log(0.05), math.log(200.0), 24))
+    weights = np.array([groups * math.log(c) + math.lgamma(c) - math.lgamma(c + agents) for c in grid])
+    weights = np.exp(weights - weights.max())
+    return float(weights @ np.log(grid) / weights.sum())
+
+
 class BestGroup(EvidencePartition):
     """No walk: an agent that speaks joins the group with the most evidence, if that passes the hurdle."""
 
@@ -161,6 +210,8 @@ VARIANTS: dict[str, Policy] = {
     "pairs, hurdle 4": make_variant(Pairs, hurdle=4.0),
     "all alike: log-odds -10": make_variant(AllAlike, all_alike=-10.0),
     "all alike: log-odds -20": make_variant(AllAlike, all_alike=-20.0),
+    "Chinese restaurant, learned concentration": make_variant(Restaurant, hurdle=0.0),
+    "Chinese restaurant, hurdle 3": make_variant(Restaurant, hurdle=3.0),
     "prior around the population": make_variant(Centred),
     "learned prior, hurdle 0": make_variant(Population, hurdle=0.0),
     "learned prior, speaks at 45% unsent": replace(make_variant(Population, hurdle=0.0), trigger=Unsent(0.45)),

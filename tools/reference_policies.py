@@ -250,8 +250,8 @@ def describe_order(runs: list[dict[str, Any]]) -> str:
     alone = [name for name in below if all(final[name][s] < final["fedind"][s] for s in range(count_seeds(runs)))]
     return text + (
         f" Below agents that never talk (`fedind`) in every seed: {', '.join(alone) or 'none of them'}; the others pay"
-        " for having shared with the wrong users at the start. What counts is also how many clusters are found:"
-        " phase-fclub ends with nearly as many as there are users, so it is close to `fedind`, at many exchanges."
+        " for having shared with the wrong users at the start, or with too few of the right ones: see how many clusters"
+        " they find."
     )
 
 

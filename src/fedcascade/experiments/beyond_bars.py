@@ -1,6 +1,7 @@
 """Beyond the paper: the bars that ``fedc3ucb-e`` has to meet, and whether it does in our runs.
 
-The bars in this module were set before the runs; everything else in the report is computed from runs.
+The bars and the design were both revised while the runs of seeds 0 to 4 were in view: meeting a bar on these seeds
+says what was aimed for and reached. ``benchmarks/fair.py`` is the comparison on seeds that nothing was chosen on.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from fedcascade.experiments.intervals import Interval, estimate_mean, estimate_r
 from fedcascade.experiments.plan import Plan, System, matches_pattern, select_systems
 from fedcascade.experiments.results import Results
 
-Verdict = Literal["met", "met within noise", "not met", "not judged"]
+Verdict = Literal["met", "inconclusive", "not met", "not judged"]
 Quantity = Literal["regret", "exchanges", "early regret", "clustering error"]
 
 PLAN = "beyond-paper"
@@ -155,10 +156,10 @@ def _find_worst_checkpoint(ours: pl.DataFrame, rival: pl.DataFrame, column: str)
 
 
 def judge_measurement(measured: Interval, most: float) -> Verdict:
-    """Judge a measurement against a bar: met if no more than the bar, within noise if its 95% interval goes beyond."""
-    if measured.mean > most:
+    """Judge a measurement against a bar: met or not met if its 95% interval is on one side, inconclusive if on both."""
+    if not measured.low <= most:  # nor is an endless ratio ever met
         return "not met"
-    return "met" if measured.high <= most else "met within noise"
+    return "met" if measured.high <= most else "inconclusive"
 
 
 def list_betas(plan: Plan, environment: str) -> list[float]:

@@ -14,7 +14,7 @@ from fedcascade.experiments.results import Results
 from fedcascade.federation.policies import get_policy
 
 TITLE = "Beyond the paper: what sharing is worth"
-KINDS = {"met": "good", "met within noise": "fair", "not met": "bad", "not judged": "dim"}
+KINDS = {"met": "good", "inconclusive": "fair", "not met": "bad", "not judged": "dim"}
 
 
 def write_report(results: Results) -> tuple[Path, list[Finding]]:
@@ -56,8 +56,8 @@ def _explain_verdicts(results: Results) -> str:
     length = "" if beyond_bars.is_full(results) else shorter
     return (
         f"{summary.PLUS_MINUS} A ratio is that of the means over all runs; runs are paired, since in a run all "
-        "systems meet the same users, items and luck. A bar is met if the ratio and its interval are no more than the "
-        "bar, and met within noise if the ratio is but the interval goes beyond. Where all checkpoints from round "
+        "systems meet the same users, items and luck. A bar is met if the whole interval is no more than the bar, "
+        "not met if it is all beyond it, and otherwise the verdict is inconclusive. Where all checkpoints from round "
         f"{EARLY:,} on are judged, the worst one is shown. Where some users are alike, sharing can help, so that being "
         f"better than alone is a bar of its own.{length}"
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from attack.arena import Arena, ServerProcess, wait_until
+from attack.arena import Arena, ServerProcess, take_over_with, wait_until
 from attack.peers import connect_agent, fetch_rounds, teach
 from attack.registry import Finding, attack
 from fedcascade.service.agent.connection import connect
@@ -163,7 +163,7 @@ def change_terms(arena: Arena) -> Finding:
         agent.flush(PATIENCE)
         before = float(np.linalg.norm(agent.estimate))
         server.stop()
-        server.options += ("--lambda", "2000")
+        server.options += take_over_with("--lambda", "2000")
         server.start()
         teach(agent, 3, seed=2)
         state = settle(agent)

@@ -35,6 +35,11 @@ def list_options() -> frozenset[str]:
     return frozenset(re.findall(r"--[a-z][a-z-]*", run_command("serve", "--help").stdout))
 
 
+def take_over_with(*options: str) -> tuple[str, ...]:
+    """Options with which a server starts again with other constants, in a tree that asks for ``--take-over`` or not."""
+    return (*options, "--take-over") if "--take-over" in list_options() else options
+
+
 @cache
 def list_commands() -> frozenset[str]:
     """The commands of ``fedcascade`` in the tree under attack."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attack.arena import Arena, ServerProcess
+from attack.arena import Arena, ServerProcess, take_over_with
 from attack.peers import Peer, connect_agent, draw_features, play_rounds, teach
 from attack.registry import Finding, attack
 from fedcascade.learning.statistics import Statistics
@@ -33,7 +33,7 @@ def find_honest_trouble(arena: Arena, server: ServerProcess, name: str = "honest
 def find_restart_trouble(server: ServerProcess, *options: str) -> str | None:
     """What keeps a server from starting again with other constants; None if it does."""
     server.stop()
-    server.options += options
+    server.options += take_over_with(*options)
     try:
         server.start()
     except RuntimeError:

@@ -187,7 +187,7 @@ def test_a_clock_a_day_ahead_is_corrected(server: Server, tmp_path: Path) -> Non
 
 
 def test_agents_hear_of_other_terms_at_their_next_exchange(server: Server, tmp_path: Path) -> None:
-    options = ("--policy", "fedc3ucb-e", "--lambda", "2.5", "--longest-list", "7")
+    options = ("--policy", "fedc3ucb-e", "--lambda", "2.5", "--longest-list", "7", "--take-over")
     with server.connect(tmp_path / "agent.db", policy=None) as agent:
         play(agent, 12)
         agent.agent.policy = replace(agent.agent.policy, trigger=Always())

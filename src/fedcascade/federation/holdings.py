@@ -119,7 +119,7 @@ def append_zeros(rows: NDArray[Any], axes: int = 1) -> NDArray[Any]:
     Memory is taken for twice as many agents at a time, so that joining stays cheap.
     """
     agents = len(rows)
-    memory = rows if rows.base is None else rows.base
+    memory = rows.base if isinstance(rows.base, np.ndarray) else rows
     if len(memory) == agents:
         memory = np.zeros((max(8, 2 * agents),) * axes + rows.shape[axes:], rows.dtype)
         memory[(slice(agents),) * axes] = rows

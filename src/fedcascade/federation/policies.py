@@ -242,7 +242,7 @@ def guard_policy(policy: Policy) -> Policy:
     """
     grouping = policy.grouping
     if type(grouping) is HeterogeneityGraph:
-        grouping = GuardedGraph(alpha_d=grouping.alpha_d)
+        grouping = GuardedGraph(alpha_d=grouping.alpha_d, degree=grouping.degree)
     return replace(policy, grouping=grouping, sharing=policy.sharing or Sharing())
 
 

@@ -32,9 +32,7 @@ VISIT = 12  # which agents a sampler of partitions visits
 PARTITION = 13  # where a sampler of partitions puts an agent
 CATEGORY = 14  # the categories of items
 COST = 15  # the costs of items
-EXPLORATION = 16  # whether a list is chosen by chance
-RESAMPLE = 17  # which users an interval is computed from
-REPLAY = 18  # whether a logged list is the one that a policy would have shown
+EDGE = 16  # to whom an agent is connected at first in a sparse graph
 
 BLOCK = 256  # so many items are drawn together
 
@@ -179,6 +177,28 @@ def sample_indices(seed: Integer, stream: Integer, round_: Integer, population: 
         j = i + np.int64((np.uint64(picks[i]) * np.uint64(population - i)) >> _32)
         order[i], order[j] = order[j], order[i]
     return order[:count]
+
+
+@jit
+def sample_few_indices(
+    seed: Integer, stream: Integer, round_: Integer, population: int, count: int
+) -> NDArray[np.int64]:
+    """What ``sample_indices`` returns, in time and memory that do not depend on the population.
+
+    Instead of the whole shuffled order it keeps what is not at its first place; for a small ``count``.
+    """
+    chosen, picks = np.empty(count, np.int64), words(seed, stream, round_, count)
+    places, values = np.empty(count, np.int64), np.empty(count, np.int64)
+    for i in range(count):
+        j = i + np.int64((np.uint64(picks[i]) * np.uint64(population - i)) >> _32)
+        chosen[i], moved = j, i
+        for k in range(i):
+            if places[k] == j:
+                chosen[i] = values[k]
+            if places[k] == i:
+                moved = values[k]
+        places[i], values[i] = j, moved
+    return chosen
 
 
 @jit_inline

@@ -1,17 +1,20 @@
 """The heterogeneity graph (Algorithm 3): agents share with those to whom no data have refuted an edge."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import POSITIVE
+from fedcascade.checks import POSITIVE, require, whole_numbers
 from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.distance import is_far_apart
 from fedcascade.federation.grouping.partition import Labels, Partition
+from fedcascade.federation.grouping.sparse import SparsePartition
 from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
 
 # Two estimates are never further apart than their lengths together; this leaves room for rounding.
@@ -26,12 +29,31 @@ def describe_alpha_d(default: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class HeterogeneityGraph(Part):
-    """Connected components of a graph that starts complete and loses the edges that the data refute."""
+    """Connected components of a graph that loses the edges that the data refute.
+
+    In the paper it starts complete, which takes a byte for each pair of agents. With a ``degree`` it starts like that
+    of CLUB: each agent is connected to so many others, drawn at random.
+    """
 
     alpha_d: float = describe_alpha_d(7.0)
+    degree: int = constant(
+        0,
+        meaning="to how many others, drawn at random, each agent is connected at first; 0 is to all",
+        range=whole_numbers(0),
+    )
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
+        if self.degree:
+            return SparsePartition(holdings, self.alpha_d, self.degree)
+        require_memory(len(holdings))
         return GraphPartition(holdings, self.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
+
+
+def require_memory(agents: int) -> None:
+    """Refuse a complete graph that takes more than half of the machine's memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    need = f"a complete graph of {agents} agents needs {agents**2 / 1e9:.3g} GB, this machine has {memory / 1e9:.3g}"
+    require(agents**2 <= memory // 2, f"{need}: set degree, to start each agent with so many neighbours")
 
 
 class GraphPartition(Partition):
@@ -68,6 +90,7 @@ class GraphPartition(Partition):
     def append_edges(self) -> None:
         """Give the newcomer an edge to everybody."""
         newcomer = len(self.labels)
+        require_memory(newcomer + 1)
         self.edges = append_zeros(self.edges, axes=2)
         self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
 
@@ -83,19 +106,6 @@ class GraphPartition(Partition):
         components = find_components(self.edges, np.flatnonzero(self.labels == label))
         if len(components) > 1:
             self.split(label, components)
-
-
-@jit_inline
-def is_far_apart(theta_u: Vector, width_u: float, theta_v: Vector, width_v: float, alpha: float) -> bool:
-    """Algorithm 3, line 9: ||theta_u - theta_v|| > alpha (F(T_u) + F(T_v)), where F(T_u) is ``width_u``."""
-    bound = alpha * (width_u + width_v)
-    even, odd = 0.0, 0.0  # ||theta_u - theta_v||^2 in two sums side by side: half the time of a single one
-    for k in range(0, theta_u.size - 1, 2):
-        even += (theta_u[k] - theta_v[k]) ** 2
-        odd += (theta_u[k + 1] - theta_v[k + 1]) ** 2
-    if theta_u.size % 2:
-        even += (theta_u[-1] - theta_v[-1]) ** 2
-    return even + odd > bound * bound
 
 
 @jit

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import PROBABILITY
+from fedcascade.checks import PROBABILITY, require
 from fedcascade.constants import constant
-from fedcascade.federation.grouping.graph import GraphPartition, HeterogeneityGraph
+from fedcascade.federation.grouping.graph import GraphPartition, HeterogeneityGraph, require_memory
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
@@ -32,7 +32,12 @@ class GuardedGraph(HeterogeneityGraph):
         range=PROBABILITY,
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.degree == 0, f"a guarded graph starts complete: degree must be 0, got {self.degree}")
+
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
+        require_memory(len(holdings))
         return GuardedPartition(holdings, self)
 
 

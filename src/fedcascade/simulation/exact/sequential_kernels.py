@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.graph import GraphPartition, is_far_apart
+from fedcascade.federation.grouping.distance import is_far_apart
+from fedcascade.federation.grouping.graph import GraphPartition
 from fedcascade.federation.holdings import compute_confidence_width
 from fedcascade.federation.personal import SplitSums, split_rewards
 from fedcascade.learning.confidence import compute_beta

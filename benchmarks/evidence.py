@@ -32,6 +32,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import Constant, ProblemSize
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics import streams
 
 SEEDS = range(100, 103)
 SETTINGS = (
@@ -73,43 +74,80 @@ class AllAlike(EvidencePartition):
         """Walk, compare one group with those of the walk, and mix."""
         super().add(agent, statistics)
         everybody = self.holdings.total(self.spoken)
-        groups = [self.rule.measure(self.pools[int(label)]) for label in np.unique(self.labels[self.spoken])]
+        members = np.unique(self.labels[self.spoken], return_index=True)[1]
+        groups = [self.rule.measure(self.pooled(agent)) for agent in self.spoken[members].tolist()]
         log_odds = self.rule.all_alike + self.rule.measure(everybody) - sum(groups)
         alike = 1.0 / (1.0 + math.exp(-np.clip(log_odds, -50.0, 50.0)))
         self.last_answer = everybody.scale(alike) + self.last_answer.scale(1.0 - alike)
 
 
-class Restaurant(EvidencePartition):
+class BestGroup(Partition):
+    """No walk: an agent that speaks joins the group with the most evidence, if that passes the hurdle."""
+
+    def __init__(self, holdings: Holdings, rule: Evidence) -> None:
+        super().__init__(holdings, np.arange(len(holdings)))
+        self.rule = rule
+        self.last_answer = Statistics.zero(holdings.dimension)
+
+    def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002
+        """Leave, and join the best."""
+        own, left = self.holdings[agent], int(self.labels[agent])
+        self.labels[agent] = -1
+        self.sum_group(left)
+        alone = self.rule.measure(own)
+        gains = {
+            g: self.rule.measure(own + s) - self.rule.measure(s) - alone for g, s in self.pools.items() if s.count > 0
+        }
+        best = max(gains, key=gains.__getitem__, default=-1)
+        fresh = self.find_unused_label()
+        self.labels[agent] = best if best >= 0 and gains[best] > self.rule.hurdle else fresh
+        self.sum_group(int(self.labels[agent]))
+
+
+class Restaurant(BestGroup):
     """A Chinese restaurant: to join a group has odds by its size, to found one by a concentration that is learned.
 
     The concentration is averaged, at each visit, over a grid of values by how well they explain the number of groups.
     """
 
+    def __init__(self, holdings: Holdings, rule: Evidence) -> None:
+        super().__init__(holdings, rule)
+        self._spoken, self._own_evidence, self._samplings = np.empty(0, np.int64), np.zeros(len(holdings)), 0
+
+    def answer(self, agent: int) -> Statistics:  # noqa: ARG002 (who has just spoken)
+        """What the last upload led to."""
+        return self.last_answer
+
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002
         """Walk as the sampler does, with those odds, and average what the agent's group knows."""
-        if agent not in self.spoken:
-            self.spoken = np.append(self.spoken, agent)
-        self.own_evidence[agent] = self.rule.measure(self.holdings[agent])
-        self.samplings += 1
-        visits = self._choose_visits(int(np.flatnonzero(self.spoken == agent)[0]))
-        told = [
-            self._visit(int(self.spoken[visit]), draw)
-            for visit, draw in zip(visits, self._draw_uniforms(visits.size), strict=True)
-        ]
-        told = [others for others, visit in zip(told, visits, strict=True) if visit == visits[0]]
+        if agent not in self._spoken:
+            self._spoken = np.append(self._spoken, agent)
+        self._own_evidence[agent] = self.rule.measure(self.holdings[agent])
+        self._samplings += 1
+        visits = self._choose_visits(agent)
+        draws = streams.uniforms(np.uint64(0), streams.PARTITION, self._samplings, visits.size)
+        told = [self._visit(int(visit), draw) for visit, draw in zip(visits, draws, strict=True)]
+        told = [others for others, visit in zip(told, visits, strict=True) if visit == agent]
         total = sum(told, Statistics.zero(self.holdings.dimension))
-        self.asker, self.last_answer = agent, self.holdings[agent] + total.scale(1.0 / len(told))
+        self.last_answer = self.holdings[agent] + total.scale(1.0 / len(told))
+
+    def _choose_visits(self, asker: int) -> np.ndarray:
+        others = self._spoken[self._spoken != asker]
+        if others.size > self.rule.visits:
+            chosen = (np.uint64(0), streams.VISIT, self._samplings, others.size, self.rule.visits)
+            others = others[streams.sample_few_indices(*chosen)]
+        return np.tile(np.append(asker, others), self.rule.sweeps)
 
     def _visit(self, agent: int, draw: float) -> Statistics:
         """Leave and join; returns what others of the group are expected to know."""
         own, left = self.holdings[agent], int(self.labels[agent])
         self.labels[agent] = -1
         self.sum_group(left)
-        labels, sizes = np.unique(self.labels[self.spoken], return_counts=True)
+        labels, sizes = np.unique(self.labels[self._spoken], return_counts=True)
         labels, sizes = labels[labels >= 0], sizes[labels >= 0]
         pools = [self.pools[int(label)] for label in labels]
-        gains = [self.rule.measure(own + pool) - self.rule.measure(pool) - self.own_evidence[agent] for pool in pools]
-        founding = self.rule.hurdle + learn_concentration(len(pools), self.spoken.size - 1)
+        gains = [self.rule.measure(own + pool) - self.rule.measure(pool) - self._own_evidence[agent] for pool in pools]
+        founding = self.rule.hurdle + learn_concentration(len(pools), self._spoken.size - 1)
         odds = np.append(np.array(gains) + np.log(sizes), founding)
         odds = np.exp(odds - odds.max())
         odds /= odds.sum()
@@ -128,26 +166,12 @@ def learn_concentration(groups: int, agents: int) -> float:
     return float(weights @ np.log(grid) / weights.sum())
 
 
-class BestGroup(EvidencePartition):
-    """No walk: an agent that speaks joins the group with the most evidence, if that passes the hurdle."""
-
-    def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002
-        """Leave, and join the best."""
-        own, left = self.holdings[agent], int(self.labels[agent])
-        self.labels[agent] = -1
-        self.sum_group(left)
-        alone = self.rule.measure(own)
-        gains = {
-            g: self.rule.measure(own + s) - self.rule.measure(s) - alone for g, s in self.pools.items() if s.count > 0
-        }
-        best = max(gains, key=gains.__getitem__, default=-1)
-        fresh = self.find_unused_label()
-        self.labels[agent] = best if best >= 0 and gains[best] > self.rule.hurdle else fresh
-        self.sum_group(int(self.labels[agent]))
-
-
 class Pairs(BestGroup):
     """No groups: every other agent counts by the probability that the two of them are alike."""
+
+    def answer(self, agent: int) -> Statistics:  # noqa: ARG002 (who has just spoken)
+        """What the last upload led to."""
+        return self.last_answer
 
     def add(self, agent: int, statistics: Statistics) -> None:  # noqa: ARG002
         """Weigh all others."""
@@ -158,7 +182,7 @@ class Pairs(BestGroup):
                 theirs = self.holdings[int(neighbour)]
                 gain = self.rule.measure(own + theirs) - self.rule.measure(theirs) - alone
                 total += theirs.scale(1.0 / (1.0 + np.exp(np.clip(self.rule.hurdle - gain, -50, 50))))
-        self.asker, self.last_answer = agent, total
+        self.last_answer = total
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,71 +1,111 @@
 """What an upload costs the server, by the number of agents that have spoken: ``python benchmarks/grouping_cost.py``.
 
-Processor time on one core, the median of some uploads. Agents are users of ten clusters who have answered thirty lists
-each; they are made, not played.
+Processor time on one core. Agents are users of ten clusters who have answered thirty lists each; they are made, not
+played. ``--groups`` says how many groups they are in before the first upload that is measured; ``--guarded`` measures
+the policy as a service runs it. Bytes are those that the process has more than before the agents came.
 """
 
 import argparse
 import time
-from statistics import median
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade import POLICIES, Synthetic
+from fedcascade.federation.grouping.evidence import EvidencePartition
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import guard_policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
 
 POLICY_NAMES = ("fedlinucb", "fedc3ucb-e")
 LISTS, LENGTH, CLUSTERS = 30, 4, 10
+WARM = 20  # uploads before the first that is measured
 
 
-def make_uploads(world: Synthetic) -> list[Statistics]:
-    """The statistics of thirty lists of each user of a small world."""
-    random = np.random.default_rng(1)
+def make_uploads(world: Synthetic, lists: int, seed: int) -> list[Statistics]:
+    """The statistics of some lists of each user of a small world."""
+    random = np.random.default_rng(seed)
     uploads = []
     for user in range(world.users):
         total = Statistics.zero(world.dimension)
-        for round_ in range(1, LISTS + 1):
-            listed = world.items(round_ + LISTS * user)[:LENGTH]
+        for round_ in range(1, lists + 1):
+            listed = world.items(round_ + lists * user + seed)[:LENGTH]
             clicked = random.random(LENGTH) < world.weights(round_, user, listed)
             total = total.observe(listed, int(np.argmax(clicked)) if clicked.any() else None)
         uploads.append(total)
     return uploads
 
 
-def measure_upload(name: str, agents: int, uploads: list[Statistics], repetitions: int) -> float:
-    """Milliseconds of processor time that an upload takes after everybody has spoken twice."""
-    server = Server(policy=POLICIES[name].with_beta(2.0), agents=agents, dimension=uploads[0].dimension)
-    random = np.random.default_rng(2)
-    for agent in range(agents):  # everybody has data, which is quicker than to let everybody upload
-        server.holdings.add(agent, uploads[agent % len(uploads)])
-        server.groups.labels[agent] = agent % CLUSTERS
-    if hasattr(server.groups, "spoken"):
-        server.groups.spoken = np.arange(agents)
-        server.groups.own_evidence[:] = server.groups.rule.measure(uploads[0])
-    for label in range(CLUSTERS):
-        server.groups.sum_group(label)
-    seconds = []
-    for number in range(repetitions + 2):
-        agent = int(random.integers(agents))
+def make_server(
+    name: str, agents: int, groups: int, is_guarded: bool, held: list[Statistics], clusters: NDArray[np.int64]
+) -> Server:
+    """A server with which everybody has spoken; made at once, which is quicker than to let everybody upload."""
+    policy = POLICIES[name].with_beta(2.0)
+    policy = guard_policy(policy) if is_guarded else policy
+    server = Server(policy=policy, agents=agents, dimension=held[0].dimension)
+    kinds, holdings = np.arange(agents) % len(held), server.holdings
+    holdings.theta[:], holdings.length[:], holdings.width[:] = 0.0, 0.0, 1.0  # pages that the system has given out
+    for kind, statistics in enumerate(held):
+        mine = slice(kind, None, len(held))
+        holdings.gram[mine], holdings.moment[mine] = statistics.gram, statistics.moment
+        counts = statistics.count, statistics.clicks, statistics.rounds
+        holdings.count[mine], holdings.clicks[mine], holdings.rounds[mine] = counts
+    state = server.groups
+    state.labels[:] = clusters[kinds] + CLUSTERS * (np.arange(agents) // len(held) % (groups // CLUSTERS))
+    if isinstance(state, EvidencePartition):
+        state.spoken = np.random.default_rng(3).permutation(agents)
+        state.own_evidence[:] = np.array([state.rule.measure(statistics) for statistics in held])[kinds]
+        listed = min(groups, state.listed_labels.size)
+        state.listed_labels[:listed] = np.arange(listed)
+        state.rebuild()
+    else:
+        state.sum_group(0)
+    return server
+
+
+def measure_uploads(server: Server, uploads: list[Statistics], repetitions: int) -> NDArray[np.float64]:
+    """Milliseconds of processor time that each of some uploads takes."""
+    random, seconds = np.random.default_rng(2), []
+    for number in range(repetitions + WARM):
+        agent = int(random.integers(len(server.holdings)))
         statistics = uploads[agent % len(uploads)]
-        begin = time.process_time()
+        begin = time.thread_time()
         server.receive(Upload(agent=agent, sequence=number + 1, cause=Cause.FORCED, statistics=statistics))
-        seconds.append(time.process_time() - begin)
-    return 1000.0 * median(seconds[2:])
+        seconds.append(time.thread_time() - begin)
+    return 1000.0 * np.array(seconds[WARM:])
+
+
+def read_resident_bytes() -> int:
+    """How much memory the process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
 
 
 def main() -> None:
     """Print a line for each number of agents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", type=int, nargs="+", default=[100, 1_000, 5_000, 20_000])
-    parser.add_argument("--repetitions", type=int, default=15)
+    parser.add_argument("--agents", type=int, nargs="+", default=[40, 1_000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--policy", nargs="+", default=POLICY_NAMES, choices=POLICY_NAMES)
+    parser.add_argument("--groups", type=int, default=CLUSTERS)
+    parser.add_argument("--guarded", action="store_true")
+    parser.add_argument("--repetitions", type=int, default=400)
     options = parser.parse_args()
-    uploads = make_uploads(Synthetic(users=40, clusters=CLUSTERS, seed=100))
-    print("ms per upload  " + "".join(f"{name:>14}" for name in POLICY_NAMES))
-    for agents in options.agents:
-        costs = [measure_upload(name, agents, uploads, options.repetitions) for name in POLICY_NAMES]
-        print(f"{agents:>8,} agents" + "".join(f"{cost:>14.2f}" for cost in costs), flush=True)
+    world = Synthetic(users=40, clusters=CLUSTERS, seed=100)
+    clusters = np.array(world.clusters)
+    held, uploads = make_uploads(world, LISTS, 1), make_uploads(world, LISTS // 3, 2)
+    for name in options.policy:
+        measure_uploads(make_server(name, 200, min(options.groups, 200), options.guarded, held, clusters), uploads, 5)
+        print(f"{name}: ms per upload  median      p99      max  bytes per agent")
+        for agents in options.agents:
+            before = read_resident_bytes()
+            server = make_server(name, agents, options.groups, options.guarded, held, clusters)
+            taken = measure_uploads(server, uploads, options.repetitions)
+            size = (read_resident_bytes() - before) / agents
+            middle, high, most = np.percentile(taken, [50, 99, 100])
+            print(f"{agents:>14,} agents {middle:>12.3f} {high:>8.3f} {most:>8.3f} {size:>16,.0f}", flush=True)
+            del server
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ class Centred(EvidencePartition):
         held.moment = moments - held.gram @ centre
         for user in range(len(held)):
             self.own_evidence[user] = self.rule.measure(held[user])
+        self.rebuild()  # all moments, and perhaps the constants, are others than at the last upload
         super().add(agent, statistics)
         held.moment = moments
         self.last_answer = replace(self.last_answer, moment=self.last_answer.moment + self.last_answer.gram @ centre)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade.federation.grouping.evidence import Evidence
-from fedcascade.federation.grouping.guard import Guard, compute_shares, find_limit
+from fedcascade.federation.grouping.guard import Guard, find_limit
+from fedcascade.federation.grouping.rows import limit_rows
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
@@ -66,12 +67,13 @@ def test_members_without_data_hide_nobody() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40), st.sampled_from([1.0, 2.0, 5.0]))
 def test_nobody_counts_more_than_so_many_medians(counts: list[int], max_weight: float) -> None:
-    shares = compute_shares(np.array(counts), max_weight)
+    limit = find_limit(np.array(counts), 1, max_weight)
     median = np.sort(counts)[(len(counts) - 1) // 2]
-    kept = shares * counts
-    assert (kept <= 2 * max_weight * median * (1 + 1e-12)).all()
-    assert (shares[np.array(counts) <= max_weight * median] == 1.0).all()
-    assert np.array_equal(compute_shares(np.array(counts), np.inf), np.ones(len(counts)))
+    assert max_weight * median < limit <= 2 * max_weight * median
+    rows = np.repeat(np.array(counts, np.float64)[:, None], 4, axis=1)
+    limit_rows(rows, limit)
+    assert (rows[:, 0] == np.minimum(counts, limit)).all()
+    assert find_limit(np.array(counts), 1, np.inf) == np.inf
 
 
 @settings(deadline=None)

@@ -12,6 +12,7 @@ from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 
 AGENTS, DIMENSION = 6, 3
 
@@ -27,7 +28,7 @@ def make_uploads(count: int, seed: int = 3) -> list[Upload]:
             items = np.abs(random.normal(size=(2, DIMENSION)))
             items /= 1.001 * np.linalg.norm(items, axis=1, keepdims=True)
             hits = np.flatnonzero(random.random(2) < items[:, agent % 2] ** 2)
-            statistics = statistics.observe(items.astype(np.float32), int(hits[0]) if hits.size else None)
+            statistics = statistics.observe(round_to_grid(items), int(hits[0]) if hits.size else None)
         uploads.append(Upload(agent=agent, sequence=sequence + 1, cause=Cause.FORCED, statistics=statistics))
     return uploads
 

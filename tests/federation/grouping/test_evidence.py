@@ -12,6 +12,7 @@ from fedcascade.federation.grouping.gibbs import compute_evidence
 from fedcascade.federation.grouping.partition import Partition, relabel_by_appearance
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
 
 
 def drawn(theta: np.ndarray, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +20,7 @@ def drawn(theta: np.ndarray, rows: int, seed: int) -> tuple[np.ndarray, np.ndarr
     random = np.random.default_rng(seed)
     z = random.normal(size=(rows, theta.size - 1))
     x = np.hstack([z / np.linalg.norm(z, axis=1, keepdims=True), np.ones((rows, 1))]) / np.sqrt(2)
-    return x.astype(np.float32), random.random(rows) < x @ theta
+    return round_to_grid(x), random.random(rows) < x @ theta
 
 
 def measure(statistics: Statistics, *, variance: float, prior: float) -> float:
@@ -138,7 +139,9 @@ def test_two_large_groups_that_are_alike_become_one() -> None:
         holdings.add(agent, gathered(*drawn(lifted(1, 0, 0), 300, agent)))
         groups.own_evidence[agent] = measure(holdings[agent], variance=0.2, prior=0.8)
     groups.spoken = np.arange(20)
-    groups.regroup([np.arange(10), np.arange(10, 20)])
+    groups.labels = np.arange(20) // 10
+    groups.listed_labels[:2] = 0, 1
+    groups.rebuild()
     assert len(groups) == 2
     groups.add(3, Statistics.zero(4))
     assert np.bincount(groups.labels).max() >= 19

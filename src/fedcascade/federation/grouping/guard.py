@@ -20,17 +20,6 @@ NO_GUARD = Guard(0, math.inf)
 
 
 @jit
-def compute_shares(counts: NDArray[np.int64], max_weight: float) -> NDArray[np.float64]:
-    """The share of each agent's data that is within ``max_weight`` medians of all counts."""
-    limit = find_limit(counts, 1, max_weight)
-    shares = np.ones(counts.size)
-    for agent in range(counts.size):
-        if counts[agent] > limit:
-            shares[agent] = limit / counts[agent]
-    return shares
-
-
-@jit
 def find_limit(counts: NDArray[np.int64], guess: int, max_weight: float) -> float:
     """``max_weight`` medians of the counts above 0, the median rounded up to a power of two.
 

@@ -15,7 +15,7 @@ from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import decode_state, encode_state
 
-STATE_FORMAT = 1  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
+STATE_FORMAT = 2  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
 
 
 class ServerState:

@@ -1,1 +1,0 @@
-"""What would another system have earned? Estimates from a log, with intervals."""

@@ -1,6 +1,8 @@
 """The commands of the service, against a real server process."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +12,12 @@ import pytest
 from fedcascade.cli import main
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.agent.client import fetch_terms
+from fedcascade.service.agent.client import OperatorClient, fetch_terms
 from fedcascade.service.agent.connection import connect
+from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.engines import simulate
 
-from .helpers import ServerProcess
+from .helpers import TOKEN, ServerProcess, build_unit_upload
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_enroll_revoke_and_forget(process: ServerProcess, tmp_path: Path, capsys
 
 def test_a_swarm_in_lockstep_prints_what_run_prints(process: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
     main(["swarm", *told(process), "--agents", "4", "--rounds", "300", "--clusters", "2", "--items", "12",
-          "--lockstep", "--json"])  # fmt: skip
+          "--lockstep", "--among-agents", "--json"])  # fmt: skip
     swarm = json.loads(capsys.readouterr().out)
     world = Synthetic(users=4, clusters=2, dimension=5, items=12)
     trace = simulate(world, POLICIES["fedc3ucb-h"], rounds=300, engine="reference")
@@ -154,3 +157,88 @@ def test_tls(tmp_path: Path) -> None:
         careful.close()
     finally:
         server.stop()
+
+
+def test_a_swarm_keeps_away_from_a_server_with_agents(
+    process: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["enroll", *told(process)])
+    token = capsys.readouterr().out.strip()
+    connect(process.url, store=":memory:", token=token).close()
+    with pytest.raises(SystemExit) as ended:
+        main(["swarm", *told(process), "--agents", "2", "--rounds", "10"])
+    assert ended.value.code == 2
+    assert "agents already: simulated users would spoil what they learn" in capsys.readouterr().err
+
+
+def test_agents_are_listed_in_80_columns_page_by_page(
+    process: ServerProcess, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = process.connect()
+    silent, spoken, revoked = (running.enrol() for _ in range(3))
+    for agent in (spoken, revoked):
+        agent.exchange(build_unit_upload(1, 0, 5))
+    running.operator.revoke(revoked.agent)
+    running.transport.close()
+    main(["agents", *told(process), "--json", "--limit", "1000"])
+    rows = {row["agent"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert [rows[agent.agent]["state"] for agent in (silent, spoken, revoked)] == ["silent", "spoken", "revoked"]
+    assert (rows[silent.agent]["cluster"], rows[silent.agent]["last"], rows[spoken.agent]["rounds"]) == (None, None, 1)
+    assert list(rows) == sorted(rows)
+    found = {"revoked": [agent for agent, row in rows.items() if row["revoked"]]}
+    found["silent"] = [agent for agent, row in rows.items() if row["last"] is None]
+    found["spoken"] = [agent for agent, row in rows.items() if row["last"] is not None]
+    for state, expected in found.items():
+        main(["agents", *told(process), "--json", "--state", state, "--limit", "1000"])
+        listed = [json.loads(line)["agent"] for line in capsys.readouterr().out.splitlines()]
+        assert listed == expected
+    monkeypatch.setenv("COLUMNS", "80")
+    main(["agents", *told(process), "--limit", "2"])
+    table = capsys.readouterr().out
+    assert f"{len(rows)} enrolled: " in table
+    first_two = sorted(rows)[:2]
+    assert all(str(agent) in table for agent in first_two)
+    assert table.splitlines()[-1].endswith(f"--limit 2 --after {first_two[-1]}")
+    assert max(len(line) for line in table.splitlines()) <= 80
+    main(["agents", *told(process), "--limit", "1", "--after", str(first_two[0])])
+    assert str(first_two[1]) in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["agents", *told(process), "--limit", "0"])
+
+
+def test_the_operators_token_is_replaced_while_the_server_runs(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path, "sqlite:///store.db").start()
+    path = tmp_path / "operator.token"
+    running = server.connect()
+    try:
+        main(["rotate-token", "--url", server.url, "--operator-token", str(path)])
+        token = path.read_text(encoding="ascii").strip()
+        assert token != TOKEN
+        assert (path.stat().st_mode & 0o777, list(tmp_path.glob("*.new"))) == (0o600, [])
+        with pytest.raises(Refused, match="this needs the operator's token"):
+            running.operator.fetch_overview()
+        OperatorClient(running.transport, token).fetch_overview()
+        (tmp_path / "operator.token.new").write_text(token, encoding="ascii")  # as if the last step had been cut off
+        path.write_text(TOKEN, encoding="ascii")
+        main(["rotate-token", "--url", server.url, "--operator-token", str(path)])
+        assert path.read_text(encoding="ascii").strip() == token
+    finally:
+        running.transport.close()
+        server.stop()
+    path.write_text(TOKEN, encoding="ascii")
+    refused = subprocess.run(server.command(), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "this operator's token was replaced before" in refused.stderr
+
+
+def test_live_leaves_nothing_behind_when_it_is_told_to_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port", "0", "--rounds", "100000"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        assert any("the page: " in line for line in process.stderr)
+        assert list(tmp_path.glob("fedcascade-live-*"))
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.glob("fedcascade-live-*"))

@@ -63,6 +63,8 @@ _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no mod
     "enroll": ("service", "Make one-time enrolment tokens for agents."),
     "revoke": ("service", "Let an agent speak no more."),
     "forget": ("service", "Remove an agent and everything that it uploaded."),
+    "agents": ("agents", "List the agents of a server."),
+    "rotate-token": ("agents", "Replace the operator's token while servers run."),
     "verify": ("store", "Check that a store is what was written."),
     "audit": ("store", "Print who did what to a store, when."),
     "backup": ("store", "Write all of a store to one file."),
@@ -71,7 +73,7 @@ _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no mod
     "swarm": ("service", "Let real agents with simulated users play against a real server."),
 }
 for _name, (_module, _help) in _LAZY_COMMANDS.items():
-    app.command(f"fedcascade.cli.{_module}:{_name}", name=_name, help=_help)
+    app.command(f"fedcascade.cli.{_module}:{_name.replace('-', '_')}", name=_name, help=_help)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,9 +1,10 @@
 """The command ``live``: everything at once, to look at."""
 
+import signal
 import tempfile
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from fedcascade.checks import NONNEGATIVE
 from fedcascade.cli.options import Rounds, Whole, option
@@ -51,11 +52,16 @@ def live(
         )
         for sentence in STORY:
             print_notice(sentence)
+        signal.signal(signal.SIGTERM, _end)  # else the signal would end the process, and leave its folder behind
         try:
             demo = Demo(demo_settings, pace=pace, token=settings.operator_token)
             serve_demo(settings, lambda line: _show_line(line, no_browser), demo)
         except KeyboardInterrupt:
             print_notice("ended")
+
+
+def _end(*_: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _show_line(line: str, no_browser: bool) -> None:

@@ -88,6 +88,10 @@ def serve(
     as_published: Annotated[
         bool, option("Run the policy as its row says, without the guards against liars, lookers and the silent.")
     ] = False,
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], option("What to log on stderr.")] = "info",
+    log_format: Annotated[
+        Literal["text", "json"], option("text: for people; json: one object per line, and nothing else.")
+    ] = "text",
     take_over: Annotated[
         bool, option("Serve a store that was served with another policy or constants; servers with those end.")
     ] = False,
@@ -100,6 +104,7 @@ def serve(
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
     from fedcascade.service.server.bounds import UploadBounds
+    from fedcascade.service.server.logs import configure_logging, log_event
     from fedcascade.service.server.serve import ServerSettings
     from fedcascade.service.server.service import Limits
 
@@ -112,7 +117,8 @@ def serve(
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
                               snapshot_every=snapshot_every, retain=retain, bounds=bounds,
                               limits=limits, take_over=take_over)  # fmt: skip
-    run(settings, print_notice)
+    configure_logging(log_level, log_format)
+    run(settings, log_event if log_format == "json" else print_notice)
 
 
 def enroll(
@@ -161,6 +167,9 @@ def swarm(
     agents_in: Annotated[
         Literal["python", "node"], option("Where agents run: in this process, or in JavaScript in Node.")
     ] = "python",
+    among_agents: Annotated[
+        bool, option("Play though the server has agents already, who will learn from simulated users.")
+    ] = False,
     json_: Json = False,
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
@@ -183,6 +192,9 @@ def swarm(
         folder.mkdir(parents=True, exist_ok=True)
     with connect_operator(url, operator_token) as operator, show_progress_bars() as bars:
         offered = fetch_terms(operator.transport)
+        held = operator.fetch_overview().enrolled
+        words = "simulated users would spoil what they learn; take a server with an empty store, or --among-agents"
+        require(among_agents or held == 0, f"the server has {held} agents already: {words}")
         policy = build_policy(offered)
         users = agents or environment_options.users
         if min_observations is None:

@@ -31,9 +31,11 @@ def open_for_command(url: str, *, existing: bool = True) -> Iterator["Store"]:
 
 
 def _require_sql(store: "Store", url: str) -> "SqlStore":
+    from fedcascade.service.store.open import hide_password
     from fedcascade.service.store.sql_store import SqlStore
 
-    require(isinstance(store, SqlStore), f"backups are for SQLite and PostgreSQL: {url} has tools of its own")
+    words = f"backups are for SQLite and PostgreSQL: {hide_password(url)} has tools of its own"
+    require(isinstance(store, SqlStore), words)
     assert isinstance(store, SqlStore)
     return store
 

@@ -16,10 +16,11 @@ from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.chain import DamagedStore
-from fedcascade.service.store.contract import LogEntry, Revoked, Store, UploadLog, is_same_upload
+from fedcascade.service.store.contract import AgentState, LogEntry, Revoked, Store, UploadLog, is_same_upload
 from fedcascade.service.store.snapshot import digest_chunk
 
 DIMENSION = 3
+STATES: tuple[AgentState, ...] = ("spoken", "silent", "revoked")
 
 
 def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
@@ -149,6 +150,24 @@ class IdentityContract(StoreTestCase):
             assert store.add_agent(bytes([4]) * 32, 3.0, wanted=second) == second
             assert store.add_agent(bytes([5]) * 32, 3.0, wanted=second) != second
             assert store.find_last_rewriting() == 1
+
+    def test_agents_are_listed_by_number_and_state(self) -> None:
+        with closing(self.open()) as store, store.transaction():
+            agents = sorted(store.add_agent(bytes([name]) * 32, 2.5) for name in range(4))
+            store.append(make_entry(1, agents[1], 1))
+            store.append(make_entry(2, agents[1], 2))
+            store.append(make_entry(3, agents[2], 1))
+            store.record_exchanges(0, 7_000, 1)
+            store.revoke_agent(agents[2], 3.0)
+            listed = store.list_agents(0, 10)
+            assert [record.agent for record in listed] == agents
+            assert [record.last for record in listed] == [None, 7_000, 7_000, None]
+            assert [record.revoked for record in listed] == [False, False, True, False]
+            assert {record.enrolled for record in listed} == {2.5}
+            assert [record.agent for record in store.list_agents(agents[0], 2)] == agents[1:3]
+            found = {state: [record.agent for record in store.list_agents(0, 10, state)] for state in STATES}
+            assert found == {"spoken": agents[1:3], "silent": [agents[0], agents[3]], "revoked": [agents[2]]}
+            assert (store.count_agents(), store.count_revoked()) == (4, 1)
 
 
 class SnapshotContract(StoreTestCase):

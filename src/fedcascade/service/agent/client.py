@@ -120,6 +120,17 @@ class OperatorClient:
         """Have an agent removed, and what it taught subtracted."""
         decode_reply(self.transport.send("DELETE", f"/v1/agents/{agent}", b"", self._headers), None)
 
+    def list_agents(self, after: int = 0, most: int = 100, state: str = "all") -> wire.AgentList:
+        """List agents in the order of their numbers, those beyond ``after``."""
+        path = f"/v1/agents?after={after}&most={most}&state={state}"
+        return decode_reply(self.transport.send("GET", path, b"", self._headers), wire.AgentList)
+
+    def replace_token(self, token: str) -> None:
+        """Have the operator's token replaced; only its hash travels."""
+        message = wire.TokenReplacement(protocol=wire.PROTOCOLS[-1], token_hash=auth.hash_token(token))
+        body = msgspec.msgpack.encode(message)
+        decode_reply(self.transport.send("PUT", "/v1/operator-token", body, self._headers), None)
+
     def fetch_overview(self) -> wire.Overview:
         """Fetch how far the log is, and which group each agent is in."""
         return decode_reply(self.transport.send("GET", "/v1/overview", b"", self._headers), wire.Overview)

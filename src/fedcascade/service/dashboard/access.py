@@ -16,6 +16,7 @@ from msgspec import Meta
 from fedcascade.service.dashboard.dashboard import Dashboard
 from fedcascade.service.dashboard.responses import read_json, send_json
 from fedcascade.service.protocol import auth
+from fedcascade.service.server.app import log_action
 from fedcascade.service.server.jobs import Job
 from fedcascade.service.server.operations import get_operator_hash
 from fedcascade.service.server.service import HttpRequest
@@ -122,6 +123,7 @@ async def log_in(request: HttpRequest) -> Response[bytes]:
         raise auth.Unauthorised("operator", "this is not the operator's token")
     session = auth.create_token()
     await service.writer.run(open_session(session, service.clock.now()))
+    log_action(request, "the operator opened a session")
     return send_json({"known": True}, **_build_cookie(request, session))
 
 

@@ -31,6 +31,7 @@ PARAMETERS = re.compile(
     re.escape(COVERED) + r';created=(\d{1,12});keyid="(\d{1,18})";nonce="(\d{1,18})";alg="ed25519"', re.ASCII
 )
 SIGNATURE = re.compile(r"agent=:([A-Za-z0-9+/]{86}==):")
+CLAIM = re.compile(r'keyid="(\d{1,18})"', re.ASCII)
 NUMBER = re.compile(r"0|[1-9]\d{0,15}", re.ASCII)
 
 
@@ -170,6 +171,12 @@ class Nonces:
         stale = [agent for agent, window in self._windows.items() if window.newest < now - FRESH_SECONDS]
         for agent in stale:
             del self._windows[agent]
+
+
+def read_claimed_agent(headers: Mapping[str, str]) -> str:
+    """The number of the agent in whose name a request says that it is signed; empty if it names none."""
+    match = CLAIM.search(headers.get("signature-input", ""))
+    return match[1] if match else ""
 
 
 def create_token() -> str:

@@ -45,6 +45,8 @@ ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], .
     ("delete", "/v1/agents/{agent}", "Forget an agent; itself or an operator.", SIGNED, None, 204, None),
     ("post", "/v1/agents/{agent}/revocation", "Let an agent speak no more.", OPERATOR, None, 204, None),
     ("post", "/v1/enrolment-tokens", "Make enrolment tokens.", OPERATOR, wire.TokenRequest, 201, wire.Tokens),
+    ("get", "/v1/agents", "List agents: query after, most, state.", OPERATOR, None, 200, wire.AgentList),
+    ("put", "/v1/operator-token", "Replace the operator's token.", OPERATOR, wire.TokenReplacement, 204, None),
     ("get", "/v1/overview", "What the server holds.", OPERATOR, None, 200, wire.Overview),
     ("get", "/healthz", "Whether the process lives.", None, None, 200, None),
     ("get", "/readyz", "Whether the store can be written.", None, None, 200, None),

@@ -238,6 +238,34 @@ class Standing(Message, frozen=True, kw_only=True):
         return unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
 
 
+class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent in a list for operators; ``last`` is when it last spoke. Times are in milliseconds since 1970."""
+
+    agent: int
+    enrolled: int
+    revoked: bool
+    last: int | None
+    rounds: int
+    cluster: int | None
+
+
+class AgentList(Message, frozen=True, kw_only=True):
+    """Some agents in the order of their numbers, and how many there are in all; ``more`` come after the last one."""
+
+    enrolled: int
+    spoken: int
+    revoked: int
+    clusters: int
+    agents: list[AgentRow]
+    more: bool
+
+
+class TokenReplacement(Message, frozen=True, kw_only=True):
+    """The SHA-256 of the operator's next token, which itself does not travel."""
+
+    token_hash: Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
 class RefusalBody(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request was refused: a word for programs, a line for people."""
 

@@ -2,24 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
-from litestar import Litestar, Response, delete, get, post
+from litestar import Litestar, Response, delete, get, post, put
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
-from litestar.types import ControllerRouterHandler
+from litestar.types import ControllerRouterHandler, Scope
+from msgspec import Meta
 
 from fedcascade.service.protocol import auth, openapi, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
 from fedcascade.service.server.exchanges import answer_exchange
+from fedcascade.service.server.logs import log, log_event
 from fedcascade.service.server.service import HttpRequest, Service, name_caller
 from fedcascade.service.store.audit import OPERATOR
+from fedcascade.service.store.contract import AgentRecord, AgentState, explain_failures
 
+MOST_LISTED = 1_000  # agents in one answer
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
@@ -40,6 +44,28 @@ def read_agent(request: HttpRequest) -> int:
     if not 0 < agent < 2**63:
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
     return agent
+
+
+class AgentQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which agents to list: those beyond a number, at most so many, in which state."""
+
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    most: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 100
+    state: AgentState = "all"
+
+
+def read_query(parameters: Mapping[str, str]) -> AgentQuery:
+    """Read which agents to list from the query of a request."""
+    try:
+        return msgspec.convert(dict(parameters), AgentQuery, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(400, "request", str(error)) from None
+
+
+def log_action(request: HttpRequest, message: str, **facts: object) -> None:
+    """Log what an operator, or an agent with itself, has done."""
+    caller = name_caller(request)
+    log_event(f"{message}, from {caller or 'an unknown address'}", event="action", caller=caller, **facts)
 
 
 def get_service(request: HttpRequest) -> Service:
@@ -73,6 +99,7 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     auth.require_fresh(message.created, service.clock.now())
     credential = await service.writer.run(operations.enrol(message, service.clock.now()))
     agent, terms = credential.agent, service.get_terms()
+    log.debug("agent %d enrolled", agent)
     service.identities.pop(agent, None)
     welcome = wire.Welcome(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
     return encode_reply(welcome, request, 201)
@@ -94,6 +121,7 @@ async def forget_agent(request: HttpRequest) -> None:
     actor = OPERATOR if "authorization" in request.headers else f"agent {agent}"
     await service.writer.run(operations.forget(agent, actor))
     service.identities.pop(agent, None)
+    log_action(request, f"{actor} had agent {agent} forgotten", agent=agent)
 
 
 @post("/v1/agents/{agent:int}/revocation", status_code=204)
@@ -102,6 +130,7 @@ async def revoke_agent(request: HttpRequest) -> None:
     service, agent = get_service(request), read_agent(request)
     await service.require_operator(request)
     await service.writer.run(operations.revoke(agent, service.clock.now()))
+    log_action(request, f"the operator revoked agent {agent}", agent=agent)
 
 
 @post("/v1/enrolment-tokens", status_code=201)
@@ -112,7 +141,34 @@ async def create_tokens(request: HttpRequest) -> Response[bytes]:
     message = await read_message(request, wire.TokenRequest)
     tokens = [auth.create_token() for _ in range(message.count)]
     await service.writer.run(operations.add_tokens(tokens, service.clock.now() + message.valid_seconds))
+    log_action(request, f"the operator made enrolment tokens: {message.count}", count=message.count)
     return encode_reply(wire.Tokens(protocol=message.protocol, tokens=tokens), request, 201)
+
+
+@put("/v1/operator-token", status_code=204)
+async def replace_operator_token(request: HttpRequest) -> None:
+    """Replace the operator's token, at all servers of the store at once."""
+    service = get_service(request)
+    await service.require_operator(request)
+    message = await read_message(request, wire.TokenReplacement)
+    await service.writer.run(operations.replace_operator(message.token_hash))
+    log_action(request, "the operator replaced the operator's token")
+
+
+@get("/v1/agents")
+async def list_agents(request: HttpRequest) -> Response[bytes]:
+    """List agents. The store is read on a connection of its own: a long list must not hold up uploads."""
+    service = get_service(request)
+    await service.require_operator(request)
+    query = read_query(request.query_params)
+
+    def read() -> list[AgentRecord]:
+        with closing(service.writer.open_store()) as store, explain_failures(store):
+            return store.list_agents(query.after, query.most + 1, query.state)
+
+    records = await asyncio.to_thread(read)
+    found, more = records[: query.most], len(records) > query.most
+    return encode_reply(await service.writer.run(operations.describe_agents(found, more=more)), request)
 
 
 @get("/v1/overview")
@@ -155,13 +211,21 @@ async def show_schema() -> Response[bytes]:
 
 def build_refusal(request: HttpRequest, error: Exception) -> Response[bytes]:
     """Turn an exception into the response that refuses the request."""
-    status, headers, body = get_service(request).refuse(error, request.scope["path"])
+    status, headers, body = get_service(request).refuse(
+        error, request.scope["path"], request.headers, name_caller(request)
+    )
     return Response(body, status_code=status, media_type=JSON, headers=headers)
+
+
+async def log_failure(error: Exception, scope: Scope) -> None:
+    """Log an exception that is no refusal; the caller gets 500."""
+    if not isinstance(error, Refused | HTTPException | TimeoutError):
+        log.error("%s %s failed", scope.get("method"), scope.get("path"), exc_info=error)
 
 
 ENDPOINTS = (
     answer_upload, show_terms, enrol_agent, show_standing, forget_agent, revoke_agent, create_tokens, show_overview,
-    check_health, check_readiness, show_metrics, show_schema,
+    list_agents, replace_operator_token, check_health, check_readiness, show_metrics, show_schema,
 )  # fmt: skip
 
 
@@ -195,6 +259,8 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
     return Litestar(
         route_handlers=[*ENDPOINTS, *(route for extension in extensions for route in extension.routes)],
         openapi_config=None,
+        logging_config=None,  # the framework would take the log over
+        after_exception=[log_failure],
         lifespan=[close_writer, *(extension.lifespan for extension in extensions)],
         state=state,
         request_max_body_size=service.body_bytes,

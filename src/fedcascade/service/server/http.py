@@ -261,7 +261,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         if isinstance(result, bytes):
             reply: Reply = 200, {"content-type": wire.get_media_type(cycle.headers)}, result
         elif isinstance(result, Refused | TimeoutError):
-            status, more, problem = self.service.refuse(result, wire.EXCHANGES)
+            status, more, problem = self.service.refuse(result, wire.EXCHANGES, cycle.headers, cycle.caller)
             reply = status, {"content-type": wire.JSON, **more}, problem
         else:
             log.error("an exchange failed", exc_info=result)
@@ -286,7 +286,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refused) -> None:
         """Say why, and close the connection."""
-        status, headers, body = self.service.refuse(refusal, "")
+        status, headers, body = self.service.refuse(refusal, "", caller=self.address)
         self._write(status, {"content-type": wire.JSON, **headers}, body, keep_alive=False)
         self.deadline = self.loop.time() + IDLE_SECONDS  # whoever does not read this is dropped
         self.transport.close()

@@ -164,6 +164,7 @@ class GracefulServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if counter % TICKS_PER_SWEEP == 0:
             self.service.connections.expire(asyncio.get_running_loop().time())
+            self.service.refusals.flush(self.service.clock.elapsed())
             self.should_exit = self.should_exit or self.service.writer.taken_over is not None
         return await super().on_tick(counter)
 

@@ -1,7 +1,7 @@
 """What the server does for agents and operators, each as a job for the writer."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
@@ -15,10 +15,11 @@ from fedcascade.service.server.jobs import Job
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.audit import LOCAL, OPERATOR
-from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
+from fedcascade.service.store.contract import AgentRecord, Identity, LogEntry, Revoked, Store, is_same_upload
 from fedcascade.service.store.epoch import begin_epoch
 
 SECONDS_PER_DAY = 86_400
+RETIRED = "retired operator "  # and the hash of a token that was replaced: the name of a setting
 MOST_FOLDED = 20_000  # in one transaction, for which uploads wait
 REFUSED_ENROLMENT = "this enrolment token is unknown, used or too old: ask the operator for a new one"
 log = logging.getLogger("fedcascade.service")
@@ -222,11 +223,30 @@ def set_operator(store: Store, state: ServerState, token: str) -> None:
     The store's secret is renewed with it: a thief of the database can then make no credentials any more.
     """
     earlier, digest = store.get_setting(OPERATOR), hash_token(token).hex()
-    if earlier != digest:
+    if earlier is None:
         store.set_setting(OPERATOR, digest)
-        if earlier is not None:
-            state.epoch = begin_epoch(store, renew_secret=True)
-        _audit(store, LOCAL, "set the operator's token" if earlier is None else "replaced the operator's token")
+        _audit(store, LOCAL, "set the operator's token")
+    elif earlier != digest:
+        _retire_operator(store, state, digest)
+        _audit(store, LOCAL, "replaced the operator's token")
+
+
+@defer
+def replace_operator(store: Store, state: ServerState, token_hash: bytes) -> None:
+    """Replace the operator's token by one whose hash the operator sends, while servers run."""
+    _retire_operator(store, state, token_hash.hex())
+    _audit(store, OPERATOR, "replaced the operator's token")
+
+
+def _retire_operator(store: Store, state: ServerState, digest: str) -> None:
+    """Set the hash of another token; the one before is good no more, not even in a file at the next start."""
+    if store.get_setting(f"{RETIRED}{digest}") is not None:
+        raise Refused(409, "retired-token", "this operator's token was replaced before: use the newest one")
+    earlier = store.get_setting(OPERATOR)
+    if earlier is not None:
+        store.set_setting(f"{RETIRED}{earlier}", "")
+    store.set_setting(OPERATOR, digest)
+    state.epoch = begin_epoch(store, renew_secret=True)
 
 
 @defer
@@ -234,6 +254,19 @@ def get_operator_hash(store: Store, _: ServerState) -> bytes | None:
     """The hash of the operator's token; None if there is none yet."""
     hash_hex = store.get_setting(OPERATOR)
     return None if hash_hex is None else bytes.fromhex(hash_hex)
+
+
+@defer
+def describe_agents(store: Store, state: ServerState, records: Sequence[AgentRecord], *, more: bool) -> wire.AgentList:
+    """Add to agents from a list what the state knows of them: rounds and clusters; and count all agents."""
+    labels = state.get_labels_of(record.agent for record in records)
+    rows = [
+        wire.AgentRow(agent=record.agent, enrolled=int(1000 * record.enrolled), revoked=record.revoked,
+                      last=record.last, rounds=state.count_held(record.agent)[1], cluster=labels.get(record.agent))
+        for record in records
+    ]  # fmt: skip
+    counts = {"enrolled": store.count_agents(), "spoken": len(state.places), "revoked": store.count_revoked()}
+    return wire.AgentList(protocol=wire.PROTOCOLS[-1], **counts, clusters=state.clusters, agents=rows, more=more)
 
 
 def read_overview(store: Store, state: ServerState) -> wire.Overview:

@@ -33,7 +33,7 @@ from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
 from fedcascade.service.store.epoch import load_epoch
-from fedcascade.service.store.open import open_store
+from fedcascade.service.store.open import hide_password, open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,8 @@ def open_writer(settings: ServerSettings) -> Writer:
 def require_empty_store(url: str) -> None:
     """Refuse a store that has agents already."""
     with closing(open_store(url)) as store, explain_failures(store):
-        require(store.count_agents() == 0, f"the store {url} has agents already: simulated users need one of their own")
+        words = f"the store {hide_password(url)} has agents already: simulated users need one of their own"
+        require(store.count_agents() == 0, words)
 
 
 def ensure_operator_token(writer: Writer, path: Path) -> bool:
@@ -150,6 +151,7 @@ def run_server(
             http=ExchangeHttpProtocol,
             ws="none",
             proxy_headers=False,  # ``http.py`` reads them, from those who are trusted
+            log_config=None,
             log_level="error",  # else whoever sends nonsense fills the log
             access_log=False,
             server_header=False,

@@ -26,6 +26,7 @@ from fedcascade.service.server.jobs import Deliver, Job, settle_future
 from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
 from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.readiness import ReadinessProbe
+from fedcascade.service.server.refusals import RefusalLog
 from fedcascade.service.server.verifier import SignedRequest
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Identity
@@ -89,6 +90,7 @@ class Service:
         ).with_id()
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.readiness = ReadinessProbe(writer, self.body_bytes)
+        self.refusals = RefusalLog()
         self.refusal_listeners: list[RefusalListener] = []
         self.bounds = bounds
         self.identities: dict[int, Identity] = {}
@@ -198,8 +200,13 @@ class Service:
     def limit_address(self, request: HttpRequest) -> None:
         self._address_limiter.take(name_caller(request), self.clock.elapsed())
 
-    def refuse(self, error: Exception, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Count a refusal, and return it as the caller sees it: status, headers, JSON with one word and one line."""
+    def refuse(
+        self, error: Exception, path: str, request: Mapping[str, str] = {}, caller: str = ""
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Count and log a refusal, and return it as the caller sees it: status, headers, JSON with a word and a line.
+
+        ``request`` holds the headers of what is refused, ``caller`` is the network that it came from.
+        """
         match error:
             case Refused():
                 status, reason, detail = error.status, error.reason, error.detail
@@ -212,6 +219,8 @@ class Service:
         self.metrics.count_refusal(reason)
         for listener in self.refusal_listeners:
             listener(path, reason)
+        self.refusals.record(self.clock.elapsed(), status=status, reason=reason, detail=detail, path=path,
+                             caller=caller, agent=auth.read_claimed_agent(request))  # fmt: skip
         headers = dict(getattr(error, "headers", None) or {})
         if isinstance(error, Refused) and error.retry_after is not None:
             headers["retry-after"] = str(max(1, round(error.retry_after)))

@@ -1,6 +1,6 @@
 """The state of a server, replayed from its log: the same uploads in the same order give the same bits."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,12 @@ class ServerState:
 
     def get_labels(self) -> dict[int, int]:
         """The label of the group of every agent that has spoken."""
+        return self.get_labels_of(self.places)
+
+    def get_labels_of(self, agents: Iterable[int]) -> dict[int, int]:
+        """The label of the group of each of these agents that has spoken."""
         labels = () if self.server is None else self.server.groups.labels
-        return {agent: int(labels[place]) for agent, place in self.places.items()}
+        return {agent: int(labels[self.places[agent]]) for agent in agents if agent in self.places}
 
     def count_group(self, agent: int) -> int:
         """How many agents share the group of this one, itself included."""

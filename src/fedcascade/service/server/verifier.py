@@ -20,6 +20,7 @@ from nacl.exceptions import BadSignatureError
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import are_possible, check_upload
+from fedcascade.service.server.logs import configure_as_parent
 from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, write_frame
 
 log = logging.getLogger("fedcascade.service")
@@ -221,6 +222,7 @@ def serve_batches(source: IO[bytes], sink: IO[bytes], dimension: int) -> None:
 
 
 if __name__ == "__main__":
+    configure_as_parent()
     try:
         serve_batches(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
     except BrokenPipeError:  # the server was killed, and nothing that is left in the pipe can be written any more

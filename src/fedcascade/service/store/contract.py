@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -44,6 +44,19 @@ class Identity:
     public_key: bytes
     enrolled: float
     revoked: bool
+
+
+@dataclass(frozen=True)
+class AgentRecord:
+    """An agent in a list: when it enrolled, in seconds, whether it is revoked, when it last spoke, in milliseconds."""
+
+    agent: int
+    enrolled: float
+    revoked: bool
+    last: int | None
+
+
+AgentState = Literal["all", "spoken", "silent", "revoked"]
 
 
 class Revoked(Refused):
@@ -121,6 +134,12 @@ class IdentityStore(Protocol):
 
     def count_agents(self) -> int:
         """Count the enrolled agents, revoked ones too."""
+
+    def count_revoked(self) -> int:
+        """Count the enrolled agents that are revoked."""
+
+    def list_agents(self, after: int, most: int, state: AgentState = "all") -> list[AgentRecord]:
+        """List agents beyond a number, in the order of their numbers; silent ones have never uploaded anything."""
 
 
 class SnapshotStore(Protocol):

@@ -4,6 +4,7 @@ A package offers a store by an entry point of the group ``fedcascade.stores``: i
 it names a function from the URL to a ``Store``.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,9 +23,18 @@ def open_store(url: str) -> Store:
         return OPENERS[scheme](url)
     offered = [plugin.name for plugin in list_plugins("store")]
     advice = f"a store must be a URL such as sqlite:///file.db, of the schemes {', '.join([*OPENERS, *offered])}"
-    require(bool(separator) and scheme in offered, f"{advice}; got '{url}'")
+    require(bool(separator) and scheme in offered, f"{advice}; got '{hide_password(url)}'")
     opener: Opener = get_plugin("store", scheme).load()
     return opener(url)
+
+
+def hide_password(url: str) -> str:
+    """The URL of a store without its password, for messages.
+
+    >>> hide_password("postgresql://me:secret@host/database")
+    'postgresql://me:...@host/database'
+    """
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:...@", url)
 
 
 def open_existing(url: str) -> Store:

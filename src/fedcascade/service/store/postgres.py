@@ -182,6 +182,7 @@ def open_postgres(
         connection = BoundedConnection.connect(address, autocommit=True, prepare_threshold=None)
         store = PostgresStore(connection, patience).prepare(migrations)
     except psycopg.Error as error:
-        raise ValueError(f"cannot open the store: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        raise ValueError(f"cannot open the store: {reason.replace(url, 'its address')}") from None
     connection.silence = patience.silence
     return store

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedcascade.checks import require
 from fedcascade.service.store.chain import DamagedStore
-from fedcascade.service.store.contract import Identity
+from fedcascade.service.store.contract import AgentRecord, AgentState, Identity
 from fedcascade.service.store.schema import TABLES
 from fedcascade.service.store.snapshot import digest_chunk, split_digests
 from fedcascade.service.store.sql import SqlDatabase
@@ -15,6 +15,12 @@ from fedcascade.service.store.sql_history import SqlHistory
 from fedcascade.service.store.sql_log import FORGOTTEN
 
 NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
+CONDITIONS: dict[AgentState, str] = {
+    "all": "1 = 1",
+    "spoken": "upload.position IS NOT NULL",
+    "silent": "upload.position IS NULL",
+    "revoked": "revoked IS NOT NULL",
+}
 NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
 
 
@@ -69,6 +75,20 @@ class SqlIdentities(SqlDatabase):
 
     def count_agents(self) -> int:
         return int(self.fetch_row("SELECT count(*) FROM agent")[0])
+
+    def count_revoked(self) -> int:
+        return int(self.fetch_row("SELECT count(revoked) FROM agent")[0])
+
+    def list_agents(self, after: int, most: int, state: AgentState = "all") -> list[AgentRecord]:
+        statement = (
+            "SELECT id, enrolled, revoked, journal.at FROM agent "
+            "LEFT JOIN upload ON upload.agent = id"
+            " AND sequence = (SELECT max(sequence) FROM upload AS own WHERE own.agent = id) "
+            "LEFT JOIN journal ON journal.position = upload.position "
+            f"WHERE id > ? AND {CONDITIONS[state]} ORDER BY id LIMIT ?"
+        )
+        rows = self.fetch_rows(statement, after, most)
+        return [AgentRecord(int(row[0]), float(row[1]), row[2] is not None, row[3]) for row in rows]
 
 
 class SqlSnapshots(SqlDatabase):

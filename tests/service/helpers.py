@@ -83,8 +83,15 @@ def serve_in_process(
     """A service without sockets, on a SQLite file."""
     url = f"sqlite:///{path}"
     writer = Writer(lambda: open_store(url), policy, dimension, **options)
+    with run_service(Service(writer, policy, dimension, limits, bounds), url) as running:
+        yield running
+
+
+@contextmanager
+def run_service(service: Service, url: str = "") -> Iterator[RunningService]:
+    """An application of a service without sockets."""
+    writer = service.writer
     writer.submit(set_operator(TOKEN)).result()
-    service = Service(writer, policy, dimension, limits, bounds)
     app = build_application(service, [build_dashboard(service)])
     transport = InProcessTransport(app)
     try:

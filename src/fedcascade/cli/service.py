@@ -92,6 +92,9 @@ def serve(
     log_format: Annotated[
         Literal["text", "json"], option("text: for people; json: one object per line, and nothing else.")
     ] = "text",
+    trace: Annotated[
+        bool, option("Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT (extra 'otel').", show_default=False)
+    ] = False,
     take_over: Annotated[
         bool, option("Serve a store that was served with another policy or constants; servers with those end.")
     ] = False,
@@ -107,6 +110,7 @@ def serve(
     from fedcascade.service.server.logs import configure_logging, log_event
     from fedcascade.service.server.serve import ServerSettings
     from fedcascade.service.server.service import Limits
+    from fedcascade.service.server.tracing import make_tracer
 
     bounds = UploadBounds(longest_list=longest_list, min_observations=min_observations, rounds_burst=rounds_burst,
                           rounds_per_hour=rounds_per_hour)  # fmt: skip
@@ -116,7 +120,7 @@ def serve(
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
                               snapshot_every=snapshot_every, retain=retain, bounds=bounds,
-                              limits=limits, take_over=take_over)  # fmt: skip
+                              limits=limits, tracer=make_tracer() if trace else None, take_over=take_over)  # fmt: skip
     configure_logging(log_level, log_format)
     run(settings, log_event if log_format == "json" else print_notice)
 

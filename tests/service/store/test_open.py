@@ -41,3 +41,13 @@ def test_an_unknown_scheme_is_refused_with_those_that_are_known(url: str) -> Non
 def test_a_sqlite_address_without_a_file_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="a SQLite store looks like"):
         open_store(url)
+
+
+ADDRESSES = ["postgresql://me:secret@[junk", "postgresql://me:secret@127.0.0.1:1/x", "mysql://me:secret@x"]
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_no_message_holds_the_password_of_a_store(url: str) -> None:
+    with pytest.raises(ValueError, match="store") as refused:
+        open_store(url)
+    assert "secret" not in str(refused.value)

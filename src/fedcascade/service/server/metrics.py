@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from fedcascade.federation.messages import Cause
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
+Gauge = tuple[str, Callable[[], float]]  # what it is, and how to read it
+
+
 class Metrics:
     """Counters, gauges and one histogram, in a registry of their own."""
 
-    def __init__(self, gauges: dict[str, tuple[str, Callable[[], float]]]) -> None:
+    def __init__(self, gauges: Mapping[str, Gauge]) -> None:
         registry = self._registry = CollectorRegistry()
         self._exchanges = Counter("fedcascade_exchanges", "Answered uploads.", ["cause"], registry=registry)
         self._refused = Counter("fedcascade_refused", "Refused requests.", ["reason"], registry=registry)
@@ -20,14 +24,14 @@ class Metrics:
         self._latency = Histogram(
             "fedcascade_exchange_seconds", "From request to durable answer.", buckets=BUCKETS, registry=registry
         )
-        self._shares = Gauge(
+        self._shares = prometheus_client.Gauge(
             "fedcascade_outsized_share",
             "Share of its group's observations that an agent holds, of agents with abnormally many.",
             ["agent"],
             registry=registry,
         )
         for name, (text, read) in gauges.items():
-            Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
+            prometheus_client.Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
         self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
         self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
 

@@ -4,7 +4,9 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -26,9 +28,11 @@ from fedcascade.service.server.listener import (
     read_certificate,
     reserve_descriptors,
 )
+from fedcascade.service.server.metrics import Metrics
 from fedcascade.service.server.retention import keep_retaining
 from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.tenure import claim_store, describe_terms, guard_terms
+from fedcascade.service.server.tracing import TracingMetrics, trace_store
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
@@ -54,6 +58,7 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     clock: Clock = SYSTEM_CLOCK
     bounds: UploadBounds = field(default_factory=UploadBounds)
+    tracer: Any | None = None  # of OpenTelemetry
     take_over: bool = False  # a store that is served with another policy or other constants
 
     def __post_init__(self) -> None:
@@ -94,7 +99,7 @@ def open_writer(settings: ServerSettings) -> Writer:
         load_epoch(store)  # here, so that the file itself has the secret before anything depends on it
         claim_store(store, terms, settings.clock.read_milliseconds(), take_over=settings.take_over)
     return Writer(
-        lambda: open_store(settings.store),
+        lambda: trace_store(open_store(settings.store), settings.tracer),
         settings.policy,
         dimension,
         batch=settings.batch,
@@ -103,6 +108,14 @@ def open_writer(settings: ServerSettings) -> Writer:
         clock=settings.clock,
         require_tenure=guard_terms(terms),
     )
+
+
+def build_service(settings: ServerSettings, writer: Writer) -> Service:
+    """Build what the endpoints share, with as many connections as this process may have."""
+    limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
+    tracer = settings.tracer
+    make_metrics = Metrics if tracer is None else partial(TracingMetrics, tracer=tracer)
+    return Service(writer, settings.policy, settings.dimension, limits, settings.bounds, make_metrics)
 
 
 def require_empty_store(url: str) -> None:
@@ -143,8 +156,7 @@ def run_server(
         writer = open_writer(settings)
         if ensure_operator_token(writer, settings.operator_token):
             announce(f"the operator's token is in {settings.operator_token}, readable by you alone")
-        limits = replace(settings.limits, connections=reserve_descriptors(settings.limits.connections))
-        service = Service(writer, settings.policy, settings.dimension, limits, settings.bounds)
+        service = build_service(settings, writer)
         extensions = [*extend(service), *keep_retaining(service, settings.retain)]
         config = uvicorn.Config(
             build_application(service, extensions),

@@ -24,7 +24,7 @@ from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.connections import ConnectionTable, is_address, name_network
 from fedcascade.service.server.jobs import Deliver, Job, settle_future
 from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
-from fedcascade.service.server.metrics import Metrics
+from fedcascade.service.server.metrics import Gauge, Metrics
 from fedcascade.service.server.readiness import ReadinessProbe
 from fedcascade.service.server.refusals import RefusalLog
 from fedcascade.service.server.verifier import SignedRequest
@@ -72,7 +72,13 @@ class Service:
     """The parts of a running server that endpoints share. Rooms above add their refusal listeners."""
 
     def __init__(
-        self, writer: Writer, policy: Policy, dimension: int, limits: Limits, bounds: UploadBounds = DEFAULT_BOUNDS
+        self,
+        writer: Writer,
+        policy: Policy,
+        dimension: int,
+        limits: Limits,
+        bounds: UploadBounds = DEFAULT_BOUNDS,
+        make_metrics: Callable[[Mapping[str, Gauge]], Metrics] = Metrics,
     ) -> None:
         self.writer = writer
         self.clock = writer.clock
@@ -105,7 +111,7 @@ class Service:
         self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
         self._nonces = auth.Nonces()
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
-        self.metrics = Metrics(
+        self.metrics = make_metrics(
             {
                 "clusters": ("Groups of agents.", lambda: self._read_state("clusters")),
                 "agents": ("Agents that have spoken.", lambda: len(self._read_state("places") or ())),

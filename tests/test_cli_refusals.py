@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.service.agent.local_store import LocalStore
+from fedcascade.service.agent.store_file import StoreFile
 
 PLAN = """\
 name = "p"
@@ -127,7 +127,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.db").touch()
     with closing(sqlite3.connect(folder / "other.db")) as connection:
         connection.execute("CREATE TABLE customer (name TEXT)")
-    LocalStore(str(folder / "agent.db")).close()
+    StoreFile(str(folder / "agent.db")).close()
     (folder / "operator.token").write_text("x" * 43, encoding="ascii")
     (folder / "good.token").write_text("x" * 43, encoding="ascii")
     (folder / "empty.token").touch()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedcascade.learning.oracles import PerCategory, TopK
     from fedcascade.service.agent.connection import connect as connect
     from fedcascade.service.agent.connection import connect_async as connect_async
+    from fedcascade.service.agent.pool import AgentPool as AgentPool
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
@@ -29,10 +30,11 @@ _HOME = {
     "Budget": "learning.knapsack", "normalise": "learning.features",
     "PerCategory": "learning.oracles", "TopK": "learning.oracles",
     "connect": "service.agent.connection", "connect_async": "service.agent.connection",
+    "AgentPool": "service.agent.pool",
     "Trace": "simulation.trace", "simulate": "simulation.engines",
 }  # fmt: skip
 
-# ``connect`` and ``connect_async`` need the extra ``service``, so a star import leaves them out.
+# ``connect``, ``connect_async`` and ``AgentPool`` need the extra ``service``, so a star import leaves them out.
 __all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",
            "__version__", "get_policy", "normalise", "simulate"]  # fmt: skip
 

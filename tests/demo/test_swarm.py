@@ -11,7 +11,7 @@ from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import fetch_terms
-from fedcascade.service.agent.connection import build_policy
+from fedcascade.service.agent.terms import build_policy
 from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Trace
@@ -56,7 +56,7 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
             policy,
             rounds=ROUNDS,
             operator=running.operator,
-            new_transport=lambda: Borrowed(running.transport),
+            transport=Borrowed(running.transport),
             folder=tmp_path,
             list_length=3,
             checkpoints=5,
@@ -80,7 +80,7 @@ def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> N
             policy,
             rounds=1_000,
             operator=running.operator,
-            new_transport=lambda: HttpTransport(process.url),
+            transport=HttpTransport(process.url),
             folder=None,
             list_length=3,
             checkpoints=5,
@@ -100,7 +100,7 @@ def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
             policy,
             rounds=600,
             operator=running.operator,
-            new_transport=lambda: Borrowed(running.transport),
+            transport=Borrowed(running.transport),
             folder=None,
             lockstep=False,
             min_observations=12,

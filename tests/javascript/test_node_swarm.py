@@ -36,7 +36,7 @@ def play(tmp_path: Path, name: str, world: Synthetic, rounds: int, folder: Path 
             policy,
             rounds=rounds,
             operator=running.operator,
-            new_transport=lambda: HttpTransport(process.url),
+            transport=HttpTransport(process.url),
             folder=None,
             connect_agents=lambda tokens, problem: connect_in_node(process.url, folder, 0, tokens, problem),
             checkpoints=5,

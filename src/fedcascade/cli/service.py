@@ -186,7 +186,7 @@ def swarm(
     from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.service.agent.client import fetch_terms
-    from fedcascade.service.agent.connection import build_policy
+    from fedcascade.service.agent.terms import build_policy
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 
@@ -210,7 +210,7 @@ def swarm(
         bar, reporter = add_bar(bars, policy.name, rounds), RegretReporter(operator)
         connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
         trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder, list_length=list_length,
-                          new_transport=lambda: HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
+                          transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
                           lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
                           after_round=reporter.report_round)  # fmt: skip
     summary = summarise(trace, seed=environment_options.seed)

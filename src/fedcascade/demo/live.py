@@ -141,7 +141,7 @@ class Demo:
                     self.settings.build_policy(),
                     rounds=self.settings.rounds,
                     operator=operator,
-                    new_transport=lambda: HttpTransport(self._url),
+                    transport=HttpTransport(self._url),
                     folder=None,
                     list_length=LIST_LENGTH,
                     after_round=lambda t, recorder: self._finish_round(t, recorder, reporter),

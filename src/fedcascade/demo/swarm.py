@@ -5,7 +5,8 @@ With ``lockstep`` every exchange ends before the next round begins, so that a sw
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import OperatorClient
-from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.reference import play_round
@@ -28,12 +29,13 @@ from fedcascade.simulation.trace import Exchange, Recorder, Trace
 
 REPORT_EVERY = 50
 ANSWER_SECONDS = 60.0
+MOST_TOKENS = 10_000
 SERIES = "this run"
 MEASURE_SECONDS = 0.5
 
 
 class SwarmAgent(Protocol):
-    """What a swarm asks of an agent; a ``RemoteAgent`` has it, and so has an agent in another process."""
+    """What a swarm asks of an agent; a ``PoolAgent`` has it, and so has an agent in another process."""
 
     @property
     def id(self) -> int: ...
@@ -49,10 +51,15 @@ class SwarmAgent(Protocol):
 
     def flush(self, timeout: float | None = None) -> bool: ...
 
+
+class ClosableAgent(SwarmAgent, Protocol):
+    """A ``SwarmAgent`` that belongs to no pool."""
+
     def close(self) -> None: ...
 
 
-ConnectAgents = Callable[[list[str], ProblemSize], Sequence[SwarmAgent]]
+ConnectAgents = Callable[[list[str], ProblemSize], Sequence[ClosableAgent]]
+OpenAgents = tuple[Sequence[SwarmAgent], Callable[[], None]]  # with a function that waits until all are answered
 
 
 def run_swarm(
@@ -61,7 +68,7 @@ def run_swarm(
     *,
     rounds: int,
     operator: OperatorClient,
-    new_transport: Callable[[], Transport],
+    transport: Transport,
     folder: Path | None,
     list_length: int = 4,
     checkpoints: int = 10,
@@ -74,25 +81,29 @@ def run_swarm(
 ) -> Trace:
     """Play a simulation with agents that speak to a server, which runs the same policy.
 
-    The operator enrols the agents, and asks the server for its groups at ``checkpoints`` evenly spaced rounds. The
-    agents keep their files in ``folder``, or in memory if it is None. ``min_observations`` is the privacy floor of
-    uploads; 0 makes the exchanges those of the simulator. ``keep_lists`` also records every list. ``connect_agents``
-    enrols agents of another kind, with a token each. ``progress`` is called now and then with the number of rounds that
-    are done, ``after_round`` after every round with the totals so far; it may take its time, which sets the pace.
+    The operator lets the agents in, and asks the server for its groups at ``checkpoints`` evenly spaced rounds. The
+    agents share ``transport``, and a file in ``folder``, or in memory if it is None. ``min_observations`` is the
+    privacy floor of uploads; 0 makes the exchanges those of the simulator. ``keep_lists`` also records every list.
+    ``connect_agents`` enrols agents of another kind, with a token each. ``progress`` is called now and then with the
+    number of rounds that are done, ``after_round`` after every round with the totals so far; it may take its time,
+    which sets the pace.
     """
     kept = list_length if keep_lists else 0
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept)
     oracle = TopK(length=list_length)
     users, dimension = environment.users, environment.dimension
     problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
-    tokens = operator.create_tokens(users)
-    agents: Sequence[SwarmAgent] = connect_agents(tokens, problem) if connect_agents is not None else [
-        connect("", store=":memory:" if folder is None else str(folder / f"agent-{user}.db"), token=token,
-                policy=policy, problem=problem, oracle=oracle, min_observations=min_observations,
-                transport=new_transport())
-        for user, token in enumerate(tokens)
-    ]  # fmt: skip
-    try:
+    tokens, store = _create_tokens(operator, users), ":memory:" if folder is None else str(folder / "agents.db")
+
+    def open_pool() -> AgentPool:
+        return AgentPool("", store=store, tokens=tokens, policy=policy, problem=problem, oracle=oracle,
+                         min_observations=min_observations, transport=transport, in_memory=users)  # fmt: skip
+
+    if connect_agents is None:
+        opened = _open_agents(open_pool, users)
+    else:
+        opened = _close_agents(connect_agents(tokens, problem))
+    with opened as (agents, wait_for_all):
         for t in range(1, rounds + 1):
             user = environment.arrival(t)
             outcome = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
@@ -109,9 +120,33 @@ def run_swarm(
                 progress(t)
             if after_round is not None:
                 after_round(t, recorder)
+        wait_for_all()
+        return recorder.build_trace(policy.name, "swarm", _fetch_labels(agents, operator))
+
+
+def _create_tokens(operator: OperatorClient, count: int) -> list[str]:
+    """Create as many tokens as there are agents; a server makes so many at once."""
+    parts = [min(MOST_TOKENS, count - start) for start in range(0, count, MOST_TOKENS)]
+    return [token for part in parts for token in operator.create_tokens(part)]
+
+
+@contextmanager
+def _open_agents(open_pool: Callable[[], AgentPool], users: int) -> Iterator[OpenAgents]:
+    """Open a pool with an agent for each user."""
+    with open_pool() as pool:
+        yield [pool.get(str(user)) for user in range(users)], lambda: _wait_for_pool(pool)
+
+
+@contextmanager
+def _close_agents(agents: Sequence[ClosableAgent]) -> Iterator[OpenAgents]:
+    """Close agents of another kind in the end."""
+
+    def wait_for_all() -> None:
         for agent in agents:
             _wait_for_answers(agent)
-        return recorder.build_trace(policy.name, "swarm", _fetch_labels(agents, operator))
+
+    try:
+        yield agents, wait_for_all
     finally:
         for agent in agents:
             agent.close()
@@ -120,6 +155,14 @@ def run_swarm(
 def _wait_for_answers(agent: SwarmAgent) -> None:
     done = agent.flush(ANSWER_SECONDS)
     require(done, f"the server has not answered agent {agent.id} for {ANSWER_SECONDS:.0f} s: {agent.trouble}")
+
+
+def _wait_for_pool(pool: AgentPool) -> None:
+    """Wait as long as answers come: the enrolment of many agents takes its time."""
+    unsent = pool.unsent
+    while not pool.flush(ANSWER_SECONDS):
+        before, unsent = unsent, pool.unsent
+        require(unsent < before, f"the server has answered nobody for {ANSWER_SECONDS:.0f} s: {pool.trouble}")
 
 
 def _fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDArray[np.int64]:

@@ -4,11 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedcascade.checks import require_known
+from fedcascade.learning.exploration import EpsilonMixed, PlackettLuce
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.plugins import get_plugin, list_plugins
 
-ORACLES: dict[str, type[TopK | PerCategory | Budget]] = {"top-k": TopK, "per-category": PerCategory, "budget": Budget}
+ORACLES: dict[str, type[TopK | PerCategory | Budget | PlackettLuce | EpsilonMixed]] = {
+    "top-k": TopK,
+    "per-category": PerCategory,
+    "budget": Budget,
+    "plackett-luce": PlackettLuce,
+    "epsilon": EpsilonMixed,
+}
 
 
 def build_oracle(name: str, length: int, arguments: Mapping[str, Any] | None = None) -> Oracle:

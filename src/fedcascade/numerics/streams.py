@@ -32,7 +32,10 @@ VISIT = 12  # which agents a sampler of partitions visits
 PARTITION = 13  # where a sampler of partitions puts an agent
 CATEGORY = 14  # the categories of items
 COST = 15  # the costs of items
-EDGE = 16  # to whom an agent is connected at first in a sparse graph
+EXPLORATION = 16  # whether a list is chosen by chance
+RESAMPLE = 17  # which users an interval is computed from
+REPLAY = 18  # whether a logged list is the one that a policy would have shown
+EDGE = 19  # to whom an agent is connected at first in a sparse graph
 
 BLOCK = 256  # so many items are drawn together
 

@@ -25,8 +25,8 @@ from fedcascade.federation.triggers import Always
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
@@ -205,18 +205,63 @@ def test_agents_hear_of_other_terms_at_their_next_exchange(server: Server, tmp_p
         assert (again.agent.policy.name, again.agent.download.statistics.rounds) == ("fedc3ucb-e", number)
 
 
-def test_a_file_of_the_version_before_goes_on(server: Server, tmp_path: Path) -> None:
+VERSION_2 = """
+CREATE TABLE two_setting (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE two_statistics (
+    name TEXT PRIMARY KEY, numbers BLOB NOT NULL, count INTEGER NOT NULL, clicks INTEGER NOT NULL,
+    rounds INTEGER NOT NULL);
+CREATE TABLE two_outbox (
+    sequence INTEGER PRIMARY KEY, cause TEXT NOT NULL, numbers BLOB NOT NULL, count INTEGER NOT NULL,
+    clicks INTEGER NOT NULL, rounds INTEGER NOT NULL);
+CREATE TABLE two_open_list (impression INTEGER PRIMARY KEY, items BLOB NOT NULL, features BLOB NOT NULL);
+INSERT INTO two_setting SELECT name, value FROM setting WHERE agent > 0;
+INSERT INTO two_statistics SELECT name, numbers, count, clicks, rounds FROM statistics;
+INSERT INTO two_outbox SELECT sequence, cause, numbers, count, clicks, rounds FROM outbox;
+INSERT INTO two_open_list SELECT impression, items, features FROM open_list;
+DROP TABLE owner; DROP TABLE token; DROP TABLE setting; DROP TABLE statistics; DROP TABLE outbox; DROP TABLE open_list;
+ALTER TABLE two_setting RENAME TO setting; ALTER TABLE two_statistics RENAME TO statistics;
+ALTER TABLE two_outbox RENAME TO outbox; ALTER TABLE two_open_list RENAME TO open_list;
+PRAGMA user_version = 2
+"""
+
+
+def make_file_of_version_2(connection: sqlite3.Connection) -> None:
+    """Turn the file of a single agent into one that the version before has written: it had no other agents."""
+    for statement in VERSION_2.split(";"):
+        connection.execute(statement)
+
+
+def test_a_file_of_version_2_goes_on_with_its_open_lists_and_uploads(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "agent.db"
+    with server.connect(path) as agent:
+        play_and_flush(agent, 3)
+        agent.client.transport.close()
+        play(agent, 2)
+        shown, number = agent.recommend(np.eye(D), 2), agent.id
+    connection = sqlite3.connect(path)
+    with connection:
+        make_file_of_version_2(connection)
+    connection.close()
+    with server.connect(path) as again:
+        assert [waiting.impression for waiting in again.open_lists()] == [shown.impression]
+        again.feedback(shown.impression, 1)
+        assert again.flush(30), again.trouble
+        assert (again.id, server.count_rounds(), again.lost, again.trouble) == (number, 6, 0, None)
+
+
+def test_a_file_of_version_1_goes_on(server: Server, tmp_path: Path) -> None:
     """Version 1 knew no credential, no receipt and no confirmed sum; it learns them from the server."""
     path = tmp_path / "agent.db"
     with server.connect(path) as agent:
         play_and_flush(agent, 4)
         number = agent.id
     connection = sqlite3.connect(path)
-    [[body]] = connection.execute("SELECT value FROM setting WHERE name = 'welcome'").fetchall()
-    welcome = msgspec.json.decode(body)
-    old_terms = {name: welcome["terms"][name] for name in ("policy", "constants", "dimension")}
-    old = {"protocol": 1, "agent": number, "terms": old_terms | {"protocol": 1, "protocols": [1]}}
     with connection:
+        make_file_of_version_2(connection)
+        [[body]] = connection.execute("SELECT value FROM setting WHERE name = 'welcome'").fetchall()
+        welcome = msgspec.json.decode(body)
+        old_terms = {name: welcome["terms"][name] for name in ("policy", "constants", "dimension")}
+        old = {"protocol": 1, "agent": number, "terms": old_terms | {"protocol": 1, "protocols": [1]}}
         connection.execute("UPDATE setting SET value = ? WHERE name = 'welcome'", (msgspec.json.encode(old),))
         connection.execute("DELETE FROM setting WHERE name IN ('receipt', 'lost')")
         connection.execute("DELETE FROM statistics WHERE name = 'confirmed'")
@@ -231,15 +276,15 @@ def test_a_file_of_the_version_before_goes_on(server: Server, tmp_path: Path) ->
 
 
 def test_an_agents_file_has_one_process_at_a_time(server: Server, tmp_path: Path) -> None:
-    script = "import sys; from fedcascade.service.agent.local_store import LocalStore; LocalStore(sys.argv[1])"
+    script = "import sys; from fedcascade.service.agent.store_file import StoreFile; StoreFile(sys.argv[1])"
     with server.connect(tmp_path / "agent.db"):
         command = [sys.executable, "-c", script, str(tmp_path / "agent.db")]
         second = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert second.returncode != 0
         assert "another process uses" in second.stderr
-        with pytest.raises(ValueError, match="another process uses"):
-            LocalStore(str(tmp_path / "agent.db"))
-    LocalStore(str(tmp_path / "agent.db")).close()
+        with pytest.raises(ValueError, match=r"this process uses .* already: close"):
+            StoreFile(str(tmp_path / "agent.db"))
+    StoreFile(str(tmp_path / "agent.db")).close()
 
 
 class LyingTransport:

@@ -53,7 +53,7 @@ class SwarmThread:
             POLICY,
             rounds=ROUNDS,
             operator=operator,
-            new_transport=lambda: HttpTransport(process.url),
+            transport=HttpTransport(process.url),
             folder=None,
             list_length=3,
             checkpoints=1,

@@ -1,30 +1,22 @@
-"""Connect an agent to its server: enrol once, and run the server's policy with a floor on what an upload reveals."""
+"""Connect one agent to its server: a pool of one, which enrols at once."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-import msgspec
-from nacl.signing import SigningKey
-from nacl.utils import random as random_bytes
-
-from fedcascade.checks import require_integer
-from fedcascade.federation.policies import Policy, get_policy
-from fedcascade.federation.triggers import AtLeast
-from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
+from fedcascade.federation.policies import Policy
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle
-from fedcascade.service.agent.client import PAUSES, AgentClient, enrol_agent
-from fedcascade.service.agent.local_store import LocalStore
+from fedcascade.service.agent.client import PAUSES
+from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.remote import RemoteAgent
-from fedcascade.service.agent.transport import HttpTransport, Transport
+from fedcascade.service.agent.saved_agent import KEEP_LISTS, KEEP_SECONDS
+from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
-CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {"constant": Constant, "theory": Theory, "oful": Oful}
 
 
 def connect(
@@ -36,6 +28,8 @@ def connect(
     oracle: Oracle | None = None,
     min_observations: int | None = None,
     problem: ProblemSize | None = None,
+    keep_lists: int = KEEP_LISTS,
+    keep_seconds: float = KEEP_SECONDS,
     transport: Transport | None = None,
     protocol: int = wire.PROTOCOLS[-1],
     pauses: tuple[float, float] = PAUSES,
@@ -46,72 +40,30 @@ def connect(
     Args:
         url: the server's address.
         store: the agent's own file; the private key never leaves it.
-        token: a one-time enrolment token (``fedcascade enroll``), needed the first time, and later only if the server
-            neither knows this agent nor takes its credential.
+        token: a one-time enrolment token (``fedcascade enroll``), needed the first time, and later only if the agent
+            was revoked or forgotten, or the server has lost it and does not take its credential.
         policy: what decides when to speak and how to score; the server's if None.
         oracle: chooses lists from scores; the best k items if None.
         min_observations: an upload never holds fewer; 2 d if None, and never fewer than the server asks for. One
             observation would reveal itself.
         problem: the sizes for a beta by formula; what is known of them so far if None.
+        keep_lists: a list without feedback is dropped once so many others were shown after it.
+        keep_seconds: it is dropped after so long, too; a year if not given.
         transport: how requests travel; HTTP to ``url`` if None.
         protocol: the version to speak.
         pauses: seconds before the first retry, which double with every failure, and the longest they become.
         clock: what time signatures carry; the system's if not given.
     """
-    if min_observations is not None:
-        require_integer("min_observations", min_observations, 0)
-    transport = transport or HttpTransport(url)
-    local_store = LocalStore(store)
+    pool = AgentPool(url, store=store, policy=policy, oracle=oracle, min_observations=min_observations,
+                     problem=problem, keep_lists=keep_lists, keep_seconds=keep_seconds, transport=transport,
+                     protocol=protocol, pauses=pauses, clock=clock, senders=1, kind=RemoteAgent)  # fmt: skip
     try:
-        welcome = _enrol(local_store, transport, token, protocol, clock)
-        key = SigningKey(local_store.get_setting("key") or b"")
-        client = AgentClient(transport, key, welcome.agent, protocol, clock)
-        follow = partial(follow_terms, policy=policy, min_observations=min_observations)
-        return RemoteAgent(local_store, client, welcome, follow_terms=follow, token=token, oracle=oracle,
-                           problem=problem, pauses=pauses)  # fmt: skip
+        agent = cast(RemoteAgent, pool.enrol("", token))
     except BaseException:
-        local_store.close()
+        pool.close()
         raise
-
-
-def follow_terms(terms: wire.Terms, *, policy: Policy | None, min_observations: int | None) -> tuple[Policy, int]:
-    """The policy that an agent runs under the server's terms, and the fewest observations of an upload.
-
-    ``policy`` and ``min_observations`` are what the caller of ``connect`` wants, None for the server's.
-    """
-    wanted = 2 * terms.dimension if min_observations is None else min_observations
-    floor = max(wanted, terms.min_observations)
-    chosen = policy or build_policy(terms)
-    if floor:
-        chosen = replace(chosen, trigger=AtLeast(trigger=chosen.trigger, observations=floor))
-    return chosen, floor
-
-
-def _enrol(store: LocalStore, transport: Transport, token: str | None, protocol: int, clock: Clock) -> wire.Welcome:
-    """Enrol once, with a key that is stored before it is sent: if the reply is lost, the same key gets the same number.
-
-    Later, the server's reply is in the store.
-    """
-    if (stored := store.get_setting("welcome")) is not None:
-        return msgspec.json.decode(stored, type=wire.Welcome)
-    if token is None:
-        raise ValueError("the first connect needs an enrolment token: ask the operator for one")
-    key = SigningKey(store.get_setting("key") or random_bytes())
-    with store.transaction():
-        store.set_setting("key", bytes(key))
-    welcome = enrol_agent(transport, token, key, protocol, clock=clock)
-    with store.transaction():
-        store.set_setting("welcome", msgspec.json.encode(welcome))
-    store.sync_to_disk()
-    return welcome
-
-
-def build_policy(terms: wire.Terms) -> Policy:
-    """Build the policy that a server runs, with its constants and its kind of beta."""
-    policy = get_policy(terms.policy)
-    kind = CONFIDENCES.get(terms.constants.get("confidence", ""), type(policy.confidence))
-    policy = policy if isinstance(policy.confidence, kind) else replace(policy, confidence=kind())
-    return policy.with_known_constants(terms.constants)
+    agent.close_pool = pool.close
+    return agent
 
 
 def _run_in_thread(
@@ -130,6 +82,7 @@ class AsyncRemoteAgent:
 
     recommend = _run_in_thread(RemoteAgent.recommend)
     feedback = _run_in_thread(RemoteAgent.feedback)
+    open_lists = _run_in_thread(RemoteAgent.open_lists)
     flush = _run_in_thread(RemoteAgent.flush)
     leave = _run_in_thread(RemoteAgent.leave)
     close = _run_in_thread(RemoteAgent.close)

@@ -1,156 +1,124 @@
-"""The thread that speaks to the server: it sends upload after upload, and after an accident both sides compare."""
+"""The threads that speak to the server for all agents of a file: as many as there are, the agents are many more."""
 
-import logging
+import heapq
+import itertools
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import msgspec
-
-from fedcascade.federation.messages import Upload
-from fedcascade.service.agent.client import AgentClient, BadReply, compute_pause, enrol_agent, fetch_terms
-from fedcascade.service.agent.ledger import check_answer
-from fedcascade.service.agent.saved_agent import SavedAgent
-from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.errors import Refused
-
-log = logging.getLogger("fedcascade.agent")
+from fedcascade.service.agent.client import compute_pause
+from fedcascade.service.agent.exchanger import Exchanger
 
 
 class ExchangeLoop:
-    """Sends the uploads of an agent, one at a time, oldest first, in a thread of its own. Whatever happens, it goes on.
+    """Lets agents speak when they are due, each one request at a time. Whatever happens, it goes on.
 
-    ``trouble`` says why it waits or what went wrong last, None if nothing did.
+    While no server can be reached, one agent tries for all, less and less often. ``trouble`` is what was said last.
     """
 
-    def __init__(self, saved: SavedAgent, client: AgentClient, token: str | None, pauses: tuple[float, float]) -> None:
+    def __init__(self, lock: threading.RLock, pauses: tuple[float, float], senders: int) -> None:
         self.trouble: str | None = None
-        self._is_idle = False
-        self._saved, self._client, self._token, self._pauses = saved, client, token, pauses
-        self._thread = threading.Thread(target=self._run, name="fedcascade-agent", daemon=True)
-        self._thread.start()
+        self._changed, self._work = threading.Condition(lock), threading.Condition(lock)
+        self._pauses, self._is_stopped = pauses, False
+        self._heap: list[tuple[float, int, Exchanger]] = []
+        self._ticks = itertools.count()
+        self._waiting: dict[Exchanger, int] = {}  # the entry of the heap that counts; older ones are void
+        self._busy: set[Exchanger] = set()
+        self._failures, self._resume_at = 0, 0.0
+        self._threads = [
+            threading.Thread(target=self._run, name="fedcascade-agent", daemon=True) for _ in range(senders)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def flush(self, timeout: float | None) -> bool:
-        """Wait until nothing is left to send or to compare; False after ``timeout`` seconds."""
-        with self._saved.changed:
-            self._saved.changed.wait_for(lambda: self._is_done() or self._saved.is_closed, timeout)
-            return self._is_done()
+    def announce(self, exchanger: Exchanger) -> None:
+        """Take note that an agent has something to say."""
+        with self._work:
+            if exchanger not in self._waiting and exchanger not in self._busy:
+                self._schedule(exchanger)
+
+    def flush(self, exchanger: Exchanger | None, timeout: float | None) -> bool:
+        """Wait until an agent, or all if None, has nothing left to send or to compare; False after ``timeout`` seconds.
+
+        Whoever waits by its own patience tries at once; what the server asked for is kept.
+        """
+        with self._work:
+            self._resume_at = 0.0
+            for waiting in list(self._waiting) if exchanger is None else [exchanger] * (exchanger in self._waiting):
+                waiting.due = waiting.not_before
+                self._schedule(waiting)
+            self._changed.wait_for(lambda: self._is_done(exchanger) or self._is_stopped, timeout)
+            return self._is_done(exchanger)
 
     def stop(self) -> None:
-        """End the thread, after the request that is under way."""
-        with self._saved.changed:
-            self._saved.is_closed = True
-            self._saved.changed.notify_all()
-        self._thread.join()
+        """End the threads, after the requests that are under way."""
+        with self._work:
+            self._is_stopped = True
+            self._work.notify_all()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
-    def _has_work(self) -> bool:
-        return bool(self._saved.ledger.outbox) or not self._saved.ledger.is_settled
+    @contextmanager
+    def silence(self, exchanger: Exchanger) -> Iterator[None]:
+        """Keep an agent from speaking by itself; it goes on afterwards if it has something to say."""
+        with self._work:
+            self._changed.wait_for(lambda: exchanger not in self._busy)
+            self._busy.add(exchanger)
+            self._waiting.pop(exchanger, None)
+        try:
+            yield
+        finally:
+            with self._work:
+                self._put_back(exchanger)
 
-    def _is_done(self) -> bool:
-        return self._is_idle and not self._has_work()
+    def _is_done(self, exchanger: Exchanger | None) -> bool:
+        if exchanger is None:
+            return not self._waiting and not self._busy
+        return exchanger not in self._waiting and exchanger not in self._busy
 
     def _run(self) -> None:
-        failures = 0
-        while self._wait_for_work():
-            try:
-                if self._saved.ledger.outbox:
-                    self.trouble = self._send(self._saved.ledger.outbox[0])
-                else:
-                    note = self._saved.settle(self._client.fetch_standing())
-                    if note is not None:
-                        log.warning("agent %d: %s", self._client.agent, note)
-                    self.trouble = note if note is not None or failures else self.trouble
-                failures = 0
-            except Exception as error:
-                failures += 1
-                self.trouble = self._recover(error)
-                pause = compute_pause(failures, self._pauses, getattr(error, "retry_after", None))
-                with self._saved.changed:
-                    self._saved.changed.wait_for(lambda: self._saved.is_closed, pause)
+        while (exchanger := self._take()) is not None:
+            exchanger.step()
+            with self._work:
+                self.trouble = exchanger.trouble
+                self._note_network(exchanger)
+                self._put_back(exchanger)
 
-    def _wait_for_work(self) -> bool:
-        """Wait until there is something to do; False if the thread is to end instead."""
-        changed = self._saved.changed
-        with changed:
-            self._is_idle = not self._has_work()
-            changed.notify_all()
-            changed.wait_for(lambda: self._has_work() or self._saved.is_closed)
-            self._is_idle = False
-            return not self._saved.is_closed
+    def _take(self) -> Exchanger | None:
+        """Wait until an agent is due, and take it; None if the thread is to end instead."""
+        with self._work:
+            while not self._is_stopped:
+                while self._heap and self._waiting.get(self._heap[0][2]) != self._heap[0][1]:
+                    heapq.heappop(self._heap)
+                start = max(self._heap[0][0], self._resume_at) if self._heap else None
+                if start is not None and start <= time.monotonic():
+                    exchanger = heapq.heappop(self._heap)[2]
+                    del self._waiting[exchanger]
+                    self._busy.add(exchanger)
+                    return exchanger
+                self._work.wait(None if start is None else start - time.monotonic())
+            return None
 
-    def _send(self, upload: Upload) -> str | None:
-        """Send an upload, and learn from its answer; returns what was wrong with that, if anything."""
-        saved = self._saved
-        with saved.changed:
-            saved.store.sync_to_disk()
-        message = wire.UploadMessage.from_upload(upload, self._client.protocol, saved.ledger.receipt)
-        try:
-            answer = self._client.exchange(message)
-        except BadReply as error:
-            if self._client.fetch_standing().last_sequence < upload.sequence:
-                raise
-            saved.skip_answer(upload, None)
-            return f"upload {upload.sequence} was counted, but {error}"
-        try:
-            download = check_answer(answer, self._client.agent, saved.dimension, saved.agent.policy.lambda_)
-        except ValueError as error:
-            saved.skip_answer(upload, answer)
-            return f"the answer to upload {upload.sequence} is of no use: {error}"
-        saved.receive(upload, download, answer)
-        if answer.terms_id != saved.welcome.terms.terms_id:
-            self._refresh_terms()
-        return None
+    def _note_network(self, exchanger: Exchanger) -> None:
+        """Let everybody wait while no server can be reached; several threads that find it at once count as one."""
+        if not exchanger.is_offline:
+            self._failures = 0
+        elif (now := time.monotonic()) >= self._resume_at:
+            self._failures += 1
+            self._resume_at = now + compute_pause(self._failures, self._pauses, None)
+            exchanger.due = exchanger.not_before
 
-    def _recover(self, error: Exception) -> str:
-        """Mend what can be mended after a failure, before the next try; returns what to say of it."""
-        agent, said = self._client.agent, str(error) or type(error).__name__
-        if isinstance(error, Refused):
-            try:
-                self._answer_refusal(error)
-            except Exception as second:  # whatever it is, the thread goes on
-                said = f"{said}; {second}"
-        if isinstance(error, OSError | ValueError):
-            log.info("agent %d waits: %s", agent, said)
-        else:
-            log.error("agent %d waits", agent, exc_info=error)
-        return said
+    def _put_back(self, exchanger: Exchanger) -> None:
+        self._busy.discard(exchanger)
+        if exchanger.has_work():
+            self._schedule(exchanger)
+        self._changed.notify_all()
 
-    def _answer_refusal(self, refusal: Refused) -> None:
-        """Do what a refusal asks for; most ask for patience alone."""
-        outbox = self._saved.ledger.outbox
-        if refusal.reason == "unrecognised":
-            self._enrol_again()
-        elif refusal.reason == "conflict":  # a copy of this agent's file has used the number, so it was not counted
-            self._saved.renumber(outbox[0], self._client.fetch_standing())
-        elif refusal.reason == "superseded":
-            self._resolve_superseded(outbox[0])
-        elif refusal.reason == "too-few":
-            self._refresh_terms()
-            self._saved.withdraw(outbox[0], is_lost=False)
-        elif refusal.reason in ("impossible", "too-heavy"):
-            log.warning("agent %d: upload %d is lost: %s", self._client.agent, outbox[0].sequence, refusal)
-            self._saved.withdraw(outbox[0], is_lost=True)
-
-    def _enrol_again(self) -> None:
-        """Enrol with the same key: the server was restored from a backup and has lost this agent."""
-        client, credential = self._client, self._saved.welcome.credential
-        welcome = enrol_agent(
-            client.transport, self._token, client.key, client.protocol, credential=credential, clock=client.clock
-        )
-        log.warning("agent %d was lost by its server, and is agent %d from now on", client.agent, welcome.agent)
-        self._saved.follow(welcome)
-        client.agent = welcome.agent
-
-    def _resolve_superseded(self, upload: Upload) -> None:
-        """Decide by the sums whether a folded upload is this one; it is given up where they leave that open."""
-        standing, confirmed = self._client.fetch_standing(), self._saved.ledger.confirmed
-        excess = 1 if confirmed is None else standing.rounds - confirmed.rounds - upload.statistics.rounds
-        if excess < 0:
-            self._saved.renumber(upload, standing)
-        elif excess == 0:
-            self._saved.skip_answer(upload, None)
-        else:
-            self._saved.withdraw(upload, is_lost=True)
-
-    def _refresh_terms(self) -> None:
-        """Follow the terms that the server has now: another policy or constants, with the agent's own statistics."""
-        terms = fetch_terms(self._client.transport)
-        self._saved.follow(msgspec.structs.replace(self._saved.welcome, terms=terms))
+    def _schedule(self, exchanger: Exchanger) -> None:
+        exchanger.due = max(exchanger.due, time.monotonic())  # who came first speaks first
+        tick = next(self._ticks)
+        self._waiting[exchanger] = tick
+        heapq.heappush(self._heap, (exchanger.due, tick, exchanger))
+        self._work.notify()

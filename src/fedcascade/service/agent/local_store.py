@@ -1,11 +1,5 @@
-"""What an agent keeps on its own device: key, state, open lists, uploads that have not been answered.
+"""What one agent keeps on its own device: key, state, open lists, uploads that have not been answered."""
 
-Every change is a transaction. The file survives the death of the process at any moment; before an upload leaves the
-device it is forced to the disk, so that even a power cut cannot make the agent reuse a sequence number.
-"""
-
-import os
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,21 +9,19 @@ import numpy as np
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.statistics import Statistics
+from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS statistics (
-    name TEXT PRIMARY KEY, numbers BLOB NOT NULL, count INTEGER NOT NULL, clicks INTEGER NOT NULL,
-    rounds INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS outbox (
-    sequence INTEGER PRIMARY KEY, cause TEXT NOT NULL, numbers BLOB NOT NULL, count INTEGER NOT NULL,
-    clicks INTEGER NOT NULL, rounds INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS open_list (
-    impression INTEGER PRIMARY KEY, items BLOB NOT NULL, features BLOB NOT NULL);
-"""
-VERSION = 2  # version 1 did not keep what the server has confirmed: its agents ask the server what it holds
-FROM_VERSION_1 = "INSERT OR REPLACE INTO setting VALUES ('unconfirmed', x'01')"
+SAVE_SETTING = "INSERT INTO setting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+SAVE_STATISTICS = (
+    "INSERT INTO statistics VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET numbers = excluded.numbers, "
+    "count = excluded.count, clicks = excluded.clicks, rounds = excluded.rounds"
+)
+# More are dropped than a new list adds, so that nothing old stays for long; no statement reads all lists of an agent.
+DROP_OLD_LISTS = (
+    "DELETE FROM open_list WHERE agent = ?1 AND (impression <= ?2 OR shown_at < ?3 AND impression IN "
+    "(SELECT impression FROM open_list WHERE agent = ?1 ORDER BY impression LIMIT 2))"
+)
 
 
 @dataclass(frozen=True)
@@ -45,118 +37,106 @@ class RoundEstimate:
         return max(1, arrivals, self.rounds + self.agents * self.arrivals_since)
 
 
+@dataclass(frozen=True)
+class OpenList:
+    """A list without feedback: its number, the rows that it shows, and when it was shown, in seconds since 1970."""
+
+    impression: int
+    items: tuple[int, ...]
+    shown_at: float
+
+
 class LocalStore:
-    """What an agent keeps, in one SQLite file or in ``:memory:``."""
+    """The rows of one agent in a ``StoreFile``."""
 
-    def __init__(self, path: str) -> None:
-        if path != ":memory:":
-            try:
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # it holds the private key
-            except OSError as error:
-                raise ValueError(f"cannot open the agent's store '{path}': {error.strerror}") from None
-        self._connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
-        try:
-            self._prepare(path)
-        except BaseException:
-            self._connection.close()
-            raise
-
-    def _prepare(self, path: str) -> None:
-        run = self._connection.execute
-        try:
-            run("PRAGMA locking_mode = EXCLUSIVE")
-            run("PRAGMA journal_mode = WAL")
-            run("PRAGMA synchronous = NORMAL")
-            [version] = run("PRAGMA user_version").fetchone()
-            if version > VERSION:
-                raise ValueError(f"'{path}' is from a newer fedcascade: version {version}, this one knows {VERSION}")
-            self._connection.executescript(SCHEMA)
-            if version == 1:
-                run(FROM_VERSION_1)
-            run(f"PRAGMA user_version = {VERSION}")
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorname", "") == "SQLITE_BUSY":
-                raise ValueError(f"another process uses '{path}': an agent has one process at a time") from None
-            raise ValueError(f"cannot use '{path}' as an agent's store: {error}") from None
+    def __init__(self, file: StoreFile, agent: int) -> None:
+        self.file, self.agent = file, agent
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
+        with self.file.lock, self.file.transaction():
             yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
-
-    def sync_to_disk(self) -> None:
-        """Wait until everything that was committed has reached the disk."""
-        self._connection.execute("PRAGMA wal_checkpoint(FULL)")
-
-    def close(self) -> None:
-        self._connection.close()
 
     def get_setting(self, name: str) -> bytes | None:
-        row = self._connection.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
+        row = self.file.execute("SELECT value FROM setting WHERE agent = ? AND name = ?", (self.agent, name)).fetchone()
         return None if row is None else bytes(row[0])
 
     def set_setting(self, name: str, value: bytes) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (name, value))
+        self.file.execute(SAVE_SETTING, (self.agent, name, value))
+
+    def delete_setting(self, name: str) -> None:
+        self.file.execute("DELETE FROM setting WHERE agent = ? AND name = ?", (self.agent, name))
 
     def load_statistics(self, name: str, dimension: int) -> Statistics:
-        row = self._connection.execute("SELECT * FROM statistics WHERE name = ?", (name,)).fetchone()
-        return Statistics.zero(dimension) if row is None else unpack_statistics(row[1], row[2:], dimension)
+        query = "SELECT numbers, count, clicks, rounds FROM statistics WHERE agent = ? AND name = ?"
+        row = self.file.execute(query, (self.agent, name)).fetchone()
+        return Statistics.zero(dimension) if row is None else unpack_statistics(row[0], row[1:], dimension)
 
     def save_statistics(self, name: str, statistics: Statistics) -> None:
-        row = (name, *_list_columns(statistics))
-        self._connection.execute("INSERT OR REPLACE INTO statistics VALUES (?, ?, ?, ?, ?)", row)
+        self.file.execute(SAVE_STATISTICS, (self.agent, name, *_list_columns(statistics)))
+
+    def begin_ledger(self) -> None:
+        """Note that the server holds nothing of this agent, which has a new identity."""
+        self.file.execute("DELETE FROM statistics WHERE agent = ? AND name = 'confirmed'", (self.agent,))
+        self.file.execute("DELETE FROM setting WHERE agent = ? AND name IN ('receipt', 'unconfirmed')", (self.agent,))
 
     def load_counters(self) -> tuple[int, int, RoundEstimate]:
         """Load how often the user came, how many uploads there were, and what is known of t."""
         body = self.get_setting("counters")
         arrivals, uploads, rounds, agents, since = (0, 0, 0, 1, 0) if body is None else np.frombuffer(body, "<i8")
-        return int(arrivals), int(uploads), RoundEstimate(int(rounds), int(agents), int(since))
+        [newest] = self.file.execute(
+            "SELECT coalesce(max(impression), 0) FROM open_list WHERE agent = ?", (self.agent,)
+        ).fetchone()
+        return max(int(arrivals), newest), int(uploads), RoundEstimate(int(rounds), int(agents), int(since))
 
     def save_counters(self, arrivals: int, uploads: int, estimate: RoundEstimate) -> None:
         row = np.array([arrivals, uploads, estimate.rounds, estimate.agents, estimate.arrivals_since], "<i8")
         self.set_setting("counters", row.tobytes())
 
-    def add_open_list(self, shown: ShownList, forget_before: int) -> None:
-        """Save a list until its feedback comes; very old ones are deleted."""
-        row = (shown.impression, shown.items.astype("<i8").tobytes(), shown.features.astype("<f4").tobytes())
-        self._connection.execute("INSERT INTO open_list VALUES (?, ?, ?)", row)
-        self._connection.execute("DELETE FROM open_list WHERE impression <= ?", (forget_before,))
+    def add_open_list(self, shown: ShownList, shown_at: float, *, keep: int, keep_seconds: float) -> None:
+        """Save a list until its feedback comes; those that are too many or too old are deleted.
 
-    def load_open_lists(self, agent: int, dimension: int) -> Iterator[ShownList]:
-        for impression, items, features in self._connection.execute("SELECT * FROM open_list ORDER BY impression"):
-            rows = np.frombuffer(features, "<f4").reshape(-1, dimension)
-            yield ShownList(agent, impression, np.frombuffer(items, "<i8").astype(np.intp), rows.astype(np.float32))
+        The number of the newest list is how often the user came, so a new list is all that is written.
+        """
+        body = shown.items.astype("<i8").tobytes(), shown.features.astype("<f4").tobytes()
+        self.file.execute("INSERT INTO open_list VALUES (?, ?, ?, ?, ?)",
+                          (self.agent, shown.impression, shown_at, *body))  # fmt: skip
+        self.file.execute(DROP_OLD_LISTS, (self.agent, shown.impression - keep, shown_at - keep_seconds))
+
+    def load_open_list(self, impression: int, id_: int, dimension: int) -> tuple[ShownList, float] | None:
+        """Load a list that waits for feedback, and when it was shown."""
+        query = "SELECT items, features, shown_at FROM open_list WHERE agent = ? AND impression = ?"
+        row = self.file.execute(query, (self.agent, impression)).fetchone()
+        if row is None:
+            return None
+        items, features = np.frombuffer(row[0], "<i8"), np.frombuffer(row[1], "<f4").reshape(-1, dimension)
+        return ShownList(id_, impression, items.astype(np.intp), features.astype(np.float32)), row[2]
+
+    def list_open_lists(self) -> list[OpenList]:
+        """The lists that wait for feedback, oldest first."""
+        rows = self.file.execute(
+            "SELECT impression, items, shown_at FROM open_list WHERE agent = ? ORDER BY impression", (self.agent,)
+        )
+        return [OpenList(number, tuple(np.frombuffer(items, "<i8").tolist()), at) for number, items, at in rows]
 
     def delete_open_list(self, impression: int) -> None:
-        self._connection.execute("DELETE FROM open_list WHERE impression = ?", (impression,))
+        self.file.execute("DELETE FROM open_list WHERE agent = ? AND impression = ?", (self.agent, impression))
 
     def add_to_outbox(self, upload: Upload) -> None:
-        row = (upload.sequence, upload.cause.value, *_list_columns(upload.statistics))
-        self._connection.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?)", row)
+        row = (self.agent, upload.sequence, upload.cause.value, *_list_columns(upload.statistics))
+        self.file.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def load_outbox(self, agent: int, dimension: int) -> list[Upload]:
         """Load the uploads that have not been answered, oldest first."""
+        query = "SELECT sequence, cause, numbers, count, clicks, rounds FROM outbox WHERE agent = ? ORDER BY sequence"
         uploads = []
-        for sequence, cause, numbers, *counts in self._connection.execute("SELECT * FROM outbox ORDER BY sequence"):
+        for sequence, cause, numbers, *counts in self.file.execute(query, (self.agent,)):
             statistics = unpack_statistics(numbers, tuple(counts), dimension)
             uploads.append(Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics))
         return uploads
 
     def delete_from_outbox(self, sequence: int) -> None:
-        self._connection.execute("DELETE FROM outbox WHERE sequence = ?", (sequence,))
-
-    def erase(self) -> None:
-        """Delete everything, and overwrite it on disk."""
-        self._connection.execute("PRAGMA secure_delete = ON")
-        with self.transaction():
-            for table in ("setting", "statistics", "outbox", "open_list"):
-                self._connection.execute(f"DELETE FROM {table}")
-        self.sync_to_disk()
+        self.file.execute("DELETE FROM outbox WHERE agent = ? AND sequence = ?", (self.agent, sequence))
 
 
 def _list_columns(statistics: Statistics) -> tuple[bytes, int, int, int]:

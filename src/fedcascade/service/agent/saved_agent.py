@@ -1,9 +1,10 @@
 """An agent with its memory on disk: what happens to it is saved in the same step. Nothing here waits for a network."""
 
 import random
-import threading
-from collections.abc import Callable
-from dataclasses import replace
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import SupportsIndex
 
@@ -11,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import read_index, require
-from fedcascade.federation.agent import OPEN_LISTS, Agent, ShownList
+from fedcascade.checks import POSITIVE, read_index, require, require_integer
+from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import examine
@@ -22,29 +23,55 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.feedback import Positions, read_positions
 from fedcascade.service.agent.ledger import Ledger, check_standing
-from fedcascade.service.agent.local_store import LocalStore, RoundEstimate
+from fedcascade.service.agent.local_store import LocalStore, OpenList, RoundEstimate
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 
-FollowTerms = Callable[[wire.Terms], tuple[Policy, int]]
+KEEP_LISTS, KEEP_SECONDS = 1024, 365 * 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """What an application wants of its agents.
+
+    Attributes:
+        follow_terms: the policy to run under the server's terms, and the fewest observations of an upload.
+        oracle: chooses lists from scores; the best k items if None.
+        problem: the sizes for a beta by formula; what is known of them so far if None.
+        keep_lists: a list without feedback is dropped once so many others were shown after it.
+        keep_seconds: it is dropped after so long, too.
+        clock: says when a list was shown.
+    """
+
+    follow_terms: Callable[[wire.Terms], tuple[Policy, int]]
+    oracle: Oracle | None = None
+    problem: ProblemSize | None = None
+    keep_lists: int = KEEP_LISTS
+    keep_seconds: float = KEEP_SECONDS
+    clock: Clock = SYSTEM_CLOCK
+
+    def __post_init__(self) -> None:
+        require_integer("keep_lists", self.keep_lists)
+        POSITIVE.check("keep_seconds", self.keep_seconds)
 
 
 class SavedAgent:
     """A ``federation.Agent`` with its ledger and the server's welcome, in a local store.
 
-    Two threads use it: the user's, and the one that exchanges. Each method holds ``changed``, and notifies who waits.
+    Several threads use it: the user's, and those that exchange. Each method holds ``lock``, which all agents of a file
+    share. ``announce`` is called when there is something to send.
     """
 
     def __init__(
-        self, store: LocalStore, welcome: wire.Welcome, *, follow_terms: FollowTerms, oracle: Oracle | None,
-        problem: ProblemSize | None,
-    ) -> None:  # fmt: skip
-        self.changed = threading.Condition()
-        self.is_closed = False
+        self, store: LocalStore, welcome: wire.Welcome, *, options: AgentOptions, announce: Callable[[], None]
+    ) -> None:
+        self.lock = store.file.lock
+        self.has_left = False
         self.dimension = welcome.terms.dimension
         self.welcome = welcome
         self.ledger = Ledger(store, welcome.agent, self.dimension)
-        self.store, self._follow_terms, self._oracle, self._problem = store, follow_terms, oracle, problem
-        policy, self.floor = follow_terms(welcome.terms)
+        self.store, self._options, self._announce = store, options, announce
+        policy, self.floor = options.follow_terms(welcome.terms)
         self.agent, self._round_estimate = self._load_agent(policy)
 
     def recommend(
@@ -56,7 +83,9 @@ class SavedAgent:
         costs: ArrayLike | None = None,
         ties: NDArray[np.uint32] | None = None,
     ) -> ShownList:
-        """Choose a list. Its ``impression`` is the number to give feedback for, and stays valid for long.
+        """Choose a list. Its ``impression`` is the number to give feedback for, also after a restart.
+
+        It waits for feedback until ``keep_lists`` others were shown, or ``keep_seconds`` have passed.
 
         Args:
             items: one row of features per item, each of length at most 1. They are rounded to the grid.
@@ -67,16 +96,17 @@ class SavedAgent:
         """
         offered = round_to_grid(items)
         words = np.frombuffer(random.randbytes(4 * len(offered)), np.uint32) if ties is None else ties
-        with self.changed:
-            self._require_open()
-            self.agent.oracle = self._oracle or TopK(length=read_index("k", k))
-            length, longest = self.agent.oracle.length, self.welcome.terms.longest_list
+        with self._hold():
+            options, longest = self._options, self.welcome.terms.longest_list
+            self.agent.oracle = options.oracle or TopK(length=read_index("k", k))
+            length = self.agent.oracle.length
             require(length <= longest, f"a list of this server has at most {longest} items, got k = {length}")
-            self.agent.set_problem_size(self._problem or self._estimate_problem_size(self.agent.oracle.length))
-            shown = self.agent.recommend(offered, words, categories=categories, costs=costs)
-            with self.store.transaction():
-                self.store.add_open_list(shown, shown.impression - OPEN_LISTS)
-                self._save_counters()
+            self.agent.set_problem_size(options.problem or self._estimate_problem_size(length))
+            with self._saving():
+                shown = self.agent.choose(offered, words, categories=categories, costs=costs)
+                self.store.add_open_list(
+                    shown, options.clock.now(), keep=options.keep_lists, keep_seconds=options.keep_seconds
+                )
             return shown
 
     def feedback(
@@ -102,27 +132,30 @@ class SavedAgent:
             round_: t, where the caller knows it; extrapolated from the last download if None.
             draw: the round's uniform number; drawn if None.
         """
-        with self.changed:
-            self._require_open()
+        with self._hold():
             shown = self._get_open_list(impression)
             places = read_positions(shown.items.tolist(), clicked, clicked_item)
             until = None if looked_until is None else read_index("looked_until", looked_until)
+            seen = examine(shown.items.size, places, until)
             estimate = replace(self._round_estimate, arrivals_since=self._round_estimate.arrivals_since + 1)
-            upload = self.agent.observe(
-                shown,
-                examine(shown.items.size, places, until),
-                round_=estimate.estimate_round(self.agent.arrivals) if round_ is None else round_,
-                draw=random.random() if draw is None else draw,
-            )
+            t = estimate.estimate_round(self.agent.arrivals) if round_ is None else round_
+            upload = self.agent.learn(shown, seen, round_=t, draw=random.random() if draw is None else draw)
             self._round_estimate = estimate
-            with self.store.transaction():
+            with self._saving():
                 self.store.delete_open_list(shown.impression)
                 self.store.save_statistics("buffer", self.agent.buffer)
                 self._save_counters()
                 if upload is not None:
                     self.ledger.add(upload)
-            self.changed.notify_all()
+            if upload is not None:
+                self._announce()
             return upload
+
+    def open_lists(self) -> list[OpenList]:
+        """The lists that wait for feedback, oldest first."""
+        with self._hold():
+            oldest = self._options.clock.now() - self._options.keep_seconds
+            return [waiting for waiting in self.store.list_open_lists() if waiting.shown_at >= oldest]
 
     @property
     def id(self) -> int:
@@ -155,14 +188,13 @@ class SavedAgent:
 
     def receive(self, upload: Upload, download: Download, answer: wire.AnswerMessage | None) -> None:
         """Decide with a download from now on, and keep it in the place of the upload."""
-        with self.changed:
+        with self.lock:
             self.agent.receive(download, unanswered=self.ledger.sum_outbox(skip=1))
             self._round_estimate = RoundEstimate(download.rounds, download.agents, 0)
-            with self.store.transaction():
+            with self._saving():
                 self.ledger.confirm(upload, answer)
                 self.store.save_statistics("download", download.statistics)
                 self._save_counters()
-            self.changed.notify_all()
 
     def settle(self, standing: wire.Standing) -> str | None:
         """Go on from what the server holds of this agent, and send again what it has lost; returns what happened.
@@ -170,22 +202,21 @@ class SavedAgent:
         Nothing happens while uploads wait: they come first, so that both sides count the same.
         """
         held = check_standing(standing, self.dimension)
-        with self.changed:
+        with self.lock:
             if self.ledger.outbox:
                 return None
-            with self.store.transaction():
+            with self._saving():
                 missing, note = self.ledger.settle(held)
                 self.agent.uploads = max(self.agent.uploads, standing.last_sequence)
                 self._save_welcome(msgspec.structs.replace(self.welcome, credential=standing.credential))
                 if missing is not None:
                     self._take_back(missing)
                 self._save_counters()
-            self.changed.notify_all()
             return note
 
     def renumber(self, upload: Upload, standing: wire.Standing) -> None:
         """Give an upload that was not counted a number that the server does not know."""
-        with self.changed, self.store.transaction():
+        with self.lock, self._saving():
             self.agent.uploads = max(standing.last_sequence, self.agent.uploads) + 1
             self.ledger.remove(upload)
             self.ledger.add(replace(upload, sequence=self.agent.uploads))
@@ -193,7 +224,7 @@ class SavedAgent:
 
     def withdraw(self, upload: Upload, *, is_lost: bool) -> None:
         """Send an upload no more: the server will never take it. What is not lost goes back into the buffer."""
-        with self.changed, self.store.transaction():
+        with self.lock, self._saving():
             self.ledger.remove(upload)
             self.agent.set_unanswered(self.ledger.sum_outbox())
             if is_lost:
@@ -201,7 +232,6 @@ class SavedAgent:
             else:
                 self._take_back(upload.statistics)
             self._save_counters()
-            self.changed.notify_all()
 
     def _take_back(self, statistics: Statistics) -> None:
         """Put statistics back into the buffer, and send it if it is large enough; the caller holds a transaction."""
@@ -210,34 +240,64 @@ class SavedAgent:
         if upload is not None:
             self.ledger.add(upload)
 
+    def load_ledger(self) -> None:
+        """Read anew what was sent and confirmed: the agent has enrolled under another key."""
+        with self.lock:
+            self.ledger = Ledger(self.store, self.id, self.dimension)
+
+    def erase(self) -> None:
+        """Delete everything that this device keeps of the agent, whatever the server holds; it cannot be used again."""
+        with self._hold():
+            self.store.file.erase_agent(self.store.agent)
+            self.has_left = True
+
     def follow(self, welcome: wire.Welcome) -> None:
         """Keep the server's words, and go on as the agent that they describe, from what is on the disk."""
         d = welcome.terms.dimension
         require(d == self.dimension, f"the server has dimension {d}, this agent {self.dimension}: enrol a new one")
-        policy, floor = self._follow_terms(welcome.terms)
-        with self.changed:
-            with self.store.transaction():
+        policy, floor = self._options.follow_terms(welcome.terms)
+        with self.lock:
+            with self._saving():
                 self._save_welcome(welcome)
             self.floor = floor
             self.agent, self._round_estimate = self._load_agent(policy)
 
     def _get_open_list(self, impression: ShownList | SupportsIndex) -> ShownList:
-        """The open list of that number; refuse a list of another agent that has the same number."""
-        if not isinstance(impression, ShownList):
-            return self.agent.get_open_list(read_index("impression", impression))
-        shown = self.agent.get_open_list(impression.impression)
-        is_same = np.array_equal(shown.features, impression.features)
-        require(is_same, f"list {shown.impression} of agent {self.id} is another one: it was shown by another agent")
-        return shown
+        """The open list of that number; refuse one that has expired, and a list of another agent with this number."""
+        number = read_index("impression", impression.impression if isinstance(impression, ShownList) else impression)
+        row = self.store.load_open_list(number, self.id, self.dimension) if abs(number) < 2**63 else None
+        options, now = self._options, self._options.clock.now()
+        if row is None or row[1] < now - options.keep_seconds:
+            kept = f"a list waits until {options.keep_lists} others were shown, {options.keep_seconds / 86_400:g} days"
+            raise ValueError(f"agent {self.id} has no open list {number}: {kept} at most, and has one feedback")
+        if isinstance(impression, ShownList) and not np.array_equal(row[0].features, impression.features):
+            raise ValueError(f"list {number} of agent {self.id} is another one: this one was shown by another agent")
+        return row[0]
 
-    def _require_open(self) -> None:
-        require(not self.is_closed, "this agent is closed: connect again")
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """Hold the lock, in the process that opened the file, while the agent can be used."""
+        self.store.file.require_same_process()
+        with self.lock:
+            require(not (self.has_left or self.store.file.is_closed), "this agent is closed: connect again")
+            yield
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Save all or nothing; where the disk takes nothing, the agent is again what the disk says that it is."""
+        try:
+            with self.store.transaction():
+                yield
+        except sqlite3.Error as error:
+            self.ledger = Ledger(self.store, self.id, self.dimension)
+            self.agent, self._round_estimate = self._load_agent(self.agent.policy)
+            raise OSError(f"the agent's store takes nothing ({error}): nothing has changed, try again later") from None
 
     def _load_agent(self, policy: Policy) -> tuple[Agent, RoundEstimate]:
         """Load the agent as it was when the last process ended, and what it then knew of the system's rounds."""
-        oracle = self._oracle or TopK()
-        problem = self._problem or ProblemSize(users=1, dimension=self.dimension, list_length=oracle.length, rounds=1)
-        agent = Agent(id=self.welcome.agent, policy=policy, problem=problem, oracle=oracle)
+        oracle = self._options.oracle or TopK()
+        size = ProblemSize(users=1, dimension=self.dimension, list_length=oracle.length, rounds=1)
+        agent = Agent(id=self.welcome.agent, policy=policy, problem=self._options.problem or size, oracle=oracle)
         arrivals, uploads, round_estimate = self.store.load_counters()
         agent.resume(
             arrivals=arrivals,
@@ -245,7 +305,7 @@ class SavedAgent:
             buffer=self.store.load_statistics("buffer", self.dimension),
             unanswered=self.ledger.sum_outbox(),
             download=self.store.load_statistics("download", self.dimension),
-            shown=self.store.load_open_lists(self.welcome.agent, self.dimension),
+            shown=(),
         )
         return agent, round_estimate
 

@@ -14,9 +14,10 @@ from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.connection import follow_terms
 from fedcascade.service.agent.local_store import LocalStore
-from fedcascade.service.agent.saved_agent import SavedAgent
+from fedcascade.service.agent.saved_agent import AgentOptions, SavedAgent
+from fedcascade.service.agent.store_file import SINGLE, StoreFile
+from fedcascade.service.agent.terms import follow_terms
 from fedcascade.service.protocol import wire
 from fedcascade.testing.vectors.arithmetic import SERVED
 from fedcascade.testing.vectors.draws import (
@@ -46,10 +47,10 @@ class Session:
         self.sequence = 0
 
     def _open(self) -> SavedAgent:
-        store = LocalStore(str(self.path))
+        store = LocalStore(StoreFile(str(self.path)), SINGLE)
         welcome = store.get_setting("welcome")
         known = self._welcome if welcome is None else msgspec.json.decode(welcome, type=wire.Welcome)
-        return SavedAgent(store, known, follow_terms=self._follow, oracle=None, problem=None)
+        return SavedAgent(store, known, options=AgentOptions(follow_terms=self._follow), announce=lambda: None)
 
     def record(self, kind: str, **what: Any) -> None:
         """Record a step and what the agent knows after it."""
@@ -142,7 +143,7 @@ class Session:
             raise AssertionError(f"not refused: {what}")
 
     def restart(self) -> None:
-        self.agent.store.close()
+        self.agent.store.file.close()
         self.agent = self._open()
         self.record("restart")
 
@@ -193,9 +194,9 @@ def build_sessions(draws: Draws) -> list[Case]:
         terms, floor = build_terms(draws, number), int(draws.integers(0, 6))
         with tempfile.TemporaryDirectory() as folder:
             session = Session(draws, Path(folder) / "agent.db", terms, floor)
-            with closing(session.agent.store):
+            with closing(session.agent.store.file):
                 while len(session.steps) < STEPS:
                     session.play_step()
-            session.agent.store.close()
+            session.agent.store.file.close()
         cases.append({"terms": msgspec.to_builtins(terms), "min_observations": floor, "steps": session.steps})
     return cases

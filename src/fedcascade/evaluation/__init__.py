@@ -1,0 +1,1 @@
+"""What would another system have earned? Estimates from a log, with intervals."""

@@ -1,0 +1,244 @@
+"""Evaluate policies on a log: learn from its first part, estimate on the rest what they would have earned there."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import SHARE, require, require_known
+from fedcascade.data.logs.reader import Log
+from fedcascade.evaluation.estimators import ESTIMATORS, Evidence, gather_evidence
+from fedcascade.evaluation.frozen import FrozenPolicy, fit_attraction, freeze_policy
+from fedcascade.evaluation.intervals import compute_intervals, divide
+from fedcascade.evaluation.rating import rate_log
+from fedcascade.federation.policies import Policy
+from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.log_sums import NO_FEATURES, LogSums
+from fedcascade.learning.oracles import Oracle
+from fedcascade.numerics.streams import REPLAY, uniform
+
+Progress = Callable[[int], None]  # called with the number of lists that are done
+LOGGED = "logged"  # what the lists of the log earned themselves
+REWARDS = ("any", "clicks")
+UNIFORM = 1e-6  # propensities of lists that differ by less, relative to the least, are those of uniform lists
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a policy would have earned per list, the ends of its 95% interval, and how many lists speak for it.
+
+    ``effective`` is (sum of weights)^2 / (sum of squared weights), or the number of accepted lists; NaN for a model.
+    """
+
+    policy: str
+    estimator: str
+    value: float
+    low: float
+    high: float
+    effective: float
+    lists: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The estimates, and in words why other estimators do not apply."""
+
+    estimates: tuple[Estimate, ...]
+    refusals: dict[str, str]
+
+
+def find_refusals(log: ClickLog, reward: str) -> dict[str, str]:
+    """The estimators that do not apply to a log, and why."""
+    refusals = {}
+    for name, estimator in ESTIMATORS.items():
+        if estimator.needs_propensity and log.list_propensity is None:
+            refusals[name] = "this log has no propensities: only replay and the direct method apply"
+        elif estimator.needs_propensities and log.propensities is None:
+            refusals[name] = "this log has no propensities of positions: give them as the column propensities"
+        elif estimator.is_model and reward != "any":
+            refusals[name] = "its model is of the first click: use the reward 'any'"
+        elif name == "replay" and log.list_propensity is not None and not _is_uniform(log):
+            refusals[name] = "the lists of this log were not chosen uniformly at random: use ips or snips"
+    return refusals
+
+
+def _is_uniform(log: ClickLog) -> bool:
+    chances, lengths = log.list_propensity, log.lengths
+    assert chances is not None
+    alike = chances[lengths == lengths[0]]  # lists of one length among equally many items
+    return log.offered is not None or float(np.ptp(alike)) <= UNIFORM * float(alike.min())
+
+
+class Totals:
+    """Sums over users of numerators and denominators of estimators, for one policy."""
+
+    def __init__(self, estimators: Sequence[str]) -> None:
+        self.estimators = list(estimators)
+        self.numerators, self.denominators = np.zeros((0, len(estimators))), np.zeros((0, len(estimators)))
+        self.weight = self.square = 0.0
+        self.accepted = self.lists = 0
+
+    def add(self, users: NDArray[np.int64], evidence: Evidence) -> None:
+        """Add the lists of a batch to the sums of their users."""
+        most = max(len(self.numerators), int(users.max()) + 1)
+        more = most - len(self.numerators)
+        self.numerators, self.denominators = (np.pad(part, ((0, more), (0, 0))) for part in self.parts)
+        for place, name in enumerate(self.estimators):
+            above, below = ESTIMATORS[name].sum_up(evidence)
+            self.numerators[:, place] += np.bincount(users, above, most)
+            self.denominators[:, place] += np.bincount(users, below, most)
+        if evidence.whole is not None:
+            self.weight += float(evidence.whole.sum())
+            self.square += float((evidence.whole**2).sum())
+        self.accepted += int(evidence.accepted.sum())
+        self.lists += len(users)
+
+    @property
+    def parts(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return self.numerators, self.denominators
+
+    def estimate(self, policy: str, *, resamples: int, seed: int) -> Iterator[Estimate]:
+        """The estimates with their intervals; users who are not in the evaluated part do not count."""
+        present = self.denominators.any(axis=1) | self.numerators.any(axis=1)
+        above, below = self.numerators[present], self.denominators[present]
+        ends = compute_intervals(above, below, resamples=resamples, seed=seed)
+        values = divide(above.sum(axis=0), below.sum(axis=0))
+        share = self.weight**2 / self.square if self.square else 0.0
+        for place, name in enumerate(self.estimators):
+            effective = {"replay": float(self.accepted), "dm": np.nan}.get(name, share)
+            low, high = ends[place].tolist()
+            yield Estimate(policy, name, float(values[place]), low, high, effective, self.lists)
+
+
+def evaluate_frozen(
+    batches: Iterator[tuple[int, ClickLog]],
+    policies: Sequence[FrozenPolicy],
+    model: NDArray[np.float64],
+    table: NDArray[np.float32] | None,
+    *,
+    estimators: Sequence[str] | None = None,
+    reward: str = "any",
+    resamples: int = 1000,
+    seed: int = 0,
+    threads: int = 2,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Evaluate policies that learn no more on batches of a log, each with the number of its first row."""
+    totals: list[Totals] = []
+    logged = LoggedTotals()
+    refusals: dict[str, str] = {}
+    for first, batch in batches:
+        if not totals:
+            refusals = find_refusals(batch, reward)
+            chosen = choose_estimators(estimators, refusals)
+            totals = [Totals(chosen) for _ in policies]
+        for policy, total in zip(policies, totals, strict=True):
+            ratings = rate_log(policy, model, batch, table, first_row=first, threads=threads)
+            draws = np.array([uniform(seed, REPLAY, first + row, 0) for row in range(len(batch))])
+            total.add(batch.users, gather_evidence(batch, ratings, draws, reward=reward))
+        logged.add(batch, reward)
+        if progress is not None:
+            progress(first + len(batch))
+    require(len(totals) > 0, "no list of the log is left to evaluate: lower the share that is learned from")
+    estimates = [logged.estimate(resamples=resamples, seed=seed)]
+    for policy, total in zip(policies, totals, strict=True):
+        estimates += total.estimate(policy.name, resamples=resamples, seed=seed)
+    return Evaluation(tuple(estimates), refusals)
+
+
+class LoggedTotals:
+    """What the lists of the log earned themselves, per user."""
+
+    def __init__(self) -> None:
+        self.sums = np.zeros((0, 2))
+
+    def add(self, batch: ClickLog, reward: str) -> None:
+        most = max(len(self.sums), int(batch.users.max()) + 1)
+        self.sums = np.pad(self.sums, ((0, most - len(self.sums)), (0, 0)))
+        earned = batch.clicks.sum(axis=1) if reward == "clicks" else batch.clicks.any(axis=1)
+        self.sums[:, 0] += np.bincount(batch.users, earned, most)
+        self.sums[:, 1] += np.bincount(batch.users, minlength=most)
+
+    def estimate(self, *, resamples: int, seed: int) -> Estimate:
+        sums = self.sums[self.sums[:, 1] > 0]
+        low, high = compute_intervals(sums[:, :1], sums[:, 1:], resamples=resamples, seed=seed)[0].tolist()
+        lists = int(sums[:, 1].sum())
+        return Estimate(LOGGED, "average", float(sums[:, 0].sum() / lists), low, high, float(lists), lists)
+
+
+def choose_estimators(wanted: Sequence[str] | None, refusals: dict[str, str]) -> list[str]:
+    """Those that were asked for, which must apply; or all that apply."""
+    if wanted is None:
+        return [name for name in ESTIMATORS if name not in refusals]
+    for name in wanted:
+        require_known("estimator", name, ESTIMATORS)
+        require(name not in refusals, f"{name}: {refusals.get(name)}")
+    return list(wanted)
+
+
+def evaluate(
+    log: Log,
+    policies: Sequence[Policy],
+    oracle: Oracle,
+    *,
+    train: float = 0.5,
+    estimators: Sequence[str] | None = None,
+    reward: str = "any",
+    resamples: int = 1000,
+    seed: int = 0,
+    threads: int = 2,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Let policies learn from the first share ``train`` of a log, and estimate what they would earn on the rest.
+
+    Args:
+        log: what ``read_log`` returned.
+        policies: the systems; each is frozen after the first part.
+        oracle: how they choose lists from scores: top-k, plackett-luce or epsilon.
+        train: the share of lists that is learned from.
+        estimators: names of ``ESTIMATORS``; all that apply if None. One that does not apply is refused.
+        reward: ``any``, whether a list was clicked, or ``clicks``, how often.
+        resamples: how often users are resampled for the intervals.
+        seed: names the random numbers of resampling and rejection.
+        threads: how many cores rate lists.
+        progress: called with the number of lists that are done, of twice those in the log.
+    """
+    SHARE.check("train", train)
+    require_known("reward", reward, REWARDS)
+    lists = sum(len(frame) for frame, _ in log.frames(1 << 20))
+    split = int(train * lists)
+    require(0 < split < lists, f"train must leave lists on both sides of {lists:,}, got {train}")
+    sums = sum_first(log, split)
+    frozen = [freeze_policy(policy, sums, oracle) for policy in policies]
+    table = None if log.table is None else log.table.features
+    rest = skip_rows(log.batches(), split)
+    return evaluate_frozen(rest, frozen, fit_attraction(sums), table, estimators=estimators, reward=reward,
+                           resamples=resamples, seed=seed, threads=threads, progress=progress)  # fmt: skip
+
+
+def sum_first(log: Log, rows: int) -> LogSums:
+    """What the first rows of a log teach about each user."""
+    table = None if log.table is None else log.table.features
+    sums, done = None, 0
+    for batch in log.batches():
+        if sums is None:
+            d = table.shape[1] if table is not None else 0 if batch.features is None else batch.features.shape[2]
+            require(d > 0, NO_FEATURES)
+            sums = LogSums(d)
+        sums.add(batch.select(slice(0, rows - done)), table)
+        done += len(batch)
+        if done >= rows:
+            break
+    assert sums is not None
+    return sums
+
+
+def skip_rows(batches: Iterator[ClickLog], rows: int) -> Iterator[tuple[int, ClickLog]]:
+    """The batches from a row on, each with the number of its first row."""
+    first = 0
+    for batch in batches:
+        if first + len(batch) > rows:
+            start = max(0, rows - first)
+            yield first + start, batch.select(slice(start, None))
+        first += len(batch)

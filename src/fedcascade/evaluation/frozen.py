@@ -1,0 +1,81 @@
+"""A policy as it stands after a log: what it would show to each user, and with which chance."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import Policy
+from fedcascade.federation.server import Server
+from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.exploration import lower_exploration
+from fedcascade.learning.log_sums import LogSums
+from fedcascade.learning.oracles import Oracle
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FrozenPolicy:
+    """A policy that learns no more: theta, root and beta of each user, and how lists are chosen from scores.
+
+    ``users`` beyond those who were seen are served by the last row, that of a newcomer.
+    """
+
+    name: str
+    theta: NDArray[np.float64]  # (users + 1, d)
+    root: NDArray[np.float64]  # (users + 1, d, d)
+    beta: NDArray[np.float64]  # (users + 1,)
+    kind: int
+    level: float
+    length: int
+
+
+def warm_server(policy: Policy, sums: LogSums) -> Server:
+    """A server that holds what a log taught about each user, as if each had uploaded it at once."""
+    require(policy.personal is None, f"{policy.name} has a personal part, which a log cannot teach")
+    server = Server(policy=policy, agents=sums.users, dimension=sums.dimension, truth=np.zeros(sums.users, np.int64))
+    for user in range(sums.users):
+        server.take(Upload(agent=user, sequence=1, cause=Cause.FORCED, statistics=sums[user]))
+    for user in range(sums.users):  # who came first saw the others without data
+        server.groups.revise(user)
+    return server
+
+
+def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle) -> FrozenPolicy:
+    """The policy after it has learned from a log, for lists that ``oracle`` chooses."""
+    rounds = max(1, int(sums.counts[:, 2].sum()))
+    problem = ProblemSize(users=max(1, sums.users), dimension=sums.dimension, list_length=oracle.length, rounds=rounds)
+    fitted = policy.fit_to(problem)
+    nothing = Statistics.zero(sums.dimension)
+    if fitted.reply_rule.single_learner:
+        known = [sums.total()] * (sums.users + 1)
+    else:
+        server = warm_server(fitted, sums)
+        known = [server.answer(user).statistics for user in range(sums.users)] + [nothing]
+    ridges = [fitted.decision.ridge(Ridge(statistics, fitted.lambda_), nothing) for statistics in known]
+    kind, level = lower_exploration(oracle)
+    return FrozenPolicy(
+        name=policy.name,
+        theta=np.stack([ridge.theta for ridge in ridges]),
+        root=np.stack([ridge.root for ridge in ridges]),
+        beta=np.array([fitted.confidence.radius(ridge, problem) for ridge in ridges]),
+        kind=kind,
+        level=level,
+        length=oracle.length,
+    )
+
+
+def fit_attraction(sums: LogSums, lambda_: float = 1.0) -> NDArray[np.float64]:
+    """A model of attraction for each user, (users + 1, d): a ridge around the theta of all; the last row is that theta.
+
+    It is the baseline of the direct method and of the doubly robust estimator, and belongs to no policy.
+    """
+    pooled = Ridge(sums.total(), lambda_).theta
+    rows = [
+        pooled + Ridge(Statistics(gram, moment - gram @ pooled, 0, 0, 0), lambda_).theta
+        for gram, moment in zip(sums.gram[: sums.users], sums.moment[: sums.users], strict=True)
+    ]
+    return np.stack([*rows, pooled])

@@ -1,0 +1,145 @@
+"""Rate the lists of a log by a policy: the chance that it would have shown each item, and what a model expects."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.evaluation.frozen import FrozenPolicy
+from fedcascade.learning.click_log import NOBODY, ClickLog
+from fedcascade.learning.exploration import explore, fill_chances, follow
+from fedcascade.learning.log_sums import NO_FEATURES, find_places
+from fedcascade.numerics.jit import jit
+from fedcascade.numerics.linear import Features, Vector, compute_means, compute_ucb_scores
+from fedcascade.numerics.streams import TIE, words
+
+SAMPLES = 4  # lists that are drawn per row to average what a model expects of a policy that chooses by chance
+
+
+class Ratings(NamedTuple):
+    """Of each row of a log: chances, and what a model expects; 1 and 0 beyond the end of a list."""
+
+    target: NDArray[np.float64]  # (n, K), the policy's chance of each item given those above it
+    baseline: NDArray[np.float64]  # (n, K), Q(a_1..a_k): reward from position k on, expected after these items
+    expected: NDArray[np.float64]  # (n, K), the average of Q(a_1..a_k) over the policy's choices of a_k
+    direct: NDArray[np.float64]  # (n,), the reward that the model expects of the policy's own lists
+
+
+class _Arrays(NamedTuple):
+    """What compiled code reads: the policy, the model, and the log with items as places among those on offer."""
+
+    theta: NDArray[np.float64]
+    root: NDArray[np.float64]
+    beta: NDArray[np.float64]
+    model: NDArray[np.float64]
+    users: NDArray[np.int64]
+    places: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    offers: NDArray[np.int64]
+    table: Features  # (d, items) where all items are on offer in every row, else (d, 0)
+    features: NDArray[np.float32]  # (n, M, d) of the items on offer, else (0, 0, d)
+
+
+def rate_log(
+    policy: FrozenPolicy,
+    model: NDArray[np.float64],
+    log: ClickLog,
+    table: NDArray[np.float32] | None,
+    *,
+    first_row: int = 0,
+    threads: int = 2,
+) -> Ratings:
+    """Rate every row of a batch; ``first_row`` is its number in the log, from which the sampled lists follow."""
+    arrays = _gather(policy, model, log, table)
+    n, positions = log.items.shape
+    ratings = Ratings(np.ones((n, positions)), np.zeros((n, positions)), np.zeros((n, positions)), np.empty(n))
+    order = np.argsort(arrays.users, kind="stable")  # users' scores are computed once where all items are on offer
+    parts = np.array_split(order, max(1, threads))
+    samples = 1 if policy.kind == 0 else SAMPLES
+
+    def rate_part(rows: NDArray[np.intp]) -> None:
+        rate_rows(rows, arrays, policy.kind, policy.level, policy.length, samples, first_row, *ratings)
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        list(pool.map(rate_part, parts))
+    return ratings
+
+
+def _gather(
+    policy: FrozenPolicy, model: NDArray[np.float64], log: ClickLog, table: NDArray[np.float32] | None
+) -> _Arrays:
+    require(
+        log.features is None or log.offered is not None,
+        "this log has features of the shown items alone: a policy needs those of all items on offer to choose from",
+    )
+    d, n = policy.theta.shape[1], len(log)
+    newcomer = len(policy.theta) - 1
+    users = np.minimum(log.users, newcomer)
+    columns, features = np.zeros((d, 0), np.float32), np.zeros((0, 0, d), np.float32)
+    if log.features is not None:
+        features = np.ascontiguousarray(log.features)
+    else:
+        require(table is not None, NO_FEATURES)
+        assert table is not None
+        if log.offered is None:
+            columns = np.ascontiguousarray(table.T)
+        else:
+            features = np.ascontiguousarray(table[np.maximum(log.offered, 0)])
+    offers = np.full(n, columns.shape[1]) if log.offered is None else (log.offered != NOBODY).sum(axis=1)
+    return _Arrays(policy.theta, policy.root, policy.beta, model, users, find_places(log), log.lengths, offers, columns,
+                   features)  # fmt: skip
+
+
+@jit
+def rate_rows(
+    rows: NDArray[np.intp], arrays: _Arrays, kind: int, level: float, length: int, samples: int, first_row: int,
+    target: NDArray[np.float64], baseline: NDArray[np.float64], expected: NDArray[np.float64], direct: Vector,
+) -> None:  # fmt: skip
+    """Fill the ratings of some rows, which should come user by user."""
+    last_user, scores, weights = -1, np.empty(0), np.empty(0)
+    for row in rows:
+        user, offers = arrays.users[row], arrays.offers[row]
+        is_table = arrays.table.shape[1] > 0
+        if not is_table or user != last_user:
+            columns = arrays.table if is_table else np.ascontiguousarray(arrays.features[row, :offers].T)
+            scores = compute_ucb_scores(arrays.theta[user], arrays.root[user], arrays.beta[user], columns)
+            weights = compute_means(arrays.model[user], columns)
+            for item in range(offers):
+                weights[item] = min(max(weights[item], 0.0), 1.0)
+            last_user = user
+        places = arrays.places[row, : arrays.lengths[row]]
+        rate_list(kind, level, scores, weights, places, target[row], baseline[row], expected[row])
+        direct[row] = 0.0
+        for sample in range(samples):
+            chosen = explore(kind, level, scores, words(first_row + row, TIE, sample, offers), length)
+            missed = 1.0
+            for item in chosen:
+                missed *= 1.0 - weights[item]
+            direct[row] += (1.0 - missed) / samples
+
+
+@jit
+def rate_list(
+    kind: int, level: float, scores: Vector, weights: Vector, places: NDArray[np.int64],
+    target: Vector, baseline: Vector, expected: Vector,
+) -> None:  # fmt: skip
+    """Fill the ratings of one list.
+
+    Under a cascade, Q(a_1..a_k) = S (w(a_k) + (1 - w(a_k)) T): S is the chance that nothing above was clicked, and T
+    that of a click below, taken as if each item below were as attractive as the policy's choice is now on average.
+    """
+    taken, chances = np.zeros(scores.size, np.bool_), np.empty(scores.size)
+    masses, missed = np.array([1.0 - level, level]), 1.0
+    for position in range(places.size):
+        fill_chances(kind, level, scores, taken, masses, chances)
+        item, average = places[position], 0.0
+        for other in range(scores.size):
+            average += chances[other] * weights[other]
+        below = 1.0 - (1.0 - average) ** (places.size - position - 1)
+        target[position] = chances[item]
+        baseline[position] = missed * (weights[item] + (1.0 - weights[item]) * below)
+        expected[position] = missed * (average + (1.0 - average) * below)
+        missed *= 1.0 - weights[item]
+        follow(kind, scores, taken, masses, item)

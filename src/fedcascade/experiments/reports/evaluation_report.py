@@ -1,0 +1,65 @@
+"""The report of ``fedcascade evaluate``: a page with a table and a figure of estimates and intervals."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from fedcascade.data.files import write_atomically
+from fedcascade.evaluation.evaluate import LOGGED, Evaluation
+from fedcascade.experiments.reports.figures import COLOURS, STYLE, save_figure
+from fedcascade.experiments.reports.html import (
+    render_figure,
+    render_page,
+    render_paragraph,
+    render_section,
+    render_table,
+)
+
+TITLE = "What other systems would have earned"
+
+
+def plot_estimates(found: Evaluation) -> Figure:
+    """Plot every estimate with its interval, a row each, beside what the log earned itself."""
+    rows = list(reversed(found.estimates))
+    systems = list(dict.fromkeys(row.policy for row in found.estimates))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.0, 0.8 + 0.28 * len(rows)), layout="constrained")
+        axes: Any = figure.add_subplot()
+        for height, row in enumerate(rows):
+            colour = "#888888" if row.policy == LOGGED else COLOURS[(systems.index(row.policy) - 1) % len(COLOURS)]
+            if not math.isnan(row.low):
+                axes.plot([row.low, row.high], [height, height], color=colour)
+            axes.plot([row.value], [height], "o", color=colour, markersize=4)
+        logged = found.estimates[0].value
+        axes.axvline(logged, color="#888888", linestyle=":", linewidth=1)
+        axes.set_yticks(range(len(rows)), [f"{row.policy}, {row.estimator}" for row in rows])
+        axes.set(title="reward per list and its 95% interval", xlabel="reward per list")
+    return figure
+
+
+def write_report(folder: Path, log: str, found: Evaluation) -> Path:
+    """Write the page and its figure into a folder; returns the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    svg = save_figure(plot_estimates(found), folder, "evaluation")
+    rows = [
+        (row.policy, row.estimator, _format(row.value), _format(row.low), _format(row.high), _format(row.effective, 0))
+        for row in found.estimates
+    ]
+    header = ("system", "estimator", "per list", "low", "high", "effective lists")
+    parts = [
+        render_paragraph(f"Estimated from {log}. The dotted line is what its own lists earned."),
+        render_figure(svg, "Reward per list of each system by each estimator, with 95% intervals over users"),
+        render_section("Estimates", render_table(header, rows, numbers=range(2, 6))),
+    ]
+    if found.refusals:
+        parts.append(render_section("What does not apply", render_table(("", ""), list(found.refusals.items()))))
+    page = folder / "evaluation.html"
+    write_atomically(page, render_page(TITLE, *parts).encode())
+    return page
+
+
+def _format(value: float, digits: int = 4) -> str:
+    return "" if math.isnan(value) else f"{value:,.{digits}f}"

@@ -10,6 +10,10 @@ import pytest
 
 from fedcascade.testing.vectors.files import write_vectors
 
+from ..service.conftest import browser, browser_page
+
+__all__ = ["browser", "browser_page"]  # fixtures
+
 PACKAGE = Path(__file__).parents[2] / "packages" / "agent"
 LEAST_NODE = 20
 

@@ -78,6 +78,10 @@ def serve(
         list[str] | None,
         option("A proxy's address, whose X-Forwarded-For is believed. Repeatable. [default: nobody's]"),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        option("A web site, as in https://shop.example, whose pages may hold agents. Repeatable. [default: none]"),
+    ] = None,
     batch: Annotated[Whole, option("Most uploads that share one commit.")] = 256,
     snapshot_every: Annotated[
         Whole, option("Uploads between two snapshots, or two per agent if that is more.")
@@ -116,7 +120,7 @@ def serve(
                           rounds_per_hour=rounds_per_hour)  # fmt: skip
     [system] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
     limits = Limits(rate=rate, burst=burst, connections=connections, proxies=tuple(trusted_proxy or ()),
-                    connections_per_address=connections_per_address)  # fmt: skip
+                    origins=tuple(allow_origin or ()), connections_per_address=connections_per_address)  # fmt: skip
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
                               snapshot_every=snapshot_every, retain=retain, bounds=bounds,

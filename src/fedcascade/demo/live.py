@@ -6,23 +6,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from fedcascade.checks import require
 from fedcascade.demo.catalogue import DIMENSION
-from fedcascade.demo.shop import Shop
 from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import Policy, get_policy
-from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.client import OperatorClient
-from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport
+from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.trace import Recorder
 
 POLICY = "fedc3ucb-e"
@@ -30,6 +27,7 @@ CONSTANTS = {"alpha_c": 1.0, "beta": 1.0}
 ITEMS, LIST_LENGTH, CHECKPOINTS = 12, 2, 200
 YARDSTICKS = {"fedind": "alone", "known-clusters": "clusters known"}
 WAIT_SECONDS = 30.0
+MOST_VISITORS = 1_000
 STORY = (
     "Each dot is the agent of one simulated user: it shows lists, learns from the clicks, and keeps them to itself.",
     "Now and then an agent sends the server a summary; where one taste explains the summaries of several agents, the"
@@ -37,7 +35,6 @@ STORY = (
     "Watch the regret flatten as the clusters are found: it should end below that of agents who never talk, and above"
     " that of agents who were told the clusters.",
 )
-ReadClusters = Callable[[], dict[int, int]]
 
 
 class DemoStopped(Exception):  # noqa: N818 (not an accident)
@@ -85,17 +82,16 @@ class Demo:
         self.state = "starting"
         self._token = token
         self._url = ""
-        self._read_clusters: ReadClusters = dict
         self._running = threading.Event()
         self._changed = threading.Condition()
         self._stopping = False
         self._due = 0.0
         self._threads: list[threading.Thread] = []
         self._yardsticks: subprocess.Popen[str] | None = None
-        self.shop = Shop(self._connect_visitor, lambda: self._read_clusters(), settings.seed)
+        self._visitors = 0
 
     def describe_progress(self) -> dict[str, Any]:
-        progress = {"state": self.state, "pace": self.pace, "round": self.round, "visitor": self.shop.visitor}
+        progress = {"state": self.state, "pace": self.pace, "round": self.round}
         return asdict(self.settings) | progress
 
     def introduce(self) -> dict[str, Any]:
@@ -107,9 +103,9 @@ class Demo:
             self.pace, self._due = pace, time.monotonic()
             self._changed.notify_all()
 
-    def start(self, url: str, read_clusters: ReadClusters) -> None:
-        """Start the users and the yardsticks; ``read_clusters`` returns the cluster of each agent."""
-        self._url, self._read_clusters = url, read_clusters
+    def start(self, url: str) -> None:
+        """Start the users and the yardsticks against the server at that address."""
+        self._url = url
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents have much to say
         for work in (self._run_swarm, self._run_yardsticks):
             thread = threading.Thread(target=work, name="fedcascade-demo", daemon=True)
@@ -117,7 +113,7 @@ class Demo:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop the users, the yardsticks and the visitor's agent."""
+        """Stop the users and the yardsticks."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -125,7 +121,6 @@ class Demo:
             self._yardsticks.terminate()
         for thread in self._threads:
             thread.join(WAIT_SECONDS)
-        self.shop.close()
 
     @contextmanager
     def _connect_operator(self) -> Iterator[OperatorClient]:
@@ -179,10 +174,13 @@ class Demo:
                 series = YARDSTICKS[summary["policy"]]
                 operator.report_measures([(series, point["round"], point["regret"], 0) for point in summary["curve"]])
 
-    def _connect_visitor(self) -> RemoteAgent:
-        """Connect the agent of the shop's visitor, who comes after the simulated users and uploads after every list."""
+    def create_visitor_token(self) -> str:
+        """Create the enrolment token of one more visitor of the shop, once the simulated users have enrolled."""
+        with self._changed:
+            if self._visitors >= MOST_VISITORS:
+                raise Refused(429, "too-many-requests", f"this demo takes {MOST_VISITORS} visitors: start another one")
+            self._visitors += 1
         self._running.wait(WAIT_SECONDS)
         with self._connect_operator() as operator:
             [token] = operator.create_tokens()
-        eager_policy = replace(self.settings.build_policy(), trigger=Always())
-        return connect(self._url, store=":memory:", token=token, policy=eager_policy)
+        return token

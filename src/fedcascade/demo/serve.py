@@ -8,11 +8,12 @@ import msgspec
 from litestar import Response, get, post, put
 from msgspec import Meta
 
+from fedcascade.demo.catalogue import ATTRIBUTES, draw_films
 from fedcascade.demo.live import Demo
 from fedcascade.service.dashboard.access import require_viewer
 from fedcascade.service.dashboard.responses import read_json, send_asset, send_json
 from fedcascade.service.serve import serve
-from fedcascade.service.server.app import Extension
+from fedcascade.service.server.app import Extension, get_service
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.service import HttpRequest, Service
 
@@ -23,11 +24,8 @@ class Pace(msgspec.Struct, forbid_unknown_fields=True):
     pace: Annotated[float, Meta(ge=0, le=100_000)]
 
 
-class Choice(msgspec.Struct, forbid_unknown_fields=True):
-    """What the visitor of the shop did with a list: clicked a position, or passed."""
-
-    impression: int
-    clicked: int | None = None
+class Visitor(msgspec.Struct, forbid_unknown_fields=True):
+    """Nothing is asked of a visitor; the content type alone keeps forms of other sites out."""
 
 
 async def _get_demo(request: HttpRequest) -> Demo:
@@ -56,35 +54,37 @@ async def set_pace(request: HttpRequest) -> Response[bytes]:
     return send_json(demo.describe_progress())
 
 
-@get("/live/shop")
-async def show_list(request: HttpRequest) -> Response[bytes]:
-    """Send the visitor's list."""
-    demo = await _get_demo(request)
-    return send_json(await asyncio.to_thread(demo.shop.get_list))
+@get("/live/films")
+async def show_films(request: HttpRequest) -> Response[bytes]:
+    """Send the catalogue of the shop window: titles, words and features. A visitor's agent chooses from it."""
+    demo: Demo = request.app.state.demo
+    films, features = draw_films(demo.settings.seed)
+    rows = zip(films, features.tolist(), strict=True)
+    catalogue = [{"title": film.title, "words": film.describe(), "features": row} for film, row in rows]
+    epoch = get_service(request).get_terms().epoch
+    return send_json({"films": catalogue, "attributes": [names[:2] for names in ATTRIBUTES], "epoch": epoch})
 
 
-@post("/live/shop", status_code=200)
-async def choose_film(request: HttpRequest) -> Response[bytes]:
-    """Take the visitor's click, or that there was none, and send the next list."""
-    demo = await _get_demo(request)
-    choice = await read_json(request, Choice)
-    return send_json(await asyncio.to_thread(demo.shop.choose, choice.impression, choice.clicked))
+@post("/live/visitors", status_code=201)
+async def admit_visitor(request: HttpRequest) -> Response[bytes]:
+    """Send an enrolment token to a new visitor of the shop window: anybody who can see the page."""
+    get_service(request).limit_address(request)
+    demo: Demo = request.app.state.demo
+    await read_json(request, Visitor)
+    return send_json({"token": await asyncio.to_thread(demo.create_visitor_token)})
 
 
-ROUTES = (show_shop_page, show_shop_script, set_pace, show_list, choose_film)
+ROUTES = (show_shop_page, show_shop_script, set_pace, show_films, admit_visitor)
 
 
 def serve_demo(settings: ServerSettings, announce: Callable[[str], None], demo: Demo) -> None:
     """Run a server, its dashboard and a demo until it is told to stop; ``announce`` gets each line to print."""
 
-    def extend(service: Service) -> list[Extension]:
-        def read_clusters() -> dict[int, int]:
-            return service.writer.submit(lambda store, _: store.read_clusters(store.find_head())).result()
-
+    def extend(_: Service) -> list[Extension]:
         demo_extension = Extension(
             routes=ROUTES,
             state={"demo": demo},
-            on_listening=lambda url: demo.start(url, read_clusters),
+            on_listening=demo.start,
             on_shutdown=lambda: asyncio.to_thread(demo.stop),
         )
         return [demo_extension]

@@ -238,24 +238,64 @@ def take_part(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None
     assert browser_page.page.locator("#regret .line").count() == 3
     check_page(browser_page, "demo")
 
-    browser_page.page.click("text=Be one of the users")
-    browser_page.page.wait_for_selector("h1:has-text('You are one of the users')")
-    first = browser_page.page.locator(".film strong").all_inner_texts()
-    assert len(first) == 10
-    for _ in range(6):  # ten films are looked at each time
-        browser_page.page.locator("#films button:enabled").first.wait_for()
-        browser_page.page.click("#pass")
-    browser_page.page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
-    assert browser_page.page.locator(".film strong").all_inner_texts() != first
-    assert browser_page.find_violations() == []
-    browser_page.screenshot("shop")
-    browser_page.page.set_viewport_size({"width": 390, "height": 844})
-    assert browser_page.page.evaluate("document.documentElement.scrollWidth") <= 390
-    browser_page.screenshot("shop-phone")
+    be_a_user(browser_page)
     browser_page.page.set_viewport_size({"width": 1360, "height": 900})
     browser_page.page.click("text=Back to the dashboard")
     browser_page.page.wait_for_selector("#number-agents:has-text('41')")
     browser_page.assert_quiet(url)
+
+
+WATCH_TASKS = """
+window.longTasks = [];
+new PerformanceObserver((list) => longTasks.push(...list.getEntries().map(({ duration }) => duration)))
+    .observe({ type: "longtask", buffered: true });
+"""
+
+
+def pass_lists(page: Any, times: int) -> None:
+    """Look at ten films, so many times."""
+    for _ in range(times):
+        page.locator("#films button:enabled").first.wait_for()
+        page.click("#pass")
+    page.locator("#films button:enabled").first.wait_for()
+
+
+def be_a_user(browser_page: BrowserPage) -> None:
+    """The visitor's agent is in the page: it works offline, after a reload and in two tabs, and sends sums alone."""
+    page, context = browser_page.page, browser_page.page.context
+    page.add_init_script(WATCH_TASKS)
+    page.click("text=Be one of the users")
+    page.wait_for_selector("h1:has-text('You are one of the users')")
+    first = page.locator(".film strong").all_inner_texts()
+    assert len(first) == 10
+    browser_page.requests.clear()
+    pass_lists(page, 1)
+    assert browser_page.requests == []  # ten films are fewer than an upload may hold
+    pass_lists(page, 5)
+    page.wait_for_selector("#place:not(:has-text('Nowhere yet'))")
+    assert {address.partition("/v1/")[2] for address in browser_page.requests} == {"exchanges"}
+    assert page.locator(".film strong").all_inner_texts() != first
+    assert "20 films, 0 clicks, as one sum of 35 numbers" in page.inner_text("#sent-note")
+    context.set_offline(True)
+    pass_lists(page, 2)
+    page.wait_for_selector("#trouble:has-text('1 upload not sent yet')")
+    context.set_offline(False)
+    page.wait_for_selector("#sent-note:has-text('Upload 4:')")
+    browser_page.problems = [line for line in browser_page.problems if "ERR_INTERNET_DISCONNECTED" not in line]
+    page.reload()
+    page.wait_for_selector("#said:has-text('You clicked 0 of 8 lists')")
+    tab = context.new_page()
+    tab.goto(page.url)
+    tab.wait_for_selector("#said:has-text('You clicked 0 of 8 lists')")
+    tab.locator("#films button").nth(3).click()
+    page.wait_for_selector("#kept-note:has-text('4 films')")
+    tab.close()
+    assert browser_page.find_violations() == []
+    browser_page.screenshot("shop")
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    browser_page.screenshot("shop-phone")
+    print(f"long tasks: {page.evaluate('longTasks')} ms")
 
 
 def pause_and_go_on(browser_page: BrowserPage) -> None:

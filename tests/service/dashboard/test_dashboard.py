@@ -151,7 +151,7 @@ def test_nobody_looks_without_a_token(running: RunningService) -> None:
         assert (status, body["reason"]) == (401, "operator")
     assert send_request(running, "/live/session")[1] == {"known": False, "terms": {}, "demo": None}
     assert send_request(running, "/live/measures", "POST", {"measures": []})[0] == 401
-    for path in ("/shop", "/live/shop"):  # there is no demo
+    for path in ("/shop", "/live/films"):  # there is no demo
         status, body, _ = send_request(running, path, **BEARER)
         assert (status, body["detail"]) == (404, "this server runs no demo: start one with 'fedcascade live'")
     assert send_request(running, "/live/demo", "PUT", {"pace": 1}, **BEARER)[0] == 404

@@ -46,6 +46,12 @@ async def show_asset(request: HttpRequest) -> Response[bytes]:
     return send_asset(__package__, str(request.path_params["name"]))
 
 
+@get("/agent/{name:str}")
+async def show_agent_module(request: HttpRequest) -> Response[bytes]:
+    """Send a module of the agent in JavaScript; those for Node are not for browsers."""
+    return send_asset("fedcascade.service.agent", str(request.path_params["name"]))
+
+
 @get("/live/events")
 async def stream_events(request: HttpRequest) -> Stream:
     """Send server-sent events, from where the page was when it lost its connection."""
@@ -78,13 +84,23 @@ async def save_measures(request: HttpRequest) -> None:
     await service.writer.run(job)
 
 
-@route(["/shop", "/live/shop", "/live/demo"], http_method=["GET", "POST", "PUT"])
+@route(["/shop", "/live/films", "/live/visitors", "/live/demo"], http_method=["GET", "POST", "PUT"])
 async def refuse_demo() -> None:
     """Refuse requests to a demo, where there is none."""
     raise Refused(404, "request", "this server runs no demo: start one with 'fedcascade live'")
 
 
-ROUTES = (show_page, show_asset, show_session, log_in, log_out, stream_events, show_view, save_measures)
+ROUTES = (
+    show_page,
+    show_asset,
+    show_agent_module,
+    show_session,
+    log_in,
+    log_out,
+    stream_events,
+    show_view,
+    save_measures,
+)
 
 
 def build_dashboard(service: Service, demo: DemoView | None = None) -> Extension:

@@ -10,7 +10,7 @@ import msgspec
 from litestar import Litestar, Response, delete, get, post, put
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
-from litestar.types import ControllerRouterHandler, Scope
+from litestar.types import ControllerRouterHandler, Message, Scope
 from msgspec import Meta
 
 from fedcascade.service.protocol import auth, openapi, wire
@@ -19,6 +19,7 @@ from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
 from fedcascade.service.server.exchanges import answer_exchange
 from fedcascade.service.server.logs import log, log_event
+from fedcascade.service.server.origins import add_headers
 from fedcascade.service.server.service import HttpRequest, Service, name_caller
 from fedcascade.service.store.audit import OPERATOR
 from fedcascade.service.store.contract import AgentRecord, AgentState, explain_failures
@@ -253,6 +254,9 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
         yield
         await asyncio.to_thread(service.writer.close)
 
+    async def open_to_origins(message: Message, scope: Scope) -> None:
+        add_headers(service.origins, message, scope)
+
     state = State({"service": service})
     for extension in extensions:
         state.update(extension.state)
@@ -263,6 +267,7 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
         after_exception=[log_failure],
         lifespan=[close_writer, *(extension.lifespan for extension in extensions)],
         state=state,
+        before_send=[open_to_origins],
         request_max_body_size=service.body_bytes,
         exception_handlers={Refused: build_refusal, HTTPException: build_refusal, TimeoutError: build_refusal},
     )

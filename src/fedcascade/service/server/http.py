@@ -249,6 +249,8 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         """Whether this is an exchange whose length is known and allowed, behind no other request."""
         if self.url != TARGET or self.parser.get_method() != b"POST" or self.expect_100_continue:
             return False
+        if self.service.origins and "origin" in headers:
+            return False  # the application says whether a page of that origin may read the reply
         is_free = self.cycle is None or self.cycle.response_complete
         if not is_free or self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
             return False

@@ -25,6 +25,7 @@ from fedcascade.service.server.connections import ConnectionTable, is_address, n
 from fedcascade.service.server.jobs import Deliver, Job, settle_future
 from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
 from fedcascade.service.server.metrics import Gauge, Metrics
+from fedcascade.service.server.origins import check_origin
 from fedcascade.service.server.readiness import ReadinessProbe
 from fedcascade.service.server.refusals import RefusalLog
 from fedcascade.service.server.verifier import SignedRequest
@@ -46,7 +47,8 @@ class Limits:
 
     ``rate`` and ``burst`` are those of an agent: one upload holds some ten rounds of a user, and the burst is for who
     was offline. ``address_rate`` and ``address_burst`` are those of an address that enrols or is an operator, and a
-    fifth of that rate holds for its bad signatures. ``proxies`` are the addresses whose X-Forwarded-For is believed.
+    fifth of that rate holds for its bad signatures. ``proxies`` are the addresses whose X-Forwarded-For is believed,
+    ``origins`` the web sites whose pages may hold agents of this server.
     """
 
     rate: float = 0.2
@@ -57,6 +59,7 @@ class Limits:
     connections: int = 4_096
     connections_per_address: int = 512
     proxies: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         POSITIVE.check("rate", self.rate)
@@ -66,6 +69,8 @@ class Limits:
         require_integer("connections per address", self.connections_per_address)
         for proxy in self.proxies:
             require(is_address(proxy), f"a trusted proxy must be an IP address, got '{proxy}'")
+        for origin in self.origins:
+            check_origin(origin)
 
 
 class Service:
@@ -99,6 +104,7 @@ class Service:
         self.refusals = RefusalLog()
         self.refusal_listeners: list[RefusalListener] = []
         self.bounds = bounds
+        self.origins = frozenset(limits.origins)
         self.identities: dict[int, Identity] = {}
         self.proxies = frozenset(limits.proxies)
         self.connections = ConnectionTable(

@@ -9,7 +9,7 @@ import { drawPanels } from "./panels.js";
 const find = (id) => document.getElementById(id);
 const PACES = [0, 10, 30, 100, 300, 1000, 5000];
 const page = { live: null, past: null, lost: false, trouble: "", views: 0, session: null };
-const clusterChart = createClusterChart(find("clusters"), () => page.live?.health?.demo?.visitor);
+const clusterChart = createClusterChart(find("clusters"), () => Number(localStorage.getItem("fedcascade-visitor")));
 let due = 0, spokenAt = 0;
 
 async function sendRequest(path, method = "GET", body = undefined) {

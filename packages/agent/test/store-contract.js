@@ -1,0 +1,47 @@
+// What every store must do. `open` opens the same store again and again; returns a line for each promise that is broken.
+
+const TINY = 2 ** -24;
+const settle = (promise) => promise.then((value) => ({ value }), (error) => ({ error }));
+
+export async function checkStore(open) {
+  const broken = [];
+  const check = (condition, line) => condition || broken.push(line);
+  const read = (store, ...keys) => store.update(keys, (values) => ({ result: values }));
+  let store = await open();
+
+  await store.update([], () => ({ puts: [["numbers", { f8: new Float64Array([0.1, -TINY]), f4: new Float32Array([0.5]), u1: new Uint8Array([7]) }]] }));
+  await store.update([], () => ({ puts: [[[1, "a"], "first"], [[2, "a"], "second"], [[2, "b"], "third"], ["plain", null]] }));
+  const [numbers, plain, nothing] = await read(store, "numbers", "plain", "nothing");
+  check(numbers.f8 instanceof Float64Array && numbers.f8[1] === -TINY && numbers.f4[0] === 0.5 && numbers.u1[0] === 7, "typed arrays come back as they were");
+  check(plain === null && nothing === undefined, "null is a value, and what was never put is undefined");
+
+  await store.update([], () => ({ deletes: [[1, "a"]], forgetThrough: 1, puts: [[[3, "a"], "fourth"]] }));
+  const lists = await read(store, [1, "a"], [2, "a"], [2, "b"], [3, "a"]);
+  check(JSON.stringify(lists.slice(1)) === '["second","third","fourth"]' && lists[0] === undefined, "only what was deleted is gone");
+  await store.update([], () => ({ forgetThrough: 2 }));
+  const left = await read(store, [2, "a"], [2, "b"], [3, "a"], "plain");
+  check(left[0] === undefined && left[1] === undefined && left[2] === "fourth" && left[3] === null, "lists up to an arrival go, and nothing else");
+
+  const refused = await settle(store.update(["plain"], () => { throw new Error("no"); }));
+  check(refused.error?.message === "no", "what a change throws is what update throws");
+  const increments = Array.from({ length: 20 }, () => store.update(["sum"], ([sum = 0]) => ({ puts: [["sum", sum + 1]] })));
+  await Promise.all(increments);
+  check((await read(store, "sum"))[0] === 20, "changes take turns");
+
+  const order = [];
+  const first = store.hold("turn", undefined, async () => {
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    order.push(1);
+  });
+  await Promise.all([first, store.hold("turn", undefined, async () => order.push(2))]);
+  check(order.join() === "1,2", "of two who hold the same name, one waits");
+
+  await store.sync();
+  await store.close();
+  store = await open();
+  check((await read(store, "sum"))[0] === 20 && (await read(store, "numbers"))[0].f8[0] === 0.1, "what was put is there after opening again");
+  await store.erase();
+  check((await read(store, "sum", [3, "a"])).every((value) => value === undefined), "nothing is left after erasing");
+  await store.close();
+  return broken;
+}

@@ -1,0 +1,273 @@
+"""The agent in a real browser: equal to the Python one, quick, and whole after all that happens to tabs and servers."""
+
+import gzip
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcascade.service.protocol.errors import Refused
+
+from ..service.helpers import ServerProcess
+from .conftest import PACKAGE
+from .web import D, WebSite, make_item, serve_folder, wait_for
+
+MOST_BYTES = 30_000
+
+
+@pytest.fixture(scope="module")
+def origin() -> Iterator[str]:
+    with serve_folder(PACKAGE) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def server(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("server")
+    options = "--policy", "fedc3ucb-e", "--allow-origin", origin
+    process = ServerProcess(folder, "sqlite:///store.db", *options, dimension=D).start()
+    process.connect().transport.close()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def site(browser: Any, origin: str, server: ServerProcess) -> Iterator[WebSite]:
+    site = WebSite(browser, origin, server)
+    yield site
+    site.close()
+
+
+def assert_held(site: WebSite, agent: int, rounds: int) -> None:
+    """The server holds exactly the rounds from 0 on, to the bit."""
+    held = site.read_held(agent)
+    assert held.rounds == rounds
+    assert np.array_equal(held.moment, sum((make_item(number) for number in range(rounds)), np.zeros(D)))
+
+
+def test_the_agent_agrees_with_every_vector_in_chromium(browser: Any, vectors: Path, origin: str) -> None:
+    shutil.copytree(vectors, PACKAGE / "vectors", dirs_exist_ok=True)
+    page = browser.new_page()
+    page.goto(origin)
+    cases, differences = page.evaluate("""async () => {
+        const { CHECKS, checkFile } = await import("/test/conformance.js");
+        const read = async (kind) => (await fetch(`/vectors/${kind}.json`)).json();
+        const results = await Promise.all(Object.keys(CHECKS).map(async (kind) => checkFile(await read(kind))));
+        return [results.reduce((sum, { cases }) => sum + cases, 0), results.flatMap(({ differences }) => differences)];
+    }""")
+    page.close()
+    assert differences == []
+    assert cases >= 500
+
+
+def test_indexed_db_holds_the_contract_of_stores(browser: Any, origin: str) -> None:
+    page = browser.new_page()
+    page.goto(origin)
+    broken = page.evaluate("""async () => {
+        const { checkStore } = await import("/test/store-contract.js");
+        const { openBrowserStore } = await import("/src/store.js");
+        return checkStore(() => openBrowserStore("contract"));
+    }""")
+    page.close()
+    assert broken == []
+
+
+def test_the_modules_are_small() -> None:
+    waiting, modules = ["index.js"], set[str]()
+    while waiting:
+        name = waiting.pop()
+        modules.add(name)
+        text = (PACKAGE / "src" / name).read_text(encoding="utf-8")
+        waiting += [found for found in re.findall(r'from "\./([\w-]+\.js)"', text) if found not in modules]
+    together = b"".join((PACKAGE / "src" / name).read_bytes() for name in sorted(modules))
+    assert len(gzip.compress(together, 9)) < MOST_BYTES
+
+
+def test_recommending_takes_less_than_a_millisecond(browser: Any, origin: str) -> None:
+    page = browser.new_page()
+    page.goto(origin)
+    median = page.evaluate("""async () => {
+        const [{ SavedAgent, beginSaved }, { begin }, { openBrowserStore }] =
+            await Promise.all(["saved-agent", "agent", "store"].map((name) => import(`/src/${name}.js`)));
+        const constants = { alpha_c: 5, lambda_: 4, beta: 2, confidence: "constant" };
+        const bounds = { longest_list: 50, min_observations: 40, terms_id: "t" };
+        const terms = { policy: "fedc3ucb-e", constants, dimension: 20, ...bounds };
+        const state = beginSaved({ agent: 1, terms, credential: null }, begin(20));
+        const store = await openBrowserStore("speed");
+        await store.update([], () => ({ puts: [["state", state]] }));
+        const agent = new SavedAgent(store, state), times = [];
+        const items = Float32Array.from({ length: 4000 }, () => (Math.random() - 0.5) / 3);
+        for (let turn = 0; turn < 200; turn++) {
+            const begun = performance.now(), shown = agent.recommend(items, { k: 10 });
+            times.push(performance.now() - begun);
+            await agent.feedback(shown, { clicked: turn % 10 });
+        }
+        return times.sort((a, b) => a - b)[100];
+    }""")
+    page.close()
+    print(f"recommend: median {1000 * median:.0f} us")
+    assert median < 1.0
+
+
+def test_what_a_page_of_another_origin_learns_reaches_the_server(site: WebSite) -> None:
+    tab = site.open_tab()
+    agent = site.enrol(tab)
+    tab.evaluate("play(0, 12)")
+    assert tab.evaluate("agent.flush(20)")
+    assert_held(site, agent, 10)
+    assert tab.evaluate("agent.buffered") == 2
+    assert tab.evaluate("agent.trouble") is None
+    tab.evaluate("agent.leave()")
+    with pytest.raises(Refused, match="there is no agent"):
+        site.read_held(agent)
+
+
+def crash(tab: Any) -> None:
+    """Kill the process of a tab, and wait until it is dead."""
+    session = tab.context.new_cdp_session(tab)
+    with tab.expect_event("crash"), pytest.raises(Exception, match=r"crashed|closed|Timeout"):
+        session.send("Page.crash", timeout=200)  # a dead tab gives no answer
+    tab.close()
+
+
+def kill_tabs(site: WebSite, kills: int, seed: int) -> None:
+    luck, learned = random.Random(seed), list[int]()
+    tab, agent, total = site.open_tab(), 0, 0
+    agent = site.enrol(tab)
+    for _ in range(kills):
+        learned.clear()
+        tab.expose_function("learned", lambda number: learned.append(number))
+        tab.evaluate("(first) => { play(first, 1000); }", total)
+        tab.wait_for_timeout(luck.uniform(0.0, 60.0))  # the moment is to be random: nothing is waited for
+        crash(tab)
+        tab = site.open_tab()
+        assert site.connect(tab) == agent
+        stored = tab.evaluate("countRounds()")
+        acknowledged = total + len(learned)
+        assert acknowledged <= stored <= acknowledged + 1  # the round under way may have been stored
+        total = stored
+    tab.evaluate("([first, count]) => play(first, count)", [total, 5 + (-total) % 5])
+    assert tab.evaluate("agent.flush(60)")
+    total = tab.evaluate("countRounds()")
+    buffered = tab.evaluate("agent.state.buffer.rounds")
+    assert_held(site, agent, total - buffered)
+
+
+def test_a_killed_tab_loses_no_click_and_doubles_none(site: WebSite) -> None:
+    kill_tabs(site, 4, seed=1)
+
+
+@pytest.mark.long
+def test_fifty_killed_tabs_lose_no_click_and_double_none(site: WebSite) -> None:
+    kill_tabs(site, 50, seed=2)
+
+
+def test_two_tabs_are_one_agent(site: WebSite) -> None:
+    first, second = site.open_tab(), site.open_tab()
+    agent = site.enrol(first)
+    assert site.connect(second) == agent
+    for tab in (first, second):
+        tab.evaluate("() => { window.done = play(0, 20).then(() => true); }")
+    assert first.evaluate("done")
+    assert second.evaluate("done")
+    assert second.evaluate("agent.flush(20)")
+    assert first.evaluate("countRounds()") == second.evaluate("countRounds()") == 40
+    assert site.read_held(agent).rounds + second.evaluate("agent.state.buffer.rounds") == 40
+    first.close()  # the tab that spoke: the other goes on
+    second.evaluate("play(40, 10)")
+    assert second.evaluate("agent.flush(20)")
+    assert site.read_held(agent).rounds + second.evaluate("agent.state.buffer.rounds") == 50
+
+
+def test_an_agent_learns_offline_and_sends_when_the_network_is_back(site: WebSite) -> None:
+    tab = site.open_tab()
+    agent = site.enrol(tab)
+    site.context.set_offline(True)
+    tab.evaluate("play(0, 15)")
+    wait_for(tab, "agent.trouble")
+    assert "cannot be reached" in tab.evaluate("agent.trouble")
+    assert site.read_held(agent).rounds == 0
+    site.context.set_offline(False)
+    assert tab.evaluate("agent.flush(20)")
+    assert_held(site, agent, 15)
+
+
+def test_a_full_browser_works_in_memory_and_says_so(site: WebSite) -> None:
+    tab = site.open_tab()
+    quota = {"origin": f"{site.origin}/", "quotaSize": 1}
+    site.context.new_cdp_session(tab).send("Storage.overrideQuotaForOrigin", quota)
+    agent = site.enrol(tab)
+    tab.evaluate("play(0, 10)")
+    assert "keeps it in memory" in tab.evaluate("agent.trouble")
+    assert tab.evaluate("agent.flush(20)")
+    assert_held(site, agent, 10)
+
+
+def test_a_browser_that_stores_nothing_works_in_memory_and_says_so(site: WebSite) -> None:
+    tab = site.open_tab("indexedDB.open = () => { throw new DOMException('denied', 'SecurityError'); };")
+    agent = site.enrol(tab)
+    tab.evaluate("play(0, 5)")
+    assert tab.evaluate("agent.flush(20)")
+    assert "this browser stores nothing (denied)" in tab.evaluate("agent.trouble")
+    assert_held(site, agent, 5)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_wrong_by_an_hour_is_corrected(site: WebSite, hours: int) -> None:
+    tab = site.open_tab(f"const real = Date.now; Date.now = () => real() + {hours * 3_600_000};")
+    agent = site.enrol(tab)
+    tab.evaluate("play(0, 10)")
+    assert tab.evaluate("agent.flush(20)")
+    assert_held(site, agent, 10)
+
+
+def test_a_browser_without_ed25519_gets_one_clear_line(site: WebSite) -> None:
+    tab = site.open_tab("crypto.subtle.generateKey = () => Promise.reject(new DOMException('?', 'NotSupportedError'));")
+    with pytest.raises(Exception, match="this browser's WebCrypto has no Ed25519: use a newer one"):
+        site.enrol(tab)
+
+
+def test_no_script_can_read_the_key(site: WebSite) -> None:
+    tab = site.open_tab()
+    site.enrol(tab)
+    outcome = tab.evaluate("""() => agent.store.update(["key"], ([key]) => ({ result: key }))
+        .then((key) => crypto.subtle.exportKey("pkcs8", key.privateKey)).then(() => "read", ({ name }) => name)""")
+    assert outcome == "InvalidAccessError"
+
+
+@pytest.mark.parametrize("is_known", [pytest.param(True, marks=pytest.mark.long), False])
+def test_a_server_that_was_restored_from_a_backup_gets_what_it_lost(
+    browser: Any, origin: str, tmp_path: Path, is_known: bool
+) -> None:
+    options = "--policy", "fedc3ucb-e", "--allow-origin", origin
+    server = ServerProcess(tmp_path, "sqlite:///store.db", *options, dimension=D).start()
+    server.connect().transport.close()
+    site = WebSite(browser, origin, server)
+    try:
+        tab = site.open_tab()
+        agent = site.enrol(tab) if is_known else 0
+        server.stop()
+        shutil.copy(tmp_path / "store.db", tmp_path / "backup.db")
+        server.start()
+        server.connect().transport.close()
+        agent = agent or site.enrol(tab)
+        tab.evaluate("play(0, 10)")
+        assert tab.evaluate("agent.flush(20)")
+        assert_held(site, agent, 10)
+        server.stop()
+        for file in tmp_path.glob("store.db*"):
+            file.unlink()
+        shutil.copy(tmp_path / "backup.db", tmp_path / "store.db")
+        server.start()
+        server.connect().transport.close()
+        tab.evaluate("play(10, 5)")
+        assert tab.evaluate("agent.flush(60)")
+        assert_held(site, agent, 15)
+    finally:
+        site.close()
+        server.stop()

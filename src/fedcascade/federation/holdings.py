@@ -25,24 +25,44 @@ def compute_confidence_width(count: int) -> float:
 
 
 @jit
-def add_to_sums(
-    gram: Matrix, moment: Vector, theta: Vector, upload_gram: Matrix, upload_moment: Vector, lambda_: float
-) -> tuple[float, float]:
-    """Add an upload to an agent's sums and solve for theta; returns ||theta|| and ln det(lambda I + gram).
+def add_upload(
+    agent: int,
+    gram: NDArray[np.float64],
+    moment: Matrix,
+    theta: Matrix,
+    length: Vector,
+    width: Vector,
+    count: NDArray[np.int64],
+    clicks: NDArray[np.int64],
+    rounds: NDArray[np.int64],
+    upload_gram: Matrix,
+    upload_moment: Vector,
+    upload_count: int,
+    upload_clicks: int,
+    upload_rounds: int,
+    lambda_: float,
+) -> bool:
+    """Add an upload to an agent's sums, solve for theta, and measure it; arrays are those of ``Holdings``.
 
-    Where the sums are not finite, not symmetric or not definite, nothing changes and ln det is NaN.
+    Where the sums are not finite, not symmetric or not definite, nothing changes, and this returns False.
     """
-    total, moments, estimate = gram + upload_gram, moment + upload_moment, np.empty_like(theta)
-    log_det = linear.solve_ridge_into(total, moments, lambda_, np.empty_like(gram), np.empty_like(gram), estimate)
+    total, moments, estimate = gram[agent] + upload_gram, moment[agent] + upload_moment, np.empty_like(upload_moment)
+    upper, root = np.empty_like(total), np.empty_like(total)
+    log_det = linear.solve_ridge_into(total, moments, lambda_, upper, root, estimate)
     if not (math.isfinite(log_det) and linear.is_finite_symmetric(total, moments)):
-        return 0.0, math.nan
-    gram[:] = total
-    moment[:] = moments
-    theta[:] = estimate
+        return False
+    gram[agent] = total
+    moment[agent] = moments
+    theta[agent] = estimate
     square = 0.0
-    for k in range(theta.size):
-        square += theta[k] * theta[k]
-    return math.sqrt(square), log_det
+    for k in range(estimate.size):
+        square += estimate[k] * estimate[k]
+    length[agent] = math.sqrt(square)
+    count[agent] += upload_count
+    clicks[agent] += upload_clicks
+    rounds[agent] += upload_rounds
+    width[agent] = compute_confidence_width(count[agent])
+    return True
 
 
 class Holdings:
@@ -81,19 +101,20 @@ class Holdings:
         return self.moment.shape[1]
 
     def __getitem__(self, agent: int) -> Statistics:
+        seen = self.view(agent)
+        return Statistics(seen.gram.copy(), seen.moment.copy(), seen.count, seen.clicks, seen.rounds)
+
+    def view(self, agent: int) -> Statistics:
+        """The statistics of an agent as they stand, without a copy: for a look before the next upload."""
         counts = int(self.count[agent]), int(self.clicks[agent]), int(self.rounds[agent])
-        return Statistics(self.gram[agent].copy(), self.moment[agent].copy(), *counts)
+        return Statistics(self.gram[agent], self.moment[agent], *counts)
 
     def add(self, agent: int, statistics: Statistics) -> None:
         """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser anew."""
-        sums = self.gram[agent], self.moment[agent], self.theta[agent]
-        length, log_det = add_to_sums(*sums, statistics.gram, statistics.moment, self.lambda_)
-        require(math.isfinite(log_det), "gram and moment must be finite, and gram symmetric and positive semi-definite")
-        self.length[agent] = length
-        self.count[agent] += statistics.count
-        self.clicks[agent] += statistics.clicks
-        self.rounds[agent] += statistics.rounds
-        self.width[agent] = compute_confidence_width(self.count[agent])
+        sums = self.gram, self.moment, self.theta, self.length, self.width, self.count, self.clicks, self.rounds
+        counts = statistics.count, statistics.clicks, statistics.rounds
+        is_added = add_upload(agent, *sums, statistics.gram, statistics.moment, *counts, self.lambda_)
+        require(is_added, "gram and moment must be finite, and gram symmetric and positive semi-definite")
 
     def join(self) -> int:
         """Add an agent without data; returns its number."""

@@ -91,11 +91,13 @@ class Server:
         return downloads
 
     def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
-        answers = [(agent, self._build_answer(agent)) for agent in agents]
-        for agent, statistics in answers:
-            self.reply_state.record_download(agent, statistics)
-        rounds, known = self.rounds, len(self.holdings)
-        return tuple(Download(agent=agent, statistics=each, rounds=rounds, agents=known) for agent, each in answers)
+        rounds, known, downloads = self.rounds, len(self.holdings), []
+        for agent in agents:
+            statistics = self._build_answer(agent)
+            downloads.append(Download(agent=agent, statistics=statistics, rounds=rounds, agents=known))
+        for download in downloads:
+            self.reply_state.record_download(download.agent, download.statistics)
+        return tuple(downloads)
 
     def answer(self, agent: int) -> Download:
         """The download of an agent as of now, as after an upload without content."""
@@ -104,7 +106,7 @@ class Server:
     def _build_answer(self, agent: int) -> Statistics:
         """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""
         pooled, sharing = self.groups.answer(agent), self.policy.sharing
-        return pooled if sharing is None else sharing.limit(self.holdings[agent], pooled)
+        return pooled if sharing is None else sharing.limit(self.holdings.view(agent), pooled)
 
     def _guard(self, groups: Partition) -> Partition:
         """Tell a partition what its answers may hold of others."""

@@ -1,9 +1,6 @@
 """Sufficient statistics: what an agent keeps, uploads and downloads. They add and subtract."""
 
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,17 +54,18 @@ class Statistics:
             raise ValueError(f"counts must satisfy 0 <= clicks <= count and rounds >= 0, got {counts}")
 
     def __add__(self, other: "Statistics") -> "Statistics":
-        return self._combine(other, operator.add)
+        self._require_same_dimension(other)
+        counts = self.count + other.count, self.clicks + other.clicks, self.rounds + other.rounds
+        return Statistics(self.gram + other.gram, self.moment + other.moment, *counts)
 
     def __sub__(self, other: "Statistics") -> "Statistics":
-        return self._combine(other, operator.sub)
+        self._require_same_dimension(other)
+        counts = self.count - other.count, self.clicks - other.clicks, self.rounds - other.rounds
+        return Statistics(self.gram - other.gram, self.moment - other.moment, *counts)
 
-    def _combine(self, other: "Statistics", operate: Callable[[Any, Any], Any]) -> "Statistics":
-        if self.dimension != other.dimension:
+    def _require_same_dimension(self, other: "Statistics") -> None:
+        if self.moment.size != other.moment.size:
             raise ValueError(f"dimensions must agree, got {self.dimension} and {other.dimension}")
-        gram, moment = operate(self.gram, other.gram), operate(self.moment, other.moment)
-        count, clicks = operate(self.count, other.count), operate(self.clicks, other.clicks)
-        return Statistics(gram, moment, count, clicks, operate(self.rounds, other.rounds))
 
     def scale(self, weight: float) -> "Statistics":
         """A share of these statistics; counts are rounded down."""

@@ -1,5 +1,6 @@
 """Epochs: one per history of the store, the same at every server process, begun by a restore or by who proves one."""
 
+import hmac
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import Receipt
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.store.contract import Identity
-from fedcascade.service.store.epoch import begin_epoch, load_epoch
+from fedcascade.service.store.epoch import Epoch, begin_epoch, load_epoch
 from fedcascade.service.store.open import open_store
 
 from ..helpers import TOKEN, RunningService, build_unit_upload, serve_in_process
@@ -58,6 +59,12 @@ def test_only_the_stores_own_words_are_genuine(tmp_path: Path) -> None:
     credential = epoch.give_credential(Identity(5, b"k" * 32, 1.5, revoked=False))
     assert later.is_credential(credential, b"k" * 32)  # of any epoch
     assert not later.is_credential(credential, b"x" * 32)
+
+
+@pytest.mark.parametrize("size", [0, 32, 64, 65, 200])
+def test_a_proof_is_an_hmac(size: int) -> None:
+    secret = bytes(range(size))
+    assert Epoch("1-a", secret).compute_proof("a text") == hmac.digest(secret, b"a text", "sha256")[:16]
 
 
 def test_all_processes_on_a_store_are_in_one_epoch(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fedcascade.checks import require
 from fedcascade.federation.grouping.guard import NO_GUARD, limit_members, subtract_excess
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.jit import jit
 
 Labels = NDArray[np.int64]
 
@@ -62,6 +63,10 @@ class Partition:
     def pooled(self, agent: int) -> Statistics:
         """The sum over the group of ``agent``."""
         return self.pools[int(self.labels[agent])]
+
+    def count_members(self, agent: int) -> int:
+        """How many agents share the group of ``agent``, itself included."""
+        return int(count_equal(self.labels, self.labels[agent]))
 
     def answer(self, agent: int) -> Statistics:
         """Algorithm 3, lines 1 and 2: the statistics of a download for ``agent``, which are those of its group."""
@@ -188,6 +193,15 @@ class KnownClusters:
         labels = np.array(truth, np.int64)
         require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")
         return Partition(holdings, labels)
+
+
+@jit
+def count_equal(labels: Labels, label: int) -> int:
+    """How many labels are this one."""
+    equal = 0
+    for each in labels:
+        equal += each == label
+    return equal
 
 
 def relabel_by_appearance(labels: Labels) -> tuple[Labels, Labels]:

@@ -150,7 +150,9 @@ class Nonces:
         """Record a nonce of a signature that is fresh; refuse one that was used, or that is too old to tell."""
         if now - self._swept > FRESH_SECONDS:
             self._drop_stale(now)
-        window = self._windows.setdefault(agent, _NonceWindow())
+        window = self._windows.get(agent)
+        if window is None:
+            window = self._windows[agent] = _NonceWindow()
         if nonce in window.created or created <= window.floor:
             raise Unauthorised("replayed", REPLAYED)
         window.created[nonce] = created

@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
@@ -116,10 +115,21 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     ) -> "AnswerMessage":
         """Pack an answer; ``held`` are the observations and rounds that the server holds of this agent."""
         pooled = download.statistics
-        counts = {"count": pooled.count, "clicks": pooled.clicks, "rounds": pooled.rounds}
-        system = {"system_rounds": download.rounds, "agents": download.agents, "group_agents": group_agents}
-        kept = {"held_count": held[0], "held_rounds": held[1], "protocol": PROTOCOLS[-1], "sequence": sequence}
-        return cls(**counts, **system, **kept, terms_id=terms_id, receipt=receipt, numbers=pack_numbers(pooled))
+        return cls(
+            protocol=PROTOCOLS[-1],
+            sequence=sequence,
+            count=pooled.count,
+            clicks=pooled.clicks,
+            rounds=pooled.rounds,
+            system_rounds=download.rounds,
+            agents=download.agents,
+            group_agents=group_agents,
+            held_count=held[0],
+            held_rounds=held[1],
+            terms_id=terms_id,
+            receipt=receipt,
+            numbers=pack_numbers(pooled),
+        )
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
@@ -348,7 +358,8 @@ def pack_numbers(statistics: Statistics) -> bytes:
 
 def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: int) -> Statistics:
     """Statistics from the bytes of ``pack_numbers``, and count, clicks and rounds."""
-    expected, got = count_numbers(dimension), len(numbers) / 8
-    require(got == expected, f"numbers must hold {expected} float64 in dimension {dimension}, got {got:g}")
+    expected = count_numbers(dimension)
+    if len(numbers) != 8 * expected:
+        raise ValueError(f"numbers must hold {expected} float64 in dimension {dimension}, got {len(numbers) / 8:g}")
     values, size = np.frombuffer(numbers, "<f8"), expected - dimension
     return Statistics(values[:size].take(_locate_triangle(dimension)[1]), values[size:].copy(), *counts)

@@ -16,19 +16,24 @@ class RateLimiter:
 
     def take(self, caller: Caller, now: float) -> None:
         """Count a request, or refuse it and say when to come back."""
-        self.require_room(caller, now)
-        self.count(caller, now)
+        self._note(caller, self._require_level(caller, now), now)
 
     def require_room(self, caller: Caller, now: float) -> None:
         """Refuse a request that ``take`` would refuse, and count nothing."""
+        self._require_level(caller, now)
+
+    def count(self, caller: Caller, now: float) -> None:
+        """Count a request, whether there was room for it or not."""
+        self._note(caller, self._read_level(caller, now), now)
+
+    def _require_level(self, caller: Caller, now: float) -> float:
         level = self._read_level(caller, now)
         if level < 1.0:
             wait = (1.0 - level) / self.rate
             raise Refused(429, "too-many-requests", f"try again in {wait:.2f} s", retry_after=wait)
+        return level
 
-    def count(self, caller: Caller, now: float) -> None:
-        """Count a request, whether there was room for it or not."""
-        level = self._read_level(caller, now)
+    def _note(self, caller: Caller, level: float, now: float) -> None:
         if len(self._levels) >= CALLERS_KEPT:
             self._drop_full(now)
         self._levels[caller] = (max(0.0, level - 1.0), now)

@@ -34,11 +34,14 @@ class Metrics:
             prometheus_client.Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
         self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
         self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
+        self._noted = dict.fromkeys(Cause, 0)  # exchanges that the counters do not hold yet, and their bytes
+        self._noted_up = self._noted_down = 0
 
     def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
-        self._causes[cause].inc()
-        self._up.inc(up)
-        self._down.inc(down)
+        """Count an exchange. Counters lock for each sum, so they are told when somebody reads them."""
+        self._noted[cause] += 1
+        self._noted_up += up
+        self._noted_down += down
         self._latency.observe(seconds)
 
     def count_refusal(self, reason: str) -> None:
@@ -52,4 +55,9 @@ class Metrics:
 
     def render(self) -> bytes:
         """All metrics in the text format of Prometheus."""
+        for cause, exchanges in self._noted.items():
+            self._causes[cause].inc(exchanges)
+        self._up.inc(self._noted_up)
+        self._down.inc(self._noted_down)
+        self._noted, self._noted_up, self._noted_down = dict.fromkeys(Cause, 0), 0, 0
         return generate_latest(self._registry)

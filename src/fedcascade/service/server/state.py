@@ -50,8 +50,7 @@ class ServerState:
     def count_group(self, agent: int) -> int:
         """How many agents share the group of this one, itself included."""
         assert self.server is not None
-        labels = self.server.groups.labels
-        return int(np.count_nonzero(labels == labels[self.places[agent]]))
+        return self.server.groups.count_members(self.places[agent])
 
     def count_held(self, agent: int) -> tuple[int, int]:
         """How many observations and rounds the server holds of an agent; none of one that has not spoken."""
@@ -92,8 +91,10 @@ class ServerState:
         downloads = self.server.take(placed)
         self.position = entry.position
         self.observations += upload.statistics.count
-        # Other agents get their downloads when they upload.
-        return next(download for download in downloads if download.agent == place)
+        for download in downloads:
+            if download.agent == place:  # other agents get their downloads when they upload
+                return download
+        raise AssertionError("a server answers the agent that uploads")
 
     def answer(self, agent: int) -> Download:
         """The download of an agent whose upload was counted before: what its group holds now."""
@@ -154,7 +155,8 @@ def describe_origin(policy: Policy, dimension: int) -> str:
 
 def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState | None = None) -> ServerState:
     """The state at the end of the log: from ``state`` on, or else from the last snapshot on."""
-    if state is None or store.find_last_rewriting() > state.position:
+    rewriting = store.find_last_rewriting()
+    if state is None or rewriting > state.position:
         snapshot = store.load_snapshot()
         state = None if snapshot is None else ServerState.from_state(decode_state(snapshot[1]), policy, dimension)
         state = state or ServerState(policy, dimension)
@@ -165,7 +167,7 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
             upload = f"upload {entry.upload.sequence} of agent {entry.upload.agent}, entry {entry.position} of the log"
             raise ValueError(f"{upload}, cannot be replayed: {refusal}") from None
         state.apply(entry)
-    state.position = max(state.position, store.find_last_rewriting())
+    state.position = max(state.position, rewriting)
     state.epoch = load_epoch(store)
     return state
 

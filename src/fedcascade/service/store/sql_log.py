@@ -52,9 +52,9 @@ class SqlUploadLog(SqlDatabase):
             return
         unsent, self._unsent = list(self._unsent.values()), {}
         link = self.read_link(unsent[0].position - 1)
-        rows = []
-        for entry in unsent:
-            row = (*_encode_entry(entry), 1, os.urandom(SALT_BYTES))
+        rows, salts = [], os.urandom(SALT_BYTES * len(unsent))
+        for number, entry in enumerate(unsent):
+            row = (*_encode_entry(entry), 1, salts[SALT_BYTES * number : SALT_BYTES * (number + 1)])
             link = extend_link(link, entry.position, digest_upload(row))
             rows.append((*row, link))
         for start in range(0, len(rows), STATEMENT_ROWS):

@@ -66,6 +66,10 @@ def serve(
     ] = TOKEN,
     rate: Annotated[float, option("Requests per second that one agent may make in the long run.")] = 0.2,
     burst: Annotated[float, option("Requests that one agent may make at once.")] = 100.0,
+    address_rate: Annotated[
+        float, option("Enrolments per second from one address, and requests of an operator, in the long run.")
+    ] = 50.0,
+    address_burst: Annotated[float, option("Enrolments from one address at once.")] = 100.0,
     longest_list: Annotated[Whole, option("Most items in a list, hence observations in a round.")] = 50,
     min_observations: Annotated[
         Whole | None, option("Fewest observations in an upload; one alone would reveal itself. [default: 2 d]")
@@ -120,7 +124,8 @@ def serve(
                           rounds_per_hour=rounds_per_hour)  # fmt: skip
     [system] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
     limits = Limits(rate=rate, burst=burst, connections=connections, proxies=tuple(trusted_proxy or ()),
-                    origins=tuple(allow_origin or ()), connections_per_address=connections_per_address)  # fmt: skip
+                    origins=tuple(allow_origin or ()), connections_per_address=connections_per_address,
+                    address_rate=address_rate, address_burst=address_burst)  # fmt: skip
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
                               snapshot_every=snapshot_every, retain=retain, bounds=bounds,

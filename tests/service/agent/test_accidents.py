@@ -25,7 +25,8 @@ from fedcascade.federation.triggers import Always
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.pool import AgentPool
+from fedcascade.service.agent.remote import PoolAgent, RemoteAgent
 from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
@@ -187,6 +188,30 @@ def test_a_clock_a_day_ahead_is_corrected(server: Server, tmp_path: Path) -> Non
 
 
 def test_agents_hear_of_other_terms_at_their_next_exchange(server: Server, tmp_path: Path) -> None:
+    """Policy, regulariser, exploration and bounds, of a single agent and of all agents of a pool."""
+    options = ("--policy", "fedc3ucb-e", "--lambda", "2.5", "--beta", "0.25", "--longest-list", "7", "--take-over")
+    tokens = server.running.operator.create_tokens(3)
+    with AgentPool(server.process.url, store=str(tmp_path / "agents.db"), tokens=tokens, min_observations=0) as pool:
+        members = [pool.get(f"user-{user}") for user in range(3)]
+        for member in members:
+            speak(member)
+        assert pool.flush(30), pool.trouble
+        assert {member.agent.beta for member in members} == {10.5}
+        server.restart(*options)
+        for member in members:
+            speak(member)
+        assert pool.flush(30), pool.trouble
+        assert {(member.agent.policy.name, member.agent.beta) for member in members} == {("fedc3ucb-e", 0.25)}
+        assert pool.get("newcomer").agent.beta == 0.25
+
+
+def speak(agent: PoolAgent) -> None:
+    """Play a round that is sent, whatever the server's policy says."""
+    agent.agent.policy = replace(agent.agent.policy, trigger=Always())
+    agent.feedback(agent.recommend(np.eye(D), 1), 0)
+
+
+def test_an_agent_keeps_what_it_has_under_other_terms(server: Server, tmp_path: Path) -> None:
     options = ("--policy", "fedc3ucb-e", "--lambda", "2.5", "--longest-list", "7", "--take-over")
     with server.connect(tmp_path / "agent.db", policy=None) as agent:
         play(agent, 12)

@@ -57,6 +57,7 @@ _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no mod
     "experiment": ("experiments", "Run a whole plan, in parallel."),
     "report": ("experiments", "Write the tables and figures of a results folder."),
     "theory": ("theory", "Print what the paper's Theorem 1 promises, in numbers."),
+    "fit": ("evaluate", "Learn from a log, for a warm start."),
     "evaluate": ("evaluate", "Estimate from a log what other systems would have earned."),
     "data": ("data", "Fetch and describe files of ratings, describe logs."),
     "serve": ("service", "Run a server for agents."),

@@ -1,4 +1,4 @@
-"""``fedcascade evaluate``: what would other systems have earned on the traffic of a log?"""
+"""``fedcascade evaluate`` and ``fedcascade fit``: what other systems would have earned on a log, and learn from it."""
 
 import json
 import math
@@ -81,6 +81,36 @@ def evaluate(
     terminal.show(make_estimates_table(found.estimates))
     for name, reason in found.refusals.items():
         print(f"{name}: {reason}")
+
+
+def fit(
+    file: Annotated[Path, Parameter(help="A log of lists (see docs/reference-logs.md).")],
+    /,
+    *,
+    out: Annotated[Path, option("The file to write, .npz; an interrupted fit of the same log is continued.")],
+    policy: Annotated[str, option("The system that will start from it.")] = "fedc3ucb-e",
+    json_: Json = False,
+    log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
+) -> None:
+    """Learn from logged lists, whoever chose them: sum up what each user looked at and clicked.
+
+    Example: fedcascade fit log.parquet --policy fedc3ucb-e --out warm.npz
+    """
+    from fedcascade.evaluation.fit import fit_log
+    from fedcascade.federation.policies import get_policy
+
+    log = log_options.open(file)
+    with show_progress_bars() as bars:
+        progress = add_bar(bars, "learning", sum(len(frame) for frame, _ in log.frames(1 << 20)))
+        state = fit_log(log, get_policy(policy).name, out, progress=progress)
+    total = state.sums.total()
+    facts = {"lists": state.lists, "users": state.sums.users, "dimension": state.sums.dimension, "looked": total.count,
+             "clicks": total.clicks, "out": str(out)}  # fmt: skip
+    if json_:
+        print(json.dumps(facts))
+        return
+    print(f"{state.lists:,} lists of {state.sums.users:,} users: {total.clicks:,} clicks on {total.count:,} items")
+    print(f"written to {out}")
 
 
 def _clean(row: "Estimate") -> dict[str, object]:

@@ -1,9 +1,10 @@
 """``fedcascade run``: simulate systems in an environment and compare them."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Literal, cast
 
-from fedcascade.checks import require_integer
+from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import (
@@ -51,6 +52,9 @@ def run(
         ),
     ] = "exact",
     threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
+    log: Annotated[
+        Path | None, option("Write the lists of the run, of one system, to this log: .parquet, .csv or .jsonl.")
+    ] = None,
     json_: Json = False,
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
@@ -59,6 +63,7 @@ def run(
 
     Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
     """
+    from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.simulation.engines import simulate, simulate_together
     from fedcascade.simulation.scenario import Scenario
 
@@ -74,6 +79,7 @@ def run(
         if json_:
             print(json.dumps(summaries[-1]), flush=True)
 
+    require(log is None or len(systems) == 1, "--log holds the lists of one system: give --policy once")
     with show_progress_bars() as bars:
         if engine == "cuda":
             clustered, top_k = cast(Clustered, environment), cast(TopK, chooser)  # the engine reports what it lacks
@@ -84,7 +90,9 @@ def run(
         for system in () if engine == "cuda" else systems:
             progress = add_bar(bars, system.name, rounds)
             trace = simulate(environment, system, rounds=rounds, oracle=chooser, engine=engine, threads=threads,
-                             checkpoints=checkpoints, progress=progress)  # fmt: skip
+                             checkpoints=checkpoints, keep_lists=log is not None, progress=progress)  # fmt: skip
             record_trace(trace)
+            if log is not None:
+                write_simulated_log(log, environment, trace)
     if not json_:
         terminal.show(terminal.make_results_table(summaries))

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import require
-from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.server import Server
+from fedcascade.federation.warm_start import warm_server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import lower_exploration
 from fedcascade.learning.log_sums import LogSums
@@ -31,17 +29,6 @@ class FrozenPolicy:
     kind: int
     level: float
     length: int
-
-
-def warm_server(policy: Policy, sums: LogSums) -> Server:
-    """A server that holds what a log taught about each user, as if each had uploaded it at once."""
-    require(policy.personal is None, f"{policy.name} has a personal part, which a log cannot teach")
-    server = Server(policy=policy, agents=sums.users, dimension=sums.dimension, truth=np.zeros(sums.users, np.int64))
-    for user in range(sums.users):
-        server.take(Upload(agent=user, sequence=1, cause=Cause.FORCED, statistics=sums[user]))
-    for user in range(sums.users):  # who came first saw the others without data
-        server.groups.revise(user)
-    return server
 
 
 def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle) -> FrozenPolicy:

@@ -12,6 +12,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.oracles import Oracle, check_list, read_attributes
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -24,12 +25,16 @@ OPEN_LISTS = 1024
 
 @dataclass(frozen=True, eq=False)
 class ShownList:
-    """A list that an agent showed: the items, first position first, and their features, one row each."""
+    """A list that an agent showed: the items, first position first, and their features, one row each.
+
+    ``propensities`` are the chances of its items, each given those above it, where the oracle chooses by chance.
+    """
 
     agent: int
     impression: int
     items: NDArray[np.intp]
     features: NDArray[np.float32]
+    propensities: NDArray[np.float64] | None = None
 
 
 class Agent:
@@ -81,10 +86,12 @@ class Agent:
         offered = self._validate_features(features)
         require(len(ties) == len(offered), f"ties must hold a word for each of {len(offered)} items, got {len(ties)}")
         attributes = read_attributes(len(offered), categories, costs)
-        chosen = self.oracle.choose(self.decision.scores(offered, self.beta), ties, attributes)
+        scores = self.decision.scores(offered, self.beta)
+        chosen = self.oracle.choose(scores, ties, attributes)
         check_list(chosen, len(offered), self.oracle.length)
         self.arrivals += 1
-        return ShownList(self.id, self.arrivals, chosen, offered[chosen])
+        chances = self.oracle.propensities(scores, chosen) if isinstance(self.oracle, Explorer) else None
+        return ShownList(self.id, self.arrivals, chosen, offered[chosen], chances)
 
     def observe(self, shown: ShownList, click: int | Examination | None, *, round_: int, draw: float) -> Upload | None:
         """Learn from a list that ``recommend`` returned, once. The arguments are those of ``learn``."""

@@ -7,7 +7,7 @@ so that both engines choose the same list.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,14 @@ from fedcascade.numerics.streams import EXPLORATION, uniform
 
 GREEDY, PLACKETT_LUCE, EPSILON = 0, 1, 2
 _WORDS = 2.0**32
+
+
+@runtime_checkable
+class Explorer(Oracle, Protocol):
+    """An oracle that chooses by chance, and says by which."""
+
+    def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
+        """The chance of each item of a list, given those above it."""
 
 
 @dataclass(frozen=True, kw_only=True)

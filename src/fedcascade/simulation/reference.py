@@ -7,7 +7,9 @@ from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Upload
+from fedcascade.federation.warm_start import warm_up
 from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
+from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle
 from fedcascade.simulation.scenario import Progress, Scenario, Simulation, prepare_simulation
 from fedcascade.simulation.trace import Trace
@@ -15,8 +17,8 @@ from fedcascade.simulation.trace import Trace
 REPORT_EVERY = 500
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
-    """Run a policy in an environment, round by round.
+def simulate(scenario: Scenario, progress: Progress | None = None, *, warm: LogSums | None = None) -> Trace:
+    """Run a policy in an environment, round by round; ``warm`` is what a log taught about each user before.
 
     >>> from fedcascade.environments.synthetic import Synthetic
     >>> from fedcascade.federation.policies import POLICIES
@@ -29,6 +31,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
     simulation = prepare_simulation(scenario)
     server, recorder = simulation.server, simulation.recorder
     agents = make_agents(simulation, oracle)
+    if warm is not None:
+        warm_up(server, agents, warm)
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
         user = environment.arrival(t)  # line 5
@@ -40,7 +44,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
             uploads, downloads = server.reply_state.select_counted(uploads, fetched + downloads)
             recorder.record_exchange(t, uploads, downloads, scenario.policy.reply_rule.download_cause)
         recorder.record_round(played.regret, played.click, played.examined)
-        recorder.record_list(t, played.shown.items)
+        recorder.record_list(t, played.shown.items, played.shown.propensities)
         recorder.record_checkpoint(t, server.groups.labels)
         if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
             progress(t)

@@ -9,6 +9,7 @@ from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Recorder
 
@@ -54,5 +55,6 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     policy, truth = scenario.policy.fit_to(problem), environment.clusters
     length = oracle.length if scenario.keep_lists else 0
     server = Server(policy=policy, agents=users, dimension=d, truth=truth)
-    recorder = Recorder(rounds=scenario.rounds, checkpoints=scenario.checkpoints, truth=truth, list_length=length)
+    recorder = Recorder(rounds=scenario.rounds, checkpoints=scenario.checkpoints, truth=truth, list_length=length,
+                        has_propensities=isinstance(oracle, Explorer))  # fmt: skip
     return Simulation(problem, policy, server, recorder)

@@ -43,6 +43,7 @@ class Exchange:
 class Trace:
     """A whole run. Two runs of the same environment and policy are equal; seconds and lists do not take part in ``==``.
 
+    ``propensities`` are the chances of the items of ``lists``, where they are chosen by chance.
     ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count.
     """
 
@@ -55,6 +56,7 @@ class Trace:
     partition: tuple[int, ...]
     seconds: float = field(compare=False)
     lists: Lists | None = field(default=None, compare=False, repr=False)
+    propensities: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
 
     @property
     def regret(self) -> float:
@@ -118,12 +120,21 @@ def space_checkpoints(rounds: int, checkpoints: int) -> list[int]:
 class Recorder:
     """Collects a Trace while a simulation runs."""
 
-    def __init__(self, *, rounds: int, checkpoints: int, truth: NDArray[np.int64], list_length: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        rounds: int,
+        checkpoints: int,
+        truth: NDArray[np.int64],
+        list_length: int = 0,
+        has_propensities: bool = False,
+    ) -> None:
         self.rounds, self.truth = rounds, truth
         self.regret, self.reward, self.observations = 0.0, 0, 0
         self.curve: list[Checkpoint] = []
         self.ledger: list[Exchange] = []
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
+        self.propensities = np.ones((rounds, list_length)) if list_length and has_propensities else None
         self.stops = space_checkpoints(rounds, checkpoints)
         self.start_clock()
 
@@ -136,7 +147,13 @@ class Recorder:
         self.observations += examined
 
     def record_rounds(
-        self, first: int, regret: Vector, clicked: NDArray[np.bool_], examined: NDArray[np.int64], lists: Lists
+        self,
+        first: int,
+        regret: Vector,
+        clicked: NDArray[np.bool_],
+        examined: NDArray[np.int64],
+        lists: Lists,
+        chances: NDArray[np.float64] | None = None,
     ) -> None:
         """Add the rounds from ``first`` on to the totals, in their order."""
         self.regret = sum_in_order(self.regret, regret)
@@ -144,11 +161,15 @@ class Recorder:
         self.observations += int(examined.sum())
         if self.lists is not None:
             self.lists[first - 1 : first - 1 + len(lists)] = lists
+        if self.propensities is not None and chances is not None:
+            self.propensities[first - 1 : first - 1 + len(chances)] = chances
 
-    def record_list(self, round_: int, items: NDArray[np.intp]) -> None:
-        """Store the list of a round, if lists are recorded."""
+    def record_list(self, round_: int, items: NDArray[np.intp], chances: NDArray[np.float64] | None = None) -> None:
+        """Store the list of a round, and the chances of its items, if lists are recorded."""
         if self.lists is not None:
             self.lists[round_ - 1, : items.size] = items
+        if self.propensities is not None and chances is not None:
+            self.propensities[round_ - 1, : items.size] = chances
 
     def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None
@@ -171,7 +192,8 @@ class Recorder:
     def build_trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
         seconds, partition = time.perf_counter() - self._started, relabel_canonically(labels)
         curve, ledger = tuple(self.curve), tuple(self.ledger)
-        return Trace(policy, engine, self.rounds, self.observations, curve, ledger, partition, seconds, self.lists)
+        return Trace(policy, engine, self.rounds, self.observations, curve, ledger, partition, seconds, self.lists,
+                     self.propensities)  # fmt: skip
 
 
 def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:

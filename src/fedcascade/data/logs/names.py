@@ -32,6 +32,11 @@ class Names:
         """The number of a name, if it has one."""
         return self._numbers.get(name)
 
+    def number_all(self, names: Iterable[str]) -> None:
+        """Give numbers to names in their order, those that have one excepted."""
+        for name in names:
+            self._numbers.setdefault(name, len(self._numbers))
+
     def number(self, names: pl.Series) -> NDArray[np.int64]:
         """The number of each name; new ones are added, or are -1 where the names are closed."""
         seen = names.unique(maintain_order=True)

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedcascade.environments import draws
+from fedcascade.learning.exploration import GREEDY, compute_propensities, explore
 from fedcascade.learning.knapsack import find_best_within_budget, select_within_budget
-from fedcascade.learning.oracles import select_per_category
+from fedcascade.learning.oracles import select_per_category, select_top
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
@@ -18,11 +19,13 @@ from fedcascade.simulation.exact.screening import Scratch
 
 
 class CompiledLimits(NamedTuple):
-    """The limits of an oracle: so many of a category, or 0 where there is a budget instead."""
+    """The limits of an oracle: so many of a category, or 0 where there is a budget or an exploration instead."""
 
     per_category: int
     budget: float
     length: int
+    exploration: int = GREEDY  # how lists are chosen by chance, as ``learning.exploration`` numbers the ways
+    level: float = 0.0  # temperature or epsilon
 
 
 @jit
@@ -46,7 +49,12 @@ def select_constrained(
     for item in range(items):
         weights[item] = min(max(weights[item], 0.0), 1.0)
     ties, length = streams.words(seed, streams.TIE, t, items), limits.length
-    if limits.per_category > 0:
+    if limits.exploration != GREEDY:
+        selected = explore(limits.exploration, limits.level, scores, ties, length)
+        given = compute_propensities(limits.exploration, limits.level, scores, selected)
+        scratch.chances[: selected.size] = given
+        best = select_top(weights, np.zeros(items, np.uint32), length)
+    elif limits.per_category > 0:
         kinds, limit = draws.draw_categories(seed, t, items, categories), limits.per_category
         selected = select_per_category(scores, ties, kinds, limit, length)
         best = select_per_category(weights, np.zeros(items, np.uint32), kinds, limit, length)

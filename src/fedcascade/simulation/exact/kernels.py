@@ -99,6 +99,7 @@ class Window(NamedTuple):
     clicked: NDArray[np.bool_]
     examined: NDArray[np.int64]
     lists: NDArray[np.int32]
+    chances: NDArray[np.float64]  # of the items of lists, where they are chosen by chance; else no rows
 
 
 @jit
@@ -285,6 +286,9 @@ def show_list(
     if window.lists.shape[0] > 0:
         for position in range(selected.size):
             window.lists[row, position] = selected[position]
+    if window.chances.shape[0] > 0:
+        for position in range(selected.size):
+            window.chances[row, position] = scratch.chances[position]
     return click, examined
 
 

@@ -23,6 +23,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.discounts import PositionDiscounts
+from fedcascade.learning.exploration import EpsilonMixed, PlackettLuce
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.learning.ridge import Ridge
@@ -74,6 +75,8 @@ ORACLES: dict[type, Callable[[Any], CompiledLimits | None]] = {
     TopK: lambda _: None,
     PerCategory: lambda oracle: CompiledLimits(oracle.limit, np.inf, oracle.length),
     Budget: lambda oracle: CompiledLimits(0, float(oracle.budget), oracle.length),
+    PlackettLuce: lambda oracle: CompiledLimits(0, np.inf, oracle.length, oracle.kind, oracle.level),
+    EpsilonMixed: lambda oracle: CompiledLimits(0, np.inf, oracle.length, oracle.kind, oracle.level),
 }
 # Whether an agent decides anew in every round.
 DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}

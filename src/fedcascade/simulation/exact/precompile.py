@@ -29,7 +29,8 @@ def compile_round() -> None:
     environment = lowering.ENVIRONMENTS[Synthetic](Synthetic(**_SMALL))
     state = kernels.select_agent(make_states(2, 3), 0)
     numbers, flags, lists = np.zeros(1, np.int64), np.zeros(1, np.bool_), np.zeros((0, 1), np.int32)
-    window = kernels.Window(1, numbers, numbers, numbers, numbers, numbers, np.zeros(1), flags, numbers, lists)
+    none = np.ones((0, 1))
+    window = kernels.Window(1, numbers, numbers, numbers, numbers, numbers, np.zeros(1), flags, numbers, lists, none)
     theta, scratch = environment.thetas[0], make_scratch(3, 4, 1)
     kernels.play_round(environment, _compile_policy(), theta, state, window, scratch, 1, 0.0)
 

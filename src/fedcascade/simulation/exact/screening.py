@@ -54,6 +54,7 @@ class Scratch(NamedTuple):
     tie_words: NDArray[np.uint32]
     ties: NDArray[np.uint32]
     selected: NDArray[np.intp]  # the list
+    chances: NDArray[np.float64]  # of each of its items given those above, where lists are chosen by chance
     listed_features: Singles
 
 
@@ -90,6 +91,7 @@ def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
         tie_words=np.empty(most_items, np.uint32),
         ties=np.zeros(items, np.uint32),
         selected=np.empty(length, np.intp),
+        chances=np.ones(length),
         listed_features=np.empty((length, dimension), np.float32),
     )
 

@@ -46,7 +46,8 @@ def make_window(driver: ExchangeDriver, first: int, arrivals: NDArray[np.int64])
     regret, clicked, examined = np.empty(count), np.empty(count, np.bool_), np.empty(count, np.int64)
     recorded = count if driver.recorder.lists is not None else 0
     lists = np.full((recorded, driver.compiled_policy.length), -1, np.int32)
-    return Window(first, rounds, cursor, stop, upload_round, trigger, regret, clicked, examined, lists)
+    chances = np.ones((recorded if driver.recorder.propensities is not None else 0, driver.compiled_policy.length))
+    return Window(first, rounds, cursor, stop, upload_round, trigger, regret, clicked, examined, lists, chances)
 
 
 def make_driver_scratch(driver: ExchangeDriver) -> Scratch:
@@ -59,5 +60,5 @@ def record_batch(driver: ExchangeDriver, batch: Batch) -> None:
     window, recorder = batch.window, driver.recorder
     if (limits := driver.compiled_policy.limits) is not None:
         require_affordable(bool(window.examined.all()), limits.budget)
-    recorder.record_rounds(window.first, window.regret, window.clicked, window.examined, window.lists)
+    recorder.record_rounds(window.first, window.regret, window.clicked, window.examined, window.lists, window.chances)
     recorder.record_checkpoint(batch.last, driver.server.groups.labels)

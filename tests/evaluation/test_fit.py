@@ -1,0 +1,80 @@
+"""Warm starts: a log is summed up, resumed and loaded to the bit, and halves the regret of the first rounds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from warm_start_study import compare
+
+from fedcascade import POLICIES
+from fedcascade.cli import main
+from fedcascade.data.logs import read_log
+from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
+from fedcascade.evaluation.fit import fit_log
+from fedcascade.federation.agent import Agent
+from fedcascade.federation.server import Server
+from fedcascade.federation.warm_start import warm_server, warm_up
+from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.log_sums import LogSums
+from fedcascade.learning.oracles import TopK
+
+ROWS = [f"{user},{a} {b},{click},{x} 0 0 {x}" for user, a, b, click, x in
+        [("ann", 1, 2, 0, 0.5), ("bob", 2, 1, "", 0.25), ("ann", 3, 1, 1, 0.125), ("eve", 1, 3, 0, 0.5)]]  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log.csv"
+    path.write_text("user,items,clicks,features\n" + "\n".join(ROWS) + "\n")
+    return path
+
+
+def test_the_command_fits_and_the_file_round_trips(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = log.with_name("warm.npz")
+    main(["fit", str(log), "--out", str(out)])
+    assert "4 lists of 3 users: 3 clicks" in capsys.readouterr().out
+    state = load_warm(out)
+    assert state.users == ("ann", "bob", "eve")
+    again = log.with_name("again.npz")
+    save_warm(again, state)
+    assert again.read_bytes() == out.read_bytes()
+    with pytest.raises(SystemExit):
+        main(["fit", str(log), "--out", str(out)])
+    assert "is complete already" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="is not what fedcascade fit writes"):
+        load_warm(log)
+
+
+def test_an_interrupted_fit_goes_on_to_the_same_bits(log: Path) -> None:
+    whole = fit_log(read_log(log), "fedind", log.with_name("whole.npz"))
+    half = LogSums(2)
+    opened = read_log(log)
+    half.add(opened.read().select(slice(0, 2)), None)
+    part = log.with_name("part.npz")
+    save_warm(
+        part, WarmState(sums=half, users=("ann", "bob"), policy="fedind", log=str(log), lists=2, is_complete=False)
+    )
+    resumed = fit_log(read_log(log), "fedind", part)
+    assert resumed.users == whole.users
+    assert (resumed.sums.gram[:3] == whole.sums.gram[:3]).all()
+    assert (resumed.sums.counts[:3] == whole.sums.counts[:3]).all()
+
+
+def test_agents_begin_with_what_the_log_taught(log: Path) -> None:
+    sums = fit_log(read_log(log), "fedind", log.with_name("warm.npz")).sums
+    problem = ProblemSize(users=3, dimension=2, list_length=2, rounds=10)
+    for name in ("fedind", "fedc3ucb-e", "oful"):
+        policy = POLICIES[name]
+        server = Server(policy=policy, agents=3, dimension=2)
+        agents = [Agent(id=user, policy=policy, problem=problem, oracle=TopK(length=2)) for user in range(3)]
+        warm_up(server, agents, sums)
+        cold = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=2))
+        assert agents[0].decision.log_det > cold.decision.log_det
+    assert (warm_server(POLICIES["fedind"], sums).holdings[1].gram == sums[1].gram).all()
+    with pytest.raises(ValueError, match="personal part"):
+        warm_server(POLICIES["async-linucb-am"], sums)
+
+
+def test_fifty_logged_rounds_halve_the_regret_of_the_first_thousand() -> None:
+    ratios = [warm / cold for cold, warm in (compare(seed, users=10, clusters=2) for seed in (11, 12))]
+    assert np.mean(ratios) <= 0.5

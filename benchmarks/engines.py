@@ -94,7 +94,7 @@ class PausedSimulation:
 
 def make_engine(system: str, kind: str, threads: int, warm_up: int, pause: int) -> Contestant:
     """Make a contestant of an engine of ours; its run is long enough never to end."""
-    policy, environment = get_policy(system), Synthetic()
+    policy, environment = get_policy(system).with_known_constants({"beta": peers.BETA}), Synthetic()
     if system == "dislinucb":  # the formula would take the length of this endless run
         policy = policy.with_constants(budget=plain_systems.BUDGET)
 

@@ -94,3 +94,23 @@ def test_a_short_day_of_load_passes() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[4].split()[:3] == ["4", "300", "95"]
+
+
+def test_the_defaults_are_set_beside_what_was_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    defaults = script("defaults")
+    world = defaults.World("lifted", 2, rounds=60, dimension=5, items=10, users=6)
+    archive = defaults.Archive(tmp_path / "runs.jsonl")
+    played = defaults.play(defaults.Run("fedc3ucb-e", 0.7, 4.0, world, 100), "")
+    for run in defaults.list_tuning_runs([world], [4.0]):
+        archive.outcomes[run] = played._replace(regret=1 + abs(run.beta - 0.2), clicks=50)
+    totals = defaults.sum_tuning(archive)
+    assert defaults.choose_constants(totals, "fedind", world) == (0.2, 4.0)
+    rows = {world: defaults.list_report_runs(totals, world)}
+    for name, runs in rows[world].items():
+        archive.outcomes |= {run: played._replace(clicks=45 if name == "default" else 50) for run in runs}
+    defaults.print_choice(totals, [world])
+    defaults.print_report(rows, archive)
+    assert (
+        "| lifted, J 2, T 60, d 5, items 10, users 6 | 45 ± 0 | 50 ± 0 | 0.2 | 0.9000 ± 0.0000 |"
+        in capsys.readouterr().out
+    )

@@ -2,11 +2,16 @@
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
+
+_SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?[eE][+]?[0-9]{1,2}")
+_MOST_DIGITS = 18
 
 
 def require(condition: bool, message: str) -> None:
@@ -52,13 +57,28 @@ PROBABILITY = Range("in (0, 1)", lambda value: _is_number(value) and 0 < value <
 SHARE = Range("in (0, 1]", lambda value: _is_number(value) and 0 < value <= 1)
 
 
+def read_whole(text: str) -> int:
+    """Read a whole number, also where it is written as 1e6 or 1_000_000; anything else is a ValueError.
+
+    >>> read_whole("300"), read_whole("1e6"), read_whole("2.5e3")
+    (300, 1000000, 2500)
+    """
+    try:
+        return int(text)
+    except ValueError:
+        number = Decimal(text) if _SCIENTIFIC.fullmatch(text) else Decimal("nan")
+    if not number.is_finite() or number.adjusted() > _MOST_DIGITS or number != int(number):
+        raise ValueError(f"expected a whole number, got '{text}'")
+    return int(number)
+
+
 def whole_numbers(least: int) -> Range:
     """The whole numbers from ``least`` on."""
 
     def contains(value: object) -> bool:
         return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
-    return Range(f"a whole number >= {least}", contains, int)
+    return Range(f"a whole number >= {least}", contains, read_whole)
 
 
 def require_integer(name: str, value: object, least: int = 1) -> None:

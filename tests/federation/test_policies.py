@@ -9,7 +9,15 @@ from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
-from fedcascade.federation.policies import POLICIES, Order, Policy, get_policy, load_policies
+from fedcascade.federation.policies import (
+    DEFAULT_POLICY,
+    DEPLOYED,
+    POLICIES,
+    Order,
+    Policy,
+    get_policy,
+    load_policies,
+)
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
@@ -52,7 +60,7 @@ def test_the_parts_of_a_row(name: str) -> None:
     assert row.name == name
     assert (row.grouping, row.trigger, row.decision) == PARTS[name]
     own = name.startswith("async-linucb")
-    beta = 2.0 if name == "fedc3ucb-e" else 10.5
+    beta = DEPLOYED.beta if name in ("fedc3ucb-e", "fedind", "known-clusters") else 10.5
     assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=beta))
     assert row.lambda_ == (0.1 if own else 4.0)
     assert row.reply_rule == ANSWERS.get(name, Asker())
@@ -68,11 +76,19 @@ def test_the_constants_of_the_reproduction() -> None:
         "lambda_": 4.0,
         "order": Order.UPLOAD_FIRST,
         "alpha_d": 7.0,
+        "degree": 0,
         "alpha_c": 1.0,
         "p_scale": 3.0,
         "beta": 10.5,
     }
-    assert POLICIES["fedind"].constants() == {"lambda_": 4.0, "order": Order.UPLOAD_FIRST, "beta": 10.5}
+
+
+def test_what_is_deployed_has_constants_of_its_own() -> None:
+    ours, alone = POLICIES[DEFAULT_POLICY].constants(), POLICIES["fedind"].constants()
+    assert DEFAULT_POLICY == "fedc3ucb-e"
+    assert alone == {"lambda_": 4.0, "order": Order.UPLOAD_FIRST, "beta": 0.7}
+    assert alone.items() < ours.items()
+    assert ours["alpha_c"] == 5.0
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -88,6 +104,7 @@ def test_every_constant_can_be_tuned_and_read_back() -> None:
         "lambda_": 2.0,
         "order": Order.AGGREGATE_FIRST,
         "alpha_d": 1.5,
+        "degree": 3,
         "alpha_c": 0.25,
         "p_scale": 0.0,
         "beta": 0.5,
@@ -95,7 +112,7 @@ def test_every_constant_can_be_tuned_and_read_back() -> None:
     tuned = row.with_constants(**wanted)
     assert tuned.constants() == wanted
     assert tuned.trigger == Determinant(alpha_c=0.25) | Auxiliary(p_scale=0.0)
-    assert tuned.grouping == HeterogeneityGraph(alpha_d=1.5)
+    assert tuned.grouping == HeterogeneityGraph(alpha_d=1.5, degree=3)
     assert tuned.confidence == Constant(beta=0.5)
     assert (tuned.lambda_, tuned.order, tuned.name) == (2.0, Order.AGGREGATE_FIRST, row.name)
     assert row == POLICIES["fedc3ucb-h"]

@@ -10,9 +10,9 @@ import pytest
 
 from fedcascade.testing.vectors.files import write_vectors
 
-from ..service.conftest import browser, browser_page
+from ..service.conftest import browser_page
 
-__all__ = ["browser", "browser_page"]  # fixtures
+__all__ = ["browser_page"]  # a fixture
 
 PACKAGE = Path(__file__).parents[2] / "packages" / "agent"
 LEAST_NODE = 20

@@ -12,7 +12,7 @@ from scipy.stats import binom
 from fedcascade import POLICIES, Synthetic, TopK, simulate
 from fedcascade.environments.synthetic import FeatureKind
 from fedcascade.federation.messages import Cause
-from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.confidence import PAPERS_BETA, ProblemSize
 from fedcascade.learning.theory import communication, partition, regret
 from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform, compute_lambda_tilde
 from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
@@ -178,7 +178,7 @@ def test_runs_exceed_equation_37_and_not_ours(clusters: int) -> None:
     """The erratum: with small alpha_c, J clusters speak more often than the paper's 1/alpha_c allows."""
     d, rounds = clusters + 1, 100_000
     world = Synthetic(users=20, clusters=clusters, dimension=d)
-    trace = simulate(world, POLICIES["known-clusters"].with_constants(alpha_c=0.02), rounds=rounds)
+    trace = simulate(world, POLICIES["known-clusters"].with_constants(alpha_c=0.02, beta=PAPERS_BETA), rounds=rounds)
     problem = ProblemSize(users=20, dimension=d, list_length=4, rounds=rounds)
     quoted = communication.quote_determinant_exchanges(problem, lambda_=4.0, alpha_c=0.02)
     derived = communication.bound_determinant_exchanges(problem, clusters=clusters, lambda_=4.0, alpha_c=0.02)

@@ -131,6 +131,7 @@ class ServerProcess:
             *(sys.executable, "-m", "fedcascade", "serve", "--store", self.store, "--port", str(self.port)),
             *("--dimension", str(self.dimension), "--rate", "1000000", "--burst", "1000000"),
             *("--min-observations", "0", "--rounds-burst", "1000000", *self.options),
+            *([] if "--policy" in self.options else ["--policy", "fedc3ucb-h"]),
             *(["--as-published"] if self.published else []),
         ]
 

@@ -38,8 +38,8 @@ def policies(*, json_: Json = False) -> None:
     if json_:
         print(json.dumps([policy.describe() | {"descriptions": _describe_constants(policy)} for policy in rows]))
         return
-    tables = (terminal.make_systems_table, terminal.make_parts_table, terminal.make_constants_table)
-    terminal.show(*(make_table(rows) for make_table in tables))
+    described = terminal.make_parts_table(rows), terminal.make_constants_table(rows)
+    terminal.show(*terminal.make_systems_tables(rows), *described)
 
 
 def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:

@@ -6,17 +6,17 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from fedcascade.checks import require, require_known
+from fedcascade.checks import require_known
 from fedcascade.cli.options import split_assignments
-from fedcascade.federation.policies import POLICIES, Policy, get_policy
+from fedcascade.federation.policies import DEFAULT_POLICY, POLICIES, Policy, get_policy
 from fedcascade.learning.confidence import Theory
 
-MAIN_POLICY = POLICIES["fedc3ucb-h"]  # whose values --help shows in brackets
+MAIN_POLICY = POLICIES[DEFAULT_POLICY]  # whose values --help shows in brackets
 _GROUP = Group(
     "Constants",
     sort_key=3,
-    help="Where one is not given, the policy's own; in brackets that of the paper's system. 'fedcascade policies' "
-    "lists the constants of all systems.",
+    help=f"Where one is not given, the policy's own; in brackets that of {DEFAULT_POLICY}. 'fedcascade policies' lists "
+    "the constants of all systems.",
 )
 _SET_HELP = (
     "Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value "
@@ -59,7 +59,7 @@ class ConstantOptions:
     def select_policies(
         self, names: Sequence[str], adapt: Callable[[Policy], Policy] = lambda policy: policy
     ) -> list[Policy]:
-        """Return policies with the constants that were given; each ignores the flags of constants that it lacks.
+        """Return policies with those of the given constants that each has; one that none of them has is refused.
 
         ``adapt`` changes the parts of a policy before.
         """
@@ -67,7 +67,11 @@ class ConstantOptions:
         flags = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "set_"}
         texts = {name: text for name, text in flags.items() if text is not None}
         assignments = _resolve_assignments(split_assignments("set", self.set_), policies)
-        return [_set_constants(policy, texts | assignments[policy.name]) for policy in policies]
+        given = {name: texts | assigned for name, assigned in assignments.items()}
+        chosen = [_choose_confidence(policy, given[policy.name]) for policy in policies]
+        for name in dict.fromkeys(name for texts in given.values() for name in texts if name != "beta"):
+            _require_owner(name, [policy for policy in chosen if name in given[policy.name]])
+        return [_set_constants(policy, given[policy.name]) for policy in chosen]
 
 
 def _resolve_assignments(assignments: Mapping[str, str], policies: Sequence[Policy]) -> dict[str, dict[str, str]]:
@@ -88,17 +92,27 @@ def _resolve_assignments(assignments: Mapping[str, str], policies: Sequence[Poli
     return resolved
 
 
+def _choose_confidence(policy: Policy, texts: Mapping[str, str]) -> Policy:
+    """Return the policy with the kind of beta that was given, if one was: Lemma 1's, or a constant."""
+    if texts.get("beta") == "theory":
+        return replace(policy, confidence=Theory(alpha_c=policy.constants().get("alpha_c", 1.0)))
+    return policy.with_beta(0.0) if "beta" in texts else policy
+
+
+def _require_owner(name: str, policies: Sequence[Policy]) -> None:
+    """Refuse a constant that none of the policies has, and say which ones have it."""
+    if any(name in policy.constants() for policy in policies):
+        return
+    owners = [policy.name for policy in POLICIES.values() if name in policy.constants()]
+    owners += ["--beta theory"] if name in ("noise", "delta") else []
+    chosen = ", ".join(policy.name for policy in policies)
+    raise ValueError(f"{name.rstrip('_')} is no constant of {chosen}: it belongs to {', '.join(owners)}")
+
+
 def _set_constants(policy: Policy, texts: Mapping[str, str]) -> Policy:
     """Return the policy with those of the constants that it has."""
     if texts.get("beta") == "theory":
-        policy = replace(policy, confidence=Theory(alpha_c=policy.constants().get("alpha_c", 1.0)))
-    elif "beta" in texts:
-        policy = policy.with_beta(0.0)
-    has_noise = "noise" in policy.constants()
-    require(
-        has_noise or not {"noise", "delta"} & texts.keys(),
-        f"noise and delta belong to --beta theory, {policy.name} has a constant beta",
-    )
+        texts = {name: text for name, text in texts.items() if name != "beta"}
     own = policy.constants()
     values = {name: policy.parse_constant(name, text) for name, text in texts.items() if name in own}
     return policy.with_constants(**values)

@@ -158,25 +158,25 @@ def print_results(results: "Results") -> None:
 
     own = _write_own_report(results)
     if own is None:
-        terminal.show(terminal.make_summary_table(summary.summarise_systems(results)))
+        terminal.show(*terminal.make_summary_tables(summary.summarise_systems(results)))
         print(f"results: {results.folder}\nfor figures: fedcascade report {results.folder}")
         return
-    path, table = own
-    terminal.show(table)
+    path, tables = own
+    terminal.show(*tables)
     print(f"report: {path}")
 
 
-def _write_own_report(results: "Results") -> "tuple[Path, Table] | None":
+def _write_own_report(results: "Results") -> "tuple[Path, list[Table]] | None":
     """Write the report of a plan that has one of its own: returns its path, and what the terminal shows of it."""
     from fedcascade.experiments import beyond_bars, sensitivity
     from fedcascade.experiments.reports import beyond_report, sensitivity_report
 
     if beyond_bars.is_beyond(results):
         path, findings = beyond_report.write_report(results)
-        return path, terminal.make_bars_table(findings)
+        return path, [terminal.make_bars_table(findings)]
     if sensitivity.is_sensitivity(results):
         path, rows = sensitivity_report.write_report(results)
-        return path, terminal.make_sensitivity_table(rows)
+        return path, list(terminal.make_sensitivity_tables(rows))
     return None
 
 

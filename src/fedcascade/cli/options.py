@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter, Token
 
-from fedcascade.checks import require
+from fedcascade.checks import read_whole, require, whole_numbers
 
 if TYPE_CHECKING:
     from fedcascade.data.logs import Log
@@ -26,11 +26,7 @@ def option(text: str, group: Group = _PLAIN, **more: Any) -> Parameter:
 
 
 def _convert_whole(_type: object, tokens: Sequence[Token]) -> int:
-    # Without this, 300.7 rounds would quietly become 301.
-    try:
-        return int(tokens[0].value)
-    except ValueError:
-        raise ValueError(f"expected a whole number, got '{tokens[0].value}'") from None
+    return read_whole(tokens[0].value)  # without this, 300.7 rounds would quietly become 301
 
 
 Whole = Annotated[int, Parameter(converter=_convert_whole)]
@@ -260,5 +256,5 @@ def parse_value(text: str) -> object:
 
 
 def _parse_whole(name: str, text: str) -> int:
-    require(text.strip().isdecimal(), f"{name} must be a whole number >= 1, got '{text}'")
-    return int(text)
+    number: int = whole_numbers(1).parse(name, text.strip())
+    return number

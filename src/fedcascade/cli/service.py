@@ -14,6 +14,7 @@ from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
 from fedcascade.cli.progress import add_bar, show_progress_bars
+from fedcascade.federation.policies import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient
@@ -55,7 +56,7 @@ def serve(
     store: Annotated[
         str, option("Where everything is kept: sqlite:///file.db or postgresql://user@host/database.")
     ] = "sqlite:///fedcascade.db",
-    policy: Annotated[str, option("System to run (see 'fedcascade policies').")] = "fedc3ucb-h",
+    policy: Annotated[str, option("System to run (see 'fedcascade policies').")] = DEFAULT_POLICY,
     dimension: Annotated[Whole, option("d, how many features an item has.")] = 20,
     host: Annotated[str, option("Address to listen on.")] = "127.0.0.1",
     port: Annotated[Whole, option("Port to listen on; 0 takes any that is free.")] = 8777,
@@ -110,7 +111,7 @@ def serve(
 ) -> None:
     """Run a server for agents.
 
-    Example: fedcascade serve --store sqlite:///fedcascade.db --policy fedc3ucb-h --dimension 20
+    Example: fedcascade serve --store sqlite:///fedcascade.db --dimension 20
     """
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
@@ -226,4 +227,4 @@ def swarm(
     if json_:
         print(json.dumps(summary))
     else:
-        terminal.show(terminal.make_results_table([summary]))
+        terminal.show(terminal.make_results_table([summary]), *terminal.make_causes_tables([summary]))

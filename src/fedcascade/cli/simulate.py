@@ -24,14 +24,20 @@ from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.trace import Trace, summarise
 
+COMPARED = ["fedc3ucb-h", "fedind", "fedc3ucb-e", "known-clusters"]  # the paper's, alone, ours, the truth
+
 
 def run(
     *,
     policy: Annotated[
         list[str],
-        option("System to run (see 'fedcascade policies'). Several, as a,b, meet the same rounds."),
-    ] = ["fedc3ucb-h"],  # noqa: B006 (cyclopts shows it, nobody changes it)
-    rounds: Rounds = 20_000,
+        option(
+            "System to run (see 'fedcascade policies'), or several: a,b. All meet the same rounds. "
+            f"[default: {','.join(COMPARED)}]",
+            show_default=False,
+        ),
+    ] = COMPARED,
+    rounds: Rounds = 100_000,
     list_length: ListLength = 4,
     oracle: Annotated[
         str,
@@ -61,7 +67,9 @@ def run(
 ) -> None:
     """Simulate one or several systems in an environment, synthetic or made from ratings, and compare them.
 
-    Example: fedcascade run --policy fedc3ucb-h --policy fedind --rounds 20000 --clusters 5
+    Example: fedcascade run
+
+    Example: fedcascade run --policy fedc3ucb-e,fedind --rounds 1e5 --clusters 5
     """
     from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.simulation.engines import simulate, simulate_together
@@ -95,4 +103,5 @@ def run(
             if log is not None:
                 write_simulated_log(log, environment, trace)
     if not json_:
-        terminal.show(terminal.make_results_table(summaries))
+        tables = terminal.make_results_table(summaries), *terminal.make_causes_tables(summaries)
+        terminal.show(*tables, terminal.explain_results(summaries))

@@ -1,8 +1,12 @@
-"""The tables that the command line prints to stdout."""
+"""The tables that the command line prints to stdout: readable in 80 columns, with no name cut."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -13,51 +17,91 @@ if TYPE_CHECKING:
     from fedcascade.experiments.reports.summary import SystemSummary
     from fedcascade.federation.policies import Policy
 
+WIDTH = 80  # columns, where there is no terminal to ask
+
 
 def make_table(
     title: str, columns: Iterable[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), lines: bool = False
 ) -> Table:
-    """Make a table; the columns in ``right`` are aligned to the right, ``lines`` are drawn between rows."""
-    table = Table(title=title, title_justify="left", show_lines=lines)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left")
-    for row in rows:
+    """Make a table; the columns in ``right`` are aligned to the right, ``lines`` leaves an empty line between rows.
+
+    Text wraps between words. Numbers, the columns in ``right``, never wrap; their headers do.
+    """
+    table = Table(title=title, title_justify="left", caption_justify="left", show_lines=lines, box=SIMPLE_HEAD,
+                  show_edge=False, pad_edge=False, collapse_padding=True)  # fmt: skip
+    cells = list(rows)
+    for place, name in enumerate(columns):
+        longest = max((len(line) for row in cells for cell in row[place : place + 1] for line in cell.split("\n")),
+                      default=0)  # fmt: skip
+        header, is_number = fill(name, max(longest, 10), break_long_words=False), name in right
+        table.add_column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for row in cells:
         table.add_row(*row)
     return table
 
 
-def show(*tables: Table) -> None:
-    """Print tables to stdout, at full width where the output is not a terminal."""
-    console = Console()
-    (console if console.is_terminal else Console(width=160)).print(*tables, sep="")
+def show(*tables: Table | str) -> None:
+    """Print tables and paragraphs to stdout, as wide as the terminal, $COLUMNS or else 80 columns."""
+    console = Console(highlight=False, markup=False)
+    if not (console.is_terminal or os.environ.get("COLUMNS", "").isdecimal()):
+        console = Console(width=WIDTH, highlight=False, markup=False)
+    for place, part in enumerate(tables):
+        console.print(*([""] if place else []), part, sep="\n")
 
 
 def make_results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """Make a table with one line per run: regret, exchanges by cause, clustering."""
-    causes = list(dict.fromkeys(cause for run in summaries for cause in run["communications"] if cause != "total"))
-    numbers = ("regret", "reward", "exchanges", *causes, "clusters", "clustering error", "rounds/s")
+    """Make a table with one line per run: regret, clicks, exchanges, clustering."""
+    numbers = ("regret", "clicks", "exchanges", "clusters", "clustering error", "rounds/s")
     rows = [
         (
             run["policy"],
-            f"{run['regret']:,.1f}",
+            f"{run['regret']:,.{1 if run['regret'] < 10_000 else 0}f}",
             f"{run['reward']:,}",
-            *(f"{run['communications'].get(cause, 0):,}" for cause in ("total", *causes)),
+            f"{run['communications']['total']:,}",
             f"{run['clusters']:,}",
             f"{run['clustering_error']:.0%}",
             f"{run['rounds'] / run['seconds']:,.0f}",
         )
         for run in summaries
     ]
-    return make_table("expected regret and exchanges with the server", ("policy", *numbers), rows, numbers)
+    return make_table(f"{summaries[0]['rounds']:,} rounds", ("policy", *numbers), rows, numbers)
 
 
-def make_summary_table(summaries: Iterable["SystemSummary"]) -> Table:
-    """Make a table with one line per system and environment: mean and half of its 95% interval over the runs."""
+def make_causes_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """Make a table of exchanges by their cause, where there is more than one cause."""
+    counts = {run["policy"]: run["communications"] for run in summaries if run["communications"]["total"]}
+    causes = list(
+        dict.fromkeys(cause for each in counts.values() for cause in each if each[cause] and cause != "total")
+    )
+    if len(causes) > 1:
+        rows = [(name, *(f"{each.get(cause, 0):,}" for cause in causes)) for name, each in counts.items()]
+        yield make_table("exchanges by cause", ("policy", *causes), rows, causes)
+
+
+def explain_results(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Say in a few sentences what the table of results means, with numbers where there are systems to compare."""
+    regret = {run["policy"]: run["regret"] for run in summaries}
+    ours, alone = regret.get("fedc3ucb-e"), regret.get("fedind")
+    sentences = ["Regret is how many clicks fewer the lists earned than the best lists would have; less is better."]
+    if ours is not None and alone:
+        change = f"{abs(1 - ours / alone):.0%} {'less' if ours <= alone else 'more'}"
+        sentences += [f"Agents that find out who is alike (fedc3ucb-e) have {change} of it than alone (fedind)."]
+    if "fedc3ucb-h" in regret:
+        sentences += ["fedc3ucb-h is the paper's system, with the paper's constants unless you give others."]
+    if "known-clusters" in regret:
+        sentences += ["known-clusters is told who is alike, which nobody knows in practice."]
+    return " ".join(sentences)
+
+
+def make_summary_tables(summaries: Iterable["SystemSummary"]) -> Iterator[Table]:
+    """Make a table for each environment, with one line per system: mean and half of its 95% interval over the runs."""
     from fedcascade.experiments.reports.summary import format_totals
 
     numbers = ("runs", "regret", "exchanges", "clustering error")
-    rows = [(each.environment, each.system, str(each.regret.runs), *format_totals(each)) for each in summaries]
-    return make_table("mean over runs ± half of its 95% interval", ("environment", "system", *numbers), rows, numbers)
+    for environment, group in groupby(summaries, key=lambda each: each.environment):
+        rows = [(each.system, str(each.regret.runs), *format_totals(each)) for each in group]
+        title = f"{environment}: mean over runs ± half of its 95% interval"
+        yield make_table(title, ("system", *numbers), rows, numbers)
 
 
 def make_claims_table(claims: Iterable["Claim"]) -> Table:
@@ -70,11 +114,14 @@ def make_claims_table(claims: Iterable["Claim"]) -> Table:
     return make_table(title, ("where", "claim", *numbers, "verdict"), rows, numbers)
 
 
-def make_sensitivity_table(lines: Iterable[Sequence[str]]) -> Table:
-    """Make a table of the paper's figures with each constant halved and doubled."""
+def make_sensitivity_tables(lines: Sequence[Sequence[str]]) -> Iterator[Table]:
+    """Make tables of the paper's figures with each constant halved and doubled: of exchanges, and of regret."""
     from fedcascade.experiments.reports.sensitivity_report import CAPTION, HEADER
 
-    return make_table(CAPTION, HEADER, lines, HEADER[1:])
+    middle = len(HEADER) // 2 + 1
+    for title, columns in ((CAPTION, slice(1, middle)), ("", slice(middle, None))):
+        rows = [(line[0], *line[columns]) for line in lines]
+        yield make_table(title, (HEADER[0], *HEADER[columns]), rows, HEADER[columns])
 
 
 def make_bars_table(findings: Iterable["Finding"]) -> Table:
@@ -86,27 +133,27 @@ def make_bars_table(findings: Iterable["Finding"]) -> Table:
     return make_table("bars | measured", columns, rows, right=("bar", "measured"))
 
 
-def make_systems_table(policies: Iterable["Policy"]) -> Table:
+def make_systems_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
     """Make the paper's Tables 1 and 2; systems that are not in them have no claims."""
     from fedcascade.federation.claims import TABLE_1
 
-    rows = []
-    for policy in policies:
-        claim = TABLE_1.get(policy.name)
-        cells = (claim.arms, claim.regret, claim.communication, claim.source) if claim else ()
-        rows.append((policy.name, policy.agents, policy.users, *cells))
-    columns = ("policy", "agents", "users", "arms", "regret", "communication", "source")
-    return make_table("Table 1: systems and what is claimed of them", columns, rows)
+    claims = {policy.name: TABLE_1[policy.name] for policy in policies if policy.name in TABLE_1}
+    known = ((policy, claims.get(policy.name)) for policy in policies)
+    rows = [(policy.name, policy.agents, policy.users, claim.arms if claim else "") for policy, claim in known]
+    yield make_table("Table 1: systems", ("policy", "agents", "users", "arms"), rows)
+    orders = [(name, f"{claim.regret}\n{claim.communication}", claim.source) for name, claim in claims.items()]
+    columns = ("policy", "orders of regret and communication", "source")
+    yield make_table("Table 2: what is claimed of them", columns, orders, lines=True)
 
 
 def make_parts_table(policies: Iterable["Policy"]) -> Table:
-    """Make a table with one line per policy: its parts and its summary."""
-    columns = ("policy", "who shares", "when an agent speaks", "who is answered", "what it decides with", "in words")
+    """Make a table with one line per policy: its summary, and its parts."""
     rows = []
     for policy in policies:
         parts = (policy.grouping, policy.trigger, policy.reply_rule, policy.decision)
-        rows.append((policy.name, *(name_part(part) for part in parts), policy.summary))
-    return make_table("parts", columns, rows, lines=True)
+        rows.append((policy.name, f"{policy.summary}\n{' / '.join(name_part(part) for part in parts)}"))
+    columns = ("policy", "in words; parts: who shares / when an agent speaks / who is answered / what it decides with")
+    return make_table("systems and their parts", columns, rows, lines=True)
 
 
 def name_part(part: object) -> str:

@@ -23,7 +23,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.trace import Recorder
 
 POLICY = "fedc3ucb-e"
-CONSTANTS = {"alpha_c": 1.0, "beta": 1.0}
+CONSTANTS = {"alpha_c": 1.0}  # agents speak often, so that there is something to see
 ITEMS, LIST_LENGTH, CHECKPOINTS = 12, 2, 200
 YARDSTICKS = {"fedind": "alone", "known-clusters": "clusters known"}
 WAIT_SECONDS = 30.0

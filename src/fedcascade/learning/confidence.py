@@ -24,6 +24,9 @@ class ProblemSize:
             require_integer(name.replace("_", " "), getattr(self, name))
 
 
+PAPERS_BETA = 10.5  # of the paper's evaluation, as searched: docs/explanation-constants.md
+
+
 class BetaTerms(NamedTuple):
     """The constants of beta = base + slope sqrt(ln det(Sigma) + shift)."""
 
@@ -49,7 +52,7 @@ class Confidence(Protocol):
 class Constant(Part):
     """The same beta at all times, as in the paper's experiments."""
 
-    beta: float = constant(10.5, meaning="width of exploration", symbol="beta", range=NONNEGATIVE)
+    beta: float = constant(PAPERS_BETA, meaning="width of exploration", symbol="beta", range=NONNEGATIVE)
 
     def radius(self, ridge: Estimate, problem: ProblemSize) -> float:  # noqa: ARG002
         return self.beta

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -166,6 +167,28 @@ def test_a_real_browser_draws_every_figure(paper_folder: Path, tmp_path: Path) -
     in_browser(paper_folder / "report.html", tmp_path / "b", "--window-size=1150,2400", f"--screenshot={picture}")
     colours = drawn_colours(picture)
     assert {colour for colour in figures.COLOURS[:5] if colour not in colours} == set()
+
+
+@pytest.mark.parametrize("width", [320, 400, 1280])
+def test_a_page_is_no_wider_than_the_screen(browser: Any, paper_folder: Path, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto((paper_folder / "report.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.close()
+
+
+def test_figures_are_dark_where_the_page_is(browser: Any, paper_folder: Path, tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    means = {}
+    for scheme in ("light", "dark"):
+        page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme=scheme)
+        page.goto((paper_folder / "report.html").as_uri())
+        page.locator("figure svg").first.screenshot(path=tmp_path / f"{scheme}.png")
+        means[scheme] = imread(tmp_path / f"{scheme}.png")[..., :3].mean()
+        page.close()
+    assert means["light"] > 0.8
+    assert means["dark"] < 0.3
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")

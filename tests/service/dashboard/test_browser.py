@@ -9,6 +9,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.resources import files
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,32 @@ def log_in(browser_page: BrowserPage, url: str) -> None:
     browser_page.page.fill("#token", TOKEN)
     browser_page.page.click("#login button")
     browser_page.page.wait_for_selector("#main[data-position]")
+
+
+ASSETS = Path(str(files("fedcascade.service.dashboard") / "assets"))
+LABELS_OF_AGES = """async ([width, days]) => {
+  const { drawDots } = await import("/live/assets/chart-primitives.js");
+  const element = document.createElement("div");
+  element.style.width = `${width}px`;
+  document.body.append(element);
+  drawDots(element, [{ agent: 1, age: days * 86_400_000, colour: 1 }], { label: "ages" });
+  const labels = [...element.querySelectorAll("text")];
+  const places = labels.map((label) => [label, label.getBoundingClientRect()]);
+  element.remove();
+  return places.map(([{ textContent }, { left, right }]) => [textContent, left, right]);
+}"""
+
+
+def test_labels_of_ages_do_not_touch(browser_page: BrowserPage) -> None:
+    page = browser_page.page
+    page.route("http://127.0.0.1/**", lambda route: route.fulfill(body="<!doctype html>", content_type="text/html"))
+    page.route("**/live/assets/*", lambda route: route.fulfill(path=ASSETS / route.request.url.rpartition("/")[2]))
+    page.goto("http://127.0.0.1/")
+    for width, days in product((300, 600, 1200), (0.0001, 0.02, 0.9, 30.0)):
+        labels = page.evaluate(LABELS_OF_AGES, [width, days])
+        assert labels[0][0] == "now"
+        assert len(labels) > 1
+        assert [text for (_, _, right), (text, left, _) in pairwise(labels) if left < right + 4] == []
 
 
 def count_exchanges(process: ServerProcess) -> int:

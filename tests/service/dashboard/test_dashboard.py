@@ -195,6 +195,20 @@ def test_a_form_of_another_site_cannot_log_in(running: RunningService) -> None:
     assert reply.status == 415
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "text/html; charset=utf-8"),
+        ("/live/assets/main.js", "text/javascript; charset=utf-8"),
+        ("/live/assets/style.css", "text/css; charset=utf-8"),
+        ("/live/assets/icon.svg", "image/svg+xml"),
+        ("/metrics", "text/plain; version=0.0.4; charset=utf-8"),
+    ],
+)
+def test_a_file_says_once_in_which_letters_it_is_written(running: RunningService, path: str, kind: str) -> None:
+    assert send_request(running, path)[2]["content-type"] == kind
+
+
 def test_the_page_and_its_files_come_with_a_strict_policy(running: RunningService) -> None:
     for path in ("/", "/live/assets/main.js", "/live/assets/style.css", "/live/assets/icon.svg"):
         status, body, headers = send_request(running, path)

@@ -11,7 +11,7 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.policies import POLICIES
-from fedcascade.learning.confidence import Oful, ProblemSize, Theory
+from fedcascade.learning.confidence import PAPERS_BETA, Oful, ProblemSize, Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -61,7 +61,7 @@ def find_largest_ratios(
     world: Clustered, *, rounds: int, list_length: int, settings: Settings, delta: float
 ) -> dict[str, float]:
     """For each lemma, the largest ratio of its left side to its right one in a run with known clusters."""
-    constants = {"alpha_c": settings.alpha_c, "lambda_": settings.lambda_}
+    constants = {"alpha_c": settings.alpha_c, "lambda_": settings.lambda_, "beta": PAPERS_BETA}
     policy, oracle = POLICIES["known-clusters"].with_known_constants(constants), TopK(length=list_length)
     simulation = prepare_simulation(Scenario(world, policy, rounds, oracle, checkpoints=1))
     agents = make_agents(simulation, oracle)

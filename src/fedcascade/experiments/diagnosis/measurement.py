@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedcascade.environments.clustered import Clustered
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import get_policy
-from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.confidence import PAPERS_BETA, ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.theory.assumptions import Assumptions
 from fedcascade.learning.theory.guarantee import Guarantee, Protocol, Settings, compute_guarantee
@@ -37,7 +37,8 @@ def play_world(
     world: Clustered, settings: Settings, *, rounds: int, list_length: int, policy: str | None = None
 ) -> Trace:
     """Play the system of the theorem, or another one, in a world, with many checkpoints."""
-    constants = {"alpha_c": settings.alpha_c, "lambda_": settings.lambda_, "p_scale": settings.p_scale}
+    named = {"alpha_c": settings.alpha_c, "lambda_": settings.lambda_, "p_scale": settings.p_scale}
+    constants = named | {"beta": PAPERS_BETA}
     system = get_policy(policy or SYSTEMS[settings.protocol]).with_known_constants(constants)
     return simulate(world, system, rounds=rounds, oracle=TopK(length=list_length),
                     checkpoints=min(POINTS, rounds))  # fmt: skip

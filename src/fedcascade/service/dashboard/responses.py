@@ -13,10 +13,10 @@ from fedcascade.service.protocol.wire import JSON
 from fedcascade.service.server.service import HttpRequest
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
-MEDIA_TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
+MEDIA_TYPES = {  # Litestar adds the charset to those of text
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
     "svg": "image/svg+xml",
 }
 HEADERS = {

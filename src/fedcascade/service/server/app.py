@@ -201,7 +201,7 @@ async def show_metrics(request: HttpRequest) -> Response[bytes]:
     """Show the metrics as Prometheus reads them."""
     service = get_service(request)
     service.metrics.show_shares({outsized.agent: outsized.share for outsized in service.find_outsized_agents()})
-    return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
 
 @get("/schema")

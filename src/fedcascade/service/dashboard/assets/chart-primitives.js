@@ -106,6 +106,7 @@ export function drawBars(element, entries, { label, height = 170 }) {
   });
 }
 
+const LABEL_ROOM = 50;  // pixels from one label of an age to the next
 const AGES = [1, 10, 60, 600, 3600, 6 * 3600, 86400, 7 * 86400];
 
 // One dot per agent on a logarithmic scale of ages, stacked where several have about the same age.
@@ -116,7 +117,11 @@ export function drawDots(element, agents, { label, height = 170 }) {
   const x = makeScale(0, Math.log10(end + 1), area.left, area.right);
   const locate = (seconds) => x(Math.log10(seconds + 1));
   area.drawing.append(createSvg("line", { class: "axis", x1: area.left, x2: area.right, y1: area.bottom, y2: area.bottom }));
-  for (const seconds of [0, ...AGES.filter((tick) => tick <= end)]) {
+  let taken = -Infinity;  // up to where there is a label; the first and the last of them always have room
+  for (const seconds of [0, ...AGES.filter((tick) => tick < end), end]) {
+    const inner = seconds > 0 && seconds < end;
+    if (inner && (locate(seconds) - taken < LABEL_ROOM || area.right - locate(seconds) < LABEL_ROOM)) continue;
+    taken = locate(seconds);
     const anchor = seconds === 0 ? "start" : seconds === end ? "end" : "middle";
     area.drawing.append(createSvg("text", { x: locate(seconds), y: area.bottom + 18, "text-anchor": anchor }, seconds ? formatAge(seconds * 1000).replace(".0", "") : "now"));
   }

@@ -191,6 +191,27 @@ def test_one_agents_trouble_is_its_own(running: RunningService, tmp_path: Path) 
         assert (count_held(good), good.trouble) == (6, None)
 
 
+@pytest.mark.parametrize("how", ["revoked", "forgotten"])
+def test_whom_the_operator_sent_away_takes_no_token_from_the_stock(
+    running: RunningService, tmp_path: Path, how: str
+) -> None:
+    with open_pool(running, tmp_path / "agents.db", tokens=5) as pool:
+        agent = pool.get("user")
+        play(agent, 2)
+        assert pool.flush(20)
+        before = agent.id
+        (running.operator.revoke if how == "revoked" else running.operator.forget)(before)
+        play(agent)
+        assert not pool.flush(0.2)
+        assert "enrolment token" in (agent.trouble or "")
+        assert (agent.id, agent.unsent) == (before, 1)
+        [token] = running.operator.create_tokens()
+        assert pool.enrol("user", token) is agent  # somebody wants it back
+        assert pool.flush(20), pool.trouble
+        assert agent.id != before
+        assert count_held(agent) == (1 if how == "revoked" else 3)
+
+
 POOL = """
 import sys
 import numpy as np

@@ -46,8 +46,9 @@ class ServerLink:
     ) -> wire.Welcome:
         """Enrol an agent with its credential, or with a token; with a new key where the old one is revoked.
 
-        Key and token are saved first: if the reply is lost, the same key and token get the same number. A token that
-        the server does not take is dropped.
+        Only who has never enrolled takes a token from the stock. An agent that was revoked or forgotten needs one that
+        somebody gave to it: a stock would bring back whom the operator has sent away. Key and token are saved first: if
+        the reply is lost, the same key and token get the same number. A token that the server does not take is dropped.
         """
         self._require_turn()
         name = NEXT_KEY if new_key else KEY
@@ -60,7 +61,7 @@ class ServerLink:
         return self._send(store, name, None)
 
     def _send(self, store: LocalStore, key_name: str, credential: wire.Credential | None) -> wire.Welcome:
-        key, token = _prepare(store, key_name, from_stock=credential is None)
+        key, token = _prepare(store, key_name)
         if token is None and credential is None:
             raise Refused(403, "enrolment", NO_TOKEN)
         try:
@@ -89,13 +90,14 @@ class ServerLink:
             raise Refused(429, "too-many-requests", f"too many enrol: try again in {wait:.2f} s", retry_after=wait)
 
 
-def _prepare(store: LocalStore, key_name: str, *, from_stock: bool) -> tuple[SigningKey, str | None]:
+def _prepare(store: LocalStore, key_name: str) -> tuple[SigningKey, str | None]:
     """The key to enrol and a token for it, both saved: a token that this agent was given, else one of the stock."""
     with store.transaction():
         key = SigningKey(store.get_setting(key_name) or random_bytes())
         store.set_setting(key_name, bytes(key))
         own = store.get_setting(TOKEN)
-        token = own.decode() if own is not None else store.file.take_token() if from_stock else None
+        is_new = store.get_setting(WELCOME) is None
+        token = own.decode() if own is not None else store.file.take_token() if is_new else None
         if token is not None:
             store.set_setting(TOKEN, token.encode())
     return key, token

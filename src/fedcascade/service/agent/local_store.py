@@ -58,7 +58,9 @@ class LocalStore:
             yield
 
     def get_setting(self, name: str) -> bytes | None:
-        row = self.file.execute("SELECT value FROM setting WHERE agent = ? AND name = ?", (self.agent, name)).fetchone()
+        query = "SELECT value FROM setting WHERE agent = ? AND name = ?"
+        with self.file.lock:
+            row = self.file.execute(query, (self.agent, name)).fetchone()
         return None if row is None else bytes(row[0])
 
     def set_setting(self, name: str, value: bytes) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from importlib.resources import files
 
 import pytest
 
@@ -26,6 +27,24 @@ def test_types_hold(node: str) -> None:
     tsc = PACKAGE / "node_modules" / "typescript" / "bin" / "tsc"
     done = subprocess.run([node, str(tsc), "--noEmit"], cwd=PACKAGE, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_package_contains_modules_and_types_and_nothing_else(node: str) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    command = [npm, "pack", "--dry-run", "--json", "--ignore-scripts"]
+    packed = subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True, check=True).stdout
+    [content] = json.loads(packed)
+    names = {file["path"] for file in content["files"]}
+    modules = {f"src/{path.name}" for path in (PACKAGE / "src").glob("*.js")}
+    assert {name for name in names if not name.startswith("types/")} == {"README.md", "package.json"} | modules
+    assert content["unpackedSize"] < 300_000
+
+
+def test_the_wheel_has_the_modules() -> None:
+    assets = files("fedcascade.service.agent") / "assets"
+    assert (assets / "index.js").read_bytes() == (PACKAGE / "src" / "index.js").read_bytes()
 
 
 def test_the_lock_file_has_versions_and_hashes_and_no_address() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent.client import OperatorClient, fetch_terms
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.tenure import TERMS
+from fedcascade.service.store.open import open_store
 from fedcascade.simulation.engines import simulate
 
 from .helpers import TOKEN, ServerProcess, build_unit_upload
@@ -226,9 +229,13 @@ def test_the_operators_token_is_replaced_while_the_server_runs(tmp_path: Path) -
         running.transport.close()
         server.stop()
     path.write_text(TOKEN, encoding="ascii")
-    refused = subprocess.run(server.command(), cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    command = [*server.command(), "--beta", "1.5", "--take-over"]
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "this operator's token was replaced before" in refused.stderr
+    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as store:
+        terms = json.loads(store.get_setting(TERMS) or "")
+    assert terms["constants"]["beta"] == "10.5"  # a server that does not start takes nothing over
 
 
 def test_live_leaves_nothing_behind_when_it_is_told_to_end(tmp_path: Path) -> None:

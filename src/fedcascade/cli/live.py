@@ -38,6 +38,7 @@ def live(
     NONNEGATIVE.check("pace", pace)
     demo_settings = DemoSettings(users=users, clusters=clusters, rounds=rounds, seed=seed)
     demo_settings.build_environment()  # refuse what cannot be before anything starts
+    signal.signal(signal.SIGTERM, _end)  # else the signal would end the process, and leave its folder behind
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         store_url = store or f"sqlite:///{name}/live.db"
         require_empty_store(store_url)
@@ -52,7 +53,6 @@ def live(
         )
         for sentence in STORY:
             print_notice(sentence)
-        signal.signal(signal.SIGTERM, _end)  # else the signal would end the process, and leave its folder behind
         try:
             demo = Demo(demo_settings, pace=pace, token=settings.operator_token)
             serve_demo(settings, lambda line: _show_line(line, no_browser), demo)

@@ -238,10 +238,15 @@ def replace_operator(store: Store, state: ServerState, token_hash: bytes) -> Non
     _audit(store, OPERATOR, "replaced the operator's token")
 
 
-def _retire_operator(store: Store, state: ServerState, digest: str) -> None:
-    """Set the hash of another token; the one before is good no more, not even in a file at the next start."""
+def require_current_token(store: Store, digest: str) -> None:
+    """Refuse the hash of an operator's token that was replaced."""
     if store.get_setting(f"{RETIRED}{digest}") is not None:
         raise Refused(409, "retired-token", "this operator's token was replaced before: use the newest one")
+
+
+def _retire_operator(store: Store, state: ServerState, digest: str) -> None:
+    """Set the hash of another token; the one before is good no more, not even in a file at the next start."""
+    require_current_token(store, digest)
     earlier = store.get_setting(OPERATOR)
     if earlier is not None:
         store.set_setting(f"{RETIRED}{earlier}", "")

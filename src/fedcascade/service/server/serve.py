@@ -97,6 +97,9 @@ def open_writer(settings: ServerSettings) -> Writer:
     terms = describe_terms(settings.policy, dimension)
     with closing(open_store(settings.store)) as store, explain_failures(store), store.transaction():
         load_epoch(store)  # here, so that the file itself has the secret before anything depends on it
+        if settings.operator_token.exists():  # before others end for a server that does not start
+            token = token_file.read_token(settings.operator_token)
+            operations.require_current_token(store, auth.hash_token(token).hex())
         claim_store(store, terms, settings.clock.read_milliseconds(), take_over=settings.take_over)
     return Writer(
         lambda: trace_store(open_store(settings.store), settings.tracer),

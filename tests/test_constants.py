@@ -31,6 +31,7 @@ def test_the_symbols_are_the_papers() -> None:
         "lambda_": "lambda",
         "order": "",
         "alpha_d": "alpha_d",
+        "degree": "",
         "alpha_c": "alpha_c",
         "p_scale": "p_t",
         "beta": "beta",

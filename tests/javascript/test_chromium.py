@@ -197,6 +197,31 @@ def test_an_agent_learns_offline_and_sends_when_the_network_is_back(site: WebSit
     assert_held(site, agent, 15)
 
 
+def test_an_agent_that_could_not_leave_goes_on(site: WebSite) -> None:
+    tab = site.open_tab()
+    agent = site.enrol(tab)
+    site.context.set_offline(True)
+    with pytest.raises(Exception, match="cannot be reached"):
+        tab.evaluate("agent.leave()")
+    tab.evaluate("play(0, 5)")
+    site.context.set_offline(False)
+    assert tab.evaluate("agent.flush(20)")
+    assert_held(site, agent, 5)
+
+
+def test_closing_a_page_reveals_nothing_below_the_floor(site: WebSite) -> None:
+    tab = site.open_tab()
+    agent = site.enrol(tab)
+    tab.evaluate("play(0, 4)")  # one fewer than the floor
+    requests: list[str] = []
+    tab.on("request", lambda request: requests.append(request.url))
+    hide = "Object.defineProperty(document, 'visibilityState', { value: 'hidden' }); "
+    tab.evaluate(f"() => {{ {hide} document.dispatchEvent(new Event('visibilitychange')); }}")
+    tab.close(run_before_unload=True)
+    assert requests == []
+    assert site.read_held(agent).rounds == 0
+
+
 def test_a_full_browser_works_in_memory_and_says_so(site: WebSite) -> None:
     tab = site.open_tab()
     quota = {"origin": f"{site.origin}/", "quotaSize": 1}

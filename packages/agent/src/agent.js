@@ -17,9 +17,6 @@ import { add, observe as addRound, zero } from "./statistics.js";
  *   rounds: number, agents: number, since: number}} AgentState
  */
 
-// A list without feedback is forgotten once so many others have been shown.
-export const OPEN_LISTS = 1024;
-
 /**
  * The state of an agent that knows nothing.
  * @param {number} dimension

@@ -27,6 +27,8 @@ export { always } from "./triggers.js";
  * @property {import("./oracles.js").Oracle} [oracle] chooses lists from scores; the best k items if not given
  * @property {number} [minObservations] an upload never holds fewer; 2 d if not given, and never fewer than the server asks for
  * @property {import("./policies.js").ProblemSize} [problem] the sizes for a beta by formula; what is known of them if not given
+ * @property {number} [keepLists] a list without feedback is dropped once so many others were shown after it
+ * @property {number} [keepSeconds] it is dropped after so long, too; a year if not given
  * @property {[number, number]} [pauses] seconds before the first retry, which double with every failure, and the longest
  * @property {typeof fetch} [fetch] how requests travel
  * @property {() => number} [now] seconds since 1970
@@ -36,6 +38,7 @@ export { always } from "./triggers.js";
 export class RemoteAgent extends SavedAgent {
   #loop;
   #client;
+  #options;
   #end = new AbortController();
 
   /**
@@ -47,6 +50,7 @@ export class RemoteAgent extends SavedAgent {
   constructor(store, state, client, options) {
     super(store, state, options);
     this.#client = client;
+    this.#options = options;
     this.#loop = new ExchangeLoop(this, client, options);
     const { signal } = this.#end, wake = () => this.#loop.wake();
     globalThis.addEventListener?.("online", wake, { signal });
@@ -65,11 +69,16 @@ export class RemoteAgent extends SavedAgent {
     return this.#loop.flush(seconds);
   }
 
-  /** Be forgotten: the server subtracts and erases what this agent sent, and the store is emptied. */
+  /** Be forgotten: the server subtracts and erases what this agent sent, and the store is emptied. If it fails, the agent goes on. */
   async leave() {
     this.requireOpen();
     await this.#loop.stop();
-    await this.#client.leave();
+    try {
+      await this.#client.leave();
+    } catch (error) {
+      this.#loop = new ExchangeLoop(this, this.#client, this.#options);
+      throw error;
+    }
     await this.store.erase();
     await this.close();
   }
@@ -92,6 +101,7 @@ export class RemoteAgent extends SavedAgent {
 export async function connect({ url, token = null, store: where, pauses = [0.25, 300], fetch: send, now = () => Date.now() / 1000, ...wishes }) {
   require(/^https?:\/\/[^/]/.test(url), `a server's address looks like https://host:8777, got '${url}'`);
   if (wishes.minObservations !== undefined) requireWhole("minObservations", wishes.minObservations, 0);
+  if (wishes.keepLists !== undefined) requireWhole("keepLists", wishes.keepLists);
   const store = typeof where === "object" ? where : await openStore(where);
   const transport = { url: url.replace(/\/+$/, ""), fetch: send ?? globalThis.fetch.bind(globalThis), now };
   try {

@@ -1,6 +1,6 @@
 // An agent with its memory in a store: what happens to it is saved in the same step. Nothing here waits for a network.
 
-import { OPEN_LISTS, chooseList, estimateRound, getEstimate, observe, receive, takeBack } from "./agent.js";
+import { chooseList, estimateRound, getEstimate, observe, receive, takeBack } from "./agent.js";
 import { require } from "./checks.js";
 import { topK } from "./oracles.js";
 import { followTerms } from "./policies.js";
@@ -22,11 +22,13 @@ import { add, check, examine, isPossible, readFeatures, subtract, unpackStatisti
  */
 /**
  * @typedef {{policy?: (policy: import("./policies.js").Policy, terms: import("./wire.js").Terms) => import("./policies.js").Policy,
- *   oracle?: import("./oracles.js").Oracle, minObservations?: number, problem?: import("./policies.js").ProblemSize}} Wishes
+ *   oracle?: import("./oracles.js").Oracle, minObservations?: number, problem?: import("./policies.js").ProblemSize,
+ *   keepLists?: number, keepSeconds?: number}} Wishes
  * @typedef {number | ArrayLike<number> | null} Places one or several, or none
  * @typedef {{impression: string, items: number[], features: Float32Array}} ShownList
  */
 
+const KEEP_LISTS = 1024, KEEP_SECONDS = 365 * 86_400;
 const LARGEST_ROUNDS = 2 ** 53, LARGEST_AGENTS = 2 ** 32; // so that an extrapolated round is exact
 
 export class SavedAgent extends EventTarget {
@@ -50,7 +52,8 @@ export class SavedAgent extends EventTarget {
   }
 
   /**
-   * Choose a list; at once, and saved soon after. Its ``impression`` names it, for feedback now or days later.
+   * Choose a list; at once, and saved soon after. Its ``impression`` names it, for feedback now or days later: it waits until
+   * ``keepLists`` others were shown, or ``keepSeconds`` have passed.
    * @param {ArrayLike<number> | ArrayLike<ArrayLike<number>>} items one row of features per item, each of length at most 1; they
    *   are rounded to multiples of 2^-12
    * @param {{k?: number, oracle?: import("./oracles.js").Oracle, ties?: ArrayLike<number>, categories?: ArrayLike<number>,
@@ -75,7 +78,7 @@ export class SavedAgent extends EventTarget {
     try {
       await this.#change((state) => {
         const arrivals = state.arrivals + 1;
-        return { state: { ...state, arrivals }, puts: [[key, { ...chosen, arrivals }]], forgetThrough: key[0] - OPEN_LISTS };
+        return { state: { ...state, arrivals }, puts: [[key, { ...chosen, arrivals, shownAt: Date.now() }]], forgetThrough: key[0] - (this.#wishes.keepLists ?? KEEP_LISTS) };
       });
     } finally {
       this.#unsaved--;
@@ -97,7 +100,9 @@ export class SavedAgent extends EventTarget {
     require((clicked === undefined) !== (clickedItem === undefined), "say either clicked or clickedItem, with null if nothing was clicked");
     const name = typeof impression === "string" ? impression : impression.impression, key = parseImpression(name);
     const upload = await this.#change((state, list) => {
-      require(list, `agent ${this.id} has no open list ${name}: feedback is for a list that was shown and not yet answered`);
+      const { keepLists = KEEP_LISTS, keepSeconds = KEEP_SECONDS } = this.#wishes;
+      const isOpen = list && Date.now() - list.shownAt <= 1000 * keepSeconds;
+      require(isOpen, `agent ${this.id} has no open list ${name}: feedback is for a list that was shown and not yet answered, and a list waits until ${keepLists} others were shown, ${keepSeconds / 86_400} days at most`);
       const seen = examine(list.items.length, readPositions(list.items, clicked, clickedItem), lookedUntil);
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
@@ -305,7 +310,9 @@ export function beginSaved(welcome, state) {
  */
 function readPositions(items, clicked, clickedItem) {
   const given = clicked === undefined ? clickedItem : clicked;
-  const chosen = given === null || given === undefined ? [] : typeof given === "number" ? [given] : Array.from(given);
+  const isGood = given === null || typeof given === "number" || Array.isArray(given) || ArrayBuffer.isView(given);
+  require(isGood, `clicked must be a position, several, or null, got ${given}`);
+  const chosen = given === null ? [] : typeof given === "number" ? [given] : Array.from(/** @type {ArrayLike<number>} */ (given));
   if (clicked !== undefined) return chosen;
   for (const item of chosen) require(items.includes(item), `clickedItem must be on the list, which shows items ${items}, got ${item}`);
   return chosen.map((item) => items.indexOf(item));

@@ -17,7 +17,7 @@ export class ExchangeLoop {
   #isBusy = false;
   #isLeader = false;
   #changes = new EventTarget();
-  /** @type {Promise<void>} */
+  /** @type {Promise<any>} */
   #ended;
 
   /**
@@ -38,11 +38,12 @@ export class ExchangeLoop {
   }
 
   /**
-   * Wait until nothing is left to send or to compare; false after ``seconds``.
+   * Wait until nothing is left to send or to compare; false after ``seconds``. Whoever waits by its own patience tries at once.
    * @param {number} [seconds]
    */
   async flush(seconds = Infinity) {
     const deadline = Date.now() + 1000 * seconds;
+    this.wake();
     while (!this.#isDone()) {
       const left = deadline - Date.now();
       if (left <= 0 || this.#stop.signal.aborted) return false;
@@ -113,7 +114,7 @@ export class ExchangeLoop {
         failures += 1;
         this.#say(await this.#recover(error));
         this.#finish();
-        await this.#pause(computePause(failures, this.#pauses, error instanceof Refused ? error.retryAfter : 0));
+        await this.#pause(computePause(failures, this.#pauses, 0), error instanceof Refused ? error.retryAfter : 0);
       }
     }
   }
@@ -123,10 +124,11 @@ export class ExchangeLoop {
     this.#changes.dispatchEvent(new Event("change"));
   }
 
-  /** @param {number} seconds */
-  async #pause(seconds) {
+  /** @param {number} seconds @param {number} retryAfter what the server asked for, which nobody cuts short */
+  async #pause(seconds, retryAfter) {
+    if (retryAfter > 0) return this.#wait(1000 * Math.max(seconds, retryAfter), []);
     const isOffline = globalThis.navigator?.onLine === false; // then only 'online' is worth another try
-    await this.#wait(1000 * (isOffline ? Math.max(seconds, this.#pauses[1]) : seconds), ["wake"]);
+    return this.#wait(1000 * (isOffline ? Math.max(seconds, this.#pauses[1]) : seconds), ["wake"]);
   }
 
   /** @param {number} failures */

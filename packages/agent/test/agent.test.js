@@ -1,0 +1,54 @@
+// An agent without a server: lists expire, feedback comes late and once, bad input gets one line and changes nothing.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { begin } from "../src/agent.js";
+import { normalise, perCategory } from "../src/index.js";
+import { SavedAgent, beginSaved } from "../src/saved-agent.js";
+import { MemoryStore } from "../src/store.js";
+
+const ITEMS = [[0.5, 0.5], [0.5, -0.5], [0.1, 0.9]];
+const TERMS = { policy: "fedc3ucb-e", constants: { alpha_c: 5, lambda_: 4, beta: 1, confidence: "constant" }, dimension: 2, longest_list: 50,
+  min_observations: 1, terms_id: "t" };
+
+async function makeAgent(wishes = {}, terms = TERMS) {
+  const store = new MemoryStore(), state = beginSaved({ agent: 7, terms, credential: null }, begin(2));
+  await store.update([], () => ({ puts: [["state", state]] }));
+  return new SavedAgent(store, state, wishes);
+}
+
+test("a list waits for feedback, late and once", async () => {
+  const agent = await makeAgent(), [first, second] = [agent.recommend(ITEMS), agent.recommend(ITEMS)];
+  await agent.feedback(second, { clicked: 0 });
+  await agent.feedback(first.impression, { clicked: null });
+  await assert.rejects(agent.feedback(first, { clicked: null }), /has no open list/);
+  assert.deepEqual([agent.buffered, agent.state.buffer.rounds, agent.state.buffer.clicks], [4, 2, 1]);
+});
+
+test("a list expires by number and by time", async () => {
+  const agent = await makeAgent({ keepLists: 2 }), [first, second] = [1, 2, 3].map(() => agent.recommend(ITEMS));
+  await assert.rejects(agent.feedback(first, { clicked: 0 }), /2 others were shown/);
+  await agent.feedback(second, { clicked: 0 });
+  const hasty = await makeAgent({ keepSeconds: -1 });
+  await assert.rejects(hasty.feedback(hasty.recommend(ITEMS), { clicked: 0 }), /days at most/);
+});
+
+test("bad input gets one line, and nothing changes", async () => {
+  const agent = await makeAgent(), shown = agent.recommend(ITEMS, { k: 2 });
+  const calls = [() => agent.recommend([]), () => agent.recommend([[NaN, 0]]), () => agent.recommend(ITEMS, { k: 0 }), () => agent.recommend(ITEMS, { k: 51 }),
+    () => agent.recommend(ITEMS, { k: 1.5 }), () => agent.recommend(ITEMS, { ties: [1] }), () => agent.recommend(ITEMS, { categories: [1] }),
+    () => agent.recommend(ITEMS, { oracle: perCategory(2) }), () => agent.feedback(shown, {}), () => agent.feedback(shown, { clicked: 2 }),
+    () => agent.feedback(shown, { clicked: true }), () => agent.feedback(shown, { clickedItem: 17 }), () => agent.feedback(shown, { clicked: 1, lookedUntil: 0 }),
+    () => agent.feedback("nonsense", { clicked: 0 }), () => agent.feedback(shown, { clicked: 0, round: 0 })];
+  for (const call of calls) await assert.rejects(async () => call(), (error) => error.constructor.name === "AgentError" && !error.message.includes("\n"), String(call));
+  assert.equal(agent.buffered, 0);
+  await agent.feedback(shown, { clicked: 1 });
+});
+
+test("other policies and betas are refused with the names of those that are known", async () => {
+  await assert.rejects(makeAgent({}, { ...TERMS, policy: "constructor" }), /this agent knows the policies fedlinucb, .* and the server runs constructor/);
+});
+
+test("features are scaled", () => {
+  assert.deepEqual(normalise([[3, 4], [0, 0]]), [[0.599853515625, 0.7998046875], [0, 0]]);
+});

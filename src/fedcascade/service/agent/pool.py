@@ -24,7 +24,7 @@ from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 
 EVERYBODY, TERMS = 0, "terms"  # a setting that belongs to no single agent
-SENDERS = 4
+SENDERS = 16
 IN_MEMORY = 10_000
 
 

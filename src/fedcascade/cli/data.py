@@ -1,6 +1,7 @@
-"""``fedcascade data fetch`` and ``fedcascade data describe``."""
+"""``fedcascade data fetch``, ``fedcascade data describe`` and ``fedcascade data clicks``."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -76,6 +77,57 @@ def describe(
         print(json.dumps({"file": str(file), **facts}))
         return
     terminal.show(make_facts_table(file, facts), make_histogram_table(facts), make_clusters_table(facts))
+
+
+@data.command
+def clicks(
+    file: Annotated[Path, Parameter(help="A log of lists.")],
+    /,
+    *,
+    train: Annotated[float, option("The share of the log, from its beginning, that models are estimated on.")] = 0.8,
+    json_: Json = False,
+    log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
+) -> None:
+    """Estimate how users click: does the cascade fit, or do they click several items, or look at some positions alone?
+
+    Example: fedcascade data clicks log.parquet
+    """
+    from fedcascade.evaluation.click_models import compare_models
+
+    log = log_options.open(file)
+    fits = compare_models(log.batches, sum(len(frame) for frame, _ in log.frames(1 << 20)), train=train)
+    rows = [
+        {
+            "model": found.model.name,
+            "perplexity": found.perplexity,
+            "by_position": found.by_position.tolist(),
+            "attraction": float(found.model.attraction.mean()),
+            "going_on": None if found.model.going_on is None else found.model.going_on.tolist(),
+            "satisfaction": None if found.model.satisfaction is None else float(found.model.satisfaction.mean()),
+        }
+        for found in fits
+    ]
+    if json_:
+        print(json.dumps({"file": str(file), "models": rows}))
+        return
+    terminal.show(make_models_table(rows))
+
+
+def make_models_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Make a table of click models, the best first."""
+    columns = ("model", "perplexity", "by position", "mean attraction", "goes on, by position", "mean satisfaction")
+    lines = [
+        (
+            row["model"],
+            f"{row['perplexity']:.4f}",
+            " ".join(f"{value:.3f}" for value in row["by_position"]),
+            f"{row['attraction']:.3f}",
+            "" if row["going_on"] is None else " ".join(f"{value:.2f}" for value in row["going_on"]),
+            "" if row["satisfaction"] is None else f"{row['satisfaction']:.3f}",
+        )
+        for row in rows
+    ]
+    return terminal.make_table("how users click: perplexity on unseen lists, less is better", columns, lines)
 
 
 def make_facts_table(file: Path, facts: dict[str, Any]) -> Table:

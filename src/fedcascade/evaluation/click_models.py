@@ -1,0 +1,181 @@
+"""How users click: four models, estimated from a log and compared by perplexity on lists that they did not see.
+
+- ``cascade``: looks from the top, clicks the first attractive item and leaves (Craswell et al. 2008).
+- ``dcm``: the dependent click model; after a click at position k the user goes on with chance lambda_k (Guo et al.
+  2009).
+- ``dbn``: the dynamic Bayesian network with perseverance 1; who clicks an item leaves with its chance to satisfy, who
+  does not goes on (Chapelle and Zhang 2009).
+- ``pbm``: the position-based model; position k is looked at with chance gamma_k, whatever is clicked (Richardson 2007).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import PROBABILITY, require
+from fedcascade.learning.click_log import NOBODY, ClickLog, concatenate
+
+Shares = NDArray[np.float64]
+STEPS = 50  # of expectation and maximisation
+MOST_LISTS = 500_000  # that models are estimated on
+LEAST = 1e-6  # no click is certain
+
+
+@dataclass(frozen=True, eq=False)
+class ClickModel:
+    """The estimated parameters of a model.
+
+    ``attraction`` is that of each item when it is looked at. ``going_on`` is, by position, lambda of ``dcm`` or gamma
+    of ``pbm``; ``satisfaction`` is that of each item of ``dbn``.
+    """
+
+    name: str
+    attraction: Shares
+    going_on: Shares | None = None
+    satisfaction: Shares | None = None
+
+    def predict(self, items: NDArray[np.int64]) -> Shares:
+        """The chance of a click on each position of lists (n, K); nonsense beyond the end of a list."""
+        attraction = self.attraction[np.maximum(items, 0)]
+        looked = np.ones(len(items))
+        chances = np.empty(items.shape)
+        for position in range(items.shape[1]):
+            drawn = attraction[:, position]
+            if self.name == "pbm":
+                assert self.going_on is not None
+                looked = np.full(len(items), self.going_on[position])
+            chances[:, position] = looked * drawn
+            looked = looked * (1.0 - drawn + drawn * self._stay(items[:, position], position))
+        return np.clip(chances, LEAST, 1.0 - LEAST)
+
+    def _stay(self, items: NDArray[np.int64], position: int) -> Shares | float:
+        """The chance to go on after a click."""
+        if self.name == "dcm":
+            assert self.going_on is not None
+            return float(self.going_on[position])
+        if self.name == "dbn":
+            assert self.satisfaction is not None
+            return 1.0 - self.satisfaction[np.maximum(items, 0)]
+        return 0.0
+
+
+def _share(part: Shares, whole: Shares) -> Shares:
+    """A share with one of two imagined trials added, so that it is never 0, 1 or unknown."""
+    shares: Shares = (part + 1.0) / (whole + 2.0)
+    return shares
+
+
+def _count(log: ClickLog, values: NDArray[np.generic]) -> Shares:
+    """Sums of values (n, K) by item and position."""
+    items, positions = int(log.items.max()) + 1, log.items.shape[1]
+    there = log.items != NOBODY
+    cells = (log.items * positions + np.arange(positions))[there]
+    sums = np.bincount(cells, values[there].astype(np.float64), items * positions)
+    return np.asarray(sums, np.float64).reshape(items, positions)
+
+
+def fit_cascade(log: ClickLog) -> ClickModel:
+    """Attraction: first clicks among positions down to the first click."""
+    until: NDArray[np.bool_] = np.asarray(np.cumsum(log.clicks, axis=1) - log.clicks) == 0
+    return ClickModel("cascade", _share(_count(log, log.clicks & until).sum(axis=1), _count(log, until).sum(axis=1)))
+
+
+def fit_dcm(log: ClickLog) -> ClickModel:
+    """Attraction by item, and by position the chance to go on after a click."""
+    attraction, going_on = _fit_chain(log, axis=0)
+    return ClickModel("dcm", attraction, going_on=going_on)
+
+
+def fit_dbn(log: ClickLog) -> ClickModel:
+    """Attraction and satisfaction by item."""
+    attraction, going_on = _fit_chain(log, axis=1)
+    return ClickModel("dbn", attraction, satisfaction=1.0 - going_on)
+
+
+def _fit_chain(log: ClickLog, axis: int) -> tuple[Shares, Shares]:
+    """Attraction by item, and the chance to go on after a click, by position (axis 0) or item (axis 1).
+
+    Expectation and maximisation: did a user leave with the last click, or look on and find nothing?
+    """
+    place, there = np.arange(log.items.shape[1]), log.items != NOBODY
+    later: NDArray[np.int64] = np.cumsum(log.clicks[:, ::-1], axis=1)[:, ::-1] - log.clicks  # clicks below a position
+    has_click: NDArray[np.bool_] = np.asarray(log.clicks.any(axis=1))
+    last, below = log.clicks & (later == 0), there & (later == 0) & ~log.clicks & has_click[:, None]
+    rows, columns = np.nonzero(last)
+    final = log.items[rows, columns] if axis == 1 else place[columns]
+    clicks, followed = _count(log, log.clicks), _count(log, log.clicks & ~last)
+    attraction = _share(clicks.sum(axis=1), _count(log, there).sum(axis=1))
+    stay = np.full(clicks.shape[1 - axis], 0.5)
+    for _ in range(STEPS):
+        missed = np.where(below, 1.0 - attraction[np.maximum(log.items, 0)], 1.0).prod(axis=1)[rows]
+        went_on = stay[final] * missed / (stay[final] * missed + 1.0 - stay[final])
+        looked = np.where(below, 0.0, 1.0)
+        looked[rows] += below[rows] * went_on[:, None]
+        attraction = _share(clicks.sum(axis=1), _count(log, looked).sum(axis=1))
+        stay = _share(followed.sum(axis=axis) + np.bincount(final, went_on, stay.size), clicks.sum(axis=axis))
+    return attraction, stay
+
+
+def fit_pbm(log: ClickLog) -> ClickModel:
+    """Expectation and maximisation: was a position without a click not looked at, or its item not attractive?"""
+    shown, clicked = _count(log, np.ones(log.items.shape)), _count(log, log.clicks)
+    attraction, looked = np.full(len(shown), 0.5), np.linspace(1.0, 0.5, shown.shape[1])
+    for _ in range(STEPS):
+        both = looked[None, :] * attraction[:, None]
+        missed = (shown - clicked) / (1.0 - np.minimum(both, 1.0 - LEAST))
+        attraction = _share((clicked + missed * attraction[:, None] * (1.0 - looked)).sum(axis=1), shown.sum(axis=1))
+        looked = _share((clicked + missed * looked * (1.0 - attraction[:, None])).sum(axis=0), shown.sum(axis=0))
+        scale = looked.max()  # only products are seen: the position that is looked at most is taken to be always
+        looked, attraction = looked / scale, np.minimum(attraction * scale, 1.0 - LEAST)
+    return ClickModel("pbm", attraction, going_on=looked)
+
+
+MODELS: Mapping[str, Callable[[ClickLog], ClickModel]] = {
+    "cascade": fit_cascade,
+    "dcm": fit_dcm,
+    "dbn": fit_dbn,
+    "pbm": fit_pbm,
+}
+
+
+class Fit(NamedTuple):
+    """A model, and its perplexity on lists that it has not seen: by position, and the mean. 1 is certain, 2 a coin."""
+
+    model: ClickModel
+    by_position: Shares
+    perplexity: float
+
+
+def compare_models(batches: Callable[[], Iterator[ClickLog]], lists: int, *, train: float = 0.8) -> list[Fit]:
+    """Estimate all models on the first share of a log, and compare them on the rest; the best comes first.
+
+    Of a long log, the first ``MOST_LISTS`` are learned from: more would not change a digit.
+    """
+    PROBABILITY.check("train", train)
+    split = int(train * lists)
+    require(0 < split < lists, f"a log of {lists} lists is too short to compare models")
+    learned, row = [], 0
+    for batch in batches():
+        if row >= min(split, MOST_LISTS):
+            break
+        learned.append(batch.select(slice(0, min(split, MOST_LISTS) - row)))
+        row += len(batch)
+    log = concatenate(learned)
+    models, positions, known_items = [fit(log) for fit in MODELS.values()], log.items.shape[1], int(log.items.max()) + 1
+    surprise, shown, row = np.zeros((len(models), positions)), np.zeros(positions), 0
+    for batch in batches():
+        held = batch.select(slice(max(0, split - row), None))
+        row += len(batch)
+        known = (held.items[:, :positions] != NOBODY) & (held.items[:, :positions] < known_items)
+        shown[: known.shape[1]] += known.sum(axis=0)
+        items = np.where(known, held.items[:, :positions], 0)
+        for place, model in enumerate(models):
+            chances = model.predict(items)
+            seen = np.where(held.clicks[:, :positions], chances, 1.0 - chances)
+            surprise[place, : known.shape[1]] -= np.where(known, np.log2(seen), 0.0).sum(axis=0)
+    by_position = 2.0 ** (surprise / np.maximum(shown, 1.0))
+    fits = [Fit(model, row, float(row.mean())) for model, row in zip(models, by_position, strict=True)]
+    return sorted(fits, key=lambda fit: fit.perplexity)

@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+INSTALLED_SERVICE := $(VENV)/.installed-service
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .PHONY: help demo live test test-long coverage check structure chaos attack soak bench bench-service bench-live picture figures table1 docs graph lock clean
@@ -25,16 +26,22 @@ $(INSTALLED): pyproject.toml constraints.txt | $(VENV)
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
+$(INSTALLED_SERVICE): pyproject.toml constraints-service.txt | $(VENV)
+	@echo "installing into $(VENV), with a server ..."
+	@$(INSTALL) --require-hashes --requirement constraints-service.txt
+	@$(INSTALL) --no-build-isolation --editable .
+	@touch $(INSTALLED) $@
+
 $(INSTALLED_DEV): pyproject.toml constraints-dev.txt | $(VENV)
 	@echo "installing into $(VENV), with the tools for tests ..."
 	@$(INSTALL) --require-hashes --requirement constraints-dev.txt
 	@$(INSTALL) --no-build-isolation --editable .
-	@touch $(INSTALLED) $@
+	@touch $(INSTALLED) $(INSTALLED_SERVICE) $@
 
 demo: $(INSTALLED) ## run the paper's evaluation at its full length, twice, and write a report
 	$(BIN)/fedcascade reproduce --quick
 
-live: $(INSTALLED_DEV) ## watch it at work: a server, simulated users, and a page that shows both
+live: $(INSTALLED_SERVICE) ## watch it at work: a server, simulated users, and a page that shows both
 	$(BIN)/fedcascade live
 
 test: $(INSTALLED_DEV) ## run the fast tests

@@ -72,15 +72,28 @@ _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no mod
     "backup": ("store", "Write all of a store to one file."),
     "restore": ("store", "Read a backup into a new store."),
     "vectors": ("vectors", "Write cases that an agent in another language must agree with."),
+    "warm": ("warm", "Compile everything ahead, so that nothing waits for a compiler later."),
     "swarm": ("service", "Let real agents with simulated users play against a real server."),
 }
 for _name, (_module, _help) in _LAZY_COMMANDS.items():
     app.command(f"fedcascade.cli.{_module}:{_name.replace('-', '_')}", name=_name, help=_help)
 
 
+_SLOW_TO_LOAD = ("run", "live", "swarm", "warm")  # numba alone takes a second to import
+_QUIET = {"--json", "--help", "-h"}
+
+
+def _say_at_once(arguments: Sequence[str]) -> None:
+    """Print a line before anything is loaded, so that nobody wonders whether a command has begun."""
+    if arguments and arguments[0] in _SLOW_TO_LOAD and not _QUIET & set(arguments):
+        print(f"fedcascade {arguments[0]}: getting ready", file=sys.stderr, flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:
+        if arguments is None:
+            _say_at_once(sys.argv[1:])
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"fedcascade: {message}", file=sys.stderr)
             app(arguments, exit_on_error=False, print_error=False)

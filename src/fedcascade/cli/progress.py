@@ -13,7 +13,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from fedcascade.experiments.runner import Progress
 
-GETTING_READY = "getting ready (compiles once per installation, about half a minute)"
+GETTING_READY = "getting ready (compiles once per installation, about a quarter of a minute)"
+COMPILING = "compiling what was not compiled before, once per installation: about a quarter of a minute"
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
 
@@ -31,6 +32,15 @@ BYTES = (progress.DownloadColumn(), progress.TransferSpeedColumn())
 def print_line(line: str) -> None:
     """Print a line to stderr, at once."""
     print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def say_while_compiling(*, quiet: bool = False) -> Iterator[None]:
+    """Print a line when code has to be compiled inside the block; nothing if it is only loaded."""
+    from fedcascade.numerics.code_cache import announce_compilation
+
+    with announce_compilation(lambda: None if quiet else print_line(COMPILING)):
+        yield
 
 
 @contextmanager

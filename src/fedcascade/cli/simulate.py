@@ -18,7 +18,7 @@ from fedcascade.cli.options import (
     parse_value,
     split_assignments,
 )
-from fedcascade.cli.progress import add_bar, show_progress_bars
+from fedcascade.cli.progress import add_bar, say_while_compiling, show_progress_bars
 from fedcascade.environments.clustered import Clustered
 from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.learning.oracles import TopK
@@ -88,7 +88,7 @@ def run(
             print(json.dumps(summaries[-1]), flush=True)
 
     require(log is None or len(systems) == 1, "--log holds the lists of one system: give --policy once")
-    with show_progress_bars() as bars:
+    with say_while_compiling(quiet=json_), show_progress_bars() as bars:
         if engine == "cuda":
             clustered, top_k = cast(Clustered, environment), cast(TopK, chooser)  # the engine reports what it lacks
             scenarios = [Scenario(clustered, system, rounds, top_k, checkpoints) for system in systems]

@@ -16,7 +16,10 @@ from typing import Any, TypeVar
 
 from fedcascade.checks import require_integer
 from fedcascade.experiments.jobs import Job, Record, build_scenario, run_job, run_jobs_on_gpu
-from fedcascade.simulation.exact.precompile import STAGES
+from fedcascade.federation.decisions import DownloadAndBuffer
+from fedcascade.federation.policies import get_policy
+from fedcascade.numerics.code_cache import CodeNotKept
+from fedcascade.simulation.exact.precompile import list_steps
 
 ReportRounds = Callable[[int], None]  # is called with the number of rounds that are done
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
@@ -43,9 +46,15 @@ def make_local_scheduler(*, workers: int | None = None) -> Scheduler:
 
 def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
     with _open_pool(workers) as (pool, counter):
-        for stage in STAGES:
-            wait([pool.submit(part) for part in stage])
-        yield from _collect({pool.submit(_run_counted, run_job, job): job for job in jobs}, counter, report)
+        policies = [get_policy(name) for name in dict.fromkeys(job.policy for job in jobs)]
+        wait([pool.submit(step) for step in list_steps(policies)])
+        ordered = sorted(jobs, key=estimate_cost, reverse=True)
+        yield from _collect({pool.submit(_run_counted, run_job, job): job for job in ordered}, counter, report)
+
+
+def estimate_cost(job: Job) -> int:
+    """How long a job takes, roughly: agents that decide anew in every round take longer. Long ones are begun first."""
+    return job.rounds * (3 if isinstance(get_policy(job.policy).decision, DownloadAndBuffer) else 2)
 
 
 def _collect(pending: dict[Future[Result], Task], counter: Any, report: ReportRounds) -> Iterator[tuple[Task, Result]]:
@@ -82,6 +91,7 @@ def _start_worker(counter: Any) -> None:
     global _rounds_done
     _rounds_done = counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore", CodeNotKept)  # the parent says so
     warnings.showwarning = lambda message, *_, **__: _print_once(f"fedcascade: {message}")
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -46,17 +46,22 @@ def add_upload(
 
     Where the sums are not finite, not symmetric or not definite, nothing changes, and this returns False.
     """
-    total, moments, estimate = gram[agent] + upload_gram, moment[agent] + upload_moment, np.empty_like(upload_moment)
+    # By loops: sums and copies of whole arrays take a second to compile.
+    total, moments, estimate = np.empty_like(upload_gram), np.empty_like(upload_moment), np.empty_like(upload_moment)
+    for i in range(moments.size):
+        moments[i] = moment[agent, i] + upload_moment[i]
+        for j in range(moments.size):
+            total[i, j] = gram[agent, i, j] + upload_gram[i, j]
     upper, root = np.empty_like(total), np.empty_like(total)
     log_det = linear.solve_ridge_into(total, moments, lambda_, upper, root, estimate)
     if not (math.isfinite(log_det) and linear.is_finite_symmetric(total, moments)):
         return False
-    gram[agent] = total
-    moment[agent] = moments
-    theta[agent] = estimate
     square = 0.0
-    for k in range(estimate.size):
-        square += estimate[k] * estimate[k]
+    for i in range(moments.size):
+        moment[agent, i], theta[agent, i] = moments[i], estimate[i]
+        square += estimate[i] * estimate[i]
+        for j in range(moments.size):
+            gram[agent, i, j] = total[i, j]
     length[agent] = math.sqrt(square)
     count[agent] += upload_count
     clicks[agent] += upload_clicks

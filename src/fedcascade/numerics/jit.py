@@ -3,16 +3,18 @@
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.core import config
+from numba.extending import intrinsic, overload, register_jitable
+
+from fedcascade.numerics.fragments import FragmentCompiler, FragmentDispatcher
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Every function says whether it counts references (_nrt): else it would be compiled as its first caller happened to be.
-_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 
 
 def jit(function: Function) -> Function:
@@ -22,7 +24,7 @@ def jit(function: Function) -> Function:
     width of the processor or on which engine calls the function. Where a product and a sum are to be
     rounded once, the code says so with ``fma``.
     """
-    return cast(Function, numba.njit(**_OPTIONS | {"_nrt": True})(function))
+    return _compile(function, _nrt=True)
 
 
 def jit_inline(function: Function) -> Function:
@@ -32,12 +34,26 @@ def jit_inline(function: Function) -> Function:
     Such a function neither makes arrays nor returns them, and calls nothing that returns them. Compiling it fails if it
     makes one; the rest is up to its author.
     """
-    return cast(Function, numba.njit(**_OPTIONS | {"_nrt": False, "forceinline": True})(function))
+    return _compile(function, _nrt=False, forceinline=True)
 
 
 def jit_no_refcount(function: Function) -> Function:
     """Compile without counting references, as a call: for functions too long to be inlined wherever they are called."""
-    return cast(Function, numba.njit(**_OPTIONS | {"_nrt": False})(function))
+    return _compile(function, _nrt=False)
+
+
+def _compile(function: Function, **options: bool) -> Function:
+    if getattr(config, "DISABLE_JIT"):  # noqa: B009 (it is made when numba is imported)
+        return function
+    dispatcher = FragmentDispatcher(function, targetoptions={"nopython": True, **_OPTIONS, **options})
+    dispatcher.enable_caching()
+    return cast(Function, dispatcher)
+
+
+def jit_within(function: Function) -> Function:
+    """Compile for callers that are compiled; Python calls it as it is. For what takes longer to compile than to do."""
+    options = _OPTIONS | {"_nrt": True, "no_cfunc_wrapper": True, "pipeline_class": FragmentCompiler}
+    return register_jitable(**options)(function)
 
 
 def fma(a: np.float32, b: np.float32, c: np.float32) -> np.float32:

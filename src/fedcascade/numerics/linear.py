@@ -299,13 +299,19 @@ def limit_length(vector: Vector) -> Vector:
 def normalise_rows(rows: Matrix) -> Matrix:
     """The rows, scaled to length 1."""
     units = rows.copy()
-    for unit in units:
-        square = 0.0
-        for value in unit:
-            square += value * value
-        for k in range(unit.size):
-            unit[k] /= np.sqrt(square)
+    for j in range(units.shape[0]):
+        _normalise(units[j])
     return units
+
+
+@jit_inline
+def _normalise(vector: Vector) -> None:
+    """Scale a vector to length 1, in place."""
+    square = 0.0
+    for value in vector:
+        square += value * value
+    for k in range(vector.size):
+        vector[k] /= np.sqrt(square)
 
 
 @jit
@@ -323,5 +329,5 @@ def orthonormalise_rows(rows: Matrix) -> Matrix:
                     shared += units[i, k] * units[j, k]
                 for k in range(units.shape[1]):
                     units[j, k] -= shared * units[i, k]
-        units[j : j + 1] = normalise_rows(units[j : j + 1])
+        _normalise(units[j])
     return units

@@ -15,7 +15,7 @@ from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import jit
+from fedcascade.numerics.jit import jit_within
 
 LANES, MASK_BITS = 16, 64  # numbers in a Float32x16; numbers that ``mask_at_least`` compares
 _LINE = 64  # bytes that the processor's memory hands out at once
@@ -146,7 +146,7 @@ find_lowest_bit = _make_intrinsic(
 )
 
 
-@jit
+@jit_within
 def align_to_cache_line(memory: NDArray[Any]) -> NDArray[Any]:
     """The part of an array that begins where a cache line begins; it is 64 bytes shorter."""
     skip = -memory.ctypes.data % _LINE // memory.itemsize

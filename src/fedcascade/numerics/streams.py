@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import fma, jit, jit_inline
+from fedcascade.numerics.jit import fma, jit, jit_inline, jit_within
 from fedcascade.numerics.simd import align_to_cache_line
 
 ARRIVAL = 1  # which user comes
@@ -95,7 +95,7 @@ class WordBuffer(NamedTuple):
     squares: NDArray[np.float32]
 
 
-@jit
+@jit_within
 def make_word_buffer() -> WordBuffer:
     """A buffer that any number of calls may use one after another."""
     return WordBuffer(

@@ -1,15 +1,18 @@
 """The agent as a library: decides offline, survives its own death, keeps a floor on what an upload reveals."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from inspect import unwrap
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 
@@ -19,9 +22,11 @@ from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import PerCategory
+from fedcascade.numerics import linear
+from fedcascade.numerics.fragments import FragmentDispatcher
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import PAUSES, OperatorClient, compute_pause
-from fedcascade.service.agent.connection import AsyncRemoteAgent, connect
+from fedcascade.service.agent.connection import COMPILING, AsyncRemoteAgent, connect
 from fedcascade.service.agent.local_store import RoundEstimate
 from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.protocol.errors import Refused
@@ -363,6 +368,7 @@ AGENT = """
 import sys
 import numpy as np
 from dataclasses import replace
+from inspect import unwrap
 from fedcascade import POLICIES, connect
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import ProblemSize, Theory
@@ -419,3 +425,29 @@ def test_an_upload_that_is_lost_for_good_is_decided_with_no_more(running: Runnin
     agent.withdraw(agent.ledger.outbox[0], is_lost=True)
     assert not np.any(agent.estimate)
     agent.close()
+
+
+def list_compiled() -> set[str]:
+    """The versions of functions that Python has called, whether they were compiled or loaded from disk."""
+    functions = [each for each in gc.get_objects() if isinstance(each, FragmentDispatcher)]
+    return {f"{each.py_func.__qualname__}{types}" for each in functions for types in each.overloads}
+
+
+def test_after_a_warm_up_no_user_waits_for_a_compiler(running: RunningService, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    with connect_agent(running, tmp_path / "agent.db", warm_up=True) as agent:
+        before = list_compiled()
+        for _ in range(5):
+            agent.feedback(agent.recommend(draw_items(random), 2), 0)
+        assert agent.flush(10.0)
+        assert list_compiled() == before
+
+
+def test_connecting_says_when_it_waits_for_a_compiler(
+    running: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connect_agent(running, tmp_path / "first.db"):
+        assert COMPILING not in caplog.messages
+    monkeypatch.setattr(linear, "solve_ridge", numba.njit(unwrap(linear.solve_ridge)))
+    with connect_agent(running, tmp_path / "second.db"):
+        assert caplog.messages.count(COMPILING) == 1

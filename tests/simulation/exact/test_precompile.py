@@ -1,21 +1,51 @@
 """Compiling ahead compiles what runs use, and nothing else."""
 
+import gc
+
 import pytest
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
+from fedcascade.numerics.fragments import FragmentDispatcher
 from fedcascade.simulation.engines import simulate
-from fedcascade.simulation.exact import kernels
-from fedcascade.simulation.exact.precompile import STAGES
+from fedcascade.simulation.exact import kernels, sequential_kernels
+from fedcascade.simulation.exact.precompile import list_steps
+
+SYSTEMS = ("fedc3ucb-h", "fedind", "known-clusters", "fedlinucb", "c3-ucb")
 
 
-@pytest.mark.parametrize("name", ["play_round", "prepare_decision", "find_trigger", "advance_agents", "sort_rounds"])
-def test_runs_find_what_was_compiled_ahead(name: str) -> None:
-    for stage in STAGES:
-        for compile_step in stage:
-            compile_step()
-    for policy in ("fedc3ucb-h", "fedind"):
-        simulate(Synthetic(users=4, clusters=2, dimension=5, items=10), POLICIES[policy], rounds=50)
+def count_compiled() -> dict[str, int]:
+    """How many versions of each function Python has called, whether they were compiled or loaded from disk."""
+    functions = [each for each in gc.get_objects() if isinstance(each, FragmentDispatcher)]
+    return {f"{each.py_func.__module__}.{each.py_func.__qualname__}": len(each.overloads) for each in functions}
+
+
+@pytest.fixture(scope="module")
+def compiled_ahead() -> None:
+    for step in list_steps([POLICIES[name] for name in SYSTEMS]):
+        step()
+
+
+@pytest.mark.usefixtures("compiled_ahead")
+def test_runs_find_everything_that_they_call_compiled() -> None:
+    before = count_compiled()
+    for name in SYSTEMS:
+        simulate(Synthetic(users=4, clusters=2, dimension=5, items=10), POLICIES[name], rounds=50)
+    assert count_compiled() == before
+
+
+@pytest.mark.usefixtures("compiled_ahead")
+@pytest.mark.parametrize("loop", [kernels.advance_agents, sequential_kernels.advance_by_time])
+def test_loops_over_rounds_are_compiled_once(loop: FragmentDispatcher) -> None:
     # A second signature would mean that one of the two was compiled in vain; other tests compile oracles with limits.
-    plain = [signature for signature in getattr(kernels, name).signatures if "CompiledLimits" not in str(signature)]
+    plain = [signature for signature in loop.signatures if "CompiledLimits" not in str(signature)]
     assert len(plain) == 1
+
+
+def test_what_only_compiled_code_calls_is_never_compiled_by_itself() -> None:
+    """Else numba would optimise and wrap it twice: for itself, and in each of its callers."""
+    simulate(Synthetic(users=4, clusters=2, dimension=5, items=10), POLICIES["fedind"], rounds=50)
+    compiled = count_compiled()
+    assert compiled["fedcascade.simulation.exact.kernels.advance_agents"] >= 1
+    inner = ("kernels.play_round", "ranking.select_list", "screening.screen_items", "kernels.show_list")
+    assert [compiled[f"fedcascade.simulation.exact.{name}"] for name in inner] == [0, 0, 0, 0]

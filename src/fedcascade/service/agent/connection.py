@@ -1,12 +1,15 @@
 """Connect one agent to its server: a pool of one, which enrols at once."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.rehearsal import rehearse_agent
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle
+from fedcascade.numerics.code_cache import announce_compilation
 from fedcascade.service.agent.client import PAUSES
 from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.remote import RemoteAgent
@@ -15,6 +18,8 @@ from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 
+COMPILING = "connect waits while code is compiled, once per installation; 'fedcascade warm' does it ahead"
+log = logging.getLogger("fedcascade.agent")
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -34,6 +39,7 @@ def connect(
     protocol: int = wire.PROTOCOLS[-1],
     pauses: tuple[float, float] = PAUSES,
     clock: Clock = SYSTEM_CLOCK,
+    warm_up: bool = False,
 ) -> RemoteAgent:
     """Connect to the server at ``url``. The first time, the agent enrols and needs the server; later it starts offline.
 
@@ -53,12 +59,17 @@ def connect(
         protocol: the version to speak.
         pauses: seconds before the first retry, which double with every failure, and the longest they become.
         clock: what time signatures carry; the system's if not given.
+        warm_up: compile, or load, everything that lists and feedback need before this returns, so that no user waits
+            for a compiler. On a machine where ``fedcascade warm`` ran, that takes a moment.
     """
     pool = AgentPool(url, store=store, policy=policy, oracle=oracle, min_observations=min_observations,
                      problem=problem, keep_lists=keep_lists, keep_seconds=keep_seconds, transport=transport,
                      protocol=protocol, pauses=pauses, clock=clock, senders=1, kind=RemoteAgent)  # fmt: skip
     try:
-        agent = cast(RemoteAgent, pool.enrol("", token))
+        with announce_compilation(lambda: log.warning(COMPILING)):
+            agent = cast(RemoteAgent, pool.enrol("", token))
+            if warm_up:
+                rehearse_agent(agent.agent.policy, agent.dimension)
     except BaseException:
         pool.close()
         raise

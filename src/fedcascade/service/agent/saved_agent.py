@@ -95,7 +95,7 @@ class SavedAgent:
             ties: a random word per item, by which equal scores are ordered; drawn if None.
         """
         offered = round_to_grid(items)
-        words = np.frombuffer(random.randbytes(4 * len(offered)), np.uint32) if ties is None else ties
+        words = np.frombuffer(bytearray(random.randbytes(4 * len(offered))), np.uint32) if ties is None else ties
         with self._hold():
             options, longest = self._options, self.welcome.terms.longest_list
             self.agent.oracle = options.oracle or TopK(length=read_index("k", k))

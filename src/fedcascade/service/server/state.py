@@ -178,4 +178,8 @@ def warm_up(policy: Policy, dimension: int) -> None:
     statistics = Statistics(np.eye(dimension), np.zeros(dimension), dimension, 0, dimension)
     for position in range(1, 7):
         upload = Upload(agent=position % 3, sequence=position, cause=Cause.FORCED, statistics=statistics)
+        state.check(upload)
         state.apply(LogEntry(position=position, upload=upload))
+        state.answer(upload.agent)
+        state.count_group(upload.agent)
+    state.forget(0, 7)

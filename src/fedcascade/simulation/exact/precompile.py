@@ -1,57 +1,63 @@
 """Compiling ahead: on a fresh machine the exact engine's code is compiled once, in two processes at a time.
 
-Numba keeps what it compiled on disk, where other processes find it. The steps of a stage may be compiled at the
-same time; each stage finds on disk what the stage before it left there.
+Numba keeps what it compiled on disk, where other processes find it. Loops over rounds and what happens around them have
+nothing in common, so two processes can compile them at the same time.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.messages import Cause
+from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
-from fedcascade.learning.ridge import Ridge
-from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact import kernels, lowering
-from fedcascade.simulation.exact.driver import make_states
+from fedcascade.simulation.exact import sequential_kernels as loops
+from fedcascade.simulation.exact.driver import ExchangeDriver, make_states
+from fedcascade.simulation.exact.lowering import RoundOrder
 from fedcascade.simulation.exact.screening import make_scratch
-from fedcascade.simulation.scenario import Scenario
+from fedcascade.simulation.exact.windows import make_batch, record_batch
+from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
-_SMALL: dict[str, Any] = {"users": 2, "clusters": 1, "dimension": 3, "items": 4}
-
-
-def compile_round() -> None:
-    """Compile what happens within a round, which takes about as long as everything around it."""
-    environment = lowering.ENVIRONMENTS[Synthetic](Synthetic(**_SMALL))
-    state = kernels.select_agent(make_states(2, 3), 0)
-    numbers, flags, lists = np.zeros(1, np.int64), np.zeros(1, np.bool_), np.zeros((0, 1), np.int32)
-    none = np.ones((0, 1))
-    window = kernels.Window(1, numbers, numbers, numbers, numbers, numbers, np.zeros(1), flags, numbers, lists, none)
-    theta, scratch = environment.thetas[0], make_scratch(3, 4, 1)
-    kernels.play_round(environment, _compile_policy(), theta, state, window, scratch, 1, 0.0)
+Step = Callable[[], None]
+_USERS, _DIMENSION = 2, 3
 
 
-def _compile_policy() -> kernels.CompiledPolicy:
-    problem = ProblemSize(users=2, dimension=3, list_length=1, rounds=2)
-    return lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
+def list_steps(policies: Sequence[Policy]) -> list[Step]:
+    """What has to be compiled for runs of policies; the steps may be taken in processes of their own."""
+    return [partial(compile_loops, policies), partial(compile_around, policies)]
 
 
-def compile_around() -> None:
-    """Compile what happens between rounds: who arrives, estimates, triggers."""
-    kernels.sort_rounds(Synthetic(**_SMALL).arrivals(1, 2), 1, 2)
-    _ = Ridge(Statistics.zero(3), 1.0).theta
-    policy, state = _compile_policy(), kernels.select_agent(make_states(2, 3), 0)
-    kernels.prepare_decision(policy, state, make_scratch(3, 4, 1))
-    kernels.find_trigger(np.uint64(0), policy, state, make_scratch(3, 4, 1), 1)
+def compile_loops(policies: Sequence[Policy]) -> None:
+    """Compile the loops over rounds that these policies need, which takes longer than everything around them."""
+    d, none = _DIMENSION, np.zeros(0, np.int64)
+    world = Clustered(seed=0, clusters=np.zeros(_USERS, np.int64), thetas=np.zeros((_USERS, d)), items=4, lifted=True)
+    personal = kernels.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
+    numbers, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
+    results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))
+    window = kernels.Window(1, numbers, numbers, numbers, numbers, numbers, *results)
+    problem = ProblemSize(users=_USERS, dimension=d, list_length=1, rounds=2)
+    compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
+    states, scratch = make_states(_USERS, d), make_scratch(d, 4, 1)
+    simulation = kernels.CompiledSimulation(lowering.ENVIRONMENTS[Synthetic](world), compiled, states, personal)
+    orders = {lowering.REPLY_RULES.get(type(policy.reply_rule)) for policy in policies}
+    if RoundOrder.BY_AGENT in orders:
+        kernels.advance_agents(simulation, window, none, np.zeros(1, np.int64), scratch)
+    if orders & {RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL}:
+        loops.advance_by_time(simulation, window, loops.Schedule(none, none), 0, 0, scratch)
 
 
-def compile_all() -> None:
-    """Compile everything, by a run of two rounds."""
-    exact.simulate(Scenario(Synthetic(**_SMALL), POLICIES["fedc3ucb-h"], 2, TopK(length=1), checkpoints=1))
-
-
-STAGES: tuple[tuple[Callable[[], None], ...], ...] = ((compile_round, compile_around), (compile_all,))
+def compile_around(policies: Sequence[Policy]) -> None:
+    """Compile what happens between rounds: who arrives, estimates, and the servers of these policies."""
+    for policy in policies:
+        world = Synthetic(users=_USERS, clusters=1, dimension=_DIMENSION, items=4)
+        scenario = Scenario(world, policy, 2, TopK(length=1), checkpoints=1)
+        if lowering.find_unsupported(scenario) is None:
+            driver = ExchangeDriver(scenario, prepare_simulation(scenario))
+            record_batch(driver, make_batch(driver, 1, 2))
+            for agent in range(_USERS):
+                driver.run_exchange(agent + 1, agent, Cause.FORCED)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.numerics import simd, streams
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit_inline, jit_within
 from fedcascade.numerics.linear import Matrix, Vector
 
 Indices = NDArray[np.int64]
@@ -58,7 +58,6 @@ class Scratch(NamedTuple):
     listed_features: Singles
 
 
-@jit
 def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
     """Workspace for the largest round there can be."""
     items, rows = _pad(most_items, simd.MASK_BITS), dimension + dimension % 2
@@ -96,13 +95,12 @@ def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
     )
 
 
-@jit_inline
+@jit_within
 def _pad(count: int, to: int) -> int:
     """The next multiple of ``to``."""
     return (count + to - 1) // to * to
 
 
-@jit
 def _allocate(count: int) -> Singles:
     """``count`` zeros that begin at a cache line, with one vector of zeros behind them."""
     return simd.align_to_cache_line(np.zeros(count + simd.LANES, np.float32))
@@ -148,7 +146,7 @@ def _load_bound(root: Matrix, bound_width: float, scratch: Scratch) -> None:
     scratch.bound_width[0] = (1.0 + 1e-5) * bound_width + bound_error(d, np.sqrt(size) + bound_width)
 
 
-@jit_inline
+@jit_within
 def bound_error(d: int, size: float) -> float:
     """Bound the error of a single-precision score; ``size`` is ||theta|| plus beta times ||root||."""
     return float(4.0 * (d + 4) * 2.0**-24 * size)

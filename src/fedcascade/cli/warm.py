@@ -1,0 +1,57 @@
+"""``fedcascade warm``: compile everything ahead."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.util import find_spec
+from typing import Annotated
+
+from fedcascade.cli.options import option
+from fedcascade.cli.progress import print_line
+from fedcascade.federation.policies import Policy, get_policy, load_policies
+from fedcascade.federation.rehearsal import rehearse_agent
+from fedcascade.simulation.exact.precompile import compile_around, compile_loops
+
+DIMENSION = 3  # of rehearsals; compiled code serves any
+
+
+def warm(
+    *,
+    policy: Annotated[
+        list[str], option("System to compile for. Repeatable. [default: all of them]", show_default=False)
+    ] = [],  # noqa: B006 (nobody changes it)
+) -> None:
+    """Compile what simulations, servers and agents need, once per installation, so that nobody waits for it later.
+
+    Example: fedcascade warm --policy fedc3ucb-e
+    """
+    policies = [get_policy(name) for name in policy] or list(load_policies().values())
+    for words, step in _list_steps(policies):
+        started = time.perf_counter()
+        step()
+        print_line(f"{words}: {time.perf_counter() - started:.1f} s")
+
+
+def _list_steps(policies: Sequence[Policy]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """What is to be compiled, in words, and what compiles it."""
+    yield "rounds of simulations", partial(compile_loops, policies)
+    yield "servers in simulations", partial(compile_around, policies)
+    yield "agents", partial(_rehearse_agents, policies)
+    if find_spec("litestar"):  # the extra 'service'
+        yield "servers", partial(_rehearse_servers, policies)
+
+
+def _rehearse_agents(policies: Sequence[Policy]) -> None:
+    for each in policies:
+        rehearse_agent(each, DIMENSION)
+
+
+def _rehearse_servers(policies: Sequence[Policy]) -> None:
+    from fedcascade.service.server import state, verifier
+    from fedcascade.service.server.serve import ServerSettings
+
+    verifier.warm_up(DIMENSION)
+    for each in policies:
+        with suppress(ValueError):  # of a policy that no server can run
+            state.warm_up(ServerSettings(store="", policy=each, dimension=DIMENSION).policy, DIMENSION)

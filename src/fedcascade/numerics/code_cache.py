@@ -1,0 +1,126 @@
+"""Where compiled code is kept: where numba keeps it, in a folder that can only be read, or nowhere.
+
+Nothing fails for want of such a folder: code is then compiled anew in every process, and one warning says so.
+"""
+
+# mypy: disable-error-code="no-untyped-call"
+# (numba's functions have no types)
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+from numba.core import event
+from numba.core.caching import (
+    CompileResultCacheImpl,
+    FunctionCache,
+    InTreeCacheLocator,
+    NullCache,
+    UserProvidedCacheLocator,
+    UserWideCacheLocator,
+)
+
+
+class CodeNotKept(UserWarning):
+    """Compiled code could not be written to disk."""
+
+
+@cache
+def _warn_once() -> None:
+    message = "compiled code cannot be kept: every process compiles anew, which takes it some seconds"
+    remedy = "set NUMBA_CACHE_DIR to a folder that can be written"
+    warnings.warn(f"{message}; {remedy}", CodeNotKept, stacklevel=2)
+
+
+class ReadOnlyProvidedFolder(UserProvidedCacheLocator):
+    """The folder that NUMBA_CACHE_DIR names, such as that of a container's image, which nobody may change."""
+
+    def ensure_cache_path(self) -> None:
+        """Raise an OSError where the folder cannot be read."""
+        os.scandir(self.get_cache_path()).close()
+
+
+class ReadOnlyPackageFolder(InTreeCacheLocator):
+    """A package that was installed with its compiled code, for users who may not change it."""
+
+    def ensure_cache_path(self) -> None:
+        """Raise an OSError where the folder cannot be read."""
+        os.scandir(self.get_cache_path()).close()
+
+
+PLACES: list[Any] = [
+    UserProvidedCacheLocator,
+    ReadOnlyProvidedFolder,
+    InTreeCacheLocator,
+    UserWideCacheLocator,
+    ReadOnlyPackageFolder,
+]
+
+
+class CodeCacheFiles(CompileResultCacheImpl):
+    """The places where a function's code is looked for; the first that exists is used."""
+
+    _locator_classes = PLACES
+
+
+class CodeCache(FunctionCache):
+    """A function's compiled code on disk. Damaged files and a full disk cost time, and nothing else."""
+
+    _impl_class = CodeCacheFiles
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the code for these types of arguments, or None; files that are damaged are given up."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # a pickle that is cut off or overwritten may raise anything
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write the code for these types of arguments; where that fails, warn."""
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            _warn_once()
+
+
+class NoCache(NullCache):
+    """Keeps nothing, and warns when there is something to keep."""
+
+    def save_overload(self, sig: Any, cres: Any) -> None:  # noqa: ARG002
+        """Warn."""
+        _warn_once()
+
+
+def open_cache(function: Callable[..., Any]) -> CodeCache | NoCache:
+    """Open the cache of a function's code; one that keeps nothing where there is no folder for it."""
+    try:
+        return CodeCache(function)
+    except RuntimeError:  # numba's 'no locator available'
+        return NoCache()
+
+
+class _Announcement(event.Listener):
+    """Speaks once, when the first function is compiled."""
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self.say: Callable[[], None] | None = say
+
+    def on_start(self, event: Any) -> None:  # noqa: ARG002
+        say, self.say = self.say, None
+        if say is not None:
+            say()
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+@contextmanager
+def announce_compilation(say: Callable[[], None]) -> Iterator[None]:
+    """Call ``say`` when a function has to be compiled inside the block; never if all are loaded from disk."""
+    with event.install_listener("numba:compile", _Announcement(say)):
+        yield

@@ -53,12 +53,12 @@ def make_server(
         counts = statistics.count, statistics.clicks, statistics.rounds
         holdings.count[mine], holdings.clicks[mine], holdings.rounds[mine] = counts
     state = server.groups
-    state.labels[:] = clusters[kinds] + CLUSTERS * (np.arange(agents) // len(held) % (groups // CLUSTERS))
     if isinstance(state, EvidencePartition):
+        state.labels[:] = clusters[kinds] + CLUSTERS * (np.arange(agents) // len(held) % (groups // CLUSTERS))
         state.spoken = np.random.default_rng(3).permutation(agents)
         state.own_evidence[:] = np.array([state.rule.measure(statistics) for statistics in held])[kinds]
-        listed = min(groups, state.listed_labels.size)
-        state.listed_labels[:listed] = np.arange(listed)
+        listed = np.unique(state.labels)
+        state.listed_labels[: listed.size] = listed
         state.rebuild()
     else:
         state.sum_group(0)

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from fedcascade.cli import main, terminal
+from fedcascade.cli.agents import show_agents
 from fedcascade.experiments.intervals import Interval
 from fedcascade.experiments.reports.summary import SystemSummary
 from fedcascade.federation.policies import POLICIES
+from fedcascade.service.protocol.wire import AgentList, AgentRow
 
 COMMANDS = (
     "run",
@@ -142,3 +144,18 @@ def test_tables_are_80_columns_wide_where_nobody_says_how_wide(
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     print_at_80(capsys, "policies")
+
+
+@pytest.mark.usefixtures("_eighty_columns")
+def test_agents_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        AgentRow(
+            agent=100_000 + each, enrolled=0, revoked=each == 2, last=each or None, rounds=1_000_000, cluster=99_999
+        )
+        for each in range(3)
+    ]
+    page = AgentList(
+        protocol=1, enrolled=300_000, spoken=200_000, revoked=10_000, clusters=100_000, agents=rows, more=False
+    )
+    show_agents(page, rows)
+    assert_whole(["100002", "1970-01-01", "1,000,000", "revoked"], assert_fits(capsys.readouterr().out))

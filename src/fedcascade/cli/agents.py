@@ -57,7 +57,7 @@ def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
     """Print a table of agents that 80 columns can hold, under a line that counts all of them."""
     silent = page.enrolled - page.spoken
     counts = f"{page.enrolled:,} enrolled: {page.spoken:,} have spoken, {silent:,} silent, {page.revoked:,} revoked"
-    print(f"{counts}; {page.clusters:,} clusters")
+    summary = f"{counts}; {page.clusters:,} clusters"
     now = time.time()
     cells = [
         (
@@ -71,7 +71,7 @@ def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
         for row in rows
     ]
     columns = ("agent", "state", "enrolled", "last spoke", "rounds", "cluster")
-    terminal.show(terminal.make_table("", columns, cells, right=("rounds", "cluster")))
+    terminal.show(summary, terminal.make_table("", columns, cells, right=("rounds", "cluster")))
 
 
 def name_state(row: "AgentRow") -> str:

@@ -76,7 +76,8 @@ class Server:
         Nothing is checked: this is for uploads that were, before they were written to a log.
         """
         uploads = (upload, *collected)
-        self.rounds += sum(message.statistics.rounds for message in uploads)
+        for message in uploads:
+            self.rounds += message.statistics.rounds
         is_answered_first = self.policy.order is Order.AGGREGATE_FIRST
         if is_answered_first:
             downloads = self._answer_agents(self.reply_state.agents_due_after_upload(upload.agent))

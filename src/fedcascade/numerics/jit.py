@@ -27,6 +27,15 @@ def jit(function: Function) -> Function:
     return _compile(function, _nrt=True)
 
 
+def jit_brief(function: Function) -> Function:
+    """Compile like ``jit``, but keep the interpreter lock: for a pass over some arrays, in whatever dimension.
+
+    To let go of the lock wakes a thread that waits for it, which finds it taken again. In a server, whose event loop
+    nearly always waits, that costs both threads more than such a pass.
+    """
+    return _compile(function, _nrt=True, nogil=False)
+
+
 def jit_inline(function: Function) -> Function:
     """Compile with numba, inlined wherever it is called, and without counting references to arrays.
 

@@ -14,7 +14,7 @@ from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.grouping.sparse import SparsePartition
 from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit
+from fedcascade.numerics.jit import jit, jit_brief
 from fedcascade.numerics.linear import Matrix, Vector
 
 # Two estimates are never further apart than their lengths together; this leaves room for rounding.
@@ -108,7 +108,7 @@ class GraphPartition(Partition):
             self.split(label, components)
 
 
-@jit
+@jit_brief
 def find_far_neighbours(
     connected: NDArray[np.bool_], theta: Matrix, length: Vector, width: Vector, agent: int, alpha: float
 ) -> NDArray[np.intp]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit, jit_brief, jit_inline
 
 
 class Guard(NamedTuple):
@@ -51,7 +51,7 @@ def _count_below(counts: NDArray[np.int64], bits: int) -> int:
     return below
 
 
-@jit
+@jit_brief
 def limit_members(
     agent: int,
     groups: NDArray[np.int64],
@@ -66,11 +66,13 @@ def limit_members(
     whether somebody has more.
     """
     held = _select_counts(groups, labels, counts)
+    own, held[agent] = held[agent], 0
     others, largest = 0, 0
-    for member in range(held.size):
-        others += (held[member] > 0) & (member != agent)
-        largest = max(largest, held[member] * (member != agent))
-    limit = find_limit(held, counts[agent], max_weight)
+    for count in held:
+        others += count > 0
+        largest = max(largest, count)
+    held[agent] = own
+    limit = find_limit(held, own, max_weight)
     return others >= min_others, limit, largest > limit
 
 
@@ -82,7 +84,7 @@ def _select_counts(
     held = np.zeros(labels.size, np.int64)
     for group in groups:
         for member in range(labels.size):
-            held[member] += counts[member] * (labels[member] == group)
+            held[member] = counts[member] if labels[member] == group else held[member]
     return held
 
 

@@ -16,7 +16,7 @@ from fedcascade.checks import require
 from fedcascade.federation.grouping.guard import NO_GUARD, limit_members, subtract_excess
 from fedcascade.federation.holdings import Holdings
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit
+from fedcascade.numerics.jit import jit_brief
 
 Labels = NDArray[np.int64]
 
@@ -195,7 +195,7 @@ class KnownClusters:
         return Partition(holdings, labels)
 
 
-@jit
+@jit_brief
 def count_equal(labels: Labels, label: int) -> int:
     """How many labels are this one."""
     equal = 0

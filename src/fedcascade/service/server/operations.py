@@ -64,18 +64,23 @@ def record_upload(
                     receipt.position, state.position)  # fmt: skip
         state.epoch = begin_epoch(store)
     entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"))
-    earlier = _find_earlier(store, upload)
+    earlier, (held_count, held_rounds) = _find_earlier(store, upload), state.count_held(upload.agent)
     if earlier is None:
-        limit(upload, state.count_held(upload.agent)[1])
+        limit(upload, held_rounds)
         state.check(upload)
         download = state.apply(entry)
         store.append(entry)
+        held_count, held_rounds = held_count + upload.statistics.count, held_rounds + upload.statistics.rounds
     else:
         _require_repeated(store, earlier, entry, created)
         download = state.answer(upload.agent)
-    held, receipt = state.count_held(upload.agent), state.epoch.give_receipt(state.position)
     message = wire.AnswerMessage.from_download(
-        download, upload.sequence, state.count_group(upload.agent), held=held, terms_id=terms_id, receipt=receipt
+        download,
+        upload.sequence,
+        state.count_group(upload.agent),
+        held=(held_count, held_rounds),
+        terms_id=terms_id,
+        receipt=state.epoch.give_receipt(state.position),
     )
     return msgspec.msgpack.encode(message)
 

@@ -228,6 +228,14 @@ def test_other_replies_give_the_same_trace(
     assert_equal(fast, slow)
 
 
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "club-cascade"])
+def test_a_sparse_graph_is_played_to_the_bit(name: str) -> None:
+    world = Synthetic(users=12, clusters=3, dimension=5, items=12, seed=4)
+    ours, theirs = run_both(world, make_policy(name, QUICK | {"alpha_d": 0.8, "degree": 3}), 400, 3)
+    assert_equal(ours, theirs)
+    assert len(set(ours.partition)) > 1, "the graph must have split, or this test shows little"
+
+
 @pytest.mark.parametrize(("reply_rule", "trigger", "personal", "decision"), REFUSED)
 def test_a_personal_part_beside_other_replies_is_refused_with_a_reason(
     reply_rule: Any, trigger: Any, personal: Any, decision: Any

@@ -150,7 +150,7 @@ def lie(server: ServerProcess, theta: NDArray[np.float64], count: int) -> bool:
 
 @attack(8, "a lazy agent glues clusters", sends="one upload of one observation", holds="as many groups as before")
 def glue(arena: Arena) -> Finding:
-    server = arena.serve("--alpha-d", "1", dimension=5)
+    server = arena.serve("--policy", "fedc3ucb-h", "--alpha-d", "1", dimension=5)
     random = np.random.default_rng(4)
     peers = [Peer(server) for _ in range(10)]
     for _ in range(2):

@@ -126,7 +126,6 @@ def enrolled(store_url: str, count: int) -> list[AgentClient]:
 def server(folder: Path, *options: str, delay_ms: float = 0.0) -> Iterator[tuple[int, int, float]]:
     """A server process: its port, its process id, and how long it took to start. ``delay_ms`` slows its disk down."""
     command = [sys.executable, "-m", "fedcascade", "serve", "--store", "sqlite:///bench.db", "--port", "0"]
-    command += ["--policy", POLICY.name]
     command += [] if "--policy" in options else ["--policy", POLICY.name]
     command += ["--rate", "1e9", "--burst", "1e9", "--rounds-burst", "100000000", "--min-observations", "0", *options]
     if delay_ms:

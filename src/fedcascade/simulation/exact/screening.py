@@ -146,7 +146,7 @@ def _load_bound(root: Matrix, bound_width: float, scratch: Scratch) -> None:
     scratch.bound_width[0] = (1.0 + 1e-5) * bound_width + bound_error(d, np.sqrt(size) + bound_width)
 
 
-@jit_within
+@jit_inline
 def bound_error(d: int, size: float) -> float:
     """Bound the error of a single-precision score; ``size`` is ||theta|| plus beta times ||root||."""
     return float(4.0 * (d + 4) * 2.0**-24 * size)

@@ -155,6 +155,16 @@ def test_what_a_log_lacks_is_said() -> None:
         evaluate_frozen(iter([(0, bare)]), [world.make_policy()], world.taste[None], world.items, estimators=["ips"])
 
 
+def test_replay_is_refused_where_offers_were_not_chosen_from_uniformly() -> None:
+    log = ClickLog(
+        users=np.zeros(2, np.int64), items=np.array([[0, 1], [2, -1]]), clicks=np.zeros((2, 2), bool),
+        propensities=np.array([[1 / 3, 1 / 2], [1 / 4, 1.0]]), offered=np.array([[0, 1, 2, -1], [0, 1, 2, 3]]),
+    )  # fmt: skip
+    assert "replay" not in find_refusals(log, "any")
+    sharp = ClickLog(**vars(log) | {"propensities": np.array([[0.5, 0.5], [0.25, 1.0]])})
+    assert "not chosen uniformly" in find_refusals(sharp, "any")["replay"]
+
+
 def test_few_users_get_no_interval() -> None:
     world = World(Shape(items=4, length=2, users=5, lists=50), seed=3)
     for row in evaluate_log(world, simulate_log(world, "uniform", seed=1), world.taste[None]).estimates:

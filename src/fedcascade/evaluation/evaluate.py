@@ -13,7 +13,7 @@ from fedcascade.evaluation.frozen import FrozenPolicy, fit_attraction, freeze_po
 from fedcascade.evaluation.intervals import compute_intervals, divide
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.click_log import NOBODY, ClickLog
 from fedcascade.learning.log_sums import NO_FEATURES, LogSums
 from fedcascade.learning.oracles import Oracle
 from fedcascade.numerics.streams import REPLAY, uniform
@@ -66,8 +66,12 @@ def find_refusals(log: ClickLog, reward: str) -> dict[str, str]:
 def _is_uniform(log: ClickLog) -> bool:
     chances, lengths = log.list_propensity, log.lengths
     assert chances is not None
-    alike = chances[lengths == lengths[0]]  # lists of one length among equally many items
-    return log.offered is not None or float(np.ptp(alike)) <= UNIFORM * float(alike.min())
+    if log.offered is None:  # lists of one length, among equally many items
+        alike = chances[lengths == lengths[0]]
+        return float(np.ptp(alike)) <= UNIFORM * float(alike.min())
+    left = (log.offered != NOBODY).sum(axis=1)[:, None] - np.arange(log.items.shape[1])
+    fair = np.where(log.items != NOBODY, 1.0 / np.maximum(left, 1), 1.0).prod(axis=1)
+    return bool((np.abs(chances - fair) <= UNIFORM * fair).all())
 
 
 class Totals:

@@ -43,7 +43,22 @@ def test_a_log_says_what_the_run_earned(tmp_path: Path) -> None:
 def test_the_command_writes_a_log_of_one_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "log.jsonl"
     world = ["--users", "4", "--clusters", "2", "--dimension", "3", "--items", "5", "--rounds", "20"]
-    main(["run", *world, "--oracle", "epsilon", "--list-length", "2", "--engine", "reference", "--log", str(path)])
+    main(
+        [
+            "run",
+            *world,
+            "--policy",
+            "fedind",
+            "--oracle",
+            "epsilon",
+            "--list-length",
+            "2",
+            "--engine",
+            "reference",
+            "--log",
+            str(path),
+        ]
+    )
     assert len(read_log(path).read()) == 20
     with pytest.raises(SystemExit):
         main(["run", *world, "--policy", "fedind", "--policy", "oful", "--log", str(path)])

@@ -99,3 +99,14 @@ def test_compilation_is_announced_once_and_loading_is_not(tmp_path: Path, monkey
     with announce_compilation(lambda: said.append("compiling")):
         jit(add_one)(1)
     assert said == ["compiling"]
+
+
+def test_code_is_compiled_anew_when_what_it_calls_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba looks at the file of the function alone: what it calls elsewhere was inlined as it had been."""
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    jit(add_one)(1)
+    monkeypatch.setattr(code_cache, "digest_sources", lambda: "of another version")
+    said: list[str] = []
+    with announce_compilation(lambda: said.append("compiling")):
+        jit(add_one)(1)
+    assert said == ["compiling"]

@@ -6,11 +6,13 @@ Nothing fails for want of such a folder: code is then compiled anew in every pro
 # mypy: disable-error-code="no-untyped-call"
 # (numba's functions have no types)
 
+import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from numba.core import event
@@ -22,6 +24,8 @@ from numba.core.caching import (
     UserProvidedCacheLocator,
     UserWideCacheLocator,
 )
+
+COMPILED = ("numerics", "learning", "federation", "environments", "simulation", "evaluation", "service")
 
 
 class CodeNotKept(UserWarning):
@@ -35,7 +39,41 @@ def _warn_once() -> None:
     warnings.warn(f"{message}; {remedy}", CodeNotKept, stacklevel=2)
 
 
-class ReadOnlyProvidedFolder(UserProvidedCacheLocator):
+@cache
+def digest_sources() -> str:
+    """A digest of all sources of the packages with compiled code, whose functions are compiled into one another."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for package in COMPILED:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class WholeSources:
+    """Code is good only for the sources it was compiled from, those of the functions it calls included.
+
+    Numba alone asks for the file of the function itself: a change elsewhere, or another version of the package, would
+    go unnoticed.
+    """
+
+    def get_source_stamp(self) -> Any:
+        """Numba's own stamp, and the digest of all sources."""
+        return super().get_source_stamp(), digest_sources()  # type: ignore[misc]
+
+
+class ProvidedFolder(WholeSources, UserProvidedCacheLocator):
+    """The folder that NUMBA_CACHE_DIR names."""
+
+
+class PackageFolder(WholeSources, InTreeCacheLocator):
+    """Beside the sources."""
+
+
+class UserFolder(WholeSources, UserWideCacheLocator):
+    """The user's own folder for such things."""
+
+
+class ReadOnlyProvidedFolder(ProvidedFolder):
     """The folder that NUMBA_CACHE_DIR names, such as that of a container's image, which nobody may change."""
 
     def ensure_cache_path(self) -> None:
@@ -43,7 +81,7 @@ class ReadOnlyProvidedFolder(UserProvidedCacheLocator):
         os.scandir(self.get_cache_path()).close()
 
 
-class ReadOnlyPackageFolder(InTreeCacheLocator):
+class ReadOnlyPackageFolder(PackageFolder):
     """A package that was installed with its compiled code, for users who may not change it."""
 
     def ensure_cache_path(self) -> None:
@@ -51,13 +89,7 @@ class ReadOnlyPackageFolder(InTreeCacheLocator):
         os.scandir(self.get_cache_path()).close()
 
 
-PLACES: list[Any] = [
-    UserProvidedCacheLocator,
-    ReadOnlyProvidedFolder,
-    InTreeCacheLocator,
-    UserWideCacheLocator,
-    ReadOnlyPackageFolder,
-]
+PLACES: list[Any] = [ProvidedFolder, ReadOnlyProvidedFolder, PackageFolder, UserFolder, ReadOnlyPackageFolder]
 
 
 class CodeCacheFiles(CompileResultCacheImpl):

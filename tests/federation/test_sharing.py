@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcascade.federation.grouping.evidence import Evidence
+from fedcascade.federation.grouping.gibbs import compute_evidence
 from fedcascade.federation.grouping.guard import Guard, find_limit
 from fedcascade.federation.grouping.rows import limit_rows
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
-from fedcascade.federation.sharing import Sharing, find_weight
+from fedcascade.federation.sharing import LEAST_GAIN, Sharing, find_weight
 from fedcascade.learning.statistics import Statistics
 
 D = 3
@@ -154,6 +155,28 @@ def test_the_weight_is_never_worse_than_to_believe_nobody(seed: int, turn: float
 
     assert likelihood(weight) >= max(likelihood(0.0), likelihood(1.0)) - 1e-9
     assert weight in {0.0, *(2.0**-halving for halving in range(9))}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
+def test_the_weight_is_that_of_one_share_after_the_other(noise: float) -> None:
+    """Shares are measured side by side, with the bits of each alone."""
+    random, variance, prior = np.random.default_rng(6), 0.2, 0.6
+    for _ in range(40):
+        own = observe(random, [1.0, 0.0, 0.0], int(random.integers(1, 200)))
+        others = observe(random, [1.0 - noise * random.normal(), noise * random.normal(), 0.0], 300)
+
+        def measure(own_share: float, share: float, own: Statistics = own, others: Statistics = others) -> float:
+            total = own_share * own.gram + share * others.gram, own_share * own.moment + share * others.moment
+            return float(compute_evidence(*total, variance, prior))
+
+        likelihoods = [measure(1.0, share) - measure(0.0, share) for share in 2.0 ** -np.arange(9)]
+        chosen = 0
+        while chosen < 8 and likelihoods[chosen + 1] > likelihoods[chosen] + LEAST_GAIN:
+            chosen += 1
+        alone = measure(1.0, 0.0)
+        is_doubted = likelihoods[chosen] < alone or (chosen > 0 and likelihoods[-1] < alone)
+        expected = 0.0 if is_doubted else 2.0**-chosen
+        assert find_weight(own.gram, own.moment, others.gram, others.moment, variance, prior) == expected
 
 
 def test_evidence_of_one_dimension_up_to_twenty_is_finite_at_what_is_accepted() -> None:

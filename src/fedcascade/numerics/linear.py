@@ -41,25 +41,6 @@ def factorise(matrix: Matrix) -> None:
                 matrix[i, j] -= factor * matrix[k, j]
 
 
-@jit_inline
-def factorise_with_column(matrix: Matrix) -> None:
-    """Overwrite the upper triangle of a matrix with its factor U, and a further column c with U^-T c.
-
-    The arithmetic is that of ``factorise``. What is below the diagonal is neither read nor written. The squared length
-    of the column is then its leverage.
-    """
-    size = matrix.shape[0]
-    for k in range(size):
-        pivot = np.sqrt(matrix[k, k])
-        for j in range(k, size):
-            matrix[k, j] /= pivot
-        matrix[k, size] /= matrix[k, k]
-        for i in range(k + 1, size):
-            factor = matrix[k, i]
-            for j in range(i, size + 1):
-                matrix[i, j] -= factor * matrix[k, j]
-
-
 @jit
 def is_finite_symmetric(gram: Matrix, moment: Vector) -> bool:
     """Whether all numbers are finite and the matrix is symmetric."""

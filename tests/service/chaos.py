@@ -125,8 +125,8 @@ def patiently(attempt: Callable[[], RemoteAgent]) -> RemoteAgent:
 
 def live(agent: RemoteAgent) -> None:
     """Upload each unit vector once; lists that a predecessor left open get their feedback first."""
-    for impression in sorted(agent.agent._open):
-        agent.feedback(impression, 0)
+    for waiting in agent.open_lists():
+        agent.feedback(waiting.impression, 0)
     for axis in range(agent.agent.arrivals, DIMENSION):
         item = np.zeros((1, DIMENSION), np.float32)
         item[0, axis] = 1.0

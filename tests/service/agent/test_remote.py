@@ -429,7 +429,7 @@ def test_an_upload_that_is_lost_for_good_is_decided_with_no_more(running: Runnin
 
 def list_compiled() -> set[str]:
     """The versions of functions that Python has called, whether they were compiled or loaded from disk."""
-    functions = [each for each in gc.get_objects() if isinstance(each, FragmentDispatcher)]
+    functions = [each for each in gc.get_objects() if type(each) is FragmentDispatcher]
     return {f"{each.py_func.__qualname__}{types}" for each in functions for types in each.overloads}
 
 

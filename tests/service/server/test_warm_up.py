@@ -19,7 +19,7 @@ from fedcascade.service.agent.connection import connect
 from tests.service.helpers import CuttableTransport, serve_in_process
 
 def list_compiled():
-    functions = [each for each in gc.get_objects() if isinstance(each, FragmentDispatcher)]
+    functions = [each for each in gc.get_objects() if type(each) is FragmentDispatcher]
     return {f"{each.py_func.__qualname__}{types}" for each in functions for types in each.overloads}
 
 policy, random = POLICIES[sys.argv[1]], np.random.default_rng(0)

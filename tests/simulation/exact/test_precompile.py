@@ -16,7 +16,7 @@ SYSTEMS = ("fedc3ucb-h", "fedind", "known-clusters", "fedlinucb", "c3-ucb")
 
 def count_compiled() -> dict[str, int]:
     """How many versions of each function Python has called, whether they were compiled or loaded from disk."""
-    functions = [each for each in gc.get_objects() if isinstance(each, FragmentDispatcher)]
+    functions = [each for each in gc.get_objects() if type(each) is FragmentDispatcher]
     return {f"{each.py_func.__module__}.{each.py_func.__qualname__}": len(each.overloads) for each in functions}
 
 

@@ -258,14 +258,17 @@ def logged(store_url: str, agents: list[AgentClient], messages: list[wire.Upload
 
 def main() -> None:
     """Run the load and print one JSON object."""
+    global POLICY
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=0.25, help="how long the load with group commit lasts")
     parser.add_argument("--turns", type=int, default=6, help="turns of each kind of commit, for the ratio")
     parser.add_argument("--delay-ms", type=float, default=1.0, help="so much slower is the slower disk (0: none)")
     parser.add_argument("--agents", type=int, default=10_000)
+    parser.add_argument("--policy", choices=POLICIES, default=POLICY.name)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--log", type=int, default=100_000, help="uploads in the log before the last start")
     given = parser.parse_args()
+    POLICY = POLICIES[given.policy]
     random = np.random.default_rng(0)
     messages = [
         wire.UploadMessage.from_upload(

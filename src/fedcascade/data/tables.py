@@ -13,7 +13,7 @@ from polars.exceptions import PolarsError
 
 from fedcascade.checks import require
 from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
-from fedcascade.data.text import find_line_end, find_separator, open_bytes, open_text, read_head
+from fedcascade.data.text import describe_long_line, find_line_end, find_separator, open_bytes, open_text, read_head
 from fedcascade.environments.matrices import Triplets
 
 CHUNK = 1 << 20
@@ -39,7 +39,7 @@ def read_headed(path: Path, columns: Columns | None) -> Triplets:
         lambda: pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False),
         lambda names: find_columns(names, columns, path),
         lambda row: f"line {_find_line(path, separator, row)}",
-        lambda: _describe_long_line(path, separator),
+        lambda: describe_long_line(path, separator),
     )
 
 
@@ -132,16 +132,3 @@ def _find_line(path: Path, separator: str, row: int) -> int:
         reader = csv.reader(file, delimiter=separator)
         next(islice(reader, row + 1, row + 2), None)
         return reader.line_num
-
-
-def _describe_long_line(path: Path, separator: str) -> str:
-    """Return words about the first line with more fields than the header; empty if there is none."""
-    if path.suffix == ".zst":
-        return ""
-    with open_text(path) as file:
-        reader = csv.reader(file, delimiter=separator)
-        columns = len(next(reader, []))
-        for row in reader:
-            if len(row) > columns:
-                return f", line {reader.line_num} has {len(row)} fields, but the header names {columns}"
-    return ""

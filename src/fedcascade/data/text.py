@@ -1,5 +1,6 @@
 """Text as people have it: packed or not, with one separator or another, and lines that end as they please."""
 
+import csv
 import gzip
 from io import TextIOWrapper
 from pathlib import Path
@@ -67,3 +68,16 @@ def refuse_nul(head: bytes, path: Path) -> None:
     if b"\0" in head:
         line = head.partition(b"\0")[0].count(b"\n") + 1
         raise ValueError(f"{path}, line {line} holds a NUL byte: it is not UTF-8 text, or was cut by a crash")
+
+
+def describe_long_line(path: Path, separator: str) -> str:
+    """Words about the first line with more fields than the header; empty if there is none."""
+    if path.suffix == ".zst":
+        return ""
+    with open_text(path) as file:
+        reader = csv.reader(file, delimiter=separator)
+        columns = len(next(reader, []))
+        for row in reader:
+            if len(row) > columns:
+                return f", line {reader.line_num} has {len(row)} fields, but the header names {columns}"
+    return ""

@@ -137,9 +137,9 @@ def evaluate_frozen(
             refusals = find_refusals(batch, reward)
             chosen = choose_estimators(estimators, refusals)
             totals = [Totals(chosen) for _ in policies]
+        draws = np.array([uniform(seed, REPLAY, first + row, 0) for row in range(len(batch))])
         for policy, total in zip(policies, totals, strict=True):
             ratings = rate_log(policy, model, batch, table, first_row=first, threads=threads)
-            draws = np.array([uniform(seed, REPLAY, first + row, 0) for row in range(len(batch))])
             total.add(batch.users, gather_evidence(batch, ratings, draws, reward=reward))
         logged.add(batch, reward)
         if progress is not None:

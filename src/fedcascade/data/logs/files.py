@@ -1,6 +1,5 @@
 """Tables in files, a batch at a time: CSV and the like, JSON lines and Parquet, plain or compressed."""
 
-import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +7,15 @@ import polars as pl
 from polars.exceptions import PolarsError
 
 from fedcascade.checks import require
-from fedcascade.data.text import PACKED, find_line_end, find_separator, open_text, read_head, refuse_nul, strip_packing
+from fedcascade.data.text import (
+    PACKED,
+    describe_long_line,
+    find_line_end,
+    find_separator,
+    read_head,
+    refuse_nul,
+    strip_packing,
+)
 
 TEXTS = (".csv", ".tsv", ".txt")
 SCHEMA_ROWS = 10_000  # rows of JSON lines from which the types of columns are taken
@@ -31,7 +38,7 @@ def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.Data
     try:
         yield from frame.collect_batches(chunk_size=rows, maintain_order=True)
     except PolarsError as error:
-        reason = describe_long_line(path) or f" cannot be read: {describe_polars(error)}"
+        reason = _describe_long_line(path) or f" cannot be read: {describe_polars(error)}"
         raise ValueError(f"{path}{reason}") from None
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
@@ -45,18 +52,9 @@ def list_columns(frame: pl.LazyFrame, path: Path) -> dict[str, pl.DataType]:
         raise ValueError(f"{path} cannot be read: {describe_polars(error)}") from None
 
 
-def describe_long_line(path: Path) -> str:
-    """Words about the first line of a text with more fields than its header; empty if there is none."""
-    if path.suffix == ".zst" or strip_packing(path) not in TEXTS:
-        return ""
-    separator = find_separator(read_head(path))
-    with open_text(path) as file:
-        reader = csv.reader(file, delimiter=separator)
-        columns = len(next(reader, []))
-        for row in reader:
-            if len(row) > columns:
-                return f", line {reader.line_num} has {len(row)} fields, but the header names {columns}"
-    return ""
+def _describe_long_line(path: Path) -> str:
+    is_text = path.suffix != ".zst" and strip_packing(path) in TEXTS
+    return describe_long_line(path, find_separator(read_head(path))) if is_text else ""
 
 
 def describe_polars(error: Exception) -> str:

@@ -9,7 +9,7 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.validation import check_upload
+from fedcascade.service.protocol.validation import can_exist
 
 LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # so that an extrapolated round fits into 64 bits
 TOLERANCE = 1e-6  # of sums over features that are on no grid
@@ -69,9 +69,9 @@ class Ledger:
         if confirmed is None or _is_same(confirmed, held):
             return None, None
         missing = confirmed - held
-        if _is_possible(missing):
+        if can_exist(missing):
             return missing, f"the server has lost {missing.rounds} rounds that it had confirmed: they are sent again"
-        if _is_possible(held - confirmed):
+        if can_exist(held - confirmed):
             rounds = held.rounds - confirmed.rounds
             return None, f"the server holds {rounds} rounds that this file does not know: a copy of it is or was in use"
         lost = max(0, missing.rounds)
@@ -118,11 +118,3 @@ def _is_same(first: Statistics, second: Statistics) -> bool:
     counts = [(each.count, each.clicks, each.rounds) for each in (first, second)]
     pairs = (first.gram, second.gram), (first.moment, second.moment)
     return counts[0] == counts[1] and all(np.allclose(one, other, rtol=0, atol=TOLERANCE) for one, other in pairs)
-
-
-def _is_possible(statistics: Statistics) -> bool:
-    try:
-        check_upload(statistics, statistics.dimension)
-    except ValueError:
-        return False
-    return True

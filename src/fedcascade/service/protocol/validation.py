@@ -130,6 +130,15 @@ def check_upload(statistics: Statistics, dimension: int) -> None:
         raise ValueError(f"moment must lie in the range of gram with {wanted}, got {leverage:.6g}")
 
 
+def can_exist(statistics: Statistics) -> bool:
+    """Whether some data can have these statistics."""
+    try:
+        check_upload(statistics, statistics.dimension)
+    except ValueError:
+        return False
+    return True
+
+
 @jit
 def can_factorise(gram: linear.Matrix, added: linear.Matrix, lambda_: float) -> bool:
     """Whether lambda I + gram + added has a Cholesky factor."""

@@ -14,7 +14,7 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.grid import round_to_grid
-from fedcascade.service.protocol.validation import check_upload
+from fedcascade.service.protocol.validation import can_exist
 from fedcascade.testing.vectors.draws import (
     Case,
     Draws,
@@ -154,13 +154,5 @@ def build_possible(draws: Draws) -> list[Case]:
             case 6:
                 rounds = 0
         statistics = Statistics(gram, moment, count, clicks, rounds)
-        cases.append({"statistics": describe_statistics(statistics), "is_possible": _is_possible(statistics)})
+        cases.append({"statistics": describe_statistics(statistics), "is_possible": can_exist(statistics)})
     return cases
-
-
-def _is_possible(statistics: Statistics) -> bool:
-    try:
-        check_upload(statistics, statistics.dimension)
-    except ValueError:
-        return False
-    return True

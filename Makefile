@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 INSTALLED_SERVICE := $(VENV)/.installed-service
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo live test test-long coverage check structure chaos attack soak bench bench-service bench-live picture figures table1 docs graph lock clean
+.PHONY: help demo live test test-long coverage check structure chaos attack soak bench bench-service bench-live picture figures table1 docs graph dist site lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -39,7 +39,7 @@ $(INSTALLED_DEV): pyproject.toml constraints-dev.txt | $(VENV)
 	@touch $(INSTALLED) $(INSTALLED_SERVICE) $@
 
 demo: $(INSTALLED) ## run the paper's evaluation at its full length, twice, and write a report
-	$(BIN)/fedcascade reproduce --quick
+	$(BIN)/fedcascade demo
 
 live: $(INSTALLED_SERVICE) ## watch it at work: a server, simulated users, and a page that shows both
 	$(BIN)/fedcascade live
@@ -111,13 +111,34 @@ docs: $(INSTALLED_DEV) ## write docs/reference-policies.md from the code, and it
 graph: $(INSTALLED_DEV) ## print which module imports which, and draw docs/figures/modules*.svg
 	$(BIN)/python tools/module_graph.py
 
-LOCK = echo 'hatchling>=1.25' | uv pip compile - pyproject.toml --universal --python-version 3.11 --upgrade \
+COMPILE = echo 'hatchling>=1.25' | uv pip compile --universal --python-version 3.11 --upgrade \
 	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --quiet
+LOCK = $(COMPILE) - pyproject.toml
+LOCK_RELEASE = $(COMPILE) -
+
+# Tools of a release, in an environment of their own.
+RELEASE := .cache/release/bin
+$(RELEASE)/twine: constraints-release.txt
+	@echo "installing the tools of a release into .cache/release ..."
+	@$(PYTHON) -m venv .cache/release
+	@$(RELEASE)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement constraints-release.txt
+	@touch $@
+
+dist: $(RELEASE)/twine ## build wheel and source archive into dist/, check them, and try the wheel on every Python of this machine
+	rm -rf dist
+	$(RELEASE)/python -m build --quiet --no-isolation
+	$(RELEASE)/twine check --strict dist/*
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(RELEASE)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/idea.yml
+	$(RELEASE)/python tools/try_wheel.py dist/*.whl
 
 lock: ## renew the lock files (needs uv)
 	$(LOCK) --output-file constraints.txt
 	$(LOCK) --extra dev --constraint constraints.txt --output-file constraints-dev.txt
 	$(LOCK) --extra postgres --constraint constraints-dev.txt --output-file constraints-service.txt
+	$(LOCK) --extra dev --group docs --constraint constraints-dev.txt --output-file constraints-docs.txt
+	$(LOCK_RELEASE) --group release --output-file constraints-release.txt
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "Ratings": "environments.ratings", "Synthetic": "environments.synthetic",

@@ -52,6 +52,8 @@ def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:
 
 _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no module
     "run": ("simulate", "Simulate one or several systems in an environment, and compare them."),
+    "demo": ("experiments", "Run the paper's evaluation at its full length, twice, and write a report."),
+    "doctor": ("doctor", "Say what this installation has, what it lacks, and what is broken."),
     "plugins": ("plugins", "List what other packages add: policies, environments, oracles and stores."),
     "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
     "experiment": ("experiments", "Run a whole plan, in parallel."),

@@ -136,6 +136,15 @@ def open_cache(function: Callable[..., Any]) -> CodeCache | NoCache:
         return NoCache()
 
 
+def find_code_folder() -> tuple[str | None, bool]:
+    """Find the folder of compiled code, None if there is none, and whether it can be written."""
+    opened = open_cache(open_cache)
+    if isinstance(opened, NoCache):
+        return None, False
+    folder = str(opened.cache_path)
+    return folder, os.access(folder, os.W_OK)
+
+
 class _Announcement(event.Listener):
     """Speaks once, when the first function is compiled."""
 

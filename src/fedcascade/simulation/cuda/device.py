@@ -39,6 +39,13 @@ def check_device() -> None:
         raise ValueError(WHAT_TO_INSTALL)
 
 
+def describe_device() -> str:
+    """Return the name of the GPU that the cuda engine uses; raise a ValueError where there is none."""
+    check_device()
+    name = cuda.get_current_device().name
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
 def jit_kernel(*, registers: int | None = None) -> Any:
     """Return a decorator for kernels that use at most ``registers`` registers per thread.
 

@@ -1,0 +1,127 @@
+"""``fedcascade doctor``: what this installation has, what it lacks, and what is broken."""
+
+import json
+import os
+import platform
+import sqlite3
+import sys
+import webbrowser
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Annotated, Literal
+
+from fedcascade import __version__
+from fedcascade.cli import terminal
+from fedcascade.cli.options import Json, option
+
+LIBRARIES = ("numpy", "numba", "llvmlite", "polars", "matplotlib", "msgspec", "rich", "cyclopts")
+EXTRAS = {"service": "litestar", "postgres": "psycopg", "gpu": "numba_cuda", "ray": "ray", "mlflow": "mlflow",
+          "otel": "opentelemetry"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for. What is absent is not needed by everybody; what is broken is in somebody's way."""
+
+    what: str
+    state: Literal["good", "absent", "broken"]
+    words: str
+
+
+def doctor(
+    *,
+    store: Annotated[
+        str | None, option("Also look whether this store can be reached: sqlite:///file.db or postgresql://...")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Say what this installation has: versions, cores, folder of compiled code, GPU, browser, database.
+
+    Exits with 1 if something is broken. What is merely absent is said, with what would bring it.
+
+    Example: fedcascade doctor --store sqlite:///fedcascade.db
+    """
+    findings = list(_examine(store))
+    if json_:
+        print(json.dumps([asdict(each) for each in findings]))
+    else:
+        rows = [(each.what, each.state, each.words) for each in findings]
+        terminal.show(terminal.make_table("fedcascade doctor", ("what", "state", "found"), rows))
+    if any(each.state == "broken" for each in findings):
+        sys.exit(1)
+
+
+def _examine(store: str | None) -> Iterator[Finding]:
+    yield Finding("fedcascade", "good", f"{__version__}, on {platform.system()} {platform.machine()}")
+    yield Finding("Python", "good", f"{platform.python_version()} ({platform.python_implementation()})")
+    yield from map(_find_library, LIBRARIES)
+    yield from (_find_extra(extra, module) for extra, module in EXTRAS.items())
+    yield _find_cores()
+    yield _find_code_folder()
+    yield _find_gpu()
+    yield _find_browser()
+    yield Finding("SQLite", "good", sqlite3.sqlite_version)
+    if store is not None:
+        yield _reach_store(store)
+
+
+def _find_library(name: str) -> Finding:
+    try:
+        return Finding(name, "good", metadata.version(name))
+    except metadata.PackageNotFoundError:
+        return Finding(name, "broken", f"not installed: pip install '{name}'")
+
+
+def _find_extra(extra: str, module: str) -> Finding:
+    if find_spec(module):
+        return Finding(f"extra {extra}", "good", "installed")
+    return Finding(f"extra {extra}", "absent", f"pip install 'fedcascade[{extra}]'")
+
+
+def _find_cores() -> Finding:
+    from fedcascade.experiments.schedulers import count_cores
+
+    return Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} may be used")
+
+
+def _find_code_folder() -> Finding:
+    from fedcascade.numerics.code_cache import find_code_folder
+
+    folder, is_writable = find_code_folder()
+    if folder is None:
+        advice = "none can be written: every process compiles anew; set NUMBA_CACHE_DIR to a folder that can"
+        return Finding("folder of compiled code", "broken", advice)
+    return Finding("folder of compiled code", "good", folder if is_writable else f"{folder} (can only be read)")
+
+
+def _find_gpu() -> Finding:
+    from fedcascade.simulation.cuda.device import describe_device
+
+    try:
+        return Finding("GPU", "good", describe_device())
+    except ValueError as error:
+        return Finding("GPU", "absent", str(error))
+
+
+def _find_browser() -> Finding:
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return Finding("browser", "absent", "'fedcascade live' prints its address, and opens nothing")
+    return Finding("browser", "good", getattr(browser, "name", type(browser).__name__))
+
+
+def _reach_store(url: str) -> Finding:
+    from contextlib import closing
+
+    from fedcascade.service.store.contract import explain_failures
+    from fedcascade.service.store.open import hide_password, open_existing
+
+    what = f"store {hide_password(url)}"
+    try:
+        with closing(open_existing(url)) as store, explain_failures(store):
+            return Finding(what, "good", f"reached; {store.count_agents():,} agents")
+    except (ValueError, OSError) as error:
+        return Finding(what, "broken", " ".join(str(error).split()))

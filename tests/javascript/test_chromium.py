@@ -92,8 +92,8 @@ def test_recommending_takes_less_than_a_millisecond(browser: Any, origin: str) -
     page = browser.new_page()
     page.goto(origin)
     median = page.evaluate("""async () => {
-        const [{ SavedAgent, beginSaved }, { begin }, { openBrowserStore }] =
-            await Promise.all(["saved-agent", "agent", "store"].map((name) => import(`/src/${name}.js`)));
+        const [{ SavedAgent }, { beginSaved }, { begin }, { openBrowserStore }] =
+            await Promise.all(["saved-agent", "ledger", "agent", "store"].map((name) => import(`/src/${name}.js`)));
         const constants = { alpha_c: 5, lambda_: 4, beta: 2, confidence: "constant" };
         const bounds = { longest_list: 50, min_observations: 40, terms_id: "t" };
         const terms = { policy: "fedc3ucb-e", constants, dimension: 20, ...bounds };
@@ -207,6 +207,73 @@ def test_an_agent_that_could_not_leave_goes_on(site: WebSite) -> None:
     site.context.set_offline(False)
     assert tab.evaluate("agent.flush(20)")
     assert_held(site, agent, 5)
+
+
+@pytest.mark.parametrize("how", ["revoked", "forgotten"])
+def test_an_agent_that_the_server_sent_away_comes_back_with_a_new_token(site: WebSite, how: str) -> None:
+    """Two tabs: the first one speaks and has no token, the second one brings it. Nothing is counted twice."""
+    first, second = site.open_tab(), site.open_tab()
+    before = site.enrol(first)
+    first.evaluate("play(0, 10)")
+    assert first.evaluate("agent.flush(20)")
+    (site.operator.revoke if how == "revoked" else site.operator.forget)(before)
+    with pytest.raises(Exception, match="revoked" if how == "revoked" else "no agent of this number"):
+        first.evaluate("agent.leave()")
+    first.evaluate("play(10, 5)")
+    wait_for(first, "(agent.trouble ?? '').includes('needs an enrolment token')")
+    assert site.enrol(second, pauses=[300, 300]) == before
+    assert second.evaluate("agent.flush(20)")
+    agent = second.evaluate("agent.id")
+    assert agent == first.evaluate("agent.refresh().then(() => agent.id)") != before
+    first.close()  # the tab that enrolled: the other one signs with the key that it has made
+    second.evaluate("play(15, 5)")
+    assert second.evaluate("agent.flush(20)")
+    assert second.evaluate("[agent.lost, agent.unsent, agent.buffered]") == [0, 0, 0]
+    if how == "forgotten":
+        assert_held(site, agent, 20)
+    else:
+        assert (site.read_held(before).rounds, site.read_held(agent).rounds) == (10, 10)
+
+
+def test_whom_the_server_sent_away_can_erase_what_the_browser_keeps(site: WebSite) -> None:
+    first, second = site.open_tab(), site.open_tab()
+    agent = site.enrol(first)
+    site.connect(second)
+    site.operator.forget(agent)
+    first.evaluate("agent.erase()")
+    wait_for(second, "agent.isClosed")
+    with pytest.raises(Exception, match="this agent is closed: connect again"):
+        second.evaluate("play(0, 1)")
+    with pytest.raises(Exception, match="needs an enrolment token"):
+        site.connect(first)
+
+
+def test_a_tab_that_waits_makes_the_one_that_speaks_try_at_once(site: WebSite) -> None:
+    first, second = site.open_tab(), site.open_tab()
+    agent = site.enrol(first, pauses=[300, 300])
+    site.connect(second)
+    site.context.set_offline(True)
+    first.evaluate("play(0, 5)")
+    wait_for(first, "agent.trouble")
+    site.context.set_offline(False)
+    assert second.evaluate("agent.flush(20)")
+    assert_held(site, agent, 5)
+
+
+def test_lists_of_all_tabs_wait_for_feedback_also_after_a_reload(site: WebSite) -> None:
+    first, second = site.open_tab(), site.open_tab()
+    site.enrol(first)
+    site.connect(second)
+    show = "agent.recommend([makeItem(1), makeItem(2)], { k: 1 }).impression"
+    names = [first.evaluate(show), second.evaluate("agent.openLists().then(() => agent.refresh())")]
+    names[1] = second.evaluate(show)
+    second.evaluate("agent.openLists()")
+    first.close()
+    second.reload()
+    site.connect(second)
+    assert second.evaluate("agent.openLists().then((lists) => lists.map(({ impression }) => impression))") == names
+    second.evaluate("(name) => agent.feedback(name, { clicked: 0 })", names[0])
+    assert second.evaluate("agent.openLists().then((lists) => lists.map(({ impression }) => impression))") == names[1:]
 
 
 def test_closing_a_page_reveals_nothing_below_the_floor(site: WebSite) -> None:

@@ -8,12 +8,27 @@ from importlib.resources import files
 
 import pytest
 
+from fedcascade.federation.policies import POLICIES
+from fedcascade.service.server.serve import ServerSettings
+from fedcascade.testing.vectors.arithmetic import SERVED
+
 from .conftest import PACKAGE, RunNode
 
 
 def test_the_agent_in_javascript_agrees_with_every_vector_in_node(run_node: RunNode) -> None:
     printed = run_node("--test", "test/").stdout
     assert sum(map(int, re.findall(r": (\d+) cases", printed))) >= 500
+
+
+def test_there_are_vectors_of_every_policy_that_a_server_runs() -> None:
+    served = set[str]()
+    for name, policy in POLICIES.items():
+        try:
+            ServerSettings(store="sqlite://", policy=policy, dimension=20)
+        except ValueError:
+            continue
+        served.add(name)
+    assert served == set(SERVED)
 
 
 def test_types_hold(node: str) -> None:

@@ -86,13 +86,8 @@ class WebSite:
     def __init__(self, browser: Any, origin: str, server: ServerProcess) -> None:
         self.origin, self.server = origin, server
         self.context = browser.new_context()
-
-    def create_token(self) -> str:
-        transport = HttpTransport(self.server.url)
-        try:
-            return OperatorClient(transport, TOKEN).create_tokens()[0]
-        finally:
-            transport.close()
+        self._transport = HttpTransport(server.url)
+        self.operator = OperatorClient(self._transport, TOKEN)
 
     def open_tab(self, *init_scripts: str) -> Any:
         """A new tab of the profile, with what the page can do."""
@@ -107,18 +102,15 @@ class WebSite:
         return agent
 
     def enrol(self, page: Any, **options: Any) -> int:
-        return self.connect(page, token=self.create_token(), **options)
+        return self.connect(page, token=self.operator.create_tokens()[0], **options)
 
     def read_held(self, agent: int) -> Statistics:
         """What the server holds of an agent."""
-        transport = HttpTransport(self.server.url)
-        try:
-            reply = transport.send("GET", f"/v1/agents/{agent}", b"", {"authorization": f"Bearer {TOKEN}"})
-            return decode_reply(reply, wire.Standing).unpack_held(D)
-        finally:
-            transport.close()
+        reply = self._transport.send("GET", f"/v1/agents/{agent}", b"", {"authorization": f"Bearer {TOKEN}"})
+        return decode_reply(reply, wire.Standing).unpack_held(D)
 
     def close(self) -> None:
+        self._transport.close()
         self.context.close()
 
 

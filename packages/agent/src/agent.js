@@ -5,8 +5,14 @@ import { computeScores, getRidge } from "./ridge.js";
 import { add, observe as addRound, zero } from "./statistics.js";
 
 /**
- * @typedef {import("./statistics.js").Statistics} Statistics
- * @typedef {import("./policies.js").Policy} Policy
+ * @import { Examination } from "./cascade.js"
+ * @import { Attributes, Oracle } from "./oracles.js"
+ * @import { Policy, ProblemSize } from "./policies.js"
+ * @import { Ridge } from "./ridge.js"
+ * @import { Statistics } from "./statistics.js"
+ */
+
+/**
  * @typedef {{sequence: number, cause: string, statistics: Statistics}} Upload
  */
 /**
@@ -17,29 +23,21 @@ import { add, observe as addRound, zero } from "./statistics.js";
  *   rounds: number, agents: number, since: number}} AgentState
  */
 
-/**
- * The state of an agent that knows nothing.
- * @param {number} dimension
- * @returns {AgentState}
- */
+/** The state of an agent that knows nothing. @param {number} dimension @returns {AgentState} */
 export function begin(dimension) {
   const nothing = zero(dimension);
   return { arrivals: 0, uploads: 0, buffer: nothing, outbox: [], download: nothing, rounds: 0, agents: 1, since: 0 };
 }
 
-/**
- * Extrapolate t: while this agent's user came once, each of the others did, on average.
- * @param {AgentState} state
- */
+/** Extrapolate t: while this agent's user came once, each of the others did, on average. @param {AgentState} state */
 export const estimateRound = ({ arrivals, rounds, agents, since }) => Math.max(1, arrivals, rounds + agents * since);
 
-/** @type {WeakMap<AgentState, import("./ridge.js").Ridge>} */
+/** @type {WeakMap<AgentState, Ridge>} */
 const estimates = new WeakMap();
 
 /**
  * The estimate that an agent decides with; what was sent but not yet answered still counts as its own.
- * @param {Policy} policy
- * @param {AgentState} state
+ * @param {Policy} policy @param {AgentState} state
  */
 export function getEstimate(policy, state) {
   if (!policy.usesBuffer) return getRidge(state.download, policy.lambda);
@@ -53,11 +51,10 @@ export function getEstimate(policy, state) {
 
 /**
  * Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle.
- * @param {Policy} policy
- * @param {AgentState} state
+ * @param {Policy} policy @param {AgentState} state
  * @param {Float32Array} features one row per item
- * @param {{oracle: import("./oracles.js").Oracle, ties: ArrayLike<number>, problem: import("./policies.js").ProblemSize,
- *   attributes?: import("./oracles.js").Attributes}} options
+ * @param {{oracle: Oracle, ties: ArrayLike<number>, problem: ProblemSize,
+ *   attributes?: Attributes}} options
  */
 export function chooseList(policy, state, features, { oracle, ties, problem, attributes = {} }) {
   const d = state.buffer.moment.length, items = features.length / d;
@@ -71,10 +68,7 @@ export function chooseList(policy, state, features, { oracle, ties, problem, att
   return { items: chosen, features: listed };
 }
 
-/**
- * @param {number} items
- * @param {import("./oracles.js").Attributes} attributes
- */
+/** @param {number} items @param {Attributes} attributes */
 function checkAttributes(items, { categories, costs }) {
   const areKinds = !categories || (categories.length === items && Array.from(categories).every(Number.isSafeInteger));
   require(areKinds, `categories must be a whole number for each of ${items} items`);
@@ -84,9 +78,7 @@ function checkAttributes(items, { categories, costs }) {
 
 /**
  * Refuse a list that is empty, too long, repeats an item or names one that is not on offer; an oracle may be anyone's.
- * @param {number[]} chosen
- * @param {number} items
- * @param {number} length
+ * @param {number[]} chosen @param {number} items @param {number} length
  */
 function checkList(chosen, items, length) {
   require(chosen.length >= 1 && chosen.length <= length, `a list must hold 1 to ${length} items, got ${chosen.length}`);
@@ -97,11 +89,9 @@ function checkList(chosen, items, length) {
 
 /**
  * Algorithm 2, lines 4 to 19: learn from what was clicked, and speak if the trigger says so.
- * @param {Policy} policy
- * @param {AgentState} state
+ * @param {Policy} policy @param {AgentState} state
  * @param {Float32Array} listed features of the list, first position first
- * @param {import("./statistics.js").Examination} examination
- * @param {{round: number, draw: number, arrivals: number}} occasion
+ * @param {Examination} examination @param {{round: number, draw: number, arrivals: number}} occasion
  * @returns {{state: AgentState, upload: Upload | null}}
  */
 export function observe(policy, state, listed, examination, { round, draw, arrivals }) {
@@ -112,11 +102,7 @@ export function observe(policy, state, listed, examination, { round, draw, arriv
   return cause ? sendBuffer(next, cause) : { state: next, upload: null };
 }
 
-/**
- * Algorithm 1, line 8: put the buffer into the outbox, and start an empty one.
- * @param {AgentState} state
- * @param {string} cause
- */
+/** Algorithm 1, line 8: put the buffer into the outbox, and start an empty one. @param {AgentState} state @param {string} cause */
 function sendBuffer(state, cause) {
   const upload = { sequence: state.uploads + 1, cause, statistics: state.buffer };
   const buffer = zero(state.buffer.moment.length);
@@ -125,9 +111,7 @@ function sendBuffer(state, cause) {
 
 /**
  * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers.
- * @param {AgentState} state
- * @param {Upload} upload
- * @param {{statistics: Statistics, rounds: number, agents: number}} download
+ * @param {AgentState} state @param {Upload} upload @param {{statistics: Statistics, rounds: number, agents: number}} download
  * @returns {AgentState}
  */
 export function receive(state, upload, { statistics, rounds, agents }) {
@@ -137,9 +121,7 @@ export function receive(state, upload, { statistics, rounds, agents }) {
 
 /**
  * Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations.
- * @param {AgentState} state
- * @param {Statistics} statistics
- * @param {number} least
+ * @param {AgentState} state @param {Statistics} statistics @param {number} least
  */
 export function takeBack(state, statistics, least) {
   const next = { ...state, buffer: add(state.buffer, statistics) };

@@ -4,6 +4,12 @@ import { AgentError } from "./checks.js";
 import { drawNonce, signEnrolment, signRequest } from "./sign.js";
 import { MSGPACK, decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "./wire.js";
 
+/**
+ * @import { Upload } from "./agent.js"
+ * @import { Key } from "./sign.js"
+ * @import { Answer, Credential, Receipt, Standing, Terms, Welcome } from "./wire.js"
+ */
+
 const NOTHING = new Uint8Array();
 const REPLY_SECONDS = 10;
 
@@ -41,19 +47,13 @@ async function send(transport, method, path, body, headers) {
   }
 }
 
-/**
- * The server's time, if it has refused a request because this clock is wrong.
- * @param {Reply} reply
- */
+/** The server's time, if it has refused a request because this clock is wrong. @param {Reply} reply */
 function readServerTime({ status, headers }) {
   const text = headers.get("fedcascade-time") ?? "";
   return status === 401 && /^\d{1,12}$/.test(text) ? Number(text) : null;
 }
 
-/**
- * @param {Reply} reply
- * @param {"answer" | "standing" | "terms" | "welcome" | null} kind
- */
+/** @param {Reply} reply @param {"answer" | "standing" | "terms" | "welcome" | null} kind */
 function decodeReply({ status, headers, body }, kind) {
   if (status >= 400) {
     let refusal = { reason: "unknown", detail: `status ${status}` };
@@ -72,47 +72,46 @@ function decodeReply({ status, headers, body }, kind) {
   }
 }
 
+/** @typedef {{key: Key, agent: number}} Identity */
+/** @param {number} agent */
+const getAgentPath = (agent) => `/v1/agents/${agent}`;
+
 export class AgentClient {
   #offset = 0; // seconds that the server's clock is ahead
+  #identify;
 
-  /** @param {Transport} transport @param {import("./sign.js").Key} key @param {number} agent */
-  constructor(transport, key, agent) {
+  /** @param {Transport} transport @param {() => Promise<Identity>} identify who signs, asked before each request */
+  constructor(transport, identify) {
     this.transport = transport;
-    this.key = key;
-    this.agent = agent;
+    this.#identify = identify;
   }
 
-  /**
-   * @param {import("./agent.js").Upload} upload
-   * @param {import("./wire.js").Receipt | null} receipt
-   * @returns {Promise<import("./wire.js").Answer>}
-   */
+  /** @param {Upload} upload @param {Receipt | null} receipt @returns {Promise<Answer>} */
   async exchange(upload, receipt) {
-    const answer = await this.#send("POST", "/v1/exchanges", encodeUpload(upload, receipt), upload.sequence, "answer");
-    if (answer.sequence !== upload.sequence) throw new BadReply(`the server answered upload ${answer.sequence}, and upload ${upload.sequence} was sent`);
+    const { sequence } = upload, answer = await this.#send("POST", () => "/v1/exchanges", "answer", encodeUpload(upload, receipt), sequence);
+    if (answer.sequence !== sequence) throw new BadReply(`the server answered upload ${answer.sequence}, and upload ${sequence} was sent`);
     return answer;
   }
 
-  /** @returns {Promise<import("./wire.js").Standing>} */
+  /** @returns {Promise<Standing>} */
   fetchStanding() {
-    return this.#send("GET", `/v1/agents/${this.agent}`, NOTHING, 0, "standing");
+    return this.#send("GET", getAgentPath, "standing");
   }
 
   leave() {
-    return this.#send("DELETE", `/v1/agents/${this.agent}`, NOTHING, 0, null);
+    return this.#send("DELETE", getAgentPath, null);
   }
 
   /**
    * Send a signed request; once more if the server finds this agent's clock wrong.
-   * @param {string} method @param {string} path @param {Uint8Array} body @param {number} sequence
-   * @param {"answer" | "standing" | null} kind
+   * @param {string} method @param {(agent: number) => string} getPath @param {"answer" | "standing" | null} kind
+   * @param {Uint8Array<ArrayBuffer>} [body] @param {number} [sequence]
    */
-  async #send(method, path, body, sequence, kind) {
-    const bytes = /** @type {Uint8Array<ArrayBuffer>} */ (body);
+  async #send(method, getPath, kind, body = NOTHING, sequence = 0) {
+    const { key, agent } = await this.#identify(), path = getPath(agent);
     const attempt = async () => {
       const created = Math.floor(this.transport.now() + this.#offset);
-      const headers = await signRequest(this.key, { agent: this.agent, method, path, body: bytes, sequence, created, nonce: drawNonce() });
-      return send(this.transport, method, path, bytes, headers);
+      return send(this.transport, method, path, body, await signRequest(key, { agent, method, path, body, sequence, created, nonce: drawNonce() }));
     };
     const reply = await attempt(), time = readServerTime(reply);
     if (time === null) return decodeReply(reply, kind);
@@ -123,28 +122,21 @@ export class AgentClient {
 
 /**
  * Enrol an agent with a token, or again with a credential.
- * @param {Transport} transport
- * @param {import("./sign.js").Key} key
- * @param {string | null} token
- * @param {import("./wire.js").Credential | null} credential
- * @returns {Promise<import("./wire.js").Welcome>}
+ * @param {Transport} transport @param {Key} key @param {string | null} token @param {Credential | null} credential
+ * @returns {Promise<Welcome>}
  */
 export async function enrolAgent(transport, key, token, credential) {
   const attempt = async (/** @type {number} */ now) => {
     const created = Math.floor(now), proof = await signEnrolment(key, created, encodeGrounds(token, credential));
     const body = encodeEnrolment({ publicKey: key.publicKey, created, proof, token, credential });
-    return send(transport, "POST", "/v1/agents", /** @type {Uint8Array<ArrayBuffer>} */ (body), {});
+    return send(transport, "POST", "/v1/agents", body, {});
   };
   const reply = await attempt(transport.now()), time = readServerTime(reply);
   const { agent, terms, credential: fresh = null } = decodeReply(time === null ? reply : await attempt(time), "welcome");
   return { agent, terms, credential: fresh };
 }
 
-/**
- * What a server runs: policy, constants, dimension.
- * @param {Transport} transport
- * @returns {Promise<import("./wire.js").Terms>}
- */
+/** What a server runs: policy, constants, dimension. @param {Transport} transport @returns {Promise<Terms>} */
 export async function fetchTerms(transport) {
   return decodeReply(await send(transport, "GET", "/v1/terms", NOTHING, {}), "terms");
 }

@@ -4,6 +4,9 @@ import { closeSync, fsyncSync, ftruncateSync, openSync, readFileSync, renameSync
 import { AgentError } from "./checks.js";
 import { MemoryStore, applyChange } from "./store.js";
 
+/** @import { Change, EntryKey } from "./store.js" */
+/** @typedef {import("./store.js").Store} Store */
+
 const KINDS = { f8: Float64Array, f4: Float32Array, u1: Uint8Array };
 const MOST_BYTES = 1 << 20; // a longer file is written anew, with what is left of it
 
@@ -23,8 +26,6 @@ function unpack(_, value) {
   }
   return value;
 }
-
-/** @typedef {import("./store.js").Store} Store */
 
 /** @implements {Store} */
 export class FileStore extends MemoryStore {
@@ -79,11 +80,11 @@ export class FileStore extends MemoryStore {
     return file;
   }
 
-  /** @override @param {import("./store.js").EntryKey[]} keys @param {(values: any[]) => import("./store.js").Change} change */
+  /** @override @param {EntryKey[]} keys @param {(values: any[]) => Change} change */
   async update(keys, change) {
-    const { puts = [], deletes = [], forgetThrough, result } = change(keys.map((key) => this.#entries.get(JSON.stringify(key))));
-    this.#append(Buffer.from(`${JSON.stringify({ puts, deletes, forgetThrough }, pack)}\n`));
-    applyChange(this.#entries, { puts, deletes, forgetThrough });
+    const { puts = [], deletes = [], forget, result } = change(keys.map((key) => this.#entries.get(JSON.stringify(key))));
+    this.#append(Buffer.from(`${JSON.stringify({ puts, deletes, forget }, pack)}\n`));
+    applyChange(this.#entries, { puts, deletes, forget });
     if (this.#size > MOST_BYTES) {
       closeSync(this.#file);
       this.#file = this.#rewrite();
@@ -121,11 +122,7 @@ export class FileStore extends MemoryStore {
   }
 }
 
-/**
- * Take the lock of a store; one that a dead process has left is taken over.
- * @param {string} lockPath
- * @param {string} path
- */
+/** Take the lock of a store; one that a dead process has left is taken over. @param {string} lockPath @param {string} path */
 function lock(lockPath, path) {
   for (let attempt = 0; attempt < 2; attempt++) {
     try {

@@ -30,9 +30,7 @@ export function log(x) {
 
 /**
  * The upper factor U with shift I + gram = U^T U; a sum that is not positive definite leaves a NaN in it.
- * @param {Float64Array} gram
- * @param {number} size
- * @param {number} shift
+ * @param {Float64Array} gram @param {number} size @param {number} shift
  */
 export function factoriseShifted(gram, size, shift) {
   const upper = gram.slice();
@@ -49,11 +47,7 @@ export function factoriseShifted(gram, size, shift) {
   return upper;
 }
 
-/**
- * ln det of the matrix whose upper factor is given.
- * @param {Float64Array} upper
- * @param {number} size
- */
+/** ln det of the matrix whose upper factor is given. @param {Float64Array} upper @param {number} size */
 export function computeLogDet(upper, size) {
   let total = 0;
   for (let k = 0; k < size; k++) total += log(upper[k * size + k]);
@@ -62,8 +56,7 @@ export function computeLogDet(upper, size) {
 
 /**
  * vector^T matrix^-1 vector for the matrix whose upper factor is given.
- * @param {Float64Array} upper
- * @param {Float64Array} vector
+ * @param {Float64Array} upper @param {Float64Array} vector
  */
 export function computeLeverage(upper, vector) {
   const size = vector.length, solution = new Float64Array(size);
@@ -79,8 +72,7 @@ export function computeLeverage(upper, vector) {
 
 /**
  * The lower triangular R with R^T R = matrix^-1: the width of x is the length of R x.
- * @param {Float64Array} upper
- * @param {number} size
+ * @param {Float64Array} upper @param {number} size
  */
 function invertRoot(upper, size) {
   const root = new Float64Array(size * size);
@@ -98,9 +90,7 @@ function invertRoot(upper, size) {
 
 /**
  * Theta, inverse root and ln det of lambda I + gram; ln det is a NaN if that is not definite.
- * @param {Float64Array} gram
- * @param {Float64Array} moment
- * @param {number} lambda
+ * @param {Float64Array} gram @param {Float64Array} moment @param {number} lambda
  */
 export function solveRidge(gram, moment, lambda) {
   const size = moment.length, upper = factoriseShifted(gram, size, lambda), root = invertRoot(upper, size);
@@ -115,10 +105,7 @@ export function solveRidge(gram, moment, lambda) {
 
 /**
  * U(i) = min(<theta, x> + beta ||x||, 1) of every row of features, the norm being that of the inverse matrix.
- * @param {Float64Array} theta
- * @param {Float64Array} root
- * @param {number} beta
- * @param {Float32Array} features
+ * @param {Float64Array} theta @param {Float64Array} root @param {number} beta @param {Float32Array} features
  */
 export function computeUcbScores(theta, root, beta, features) {
   const size = theta.length, scores = new Float64Array(features.length / size);

@@ -4,15 +4,21 @@ import { require } from "./checks.js";
 import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js";
 
 /**
+ * @import { Ridge } from "./ridge.js"
+ * @import { Trigger } from "./triggers.js"
+ * @import { Terms } from "./wire.js"
+ */
+
+/**
  * The sizes that a beta by formula asks for.
  * @typedef {{users: number, dimension: number, listLength: number, rounds: number}} ProblemSize
- * @typedef {(ridge: import("./ridge.js").Ridge, problem: ProblemSize) => number} Confidence
- * @typedef {{name: string, trigger: import("./triggers.js").Trigger, usesBuffer: boolean, lambda: number,
+ * @typedef {(ridge: Ridge, problem: ProblemSize) => number} Confidence
+ * @typedef {{name: string, trigger: Trigger, usesBuffer: boolean, lambda: number,
  *   computeBeta: Confidence}} Policy
  * @typedef {Record<string, any>} Constants
  */
 
-/** @type {Record<string, {trigger: (constants: Constants) => import("./triggers.js").Trigger, usesBuffer: boolean}>} */
+/** @type {Record<string, {trigger: (constants: Constants) => Trigger, usesBuffer: boolean}>} */
 const POLICIES = {
   fedlinucb: { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
   "fedc3ucb-h": { trigger: ({ alpha_c, p_scale }) => anyOf(determinant(alpha_c), auxiliary(p_scale)), usesBuffer: false },
@@ -36,11 +42,7 @@ const CONFIDENCES = {
     Math.sqrt(lambda) + noise * Math.sqrt(Math.max(0, logDet + (2 * Math.log(1 / delta) - dimension * Math.log(lambda)))),
 };
 
-/**
- * Build the policy that the server's terms describe.
- * @param {{policy: string, constants: Constants}} terms
- * @returns {Policy}
- */
+/** Build the policy that the server's terms describe. @param {{policy: string, constants: Constants}} terms @returns {Policy} */
 export function buildPolicy({ policy, constants }) {
   const kind = constants.confidence ?? "constant";
   const row = Object.hasOwn(POLICIES, policy) && POLICIES[policy], confidence = Object.hasOwn(CONFIDENCES, kind) && CONFIDENCES[kind];
@@ -52,8 +54,7 @@ export function buildPolicy({ policy, constants }) {
 
 /**
  * The policy that an agent runs under the server's terms, and the fewest observations of an upload.
- * @param {import("./wire.js").Terms} terms
- * @param {{policy?: (policy: Policy, terms: import("./wire.js").Terms) => Policy, minObservations?: number}} wishes
+ * @param {Terms} terms @param {{policy?: (policy: Policy, terms: Terms) => Policy, minObservations?: number}} wishes
  */
 export function followTerms(terms, { policy = (own) => own, minObservations = 2 * terms.dimension }) {
   const floor = Math.max(minObservations, terms.min_observations), chosen = policy(buildPolicy(terms), terms);

@@ -4,7 +4,8 @@ import { require } from "./checks.js";
 import { computeLogDet, computeUcbScores, factoriseShifted, solveRidge } from "./linear.js";
 import { add } from "./statistics.js";
 
-/** @typedef {import("./statistics.js").Statistics} Statistics */
+/** @import { Statistics } from "./statistics.js" */
+
 /**
  * What an agent decides with: theta, the root whose product with x has the length ||x||, and a log-determinant.
  * @typedef {{theta: Float64Array, root: Float64Array, logDet: number, lambda: number, statistics: Statistics}} Ridge
@@ -15,9 +16,7 @@ const solved = new WeakMap();
 
 /**
  * The ridge estimate from statistics: Sigma = lambda I + gram, theta = Sigma^-1 moment. Solved once for each value.
- * @param {Statistics} statistics
- * @param {number} lambda
- * @returns {Ridge}
+ * @param {Statistics} statistics @param {number} lambda @returns {Ridge}
  */
 export function getRidge(statistics, lambda) {
   const known = solved.get(statistics);
@@ -31,8 +30,7 @@ export function getRidge(statistics, lambda) {
 
 /**
  * ln det(Sigma + gram of the buffer) - ln det(Sigma): how much the buffer would teach.
- * @param {Ridge} ridge
- * @param {Statistics} buffer
+ * @param {Ridge} ridge @param {Statistics} buffer
  */
 export function computeGrowth(ridge, buffer) {
   const d = buffer.moment.length, { gram } = add(ridge.statistics, buffer);
@@ -41,8 +39,6 @@ export function computeGrowth(ridge, buffer) {
 
 /**
  * U(i) for every row of features (Algorithm 2, line 2).
- * @param {Ridge} ridge
- * @param {Float32Array} features
- * @param {number} beta
+ * @param {Ridge} ridge @param {Float32Array} features @param {number} beta
  */
 export const computeScores = (ridge, features, beta) => computeUcbScores(ridge.theta, ridge.root, beta, features);

@@ -6,7 +6,9 @@ import { FileStore } from "./file-store.js";
 import { MemoryStore, connect } from "./index.js";
 import { packNumbers } from "./statistics.js";
 
-/** @type {import("./index.js").RemoteAgent[]} */
+/** @import { RemoteAgent } from "./index.js" */
+
+/** @type {RemoteAgent[]} */
 let agents = [];
 
 /** @param {string} text */

@@ -15,11 +15,7 @@ function getSubtle() {
   return subtle;
 }
 
-/**
- * Make a key; unless it is extractable, no script can ever read it.
- * @param {boolean} extractable
- * @returns {Promise<Key>}
- */
+/** Make a key; unless it is extractable, no script can ever read it. @param {boolean} extractable @returns {Promise<Key>} */
 export async function createKey(extractable) {
   try {
     const pair = /** @type {CryptoKeyPair} */ (await getSubtle().generateKey("Ed25519", extractable, ["sign", "verify"]));
@@ -30,20 +26,12 @@ export async function createKey(extractable) {
   }
 }
 
-/**
- * The 32 bytes of an extractable key, for stores that cannot hold a CryptoKey.
- * @param {Key} key
- */
+/** The 32 bytes of an extractable key, for stores that cannot hold a CryptoKey. @param {Key} key */
 export async function exportSeed({ privateKey }) {
   return new Uint8Array(await getSubtle().exportKey("pkcs8", privateKey)).slice(PKCS8_HEAD.length);
 }
 
-/**
- * The key of a seed of 32 bytes.
- * @param {Uint8Array} seed
- * @param {Uint8Array} publicKey
- * @returns {Promise<Key>}
- */
+/** The key of a seed of 32 bytes. @param {Uint8Array} seed @param {Uint8Array} publicKey @returns {Promise<Key>} */
 export async function importSeed(seed, publicKey) {
   const encoded = Uint8Array.from([...PKCS8_HEAD, ...seed]);
   return { privateKey: await getSubtle().importKey("pkcs8", encoded, "Ed25519", false, ["sign"]), publicKey };
@@ -74,12 +62,7 @@ export async function signRequest(key, { agent, method, path, body, sequence, cr
   };
 }
 
-/**
- * Sign an enrolment: only its owner can enrol a key.
- * @param {Key} key
- * @param {number} created
- * @param {Uint8Array} grounds
- */
+/** Sign an enrolment: only its owner can enrol a key. @param {Key} key @param {number} created @param {Uint8Array} grounds */
 export function signEnrolment(key, created, grounds) {
   const head = new TextEncoder().encode(`fedcascade enrolment\n${created}\n`), bytes = new Uint8Array(head.length + grounds.length);
   bytes.set(head);

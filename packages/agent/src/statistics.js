@@ -3,6 +3,8 @@
 import { require } from "./checks.js";
 import { computeLeverage, computeLogDet, factoriseShifted } from "./linear.js";
 
+/** @import { Examination } from "./cascade.js" */
+
 export const GRID = 2 ** -12;
 const LARGEST_TOTAL = 500_000_000; // float64 holds multiples of 2^-24 exactly below 2^29
 const LARGEST_SQUARE = 1 + 1e-5;
@@ -13,20 +15,12 @@ const SLACK = 1e-6;
  * @typedef {{gram: Float64Array, moment: Float64Array, count: number, clicks: number, rounds: number}} Statistics
  */
 
-/**
- * @param {number} dimension
- * @returns {Statistics}
- */
+/** @param {number} dimension @returns {Statistics} */
 export function zero(dimension) {
   return { gram: new Float64Array(dimension * dimension), moment: new Float64Array(dimension), count: 0, clicks: 0, rounds: 0 };
 }
 
-/**
- * @param {Statistics} first
- * @param {Statistics} second
- * @param {1 | -1} sign
- * @returns {Statistics}
- */
+/** @param {Statistics} first @param {Statistics} second @param {1 | -1} sign @returns {Statistics} */
 function combine(first, second, sign) {
   const sizes = [first.moment.length, second.moment.length];
   require(sizes[0] === sizes[1], `dimensions must agree, got ${sizes[0]} and ${sizes[1]}`);
@@ -51,10 +45,9 @@ export const subtract = (first, second) => combine(first, second, -1);
  * @param {number} dimension
  */
 export function readFeatures(items, dimension) {
-  const isFlat = ArrayBuffer.isView(items);
-  const size = isFlat ? items.length : items.length * dimension;
+  const isFlat = ArrayBuffer.isView(items), size = (items?.length ?? 0) * (isFlat ? 1 : dimension);
   const isWhole = size > 0 && size % dimension === 0;
-  const isRectangular = isFlat || Array.from(/** @type {any} */ (items)).every((row) => row?.length === dimension);
+  const isRectangular = isFlat || Array.from(/** @type {any} */ (items ?? [])).every((row) => row?.length === dimension);
   require(isWhole && isRectangular, `items must have ${dimension} features each, and there must be at least one item`);
   const features = new Float32Array(size);
   for (let item = 0; item < size / dimension; item++) {
@@ -76,35 +69,15 @@ export function readFeatures(items, dimension) {
  * @param {ArrayLike<ArrayLike<number>>} rows
  */
 export function normalise(rows) {
+  const width = rows?.[0]?.length ?? 0, isTable = width > 0 && Array.from(rows).every((row) => row?.length === width);
+  require(isTable, "features must have one row per item, all of one length");
   return Array.from(rows, (row) => {
-    const values = Array.from(row), largest = Math.max(0, ...values.map(Math.abs));
+    const values = Array.from(row), largest = Math.max(...values.map(Math.abs));
     require(Number.isFinite(largest), "features must be finite numbers");
-    const scaled = values.map((value) => value / (largest || 1)), length = Math.sqrt(scaled.reduce((sum, value) => sum + value * value, 0));
-    return scaled.map((value) => Math.trunc(value / (length || 1) / GRID) * GRID + 0);
+    const scaled = values.map((value) => value / (largest || 1)); // so that no square is too large or too small
+    const length = Math.sqrt(scaled.reduce((sum, value) => sum + value * value, 0)) || 1;
+    return scaled.map((value) => Math.trunc(value / length / GRID) * GRID + 0);
   });
-}
-
-/**
- * What a user did with a list: how many positions were looked at from the top, and which of them were clicked.
- * @typedef {{examined: number, clicks: number[]}} Examination
- */
-
-/**
- * What a list teaches: all positions up to the last click, or up to ``lookedUntil``, were examined; without either, all of them.
- * @param {number} length
- * @param {number[]} clicks positions, counted from 0
- * @param {number | null} [lookedUntil]
- * @returns {Examination}
- */
-export function examine(length, clicks, lookedUntil = null) {
-  const clicked = [...new Set(clicks)].sort((first, second) => first - second), last = clicked.at(-1);
-  for (const click of clicked) {
-    require(Number.isInteger(click) && click >= 0 && click < length, `a click must be a position in 0..${length - 1}, got ${click}`);
-  }
-  if (lookedUntil === null) return { examined: last === undefined ? length : last + 1, clicks: clicked };
-  const least = last ?? 0, isBelow = Number.isInteger(lookedUntil) && lookedUntil >= least && lookedUntil < length;
-  require(isBelow, `lookedUntil must be a position in ${least}..${length - 1}, the last click or below it, got ${lookedUntil}`);
-  return { examined: lookedUntil + 1, clicks: clicked };
 }
 
 /**
@@ -112,8 +85,7 @@ export function examine(length, clicks, lookedUntil = null) {
  * are never more clicks than rounds.
  * @param {Statistics} before
  * @param {Float32Array} listed features of each position, first position first
- * @param {Examination} examination
- * @returns {Statistics}
+ * @param {Examination} examination @returns {Statistics}
  */
 export function observe(before, listed, { examined, clicks }) {
   const d = before.moment.length, gram = before.gram.slice(), moment = before.moment.slice();
@@ -127,8 +99,7 @@ export function observe(before, listed, { examined, clicks }) {
 
 /**
  * Refuse statistics of another dimension, and those that no data can have.
- * @param {Statistics} statistics
- * @param {number} dimension
+ * @param {Statistics} statistics @param {number} dimension
  */
 export function check({ gram, moment, count, clicks, rounds }, dimension) {
   const fits = moment.length === dimension && gram.length === dimension * dimension;
@@ -168,8 +139,7 @@ export function packNumbers({ gram, moment }) {
 
 /**
  * Statistics from the bytes of ``packNumbers`` and the counts that travel beside them.
- * @param {{numbers: Uint8Array, count: number, clicks: number, rounds: number}} message
- * @param {number} dimension
+ * @param {{numbers: Uint8Array, count: number, clicks: number, rounds: number}} message @param {number} dimension
  * @returns {Statistics}
  */
 export function unpackStatistics({ numbers, count, clicks, rounds }, dimension) {

@@ -3,7 +3,8 @@
 /**
  * The key of an entry: a name, or arrival and tab of a list without feedback.
  * @typedef {string | [number, string]} EntryKey
- * @typedef {{puts?: [EntryKey, any][], deletes?: EntryKey[], forgetThrough?: number, result?: any}} Change
+ * @typedef {{through: number, before: number}} Expiry lists of arrivals up to ``through`` go, and those shown before a time
+ * @typedef {{puts?: [EntryKey, any][], deletes?: EntryKey[], forget?: Expiry, result?: any}} Change
  */
 /**
  * Keeps entries. A value is plain data with typed arrays, which nobody changes in place.
@@ -11,8 +12,9 @@
  * @property {boolean} holdsKeys whether an entry may be a CryptoKey; else it must be bytes
  * @property {string | null} trouble why this store keeps less than it should, if it does
  * @property {(keys: EntryKey[], change: (values: any[]) => Change) => Promise<any>} update read entries and change them,
- *   in one step that happens wholly or not at all, and alone; ``change`` is pure and may be called twice; lists of arrivals
- *   up to ``forgetThrough`` go. When the promise resolves, no crash of the page or process can undo the change.
+ *   in one step that happens wholly or not at all, and alone; ``change`` is pure and may be called twice. When the promise
+ *   resolves, no crash of the page or process can undo the change.
+ * @property {() => Promise<[EntryKey, any][]>} readLists the lists without feedback, oldest first
  * @property {() => Promise<void>} sync wait until everything has reached the disk, so that not even a power cut can undo it
  * @property {<T>(name: string, signal: AbortSignal | undefined, work: () => Promise<T>) => Promise<T>} hold run work that
  *   nobody else on this store runs at the same time
@@ -23,7 +25,6 @@
  */
 
 const ENTRIES = "entries";
-const LAST_TAB = "\uffff";
 
 /** Runs pieces of work one after another, by name. */
 export class Queue {
@@ -61,6 +62,11 @@ export class MemoryStore {
     return changes.result;
   }
 
+  async readLists() {
+    const lists = [...this.#entries].filter(([text]) => text.startsWith("["));
+    return lists.map(([text, value]) => /** @type {[EntryKey, any]} */ ([JSON.parse(text), value]));
+  }
+
   async sync() {}
 
   /** @template T @param {string} name @param {AbortSignal | undefined} signal @param {() => Promise<T>} work */
@@ -85,16 +91,22 @@ export class MemoryStore {
   async close() {}
 }
 
+/** @param {any} key @param {any} list @param {Expiry} expiry */
+const isExpired = ([arrival], { shownAt }, { through, before }) => arrival <= through || shownAt < before;
+
 /**
- * Apply a change to entries in memory.
- * @param {Map<string, any>} entries
- * @param {Change} change
+ * Apply a change to entries in memory, where lists are in the order in which they were shown.
+ * @param {Map<string, any>} entries @param {Change} change
  */
-export function applyChange(entries, { puts = [], deletes = [], forgetThrough }) {
+export function applyChange(entries, { puts = [], deletes = [], forget }) {
   for (const [key, value] of puts) entries.set(JSON.stringify(key), value);
   for (const key of deletes) entries.delete(JSON.stringify(key));
-  if (forgetThrough === undefined || forgetThrough < 1) return;
-  for (const text of entries.keys()) if (text.startsWith("[") && JSON.parse(text)[0] <= forgetThrough) entries.delete(text);
+  if (!forget) return;
+  for (const [text, list] of entries) {
+    if (!text.startsWith("[")) continue;
+    if (!isExpired(JSON.parse(text), list, forget)) return;
+    entries.delete(text);
+  }
 }
 
 /**
@@ -113,6 +125,7 @@ export class IndexedDbStore {
   #database;
   /** @type {BroadcastChannel} */
   #channel;
+  #isClosed = false;
 
   /** @param {string} name @param {IDBDatabase} database */
   constructor(name, database) {
@@ -126,53 +139,50 @@ export class IndexedDbStore {
   update(keys, change) {
     return this.#queue.run("update", async () => {
       if (this.#memory) return this.#memory.update(keys, change);
-      /** @type {{error: unknown} | null} */
-      let refusal = null;
-      const guarded = (/** @type {any[]} */ values) => {
-        try {
-          return change(values);
-        } catch (error) {
-          refusal = { error };
-          throw error;
-        }
-      };
-      try {
-        return await this.#transact("relaxed", keys, guarded);
-      } catch (error) {
-        if (refusal) throw /** @type {{error: unknown}} */ (refusal).error;
-        await this.#goOnInMemory(error);
-        return /** @type {any} */ (this.#memory).update(keys, change);
-      }
+      const { result, refusal } = await this.#tryUpdate(keys, change).catch(async (error) => {
+        const memory = await this.#goOnInMemory(error);
+        return { result: await memory.update(keys, change), refusal: undefined };
+      });
+      if (refusal) throw refusal;
+      return result;
     });
   }
 
-  /** @param {IDBTransactionDurability} durability @param {EntryKey[]} keys @param {(values: any[]) => Change} change */
-  #transact(durability, keys, change) {
-    return new Promise((resolve, reject) => {
-      const transaction = this.#database.transaction(ENTRIES, "readwrite", { durability });
-      const entries = transaction.objectStore(ENTRIES);
-      /** @type {any} */
-      let result;
-      const requests = keys.map((key) => entries.get(key));
+  /**
+   * The result of a change, or what it threw, and then nothing is written; rejects where the browser does not store.
+   * @param {EntryKey[]} keys @param {(values: any[]) => Change} change @returns {Promise<{result?: any, refusal?: unknown}>}
+   */
+  async #tryUpdate(keys, change) {
+    /** @type {Change & {refusal?: unknown}} */
+    let changes = {};
+    await this.#transact("readwrite", "relaxed", (entries) => {
+      const requests = keys.map((key) => entries.get(key)), last = requests.at(-1);
       const finish = () => {
         try {
-          const changes = change(requests.map((request) => request.result));
-          for (const [key, value] of changes.puts ?? []) entries.put(value, key);
-          for (const key of changes.deletes ?? []) entries.delete(key);
-          const through = changes.forgetThrough ?? 0;
-          if (through > 0) entries.delete(IDBKeyRange.bound([0, ""], [through, LAST_TAB]));
-          result = changes.result;
-          transaction.commit();
+          changes = change(requests.map(({ result }) => result));
         } catch (error) {
-          transaction.abort();
-          reject(error);
+          changes = { refusal: error };
         }
+        for (const [key, value] of changes.puts ?? []) entries.put(value, key);
+        for (const key of changes.deletes ?? []) entries.delete(key);
+        if (changes.forget) forgetLists(entries, changes.forget);
       };
-      const last = requests.at(-1);
       if (last) last.onsuccess = finish; // requests of a transaction succeed in order
       else finish();
-      transaction.oncomplete = () => resolve(result);
+    });
+    return changes;
+  }
+
+  /**
+   * Run requests in a transaction, and wait until it is complete.
+   * @param {IDBTransactionMode} mode @param {IDBTransactionDurability} durability @param {(entries: IDBObjectStore) => void} work
+   */
+  #transact(mode, durability, work) {
+    return new Promise((resolve, reject) => {
+      const transaction = this.#database.transaction(ENTRIES, mode, { durability });
+      transaction.oncomplete = resolve;
       transaction.onabort = () => reject(transaction.error ?? new Error("the browser gave up storing"));
+      work(transaction.objectStore(ENTRIES));
     });
   }
 
@@ -180,22 +190,28 @@ export class IndexedDbStore {
   async #goOnInMemory(cause) {
     const reason = cause instanceof Error ? cause.message || cause.name : String(cause);
     this.trouble = `the browser does not store what this agent learns (${reason}): it keeps it in memory, until the page closes`;
-    this.#memory = new MemoryStore(await this.#readAll().catch(() => new Map()));
+    const pairs = await this.#readPairs().catch(() => []);
+    return (this.#memory = new MemoryStore(new Map(pairs.map(([key, value]) => [JSON.stringify(key), value]))));
   }
 
-  /** @returns {Promise<Map<string, any>>} */
-  #readAll() {
-    return new Promise((resolve, reject) => {
-      const transaction = this.#database.transaction(ENTRIES, "readonly"), entries = transaction.objectStore(ENTRIES);
-      const keys = entries.getAllKeys(), values = entries.getAll();
-      transaction.oncomplete = () => resolve(new Map(keys.result.map((key, at) => [JSON.stringify(key), values.result[at]])));
-      transaction.onabort = () => reject(transaction.error);
+  /** @param {IDBKeyRange} [range] @returns {Promise<[EntryKey, any][]>} */
+  async #readPairs(range) {
+    /** @type {[EntryKey, any][]} */
+    let pairs = [];
+    await this.#transact("readonly", "default", (entries) => {
+      const keys = entries.getAllKeys(range), values = entries.getAll(range);
+      values.onsuccess = () => { pairs = keys.result.map((key, at) => [/** @type {EntryKey} */ (key), values.result[at]]); };
     });
+    return pairs;
+  }
+
+  readLists() {
+    return this.#queue.run("update", async () => this.#memory?.readLists() ?? this.#readPairs(getListRange()));
   }
 
   sync() {
     return this.#queue.run("update", async () => {
-      if (!this.#memory) await this.#transact("strict", [], () => ({ puts: [["synced", true]] })).catch(() => {});
+      if (!this.#memory) await this.#transact("readwrite", "strict", (entries) => entries.put(true, "synced")).catch(() => {});
     });
   }
 
@@ -206,7 +222,7 @@ export class IndexedDbStore {
 
   /** @param {any} note */
   notify(note) {
-    this.#channel.postMessage(note);
+    if (!this.#isClosed) this.#channel.postMessage(note);
   }
 
   /** @param {(note: any) => void} listener */
@@ -215,26 +231,35 @@ export class IndexedDbStore {
   }
 
   async erase() {
-    await this.#queue.run("update", () => new Promise((resolve, reject) => {
-      const transaction = this.#database.transaction(ENTRIES, "readwrite", { durability: "strict" });
-      transaction.objectStore(ENTRIES).clear();
-      transaction.oncomplete = () => resolve(undefined);
-      transaction.onabort = () => reject(transaction.error);
-    }));
+    await this.#queue.run("update", () => this.#transact("readwrite", "strict", (entries) => entries.clear()));
     await this.#memory?.erase();
   }
 
   async close() {
     await this.#queue.run("update", async () => {});
+    this.#isClosed = true;
     this.#channel.close();
     this.#database.close();
   }
 }
 
+/** All lists: their keys are arrays, which come after all strings. */
+const getListRange = () => IDBKeyRange.lowerBound([]);
+
+/** @param {IDBObjectStore} entries @param {Expiry} expiry */
+function forgetLists(entries, expiry) {
+  const request = entries.openCursor(getListRange());
+  request.onsuccess = () => {
+    const cursor = request.result;
+    if (!cursor || !isExpired(cursor.key, cursor.value, expiry)) return;
+    cursor.delete();
+    cursor.continue();
+  };
+}
+
 /**
  * Open the store of that name in this browser; where there is none, as in some private windows, one in memory that says so.
- * @param {string} name
- * @returns {Promise<Store>}
+ * @param {string} name @returns {Promise<Store>}
  */
 export async function openBrowserStore(name) {
   try {

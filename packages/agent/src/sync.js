@@ -1,6 +1,15 @@
 // The loop that speaks to the server: it sends upload after upload, and after an accident both sides compare.
 
-import { BadReply, Refused, computePause, enrolAgent, fetchTerms } from "./client.js";
+import { BadReply, Refused, computePause, fetchTerms } from "./client.js";
+import { enrol } from "./enrolment.js";
+import { follow, renumber, settle, withdraw } from "./ledger.js";
+
+/**
+ * @import { Upload } from "./agent.js"
+ * @import { AgentClient } from "./client.js"
+ * @import { SavedAgent } from "./saved-agent.js"
+ * @import { Answer, Standing } from "./wire.js"
+ */
 
 /**
  * Sends the uploads of an agent, one at a time, oldest first. Of several tabs, the one that holds the lock does it, and when it
@@ -11,30 +20,31 @@ export class ExchangeLoop {
   trouble = null;
   #saved;
   #client;
-  #token;
   #pauses;
   #stop = new AbortController();
   #isBusy = false;
   #isLeader = false;
   #changes = new EventTarget();
   /** @type {Promise<any>} */
-  #ended;
+  #ended = Promise.resolve();
 
-  /**
-   * @param {import("./saved-agent.js").SavedAgent} saved
-   * @param {import("./client.js").AgentClient} client
-   * @param {{token: string | null, pauses: [number, number]}} options
-   */
-  constructor(saved, client, { token, pauses }) {
+  /** @param {SavedAgent} saved @param {AgentClient} client @param {[number, number]} pauses */
+  constructor(saved, client, pauses) {
     this.#saved = saved;
     this.#client = client;
-    this.#token = token;
     this.#pauses = pauses;
-    saved.addEventListener("change", () => this.#changes.dispatchEvent(new Event("change")));
+    saved.addEventListener("change", () => this.#tell("change"));
     saved.store.listen((note) => {
+      if (note.isWake) this.#tell("wake");
       if (!this.#isLeader && note.trouble !== undefined) this.#say(note.trouble);
     });
-    this.#ended = saved.store.hold("exchanges", this.#stop.signal, () => this.#run()).catch(() => {});
+    this.start();
+  }
+
+  /** Speak from now on, as soon as no other tab does. */
+  start() {
+    this.#stop = new AbortController();
+    this.#ended = this.#saved.store.hold("exchanges", this.#stop.signal, () => this.#run()).catch(() => {});
   }
 
   /**
@@ -59,13 +69,20 @@ export class ExchangeLoop {
     await this.#ended;
   }
 
-  /** Try again now: the page is about to be hidden, or the network is back. */
+  /** Try again now, in whichever tab speaks: somebody waits, the page is about to be hidden, or the network is back. */
   wake() {
-    this.#changes.dispatchEvent(new Event("wake"));
+    this.#tell("wake");
+    this.#saved.store.notify({ isWake: true });
+  }
+
+  /** @param {"change" | "wake"} name */
+  #tell(name) {
+    this.#changes.dispatchEvent(new Event(name));
   }
 
   #hasWork() {
-    return this.#saved.state.outbox.length > 0 || !this.#saved.state.isSettled;
+    const { outbox, isSettled } = this.#saved.state;
+    return !this.#saved.isClosed && (outbox.length > 0 || !isSettled);
   }
 
   #isDone() {
@@ -100,7 +117,7 @@ export class ExchangeLoop {
     this.#isLeader = true;
     let failures = 0;
     await this.#saved.refresh().catch(() => {});
-    while (!this.#stop.signal.aborted) {
+    while (!this.#stop.signal.aborted && !this.#saved.isClosed) {
       if (!this.#hasWork()) {
         await this.#wait(60_000);
         continue;
@@ -117,11 +134,12 @@ export class ExchangeLoop {
         await this.#pause(computePause(failures, this.#pauses, 0), error instanceof Refused ? error.retryAfter : 0);
       }
     }
+    this.#isLeader = false;
   }
 
   #finish() {
     this.#isBusy = false;
-    this.#changes.dispatchEvent(new Event("change"));
+    this.#tell("change");
   }
 
   /** @param {number} seconds @param {number} retryAfter what the server asked for, which nobody cuts short */
@@ -137,19 +155,16 @@ export class ExchangeLoop {
     if (upload) {
       this.#say(await this.#send(upload));
     } else {
-      const note = await saved.settle(await this.#client.fetchStanding());
+      const standing = await this.#client.fetchStanding(), note = await saved.change((state) => settle(state, standing, saved.floor));
       if (note !== null || failures) this.#say(note);
     }
   }
 
-  /**
-   * Send an upload, and learn from its answer; returns what was wrong with that, if anything.
-   * @param {import("./agent.js").Upload} upload
-   */
+  /** Send an upload, and learn from its answer; returns what was wrong with that, if anything. @param {Upload} upload */
   async #send(upload) {
     const saved = this.#saved, client = this.#client;
     await saved.store.sync();
-    /** @type {import("./wire.js").Answer} */
+    /** @type {Answer} */
     let answer;
     try {
       answer = await client.exchange(upload, saved.state.receipt);
@@ -163,10 +178,7 @@ export class ExchangeLoop {
     return trouble;
   }
 
-  /**
-   * Mend what can be mended after a failure, before the next try; returns what to say of it.
-   * @param {unknown} error
-   */
+  /** Mend what can be mended after a failure, before the next try; returns what to say of it. @param {unknown} error */
   async #recover(error) {
     const line = error instanceof Error ? error.message : String(error);
     if (!(error instanceof Refused)) return line;
@@ -181,39 +193,44 @@ export class ExchangeLoop {
   /** Do what a refusal asks for; most ask for patience alone. @param {Refused} refusal */
   async #answerRefusal({ reason }) {
     const saved = this.#saved, client = this.#client, [upload] = saved.state.outbox;
-    if (reason === "unrecognised") await this.#enrolAgain();
+    if (reason === "unrecognised") await this.#enrol({ credential: saved.state.welcome.credential }); // forgotten, or lost by a restore
+    if (reason === "revoked") await this.#enrol({ withNewKey: true }); // what it taught stays with the server
     if (!upload) return;
-    if (reason === "conflict") await saved.renumber(upload, await client.fetchStanding()); // a copy of this store has used the number
+    if (reason === "conflict") await this.#renumber(upload, await client.fetchStanding()); // a copy of this store has used the number
     if (reason === "superseded") await this.#resolveSuperseded(upload);
-    if (reason === "too-few") {
-      await this.#refreshTerms();
-      await saved.withdraw(upload, { isLost: false });
-    }
-    if (reason === "impossible" || reason === "too-heavy") await saved.withdraw(upload, { isLost: true });
+    if (reason === "too-few") await this.#refreshTerms().then(() => this.#withdraw(upload, { isLost: false }));
+    if (reason === "impossible" || reason === "too-heavy") await this.#withdraw(upload, { isLost: true });
   }
 
-  /** Enrol with the same key: the server was restored from a backup and has lost this agent. */
-  async #enrolAgain() {
-    const client = this.#client, { credential } = this.#saved.state.welcome;
-    const welcome = await enrolAgent(client.transport, client.key, this.#token, credential);
-    await this.#saved.follow(welcome);
-    client.agent = welcome.agent;
+  /** @param {Upload} upload @param {Standing} standing */
+  #renumber(upload, standing) {
+    return this.#saved.change((state) => ({ state: renumber(state, upload, standing) }));
   }
 
-  /**
-   * Decide by the sums whether a folded upload is this one; it is given up where they leave that open.
-   * @param {import("./agent.js").Upload} upload
-   */
+  /** @param {Upload} upload @param {{isLost: boolean}} fate */
+  #withdraw(upload, { isLost }) {
+    return this.#saved.change((state) => ({ state: withdraw(state, upload, isLost, this.#saved.floor) }));
+  }
+
+  /** Enrol again, and go on under the number that the server gives. @param {Parameters<typeof enrol>[2]} grounds */
+  async #enrol(grounds) {
+    const { store } = this.#saved, { version } = await store.hold("enrolment", undefined, () => enrol(store, this.#client.transport, grounds));
+    store.notify({ version });
+    await this.#saved.refresh();
+  }
+
+  /** Decide by the sums whether a folded upload is this one; it is given up where they leave that open. @param {Upload} upload */
   async #resolveSuperseded(upload) {
     const standing = await this.#client.fetchStanding(), saved = this.#saved;
     const excess = standing.rounds - saved.state.confirmed.rounds - upload.statistics.rounds;
-    if (excess < 0) await saved.renumber(upload, standing);
+    if (excess < 0) await this.#renumber(upload, standing);
     else if (excess === 0) await saved.receive(upload, null);
-    else await saved.withdraw(upload, { isLost: true });
+    else await this.#withdraw(upload, { isLost: true });
   }
 
   /** Follow the terms that the server has now: another policy or constants, with the agent's own statistics. */
   async #refreshTerms() {
-    await this.#saved.follow({ terms: await fetchTerms(this.#client.transport) });
+    const terms = await fetchTerms(this.#client.transport);
+    await this.#saved.change((state) => ({ state: follow(state, { terms }) }));
   }
 }

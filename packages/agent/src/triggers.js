@@ -4,57 +4,43 @@ import { log } from "./linear.js";
 import { computeGrowth } from "./ridge.js";
 
 /**
+ * @import { Ridge } from "./ridge.js"
+ * @import { Statistics } from "./statistics.js"
+ */
+
+/**
  * What a trigger may look at, at the end of a round: t, the round's uniform number, how often the user has come,
  * the last download and what was learned since.
- * @typedef {{round: number, draw: number, arrivals: number, download: import("./ridge.js").Ridge,
- *   buffer: import("./statistics.js").Statistics}} Occasion
+ * @typedef {{round: number, draw: number, arrivals: number, download: Ridge,
+ *   buffer: Statistics}} Occasion
  * @typedef {"determinant" | "auxiliary" | "forced" | "synchronisation"} Cause
  * @typedef {(occasion: Occasion) => Cause | null} Trigger
  */
 
 /**
  * Algorithm 2, line 13, first half: det(Sigma + Sigma_loc) > (1 + alpha_c) det(Sigma).
- * @param {number} alphaC
- * @returns {Trigger}
+ * @param {number} alphaC @returns {Trigger}
  */
 export const determinant = (alphaC) => ({ download, buffer }) =>
   computeGrowth(download, buffer) > Math.log1p(alphaC) ? "determinant" : null;
 
-/**
- * p_t = scale ln(t) / t, at most 1.
- * @param {number} scale
- * @param {number} round
- */
+/** p_t = scale ln(t) / t, at most 1. @param {number} scale @param {number} round */
 export const computeAuxiliaryProbability = (scale, round) => Math.min(1, (scale * log(round)) / round);
 
-/**
- * Algorithm 2, line 13, second half: p < p_t.
- * @param {number} scale
- * @returns {Trigger}
- */
+/** Algorithm 2, line 13, second half: p < p_t. @param {number} scale @returns {Trigger} */
 export const auxiliary = (scale) => ({ draw, round }) => (draw < computeAuxiliaryProbability(scale, round) ? "auxiliary" : null);
 
-/**
- * Fires at the 1st, 2nd, 4th, 8th, ... arrival of the user.
- * @type {Trigger}
- */
+/** Fires at the 1st, 2nd, 4th, 8th, ... arrival of the user. @type {Trigger} */
 export const doubling = ({ arrivals }) => {
   let odd = arrivals;
   while (odd % 2 === 0 && odd > 0) odd /= 2;
   return odd === 1 ? "forced" : null;
 };
 
-/**
- * Fires in every round.
- * @type {Trigger}
- */
+/** Fires in every round. @type {Trigger} */
 export const always = () => "forced";
 
-/**
- * Fires when one of them does; the first that fires is the cause.
- * @param {...Trigger} triggers
- * @returns {Trigger}
- */
+/** Fires when one of them does; the first that fires is the cause. @param {...Trigger} triggers @returns {Trigger} */
 export const anyOf = (...triggers) => (occasion) => {
   for (const trigger of triggers) {
     const cause = trigger(occasion);
@@ -65,8 +51,6 @@ export const anyOf = (...triggers) => (occasion) => {
 
 /**
  * Fires when the trigger does, but never with fewer observations: an upload of one would reveal it.
- * @param {Trigger} trigger
- * @param {number} observations
- * @returns {Trigger}
+ * @param {Trigger} trigger @param {number} observations @returns {Trigger}
  */
 export const atLeast = (trigger, observations) => (occasion) => (occasion.buffer.count >= observations ? trigger(occasion) : null);

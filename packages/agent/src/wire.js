@@ -3,6 +3,8 @@
 import { AgentError, require } from "./checks.js";
 import { packNumbers } from "./statistics.js";
 
+/** @import { Upload } from "./agent.js" */
+
 export const PROTOCOL = 2;
 export const MSGPACK = "application/msgpack";
 const MOST_DEPTH = 8;
@@ -29,9 +31,8 @@ class Float {
 }
 
 /**
- * Encode null, booleans, whole numbers, strings, bytes, arrays and plain objects as MessagePack, each as short as can be.
- * @param {any} value
- * @returns {Uint8Array}
+ * Encode null, whole numbers, strings, bytes, and arrays and objects of fewer than 16 entries as MessagePack, as short as can be.
+ * @param {any} value @returns {Uint8Array<ArrayBuffer>}
  */
 export function encode(value) {
   /** @type {number[]} */
@@ -40,61 +41,42 @@ export function encode(value) {
   return Uint8Array.from(bytes);
 }
 
-/** @param {number[]} bytes @param {number} marker @param {number} size @param {number} value */
-function writeNumber(bytes, marker, size, value) {
-  bytes.push(marker);
-  for (let shift = size - 1; shift >= 0; shift--) bytes.push(Math.floor(value / 2 ** (8 * shift)) % 256);
-}
-
 /**
- * Write a length or number: in the marker itself if it is below ``small``, else in 1, 2, 4 or 8 bytes.
- * @param {number[]} bytes @param {number} value @param {number} fixed @param {number} small
- * @param {(number | null)[]} markers
+ * Write a length or number: added to ``fixed`` if it is below ``small``, else behind a marker, in 1, 2, 4 or 8 bytes.
+ * @param {number[]} bytes @param {number} value @param {number} fixed @param {number} small @param {number} marker of 1 byte
  */
-function writeSized(bytes, value, fixed, small, markers) {
+function writeSized(bytes, value, fixed, small, marker) {
+  require(Number.isSafeInteger(value) && value >= 0, `only whole numbers >= 0 travel here, got ${value}`);
   if (value < small) bytes.push(fixed + value);
   else {
-    const place = [2 ** 8, 2 ** 16, 2 ** 32, Infinity].findIndex((limit, at) => value < limit && markers[at] !== null && at < markers.length);
-    writeNumber(bytes, /** @type {number} */ (markers[place]), 2 ** place, value);
+    const power = [2 ** 8, 2 ** 16, 2 ** 32].filter((limit) => value >= limit).length;
+    bytes.push(marker + power);
+    for (let shift = 2 ** power - 1; shift >= 0; shift--) bytes.push(Math.floor(value / 2 ** (8 * shift)) % 256);
   }
 }
 
 /** @param {any} value @param {number[]} bytes */
 function write(value, bytes) {
-  if (value === null || value === undefined) bytes.push(0xc0);
-  else if (typeof value === "boolean") bytes.push(value ? 0xc3 : 0xc2);
-  else if (value instanceof Float) bytes.push(0xcb, ...toBigEndian(value.value));
-  else if (typeof value === "number") {
-    require(Number.isSafeInteger(value) && value >= 0, `only whole numbers >= 0 travel here, got ${value}`);
-    writeSized(bytes, value, 0, 0x80, [0xcc, 0xcd, 0xce, 0xcf]);
-  } else if (typeof value === "string") {
+  if (value === null) bytes.push(0xc0);
+  else if (typeof value === "number") writeSized(bytes, value, 0, 0x80, 0xcc);
+  else if (value instanceof Float) bytes.push(0xcb, ...new Uint8Array(new Float64Array([value.value]).buffer).reverse());
+  else if (typeof value === "string") {
     const text = new TextEncoder().encode(value);
-    writeSized(bytes, text.length, 0xa0, 32, [0xd9, 0xda, 0xdb]);
-    for (const byte of text) bytes.push(byte);
+    writeSized(bytes, text.length, 0xa0, 32, 0xd9);
+    bytes.push(...text);
   } else if (value instanceof Uint8Array) {
-    writeSized(bytes, value.length, 0, 0, [0xc4, 0xc5, 0xc6]);
+    writeSized(bytes, value.length, 0, 0, 0xc4);
     for (const byte of value) bytes.push(byte);
-  } else if (Array.isArray(value)) {
-    writeSized(bytes, value.length, 0x90, 16, [null, 0xdc, 0xdd]);
-    for (const entry of value) write(entry, bytes);
   } else {
-    const entries = Object.entries(value);
-    writeSized(bytes, entries.length, 0x80, 16, [null, 0xde, 0xdf]);
-    for (const entry of entries.flat()) write(entry, bytes);
+    const isArray = Array.isArray(value), entries = isArray ? value : Object.entries(value).flat(1);
+    bytes.push(isArray ? 0x90 + value.length : 0x80 + entries.length / 2);
+    for (const entry of entries) write(entry, bytes);
   }
-}
-
-/** @param {number} value */
-function toBigEndian(value) {
-  const view = new DataView(new ArrayBuffer(8));
-  view.setFloat64(0, value);
-  return new Uint8Array(view.buffer);
 }
 
 /**
  * Decode one value of MessagePack; what is cut short, too deep or followed by anything is refused.
- * @param {Uint8Array} bytes
- * @returns {any}
+ * @param {Uint8Array} bytes @returns {any}
  */
 export function decode(bytes) {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
@@ -177,9 +159,7 @@ const SHAPES = {
 
 /**
  * Decode a message of a server; refuse one that lacks a field or has another kind in it.
- * @param {"answer" | "standing" | "terms" | "welcome"} kind
- * @param {Uint8Array} body
- * @returns {any}
+ * @param {"answer" | "standing" | "terms" | "welcome"} kind @param {Uint8Array} body @returns {any}
  */
 export function decodeMessage(kind, body) {
   const message = decode(body);
@@ -198,7 +178,7 @@ function checkShape(name, value, shape) {
 
 /**
  * The bytes of an upload.
- * @param {import("./agent.js").Upload} upload
+ * @param {Upload} upload
  * @param {Receipt | null} receipt the server's last one
  */
 export function encodeUpload({ sequence, cause, statistics }, receipt) {
@@ -215,8 +195,7 @@ function packCredential(credential) {
 
 /**
  * What entitles an agent to enrol, as its signature covers it.
- * @param {string | null} token
- * @param {Credential | null} credential
+ * @param {string | null} token @param {Credential | null} credential
  */
 export const encodeGrounds = (token, credential) => encode([token, packCredential(credential)]);
 

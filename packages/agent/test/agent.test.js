@@ -4,7 +4,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { begin } from "../src/agent.js";
 import { normalise, perCategory } from "../src/index.js";
-import { SavedAgent, beginSaved } from "../src/saved-agent.js";
+import { beginSaved } from "../src/ledger.js";
+import { SavedAgent } from "../src/saved-agent.js";
 import { MemoryStore } from "../src/store.js";
 
 const ITEMS = [[0.5, 0.5], [0.5, -0.5], [0.1, 0.9]];
@@ -29,15 +30,28 @@ test("a list expires by number and by time", async () => {
   const agent = await makeAgent({ keepLists: 2 }), [first, second] = [1, 2, 3].map(() => agent.recommend(ITEMS));
   await assert.rejects(agent.feedback(first, { clicked: 0 }), /2 others were shown/);
   await agent.feedback(second, { clicked: 0 });
-  const hasty = await makeAgent({ keepSeconds: -1 });
-  await assert.rejects(hasty.feedback(hasty.recommend(ITEMS), { clicked: 0 }), /days at most/);
+  assert.deepEqual((await agent.openLists()).length, 1);
+});
+
+test("a list expires by time, and its features go with the next one", async () => {
+  let time = 1e9;
+  const agent = await makeAgent({ keepSeconds: 86_400, now: () => time }), first = agent.recommend(ITEMS, { k: 2 });
+  time += 50_000;
+  const second = agent.recommend(ITEMS, { k: 2 });
+  assert.deepEqual(await agent.openLists(), [first, second].map(({ impression, items }, at) => ({ impression, items, shownAt: 1e9 + 50_000 * at })));
+  time += 50_000;
+  assert.deepEqual((await agent.openLists()).map(({ impression }) => impression), [second.impression]);
+  await assert.rejects(agent.feedback(first, { clicked: 0 }), /has no open list 1-\w+: a list waits until 1024 others were shown, 1 days at most/);
+  agent.recommend(ITEMS);
+  assert.deepEqual((await agent.store.readLists()).map(([[arrival]]) => arrival), [2, 3]);
 });
 
 test("bad input gets one line, and nothing changes", async () => {
   const agent = await makeAgent(), shown = agent.recommend(ITEMS, { k: 2 });
   const calls = [() => agent.recommend([]), () => agent.recommend([[NaN, 0]]), () => agent.recommend(ITEMS, { k: 0 }), () => agent.recommend(ITEMS, { k: 51 }),
     () => agent.recommend(ITEMS, { k: 1.5 }), () => agent.recommend(ITEMS, { ties: [1] }), () => agent.recommend(ITEMS, { categories: [1] }),
-    () => agent.recommend(ITEMS, { oracle: perCategory(2) }), () => agent.feedback(shown, {}), () => agent.feedback(shown, { clicked: 2 }),
+    () => agent.recommend(ITEMS, { oracle: perCategory(2) }), () => agent.feedback(shown, {}), () => agent.feedback(shown), () => agent.feedback(null, { clicked: 0 }),
+    () => agent.recommend(null), () => agent.recommend([null]), () => agent.feedback(shown, { clicked: "1" }), () => agent.feedback(shown, { clicked: 2 }),
     () => agent.feedback(shown, { clicked: true }), () => agent.feedback(shown, { clickedItem: 17 }), () => agent.feedback(shown, { clicked: 1, lookedUntil: 0 }),
     () => agent.feedback("nonsense", { clicked: 0 }), () => agent.feedback(shown, { clicked: 0, round: 0 })];
   for (const call of calls) await assert.rejects(async () => call(), (error) => error.constructor.name === "AgentError" && !error.message.includes("\n"), String(call));

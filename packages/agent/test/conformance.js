@@ -2,13 +2,16 @@
 // Runs in Node and in a browser.
 
 import { begin } from "../src/agent.js";
+import { examine } from "../src/cascade.js";
 import { log } from "../src/linear.js";
-import { budget, perCategory, topK } from "../src/oracles.js";
+import { budget } from "../src/knapsack.js";
+import { perCategory, topK } from "../src/oracles.js";
 import { followTerms } from "../src/policies.js";
+import { beginSaved, follow, settle, withdraw } from "../src/ledger.js";
 import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
-import { SavedAgent, beginSaved } from "../src/saved-agent.js";
+import { SavedAgent } from "../src/saved-agent.js";
 import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
-import { examine, isPossible, observe, packNumbers, readFeatures, unpackStatistics } from "../src/statistics.js";
+import { isPossible, normalise, observe, packNumbers, readFeatures, unpackStatistics } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
 import { decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "../src/wire.js";
 
@@ -30,7 +33,8 @@ const orRefuse = (work) => {
 
 export const CHECKS = {
   logarithms: ({ x, log: expected }) => [log(x), expected],
-  features: ({ dimension, items, rounded }) => [orRefuse(() => toRows(readFeatures(items, dimension), dimension)), rounded],
+  features: ({ dimension, items, rounded, normalised }) =>
+    [[orRefuse(() => toRows(readFeatures(items, dimension), dimension)), orRefuse(() => normalise(items))], [rounded, normalised]],
   statistics: ({ before, listed, click, after }) =>
     [orRefuse(() => describe(observe(readStatistics(before), flatten(listed), examine(listed.length, click === null ? [] : [click])))), after],
   ridges({ statistics, lambda, beta, items, buffer, theta, log_det, growth, scores }) {
@@ -73,23 +77,26 @@ export const CHECKS = {
 };
 
 /** Play the steps of a session, and collect what every step gave and what the agent knows after it. */
-async function playSession({ terms, min_observations, steps }) {
+async function playSession({ terms, min_observations, keep_lists, keep_seconds, steps }) {
   const store = new MemoryStore(), credential = { agent: 7, enrolled: 1.5, epoch: "first", proof: new Uint8Array(16) };
-  const state = beginSaved({ agent: 7, terms, credential }, begin(terms.dimension)), wishes = { minObservations: min_observations };
+  const state = beginSaved({ agent: 7, terms, credential }, begin(terms.dimension));
+  const wishes = { minObservations: min_observations, keepLists: keep_lists, keepSeconds: keep_seconds, now: () => session.now };
   await store.update([], () => ({ puts: [["state", state]] }));
-  const session = { agent: new SavedAgent(store, state, wishes), store, wishes, impressions: new Map() };
+  const session = { agent: new SavedAgent(store, state, wishes), store, wishes, impressions: new Map(), now: 0 };
   const computed = [], expected = [];
   for (const step of steps) {
-    computed.push(await STEPS[step.step](session, step), await describeAgent(session.agent));
+    session.now = step.now;
+    computed.push(await STEPS[step.step](session, step), await describeAgent(session));
     expected.push(EXPECTED[step.step](step), step.after);
   }
   return [computed, expected];
 }
 
-async function describeAgent(agent) {
+async function describeAgent({ agent, impressions }) {
   await agent.refresh();
-  const { buffered, unsent, lost, estimate, state } = agent;
-  return { buffered, unsent, lost, estimate: [...estimate], arrivals: state.arrivals, uploads: state.uploads };
+  const { buffered, unsent, lost, estimate, state } = agent, names = new Map([...impressions].map(([number, name]) => [name, number]));
+  const open = (await agent.openLists()).map(({ impression, items, shownAt }) => ({ impression: names.get(impression), items, shown_at: shownAt }));
+  return { buffered, unsent, lost, estimate: [...estimate], arrivals: state.arrivals, uploads: state.uploads, open_lists: open };
 }
 
 const STEPS = {
@@ -107,8 +114,8 @@ const STEPS = {
     await agent.receive(agent.state.outbox[0], decodeMessage("answer", fromHex(body)));
     return agent.state.isSettled;
   },
-  settle: async ({ agent }, { body }) => (await agent.settle(decodeMessage("standing", fromHex(body)))) !== null,
-  withdraw: ({ agent }, { is_lost }) => agent.withdraw(agent.state.outbox[0], { isLost: is_lost }).then(() => null),
+  settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.floor))) !== null,
+  withdraw: ({ agent }, { is_lost }) => agent.change((state) => ({ state: withdraw(state, state.outbox[0], is_lost, agent.floor), result: null })),
   async refused({ agent, impressions }, { items, k, impression, clicked }) {
     try {
       if (items) agent.recommend(items, { k });
@@ -117,6 +124,14 @@ const STEPS = {
       return error.message.includes("\n") ? error.message : "refused";
     }
     return "taken";
+  },
+  async renew({ agent, store }, { agent: number }) {
+    await store.update(["state"], ([state]) => {
+      const saved = beginSaved({ ...state.welcome, agent: number }, follow(state, { agent: number }));
+      return { puts: [["state", { ...saved, version: saved.version + 1 }]] };
+    });
+    await agent.refresh();
+    return agent.id;
   },
   async restart(session) {
     const [state] = await session.store.update(["state"], (values) => ({ result: values }));
@@ -132,6 +147,7 @@ const EXPECTED = {
   settle: ({ is_lost }) => is_lost,
   withdraw: () => null,
   refused: () => "refused",
+  renew: ({ agent }) => agent,
   restart: () => null,
 };
 

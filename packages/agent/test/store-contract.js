@@ -7,20 +7,23 @@ export async function checkStore(open) {
   const broken = [];
   const check = (condition, line) => condition || broken.push(line);
   const read = (store, ...keys) => store.update(keys, (values) => ({ result: values }));
+  const list = (shownAt) => ({ items: [0], shownAt });
+  const describeLists = async (store) => (await store.readLists()).map(([key, { shownAt }]) => `${key.join("-")} ${shownAt}`).join(", ");
   let store = await open();
 
   await store.update([], () => ({ puts: [["numbers", { f8: new Float64Array([0.1, -TINY]), f4: new Float32Array([0.5]), u1: new Uint8Array([7]) }]] }));
-  await store.update([], () => ({ puts: [[[1, "a"], "first"], [[2, "a"], "second"], [[2, "b"], "third"], ["plain", null]] }));
+  await store.update([], () => ({ puts: [[[1, "a"], list(10)], [[2, "a"], list(20)], [[2, "b"], list(30)], ["plain", null]] }));
   const [numbers, plain, nothing] = await read(store, "numbers", "plain", "nothing");
   check(numbers.f8 instanceof Float64Array && numbers.f8[1] === -TINY && numbers.f4[0] === 0.5 && numbers.u1[0] === 7, "typed arrays come back as they were");
   check(plain === null && nothing === undefined, "null is a value, and what was never put is undefined");
 
-  await store.update([], () => ({ deletes: [[1, "a"]], forgetThrough: 1, puts: [[[3, "a"], "fourth"]] }));
+  await store.update([], () => ({ deletes: [[1, "a"]], forget: { through: 1, before: 0 }, puts: [[[3, "a"], list(40)], [[4, "a"], list(50)]] }));
   const lists = await read(store, [1, "a"], [2, "a"], [2, "b"], [3, "a"]);
-  check(JSON.stringify(lists.slice(1)) === '["second","third","fourth"]' && lists[0] === undefined, "only what was deleted is gone");
-  await store.update([], () => ({ forgetThrough: 2 }));
-  const left = await read(store, [2, "a"], [2, "b"], [3, "a"], "plain");
-  check(left[0] === undefined && left[1] === undefined && left[2] === "fourth" && left[3] === null, "lists up to an arrival go, and nothing else");
+  check(lists.slice(1).map(({ shownAt }) => shownAt).join() === "20,30,40" && lists[0] === undefined, "only what was deleted is gone");
+  await store.update([], () => ({ forget: { through: 2, before: 0 } }));
+  check((await describeLists(store)) === "3-a 40, 4-a 50", "lists up to an arrival go, and no others");
+  await store.update([], () => ({ forget: { through: 0, before: 50 } }));
+  check((await describeLists(store)) === "4-a 50" && (await read(store, "plain"))[0] === null, "lists from before a time go, and nothing else");
 
   const refused = await settle(store.update(["plain"], () => { throw new Error("no"); }));
   check(refused.error?.message === "no", "what a change throws is what update throws");
@@ -41,7 +44,7 @@ export async function checkStore(open) {
   store = await open();
   check((await read(store, "sum"))[0] === 20 && (await read(store, "numbers"))[0].f8[0] === 0.1, "what was put is there after opening again");
   await store.erase();
-  check((await read(store, "sum", [3, "a"])).every((value) => value === undefined), "nothing is left after erasing");
+  check((await read(store, "sum", [4, "a"])).every((value) => value === undefined), "nothing is left after erasing");
   await store.close();
   return broken;
 }

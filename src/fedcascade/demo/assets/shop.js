@@ -98,12 +98,16 @@ function showAgent() {
     : others ? "Their sums and yours are added up, and all of you learn from that."
       : "So far, nobody's clicks look enough like yours. Go on, and the server will decide again at each upload.";
   drawLikes(agent.estimate);
-  find("kept-note").textContent = `Your last answers, and a key that no script can read. ${formatCount(buffer.count, "film")} you looked at ${buffer.count === 1 ? "is" : "are"} known to your agent alone.`;
-  showStatistics("kept", buffer);
+  const alone = buffer.count ? `${formatCount(buffer.count, "film")} you looked at ${buffer.count === 1 ? "is" : "are"} known to your agent alone.`
+    : "Nothing waits to be sent.";
+  find("kept-note").textContent = `Your last answers, and a key that no script can read. ${alone}`;
+  find("kept-sums").hidden = buffer.count === 0;
+  if (buffer.count) showStatistics("kept", buffer);
   const sent = lastUpload?.statistics;
   find("sent-note").textContent = sent
     ? `Upload ${lastUpload.sequence}: ${formatCount(sent.count, "film")}, ${formatCount(sent.clicks, "click")}, as one sum of ${formatCount(sent.moment.length * (sent.moment.length + 3) / 2, "number")}. No title, no order, no time.`
     : "Nothing so far.";
+  find("sent-sums").hidden = !sent;
   if (sent) showStatistics("sent", sent);
   const waiting = outbox.length ? `${formatCount(outbox.length, "upload")} not sent yet. ` : "";
   find("trouble").textContent = waiting + (agent.trouble ?? "");

@@ -8,6 +8,7 @@ from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import get_policy
 from fedcascade.federation.triggers import AtLeast, Occasion
 from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.features import normalise
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import PerCategory, TopK, read_attributes
 from fedcascade.learning.ridge import Ridge
@@ -36,17 +37,21 @@ def build_logarithms(draws: Draws) -> list[Case]:
 
 
 def build_features(draws: Draws) -> list[Case]:
-    """Features as a caller gives them, and as they are rounded; null where they are refused."""
+    """Features as a caller gives them, as they are rounded and as they are normalised; null where they are refused."""
     cases: list[Case] = []
     for dimension in (1, 2, 5, 20):
         for _ in range(8):
             drawn = draw_items(draws, 4, dimension)
-            cases.append({"dimension": dimension, "items": drawn.tolist(), "rounded": round_to_grid(drawn).tolist()})
+            rounded, normalised = round_to_grid(drawn).tolist(), normalise(drawn).tolist()
+            cases.append(
+                {"dimension": dimension, "items": drawn.tolist(), "rounded": rounded, "normalised": normalised}
+            )
     for items, dimension in (
         ([[1.1, 0.0]], 2), ([[0.8, 0.8]], 2), ([], 2), ([[0.1]], 2), ([[0.1, 0.2, 0.3]], 2), ([[0.1, 0.2], [0.1]], 2),
         ([[1e30, 0.0]], 2), ([[1e-300, -1e-300]], 2), ([[1.0, 0.0001]], 2), ([[1.0, 0.0], [0.0, -1.0]], 2),
     ):  # fmt: skip
-        cases.append({"dimension": dimension, "items": items, "rounded": _round_or_refuse(items, dimension)})
+        case = {"dimension": dimension, "items": items, "rounded": _round_or_refuse(items, dimension)}
+        cases.append(case | {"normalised": _normalise_or_refuse(items)})
     return cases
 
 
@@ -59,6 +64,13 @@ def _round_or_refuse(items: list[list[float]], dimension: int) -> list[list[floa
     except ValueError:
         return None
     return [[float(value) for value in row] for row in rounded]
+
+
+def _normalise_or_refuse(items: list[list[float]]) -> list[list[float]] | None:
+    try:
+        return [[float(value) for value in row] for row in normalise(items)]
+    except ValueError:
+        return None
 
 
 def build_statistics(draws: Draws) -> list[Case]:

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedcascade.service.agent.saved_agent import AgentOptions, SavedAgent
 from fedcascade.service.agent.store_file import SINGLE, StoreFile
 from fedcascade.service.agent.terms import follow_terms
 from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.clock import Clock
 from fedcascade.testing.vectors.arithmetic import SERVED
 from fedcascade.testing.vectors.draws import (
     Case,
@@ -36,13 +38,23 @@ STEPS = 24
 class Session:
     """A saved agent that is driven without a network; every step is recorded with what came of it."""
 
-    def __init__(self, draws: Draws, path: Path, terms: wire.Terms, min_observations: int) -> None:
-        self.draws, self.path, self.steps = draws, path, list[Case]()
-        self._follow = partial(follow_terms, policy=None, min_observations=min_observations)
+    def __init__(
+        self,
+        draws: Draws,
+        path: Path,
+        terms: wire.Terms,
+        *,
+        min_observations: int,
+        keep_lists: int,
+        keep_seconds: float,
+    ) -> None:
+        self.draws, self.path, self.steps, self.now = draws, path, list[Case](), 1e9
+        follow = partial(follow_terms, policy=None, min_observations=min_observations)
+        self._options = AgentOptions(follow_terms=follow, keep_lists=keep_lists, keep_seconds=keep_seconds,
+                                     clock=Clock(now=lambda: self.now))  # fmt: skip
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
         self._welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
         self.agent = self._open()
-        self.open_lists: list[tuple[int, list[int]]] = []  # number and items
         self.held = Statistics.zero(terms.dimension)  # what the server holds of this agent
         self.sequence = 0
 
@@ -50,26 +62,27 @@ class Session:
         store = LocalStore(StoreFile(str(self.path)), SINGLE)
         welcome = store.get_setting("welcome")
         known = self._welcome if welcome is None else msgspec.json.decode(welcome, type=wire.Welcome)
-        return SavedAgent(store, known, options=AgentOptions(follow_terms=self._follow), announce=lambda: None)
+        return SavedAgent(store, known, options=self._options, announce=lambda: None)
 
     def record(self, kind: str, **what: Any) -> None:
         """Record a step and what the agent knows after it."""
         agent = self.agent
-        after = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
+        after: Case = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
         after |= {"estimate": agent.estimate.tolist(), "arrivals": agent.agent.arrivals, "uploads": agent.agent.uploads}
-        self.steps.append({"step": kind, **what, "after": after})
+        after["open_lists"] = [asdict(waiting) for waiting in agent.open_lists()]
+        self.steps.append({"step": kind, "now": self.now, **what, "after": after})
 
     def recommend(self) -> None:
         items = draw_items(self.draws, int(self.draws.integers(1, 12)), self.agent.dimension)
         k, ties = int(self.draws.integers(1, 6)), draw_words(self.draws, len(items))
         shown = self.agent.recommend(items, k, ties=ties)
-        self.open_lists.append((shown.impression, shown.items.tolist()))
         what = {"items": items.tolist(), "k": k, "ties": ties.tolist(), "impression": shown.impression}
         self.record("recommend", **what, list=shown.items.tolist())
 
     def feed_back(self) -> None:
-        number, items = self.open_lists.pop(int(self.draws.integers(len(self.open_lists))))
-        what = self._draw_feedback(items)
+        waiting = self.agent.open_lists()
+        chosen = waiting[int(self.draws.integers(len(waiting)))]
+        number, what = chosen.impression, self._draw_feedback(list(chosen.items))
         draw = float(self.draws.random() ** 3)
         round_ = None if self.draws.random() < 0.5 else int(self.draws.integers(1, 10**6))
         upload = self.agent.feedback(number, round_=round_, draw=draw, **what)
@@ -96,7 +109,7 @@ class Session:
         self.held = Statistics.zero(self.agent.dimension) if is_restored else self.held
         self.held, self.sequence = self.held + upload.statistics, upload.sequence
         pooled = self.held + draw_statistics(self.draws, self.agent.dimension, int(self.draws.integers(0, 6)))
-        download = Download(agent=7, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
+        download = Download(agent=self.agent.id, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
         receipt = wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16))
         held, terms_id = (self.held.count, self.held.rounds), self.agent.welcome.terms.terms_id
         message = wire.AnswerMessage.from_download(
@@ -111,8 +124,8 @@ class Session:
         assert credential is not None
         counts = {"count": held.count, "clicks": held.clicks, "rounds": held.rounds}
         standing = wire.Standing(
-            protocol=wire.PROTOCOLS[-1], agent=7, uploads=self.sequence, last_sequence=self.sequence, epoch="first",
-            revoked=False, credential=credential, numbers=wire.pack_numbers(held), **counts,
+            protocol=wire.PROTOCOLS[-1], agent=self.agent.id, uploads=self.sequence, last_sequence=self.sequence,
+            epoch="first", revoked=False, credential=credential, numbers=wire.pack_numbers(held), **counts,
         )  # fmt: skip
         note = self.agent.settle(standing)
         self.record("settle", body=msgspec.msgpack.encode(standing).hex(), is_lost=note is not None)
@@ -124,13 +137,15 @@ class Session:
 
     def refuse(self) -> None:
         """Ask for what must be refused; nothing changes."""
-        d, number = self.agent.dimension, int(self.draws.integers(5))
+        d, number, waiting = self.agent.dimension, int(self.draws.integers(6)), self.agent.open_lists()
         call: Callable[[], object]
         what: Case
-        if number == 0:
-            call, what = partial(self.agent.feedback, 10**6, 0), {"impression": 10**6, "clicked": 0}
-        elif number == 1 and self.open_lists:
-            impression, beyond = self.open_lists[0][0], len(self.open_lists[0][1])
+        known, arrivals = {each.impression for each in waiting}, self.agent.agent.arrivals
+        if number == 0 or number == 5:  # a list that nobody has seen, and one that has expired or had its feedback
+            gone = 10**6 if number == 0 else min(set(range(1, arrivals + 2)) - known)
+            call, what = partial(self.agent.feedback, gone, 0), {"impression": gone, "clicked": 0}
+        elif number == 1 and waiting:
+            impression, beyond = waiting[0].impression, len(waiting[0].items)
             call, what = partial(self.agent.feedback, impression, beyond), {"impression": impression, "clicked": beyond}
         else:
             items, k = [([[2.0] * d], 1), ([[0.0] * (d + 1)], 1), ([[0.0] * d], 51), ([], 2), ([[0.0] * d], 0)][number]
@@ -142,6 +157,16 @@ class Session:
         else:
             raise AssertionError(f"not refused: {what}")
 
+    def renew(self) -> None:
+        """Go on as another agent after a revocation: the server holds nothing of this one, and what waits is sent."""
+        store, welcome = self.agent.store, self.agent.welcome
+        with store.transaction():
+            store.begin_ledger()
+        self.agent.load_ledger()
+        self.agent.follow(msgspec.structs.replace(welcome, agent=welcome.agent + 1))
+        self.held = Statistics.zero(self.agent.dimension)
+        self.record("renew", agent=self.agent.id)
+
     def restart(self) -> None:
         self.agent.store.file.close()
         self.agent = self._open()
@@ -150,15 +175,18 @@ class Session:
     def play_step(self) -> None:
         """Take one step that is possible now."""
         luck = self.draws.random()
+        self.now += float(self.draws.integers(0, 40))
         if self.agent.ledger.outbox and luck < 0.5:
             (self.withdraw if luck < 0.06 else self.answer)()
         elif not self.agent.ledger.is_settled:
             self.settle()
+        elif luck > 0.98:
+            self.renew()
         elif luck > 0.94:
             self.restart()
         elif luck > 0.88:
             self.refuse()
-        elif self.open_lists and luck < 0.55:
+        elif self.agent.open_lists() and luck < 0.55:
             self.feed_back()
         else:
             self.recommend()
@@ -191,12 +219,13 @@ def build_sessions(draws: Draws) -> list[Case]:
     """Agents of every policy, from the first list on."""
     cases: list[Case] = []
     for number in range(60):
-        terms, floor = build_terms(draws, number), int(draws.integers(0, 6))
+        terms, options = build_terms(draws, number), {"min_observations": int(draws.integers(0, 6))}
+        options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:
-            session = Session(draws, Path(folder) / "agent.db", terms, floor)
+            session = Session(draws, Path(folder) / "agent.db", terms, **options)
             with closing(session.agent.store.file):
                 while len(session.steps) < STEPS:
                     session.play_step()
             session.agent.store.file.close()
-        cases.append({"terms": msgspec.to_builtins(terms), "min_observations": floor, "steps": session.steps})
+        cases.append({"terms": msgspec.to_builtins(terms), **options, "steps": session.steps})
     return cases

@@ -349,6 +349,15 @@ def test_the_number_of_local_servers_changes_who_can_be_told_apart(capsys: pytes
     assert one["communications"] != each_its_own["communications"]
 
 
+def test_a_living_population_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--change", "at=5e1,to=existing", "--liars", "share=0.25", "--joins", "share=0.25,until=60")
+    living, usual = results(capsys, small(*options))[0], results(capsys, small())[0]
+    kinds = [person["kind"] for person in living["people"]]
+    assert kinds.count("liar") >= 1
+    assert "people" not in usual
+    assert living["regret"] != usual["regret"]
+
+
 def test_close_and_drifting_clusters_are_other_environments(capsys: pytest.CaptureFixture[str]) -> None:
     usual, close, drifting = (
         results(capsys, small(*options))[0] for options in ((), ("--gap", "0.3"), ("--drift", "50"))

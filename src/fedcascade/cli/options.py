@@ -1,17 +1,18 @@
 """The options that commands share, and those that describe the environment that is simulated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter, Token
 
-from fedcascade.checks import read_whole, require, whole_numbers
+from fedcascade.checks import read_whole, require, require_known, whole_numbers
 
 if TYPE_CHECKING:
     from fedcascade.data.logs import Log
     from fedcascade.environments.environment import Environment
+    from fedcascade.environments.life import Life
     from fedcascade.environments.matrices import Triplets
     from fedcascade.environments.ratings import Ratings
 
@@ -48,6 +49,12 @@ class RatingsOptions:
         dimension: d, how many features an item has.
         items: Items on offer in a round, or a range to draw from: 150-250.
         arrivals: How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...
+        change: A share of each cluster changes its mind: at=50000, share=0.5, to=new or existing, until=ROUND or
+            every=ROUNDS, joined by commas. [nobody]
+        liars: A share of users lies, and its regret does not count: share=0.2, lie=inverted, promoted or near,
+            since=ROUND. [nobody]
+        joins: A share of users comes late: share=0.2, since=ROUND, until=ROUND. [nobody]
+        leaves: A share of users leaves: share=0.2, since=ROUND, until=ROUND. [nobody]
         preset: catalogue: rounds offer the file's own items; paper: random ones, and users are lifted. [catalogue]
         step: Take a step in another way than the preset, such as selection=nested or values=counts. Repeatable.
         columns: The file's columns of users, items and ratings, as user,item,rating. [the usual names]
@@ -59,6 +66,10 @@ class RatingsOptions:
     dimension: Whole = 20
     items: str = "200"
     arrivals: str = "uniform"
+    change: str | None = None
+    liars: str | None = None
+    joins: str | None = None
+    leaves: str | None = None
     preset: Annotated[Literal["catalogue", "paper"] | None, _RATINGS] = None
     step: Annotated[list[str], _RATINGS] = field(default_factory=list)
     columns: Annotated[str | None, _RATINGS] = None
@@ -71,7 +82,15 @@ class RatingsOptions:
             parse_items(self.items),
             parse_arrivals(self.arrivals),
         )
-        return plain | {"clusters": clusters, "items": items, "arrivals": arrivals}
+        return plain | {"clusters": clusters, "items": items, "arrivals": arrivals, "life": self.parse_life()}
+
+    def parse_life(self) -> "Life | None":
+        """Return what happens to the population; None if nothing does."""
+        from fedcascade.environments.life import Change, Liars, Life, Turnover
+
+        kinds = {"change": Change, "liars": Liars, "joins": Turnover, "leaves": Turnover}
+        texts = {name: getattr(self, name) for name in kinds if getattr(self, name) is not None}
+        return Life(**{name: parse_event(name, kinds[name], text) for name, text in texts.items()}) if texts else None
 
     def read(self, path: Path) -> "Triplets":
         """Read the ratings in a file."""
@@ -222,6 +241,22 @@ def parse_arrivals(text: str) -> list[float] | Literal["zipf"] | None:
         raise ValueError(f"arrivals must be uniform, zipf or a weight for each user, got '{text}'") from None
 
 
+def parse_event(name: str, kind: Any, text: str) -> Any:
+    """Read 'at=500,to=existing' as the event of that kind.
+
+    >>> from fedcascade.environments.life import Change
+    >>> parse_event("change", Change, "at=500,to=existing")
+    Change(at=500, share=0.5, to='existing', until=None, every=None)
+    """
+    values = {key: _parse_number(value) for key, value in split_assignments(name, text.split(","), "share=0.2").items()}
+    known = {field.name: field.default is MISSING for field in fields(kind)}
+    for key in values:
+        require_known(f"word of {name}", key, known)
+    missing = [key for key, is_needed in known.items() if is_needed and key not in values]
+    require(not missing, f"{name} needs {' and '.join(missing)}, got '{text}'")
+    return kind(**values)
+
+
 def parse_steps(texts: Sequence[str]) -> dict[str, Any]:
     """Read 'values=counts' as a step and how to take it; numbers and true or false are read as such.
 
@@ -253,6 +288,14 @@ def parse_value(text: str) -> object:
         except ValueError:
             continue
     return text
+
+
+def _parse_number(text: str) -> object:
+    """Read whole numbers, also those written as 5e4; else what ``parse_value`` reads."""
+    try:
+        return read_whole(text)
+    except ValueError:
+        return parse_value(text)
 
 
 def _parse_whole(name: str, text: str) -> int:

@@ -134,7 +134,7 @@ def theory(
 
 def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
     """What the theorem supposes of a world of these sizes, where nobody looks at one."""
-    from fedcascade.environments.clustered import compute_arrival_steps
+    from fedcascade.environments.clustered import compute_arrival_steps, read_arrival_weights
     from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform
 
     sizes, names = options.parse_sizes(), ("users", "clusters", "dimension", "items", "arrivals")
@@ -149,7 +149,7 @@ def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "A
         items=items if isinstance(items, int) else items[1],
         **{"lambda_x": 1 / (2 * max(d - 1, 1))} | dict(known),
     )
-    shares = np.diff(compute_arrival_steps(users, sizes["arrivals"]), prepend=0.0, append=1.0)
+    shares = np.diff(compute_arrival_steps(read_arrival_weights(users, sizes["arrivals"])), prepend=0.0, append=1.0)
     return Assumptions(**asdict(assumed) | {"p_min": float(shares.min()), "p_max": float(shares.max())})
 
 

@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments import draws
+from fedcascade.environments.history import History, Moment
+from fedcascade.environments.life import NEVER
 from fedcascade.learning.oracles import ItemAttributes
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import compute_means
@@ -15,29 +17,27 @@ from fedcascade.numerics.linear import compute_means
 class Clustered:
     """An ``Environment`` of users whose clicks follow their theta, every draw from one seed.
 
-    ``clusters`` and ``thetas`` hold the true cluster of each user, and its true theta in a row. Rounds draw their items
-    from the columns of ``catalogue``; without any, they draw fresh random ones, which may be ``lifted``. ``change`` is
-    a round, and the thetas from that round on. The others are those of ``Synthetic``.
+    ``history`` says what each of the ``users`` wants and who is alike, round by round; ``clusters`` and ``thetas`` are
+    those of the first round. Rounds draw their items from the columns of ``catalogue``; without any, they draw fresh
+    random ones, which may be ``lifted``. The others are those of ``Synthetic``.
     """
 
     def __init__(
         self,
         *,
         seed: int,
-        clusters: NDArray[np.int64],
-        thetas: NDArray[np.float64],
+        history: History,
         items: int | tuple[int, int],
         lifted: bool,
         catalogue: NDArray[np.float32] | None = None,
         arrivals: ArrayLike | Literal["zipf"] | None = None,
-        change: tuple[int, NDArray[np.float64]] | None = None,
         categories: int | None = None,
         costs: bool = False,
     ) -> None:
         self.seed = np.uint64(seed)
-        self.clusters = clusters
-        self.thetas = thetas
-        self.users, self.dimension = thetas.shape
+        self.history, first = history, history.find_moment(1)
+        self.thetas, self.clusters = first.thetas, first.clusters
+        self.users, self.dimension = first.thetas.shape
         self.fewest_items, self.most_items = (items, items) if isinstance(items, int) else items
         require_integer("items", self.fewest_items)
         require_integer("items", self.most_items)
@@ -46,37 +46,50 @@ class Clustered:
         self.catalogue = np.empty((self.dimension, 0), np.float32) if catalogue is None else catalogue
         offered, most = self.catalogue.shape[1], self.most_items
         require(offered == 0 or most <= offered, f"items must be <= {offered}, the size of the catalogue, got {most}")
-        self._arrival_steps = compute_arrival_steps(self.users, arrivals)
-        if change is not None:
-            require_integer("drift", change[0])
-        self._change = change
+        self._arrival_weights = read_arrival_weights(self.users, arrivals)
+        self._arrival_steps = first, compute_arrival_steps(self._arrival_weights * first.present)
         if categories is not None:
             require_integer("categories", categories)
         self.categories, self.has_costs = categories or 0, costs
 
     @property
     def drifts(self) -> bool:
-        return self._change is not None
+        """Whether the population ever changes."""
+        return self.history.find_next(1) < NEVER or len(self.history.persons) > 0
+
+    def find_moment(self, round_: int) -> Moment:
+        """What users want in a round, who is alike, and who is there."""
+        return self.history.find_moment(round_)
 
     def get_thetas(self, round_: int) -> NDArray[np.float64]:
-        return self.thetas if self._change is None or round_ < self._change[0] else self._change[1]
+        return self.history.find_moment(round_).thetas
 
     def count_unchanged_rounds(self, round_: int, most: int) -> int:
-        """For how many rounds from ``round_`` on the thetas do not change; at most ``most``."""
-        return most if self._change is None or round_ >= self._change[0] else min(most, self._change[0] - round_)
+        """For how many rounds from ``round_`` on the population does not change; at most ``most``."""
+        return min(most, self.history.find_next(round_) - round_)
 
     @property
     def arrival_shares(self) -> NDArray[np.float64]:
-        """How likely each user is to arrive."""
-        return np.diff(self._arrival_steps, prepend=0.0, append=1.0)
+        """How likely each user is to arrive in the first round."""
+        return np.diff(self._get_arrival_steps(1), prepend=0.0, append=1.0)
+
+    def _get_arrival_steps(self, round_: int) -> NDArray[np.float64]:
+        moment = self.history.find_moment(round_)
+        if moment is not self._arrival_steps[0]:
+            self._arrival_steps = moment, compute_arrival_steps(self._arrival_weights * moment.present)
+        return self._arrival_steps[1]
 
     def arrival(self, round_: int) -> int:
         return int(self.arrivals(round_, 1)[0])
 
     def arrivals(self, first: int, count: int) -> NDArray[np.int64]:
         """The users who arrive in ``count`` rounds from ``first`` on."""
-        users = np.empty(count, np.int64)
-        draws.draw_arrivals_into(self.seed, first, self._arrival_steps, users)
+        users, done = np.empty(count, np.int64), 0
+        while done < count:
+            part = self.count_unchanged_rounds(first + done, count - done)
+            steps = self._get_arrival_steps(first + done)
+            draws.draw_arrivals_into(self.seed, first + done, steps, users[done : done + part])
+            done += part
         return users
 
     def items(self, round_: int) -> NDArray[np.float32]:
@@ -119,8 +132,8 @@ def lift(units: NDArray[np.float64]) -> NDArray[np.float64]:
     return lifted
 
 
-def compute_arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> NDArray[np.float64]:
-    """The inner steps of the cumulative distribution: the user who arrives is the number of steps <= a draw."""
+def read_arrival_weights(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> NDArray[np.float64]:
+    """How likely each user is to arrive, up to scale."""
     if arrivals is None or isinstance(arrivals, str):
         weights = np.ones(users) if arrivals is None else 1.0 / np.arange(1, users + 1)
         require_known("arrivals", arrivals or "zipf", ["zipf"])
@@ -128,6 +141,11 @@ def compute_arrival_steps(users: int, arrivals: ArrayLike | Literal["zipf"] | No
         weights = np.asarray(arrivals, np.float64)
     good = weights.shape == (users,) and bool(np.all(np.isfinite(weights))) and bool(np.all(weights > 0))
     require(good, f"arrivals must be {users} finite numbers > 0, one per user")
+    return weights
+
+
+def compute_arrival_steps(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The inner steps of the cumulative distribution: the user who arrives is the number of steps <= a draw."""
     sums: NDArray[np.float64] = np.cumsum(weights / weights.max())
     steps: NDArray[np.float64] = sums[:-1] / sums[-1]
     return steps

@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments import matrices
 from fedcascade.environments.clustered import Clustered, check_seed, lift
+from fedcascade.environments.history import History, LivingHistory, OneChange, Tastes
 from fedcascade.environments.kmeans import cluster_points
+from fedcascade.environments.life import Life
 from fedcascade.environments.matrices import Scaling, Selection, Triplets, Values, Vectors
 from fedcascade.numerics import streams
 from fedcascade.numerics.grid import round_to_grid
@@ -71,6 +73,8 @@ class Ratings(Clustered):
         items: how many items a round offers, or the (least, most) between which each round draws.
         preset: "catalogue" or "paper".
         arrivals: how likely each user is to arrive, up to scale; uniform if None.
+        life: what happens to the population: see ``environments.life``. What is new is what users of the file want who
+            were not sampled.
         seed: names this world: who is sampled, where k-means starts, and all that happens in its rounds.
         steps: steps that differ from the preset's.
 
@@ -89,6 +93,7 @@ class Ratings(Clustered):
         items: int | tuple[int, int] = 200,
         preset: str = "catalogue",
         arrivals: ArrayLike | None = None,
+        life: Life | None = None,
         seed: int = 0,
         **steps: Any,
     ) -> None:
@@ -105,16 +110,21 @@ class Ratings(Clustered):
         available = len(vectors.users)
         require(users <= available, f"users must be <= {available}, as many as the ratings leave, got {users}")
         order = np.argsort(streams.uniforms(np.uint64(seed), streams.SAMPLE, 0, available))
-        sampled, catalogue = vectors.users[order[:users]], vectors.items
+        sampled, others, catalogue = vectors.users[order[:users]], vectors.users[order[users:]], vectors.items
         if self.steps.lifted:
-            sampled, catalogue = lift(sampled), lift(catalogue)
+            sampled, others, catalogue = lift(sampled), lift(others), lift(catalogue)
         centres, labels = cluster_points(sampled, clusters, seed=seed)
         # On the grid, as items are: the last bits, which depend on the solver of the SVD, are rounded away.
         self.centres = round_to_grid(centres).astype(np.float64)
+        history: History = OneChange(labels, self.centres[labels])
+        if life is not None:
+            spare = f"a life needs {clusters + 1} users beside those that are sampled, the ratings leave {len(others)}"
+            require(len(others) > clusters, f"{spare}: take fewer users")
+            wanted = round_to_grid(others[: clusters + 1]).astype(np.float64)
+            history = LivingHistory(life, Tastes(labels, self.centres, wanted, self.steps.lifted), seed)
         super().__init__(
             seed=seed,
-            clusters=labels,
-            thetas=self.centres[labels],
+            history=history,
             items=items,
             lifted=self.steps.lifted,
             catalogue=round_to_grid(np.ascontiguousarray(catalogue.T)) if self.steps.shelf == "catalogue" else None,

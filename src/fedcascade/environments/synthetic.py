@@ -9,11 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments.clustered import Clustered, check_seed, lift
+from fedcascade.environments.history import History, LivingHistory, OneChange, Tastes
+from fedcascade.environments.life import Life
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import normalise_rows, orthonormalise_rows
 
 FeatureKind = Literal["lifted", "gaussian"]
 DirectionKind = Literal["orthonormal", "random"]
+NEW_TASTES = 1  # which draws of the stream THETA they come from
 
 
 class Synthetic(Clustered):
@@ -33,6 +36,7 @@ class Synthetic(Clustered):
         gap: how far the thetas of any two clusters are apart; if None, as far as their directions say.
         drift: the round from which on every second user of each cluster wants something else; None for never.
             ``clusters`` then tells apart who will differ.
+        life: what else happens to the population: see ``environments.life``. What is new is a random direction.
         arrivals: how likely each user is to arrive, up to scale; "zipf" is 1, 1/2, 1/3, ...; uniform if None.
         categories: how many categories items belong to, drawn for each item of a round; none if None.
         costs: whether items have costs, uniform in (0, 1].
@@ -54,6 +58,7 @@ class Synthetic(Clustered):
         directions: DirectionKind = "orthonormal",
         gap: float | None = None,
         drift: int | None = None,
+        life: Life | None = None,
         arrivals: ArrayLike | Literal["zipf"] | None = None,
         categories: int | None = None,
         costs: bool = False,
@@ -64,6 +69,7 @@ class Synthetic(Clustered):
         require_integer("users", users)
         require_integer("dimension", dimension, 2)
         check_seed(seed)
+        require(drift is None or life is None, "drift is one change of its own: give it, or a life, not both")
         lifted = features == "lifted"
         sizes = _compute_cluster_sizes(users, clusters)
         ordered = np.repeat(np.arange(len(sizes)), sizes)
@@ -77,14 +83,21 @@ class Synthetic(Clustered):
         thetas = lift(units) if lifted else units
         # In random order, so that uneven arrivals do not favour a cluster.
         order = np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
+        before, after = ordered[order], later[order]
+        if life is not None:
+            others = normalise_rows(_draw_rows(len(sizes) + 1, free, seed, NEW_TASTES))
+            known = Tastes(before, thetas, lift(others) if lifted else others, lifted)
+            history: History = LivingHistory(life, known, seed)
+        elif drift is not None:
+            history = OneChange(after, thetas[before], drift, thetas[after])
+        else:
+            history = OneChange(before, thetas[before])
         super().__init__(
             seed=seed,
-            clusters=later[order],
-            thetas=thetas[ordered[order]],
+            history=history,
             items=items,
             lifted=lifted,
             arrivals=arrivals,
-            change=None if drift is None else (drift, thetas[later[order]]),
             categories=categories,
             costs=costs,
         )
@@ -114,9 +127,9 @@ def _draw_directions(
     return orthonormalise_rows(drawn) if orthonormal else normalise_rows(drawn)
 
 
-def _draw_rows(count: int, size: int, seed: int) -> NDArray[np.float64]:
+def _draw_rows(count: int, size: int, seed: int, which: int = 0) -> NDArray[np.float64]:
     """Rows of standard normals."""
-    return np.ascontiguousarray(streams.draw_normals(seed, streams.THETA, 0, (size, count)).T)
+    return np.ascontiguousarray(streams.draw_normals(seed, streams.THETA, which, (size, count)).T)
 
 
 def _draw_equidistant(clusters: int, free: int, distance: float, seed: int) -> NDArray[np.float64]:

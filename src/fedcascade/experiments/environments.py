@@ -9,6 +9,7 @@ from msgspec import Meta, Struct, structs
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
+from fedcascade.environments.life import Life
 from fedcascade.environments.matrices import Triplets, generate_ratings, to_triplets
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import DirectionKind, FeatureKind, Synthetic
@@ -28,6 +29,7 @@ class SyntheticSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sy
     directions: DirectionKind = "orthonormal"
     gap: float | None = None
     drift: Count | None = None
+    life: Life | None = None
     arrivals: tuple[float, ...] | Literal["zipf"] | None = None
     categories: Count | None = None
     costs: bool = False
@@ -45,6 +47,7 @@ class RatingsSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rati
     clusters: Count = 10
     dimension: Annotated[int, Meta(ge=2)] = 20
     items: Count = 200
+    life: Life | None = None
     top_users: Count | None = None
     top_items: Count | None = None
     selection: Literal["independent", "nested"] | None = None

@@ -43,7 +43,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None, *, warm: LogS
             uploads, downloads = run_exchange(server, agents, played.upload)  # lines 8 to 11
             uploads, downloads = server.reply_state.select_counted(uploads, fetched + downloads)
             recorder.record_exchange(t, uploads, downloads, scenario.policy.reply_rule.download_cause)
-        recorder.record_round(played.regret, played.click, played.examined)
+        recorder.record_round(played.regret, played.click, played.examined, user)
         recorder.record_list(t, played.shown.items, played.shown.propensities)
         recorder.record_checkpoint(t, server.groups.labels)
         if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):

@@ -55,6 +55,7 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     policy, truth = scenario.policy.fit_to(problem), environment.clusters
     length = oracle.length if scenario.keep_lists else 0
     server = Server(policy=policy, agents=users, dimension=d, truth=truth)
+    living = environment if isinstance(environment, Clustered) and environment.history.persons else None
     recorder = Recorder(rounds=scenario.rounds, checkpoints=scenario.checkpoints, truth=truth, list_length=length,
-                        has_propensities=isinstance(oracle, Explorer))  # fmt: skip
+                        has_propensities=isinstance(oracle, Explorer), living=living)  # fmt: skip
     return Simulation(problem, policy, server, recorder)

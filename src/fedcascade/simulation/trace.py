@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer
+from fedcascade.environments.clustered import Clustered
 from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.numerics.linear import Vector, sum_in_order
+from fedcascade.simulation.people import People, PersonRecord
 
 ARITHMETIC = 2  # names what gives a Trace its bits; raised with every change that is meant to change them
 Lists = NDArray[np.int32]  # one row of items per round, filled up with -1
@@ -43,6 +45,8 @@ class Exchange:
 class Trace:
     """A whole run. Two runs of the same environment and policy are equal; seconds and lists do not take part in ``==``.
 
+    ``people`` says who each user of a living population was; it is empty where nothing happens to a population, and
+    regret and reward are those of honest users.
     ``propensities`` are the chances of the items of ``lists``, where they are chosen by chance.
     ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count.
     """
@@ -57,6 +61,7 @@ class Trace:
     seconds: float = field(compare=False)
     lists: Lists | None = field(default=None, compare=False, repr=False)
     propensities: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
+    people: tuple[PersonRecord, ...] = field(default=(), repr=False)
 
     @property
     def regret(self) -> float:
@@ -128,8 +133,10 @@ class Recorder:
         truth: NDArray[np.int64],
         list_length: int = 0,
         has_propensities: bool = False,
+        living: Clustered | None = None,
     ) -> None:
-        self.rounds, self.truth = rounds, truth
+        self.rounds, self.truth, self.living = rounds, truth, living
+        self.people = None if living is None else People(living.history.persons)
         self.regret, self.reward, self.observations = 0.0, 0, 0
         self.curve: list[Checkpoint] = []
         self.ledger: list[Exchange] = []
@@ -141,9 +148,11 @@ class Recorder:
     def start_clock(self) -> None:
         self._started = time.perf_counter()
 
-    def record_round(self, regret: float, click: int | None, examined: int) -> None:
+    def record_round(self, regret: float, click: int | None, examined: int, user: int = 0) -> None:
+        if self.people is not None:
+            regret = float(self.people.record(np.array([user]), np.array([regret]))[0])
         self.regret += regret
-        self.reward += click is not None
+        self.reward += click is not None and (self.people is None or bool(self.people.honest[user]))
         self.observations += examined
 
     def record_rounds(
@@ -154,8 +163,11 @@ class Recorder:
         examined: NDArray[np.int64],
         lists: Lists,
         chances: NDArray[np.float64] | None = None,
+        users: NDArray[np.int64] | None = None,
     ) -> None:
         """Add the rounds from ``first`` on to the totals, in their order."""
+        if self.people is not None and users is not None:
+            regret, clicked = self.people.record(users, regret), clicked & self.people.honest[users]
         self.regret = sum_in_order(self.regret, regret)
         self.reward += int(clicked.sum())
         self.observations += int(examined.sum())
@@ -186,19 +198,32 @@ class Recorder:
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
         """Store the totals, if this round is a checkpoint."""
         if round_ == self.stops[len(self.curve)]:
-            error = compute_clustering_error(labels, self.truth)
+            error = self._compare_with_truth(round_, labels[: self.truth.size])
             self.curve.append(Checkpoint(round_, self.regret, self.reward, len(self.ledger), error))
 
+    def _compare_with_truth(self, round_: int, labels: NDArray[np.int64]) -> float:
+        """The clustering error; in a living population, that of honest users who are there."""
+        if self.living is None or self.people is None:
+            return compute_clustering_error(labels, self.truth)
+        moment = self.living.find_moment(round_)
+        counted = moment.present & self.people.honest
+        return compute_clustering_error(labels[counted], moment.clusters[counted])
+
     def build_trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
-        seconds, partition = time.perf_counter() - self._started, relabel_canonically(labels)
+        partition = relabel_canonically(labels[: self.truth.size])
+        seconds, people = (
+            time.perf_counter() - self._started,
+            () if self.people is None else self.people.build_records(),
+        )
         curve, ledger = tuple(self.curve), tuple(self.ledger)
         return Trace(policy, engine, self.rounds, self.observations, curve, ledger, partition, seconds, self.lists,
-                     self.propensities)  # fmt: skip
+                     self.propensities, people)  # fmt: skip
 
 
 def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
     """The totals and the curve of a Trace, ready for JSON."""
     names = ("round", "regret", "communications", "clustering_error")
+    people = [{**asdict(record.person), "rounds": record.rounds, "regret": record.regret} for record in trace.people]
     return {
         "policy": trace.policy,
         "engine": trace.engine,
@@ -208,6 +233,7 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "bytes": {way: sum(getattr(exchange, f"bytes_{way}") for exchange in trace.ledger) for way in ("up", "down")},
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
         "curve": [{name: getattr(point, name) for name in names} for point in trace.curve],
+        **({"people": people} if people else {}),
     }
 
 

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from fedcascade.environments.clustered import Clustered
+from fedcascade.environments.history import OneChange
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES, Policy
@@ -35,7 +36,8 @@ def list_steps(policies: Sequence[Policy]) -> list[Step]:
 def compile_loops(policies: Sequence[Policy]) -> None:
     """Compile the loops over rounds that these policies need, which takes longer than everything around them."""
     d, none = _DIMENSION, np.zeros(0, np.int64)
-    world = Clustered(seed=0, clusters=np.zeros(_USERS, np.int64), thetas=np.zeros((_USERS, d)), items=4, lifted=True)
+    history = OneChange(np.zeros(_USERS, np.int64), np.zeros((_USERS, d)))
+    world = Clustered(seed=0, history=history, items=4, lifted=True)
     personal = kernels.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
     numbers, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
     results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))

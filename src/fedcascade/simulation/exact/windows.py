@@ -60,5 +60,6 @@ def record_batch(driver: ExchangeDriver, batch: Batch) -> None:
     window, recorder = batch.window, driver.recorder
     if (limits := driver.compiled_policy.limits) is not None:
         require_affordable(bool(window.examined.all()), limits.budget)
-    recorder.record_rounds(window.first, window.regret, window.clicked, window.examined, window.lists, window.chances)
+    played = window.regret, window.clicked, window.examined, window.lists, window.chances
+    recorder.record_rounds(window.first, *played, users=batch.arrivals)
     recorder.record_checkpoint(batch.last, driver.server.groups.labels)

@@ -30,7 +30,8 @@ EngineName = Annotated[
     option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
 ]
 PAPER_FOLDER = Path("results/paper")
-BUILTIN_PLANS = "beyond-paper, figure-1a, figure-1bc, figure-1d, sensitivity"  # a constant: --help reads no files
+# A constant, because --help reads no files.
+BUILTIN_PLANS = "beyond-paper, figure-1a, figure-1bc, figure-1d, sensitivity, warm-start"
 PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {BUILTIN_PLANS}."
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 

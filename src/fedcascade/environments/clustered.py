@@ -1,6 +1,7 @@
 """What environments of clustered users share: arrivals, items on offer, clicks and random draws."""
 
-from typing import Literal
+from copy import copy
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,6 +68,13 @@ class Clustered:
     def count_unchanged_rounds(self, round_: int, most: int) -> int:
         """For how many rounds from ``round_`` on the population does not change; at most ``most``."""
         return min(most, self.history.find_next(round_) - round_)
+
+    def with_other_rounds(self, seed: int) -> Self:
+        """The same users with the same wishes in other rounds: who arrives, is offered and clicks is drawn anew."""
+        check_seed(seed)
+        other = copy(self)
+        other.seed = np.uint64(seed)
+        return other
 
     @property
     def arrival_shares(self) -> NDArray[np.float64]:

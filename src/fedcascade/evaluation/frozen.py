@@ -40,8 +40,8 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle) -> FrozenPolicy
     if fitted.reply_rule.single_learner:
         known = [sums.total()] * (sums.users + 1)
     else:
-        server = warm_server(fitted, sums)
-        known = [server.answer(user).statistics for user in range(sums.users)] + [nothing]
+        _, downloads = warm_server(fitted, sums)
+        known = [*(download.statistics for download in downloads), nothing]
     ridges = [fitted.decision.ridge(Ridge(statistics, fitted.lambda_), nothing) for statistics in known]
     kind, level = lower_exploration(oracle)
     return FrozenPolicy(

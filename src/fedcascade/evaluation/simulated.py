@@ -7,11 +7,17 @@ import numpy as np
 
 from fedcascade.checks import require
 from fedcascade.data.logs.writer import LogWriter
+from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
+from fedcascade.federation.policies import get_policy
 from fedcascade.learning.cascade import find_first_click
 from fedcascade.learning.click_log import NOBODY, ClickLog
+from fedcascade.learning.exploration import EpsilonMixed
+from fedcascade.learning.log_sums import LogSums
+from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Trace
 
+LOG_SEEDS = 2**40  # added to the seed of a world names the rounds of its log
 BATCH = 2_000  # rounds; each holds the features of all items on offer
 
 
@@ -52,3 +58,13 @@ def write_simulated_log(path: Path, environment: Environment, trace: Trace) -> N
     with LogWriter(path) as writer:
         for batch in iterate_simulated_log(environment, trace):
             writer.write(batch)
+
+
+def learn_from_random_lists(environment: Clustered, rounds_per_user: int, *, list_length: int = 4) -> LogSums:
+    """What a log of uniformly random lists teaches about the users of a world, from rounds that it does not play."""
+    world, sums = environment.with_other_rounds(int(environment.seed) + LOG_SEEDS), LogSums(environment.dimension)
+    trace = simulate(world, get_policy("fedind"), rounds=rounds_per_user * world.users, checkpoints=1, threads=1,
+                     oracle=EpsilonMixed(length=list_length, epsilon=1.0), keep_lists=True)  # fmt: skip
+    for batch in iterate_simulated_log(world, trace):
+        sums.add(batch, None)
+    return sums

@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fedcascade import __version__
+from fedcascade.checks import require
 from fedcascade.environments.clustered import Clustered
+from fedcascade.evaluation.simulated import learn_from_random_lists
 from fedcascade.experiments.environments import EnvironmentSpec, build_environment, hash_ratings_file
 from fedcascade.experiments.plan import Plan, System, Value, select_systems, to_field_names
 from fedcascade.federation.policies import Policy, get_policy
@@ -36,6 +38,7 @@ class Job(Struct, frozen=True, kw_only=True):
     version: str = __version__
     arithmetic: int = ARITHMETIC
     data: str | None = None
+    warm: int | UnsetType = UNSET  # not set in a cold start, so that its key is that of before there were warm ones
 
     @property
     def key(self) -> str:
@@ -66,7 +69,7 @@ def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
 def _make_job(plan: Plan, spec: EnvironmentSpec, system: System, seed: int) -> Job:
     return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=plan.rounds,
                checkpoints=plan.checkpoints, list_length=plan.list_length, oracle=plan.oracle,
-               set_oracle=plan.set_oracle, data=hash_ratings_file(spec))  # fmt: skip
+               set_oracle=plan.set_oracle, data=hash_ratings_file(spec), warm=system.warm or UNSET)  # fmt: skip
 
 
 def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
@@ -81,16 +84,20 @@ def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
 
 def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     """Compute one run on one core."""
-    environment = build_environment(job.environment, job.seed)
-    trace = simulate(environment, _build_policy(job), rounds=job.rounds, oracle=_build_oracle(job), threads=1,
-                     checkpoints=job.checkpoints, progress=progress)  # fmt: skip
+    scenario = build_scenario(job)
+    trace = simulate(scenario.environment, scenario.policy, rounds=job.rounds, oracle=scenario.oracle, threads=1,
+                     checkpoints=job.checkpoints, warm=scenario.warm, progress=progress)  # fmt: skip
     return _make_record(job, trace)
 
 
 def build_scenario(job: Job) -> Scenario:
-    """Build what the CUDA engine takes for one run."""
+    """Build what an engine takes for one run."""
     environment = cast(Clustered, build_environment(job.environment, job.seed))
-    return Scenario(environment, _build_policy(job), job.rounds, _build_oracle(job), job.checkpoints)
+    warm = None
+    if not isinstance(job.warm, UnsetType):
+        require(isinstance(environment, Clustered), f"{type(environment).__name__} cannot make a log to start from")
+        warm = learn_from_random_lists(environment, job.warm, list_length=job.list_length)
+    return Scenario(environment, _build_policy(job), job.rounds, _build_oracle(job), job.checkpoints, warm=warm)
 
 
 def run_jobs_on_gpu(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:

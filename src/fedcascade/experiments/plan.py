@@ -27,6 +27,7 @@ class System(Struct, frozen=True):
     policy: str
     constants: dict[str, Value]
     on: tuple[str, ...] = ("*",)  # patterns of the environments that it runs in
+    warm: int = 0  # logged random lists per user that it learns from before the first round
 
 
 class Plan(Struct, frozen=True, kw_only=True):

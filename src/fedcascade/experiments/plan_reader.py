@@ -53,6 +53,7 @@ class _PolicyTable(Struct, kw_only=True):
     constants: dict[str, Value] = {}
     grid: dict[str, list[Value]] = {}
     on: Annotated[tuple[str, ...], Meta(min_length=1)] = ("*",)
+    warm: Annotated[int, Meta(ge=0)] = 0
 
 
 _SPECS: Mapping[str, type[SyntheticSpec] | type[RatingsSpec]] = {"synthetic": SyntheticSpec, "ratings": RatingsSpec}
@@ -187,7 +188,7 @@ class _PlanReader:
             tune = partial(policy.with_known_constants, to_field_names(constants))
             policy = self.locate_errors((*path, key), tune)
         label = _add_suffix(entry.label or policy.name, point)
-        return System(label, policy.name, _to_values(policy.constants()), entry.on)
+        return System(label, policy.name, _to_values(policy.constants()), entry.on, entry.warm)
 
     def list_points(self, grid: Mapping[str, Sequence[Any]], path: KeyPath) -> list[dict[str, Any]]:
         """Return every combination of a grid's values; an empty grid has one."""

@@ -1,40 +1,82 @@
 """Warm starts: a server and agents that begin with what a log taught about each user."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fedcascade.checks import require
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
-from fedcascade.learning.log_sums import LogSums
+from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.log_sums import LogSums, gather_features
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.linear import Features
 
 
-def warm_server(policy: Policy, sums: LogSums) -> Server:
-    """A server of the users of a log that holds what the log taught about each of them."""
+def warm_server(policy: Policy, sums: LogSums) -> tuple[Server, tuple[Download, ...]]:
+    """A server that holds what a log taught about each of its users, and the download of each of them."""
     server = Server(policy=policy, agents=sums.users, dimension=sums.dimension, truth=np.zeros(sums.users, np.int64))
-    feed_server(server, sums)
-    return server
+    return server, feed_server(server, sums)
 
 
-def feed_server(server: Server, sums: LogSums) -> None:
-    """Let a server take what a log taught about each user, as if their agents had uploaded it at once."""
-    require(server.policy.personal is None, f"{server.policy.name} has a personal part, which a log cannot teach")
+def feed_server(server: Server, sums: LogSums) -> tuple[Download, ...]:
+    """Let a server take what a log taught about each user, as if their agents had uploaded it; returns their downloads.
+
+    Then all upload once more, without content: who came first was answered before the others had spoken.
+    """
+    check_warm_start(server, sums)
+    downloads = []
     for user in range(sums.users):
         server.take(Upload(agent=user, sequence=1, cause=Cause.FORCED, statistics=sums[user]))
-    for user in range(sums.users):  # who came first saw the others without data
-        server.groups.revise(user)
+    for user in range(sums.users):
+        server.take(make_empty_upload(user, sums.dimension))
+        downloads.append(server.answer(user))
+    return tuple(downloads)
+
+
+def make_empty_upload(agent: int, dimension: int) -> Upload:
+    """The second upload of a warm start, which asks for an answer and teaches nothing."""
+    return Upload(agent=agent, sequence=2, cause=Cause.FORCED, statistics=Statistics.zero(dimension))
+
+
+def check_warm_start(server: Server, sums: LogSums) -> None:
+    """Refuse a log that cannot teach the agents of a server."""
+    users, d = len(server.holdings), server.holdings.dimension
+    require(server.policy.personal is None, f"{server.policy.name} has a personal part, which a log cannot teach")
+    require(sums.users <= users, f"a log of {sums.users} users cannot warm {users} agents")
+    require(sums.dimension == d, f"a log of dimension {sums.dimension} cannot warm agents of dimension {d}")
 
 
 def warm_up(server: Server, agents: Sequence[Agent], sums: LogSums) -> None:
     """Let a server and its agents begin with what a log taught; the numbers of its users are those of the agents."""
-    users = len(server.holdings)
-    require(sums.users <= users, f"a log of {sums.users} users cannot warm {users} agents")
+    check_warm_start(server, sums)
     if server.policy.reply_rule.single_learner:
         agents[0].take_back(sums.total(), least=2**62)
         return
-    feed_server(server, sums)
-    for user in range(sums.users):
-        agents[user].receive(server.answer(user))
+    for download in feed_server(server, sums):
+        agents[download.agent].receive(download)
+
+
+def sum_history(log: ClickLog, table: Features | None, dimension: int) -> Statistics:
+    """What the log of one user teaches; refuse one of several users, or of other features than an agent has."""
+    users = np.unique(log.users)
+    require(users.size == 1, f"the history of an agent must be that of one user, got {users.size} users")
+    features = gather_features(log, table)
+    given = features.shape[2]
+    require(given == dimension, f"the history must have {dimension} features per item, as the agent has, got {given}")
+    sums = LogSums(dimension)
+    sums.add(replace(log, users=np.zeros(len(log), np.int64)), table)
+    return sums[0]
+
+
+def learn_history(agent: Agent, log: ClickLog, table: Features | None = None) -> Upload | None:
+    """Let a new agent learn what its user did before: lists that were logged, whoever chose them.
+
+    ``table`` has the features of all items, one row each; None where the log has its own. Returns the upload to send,
+    if there is anything in it.
+    """
+    require(agent.personal is None, f"{agent.policy.name} has a personal part, which a log cannot teach")
+    return agent.take_back(sum_history(log, table, agent.problem.dimension), least=1)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from fedcascade.checks import require, require_known
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
+from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
@@ -28,6 +29,7 @@ def simulate(
     threads: int | None = None,
     checkpoints: int = 10,
     keep_lists: bool = False,
+    warm: LogSums | None = None,
     progress: Progress | None = None,
 ) -> Trace:
     """Run a policy in an environment.
@@ -43,6 +45,7 @@ def simulate(
         threads: how many cores the exact engine uses; all if None.
         checkpoints: at how many evenly spaced rounds totals are recorded.
         keep_lists: also record every list, which takes memory in proportion to the rounds.
+        warm: what a log taught about each user before the first round; nothing if None.
         progress: called now and then with the number of rounds that are done; the exact engine begins with 0, when
             its code is compiled or loaded.
 
@@ -56,7 +59,7 @@ def simulate(
     require_known("engine", engine, get_args(EngineName))
     got = type(policy).__name__
     require(isinstance(policy, Policy), f"policy must be a Policy, such as POLICIES['fedc3ucb-h'], got a {got}")
-    scenario = Scenario(environment, policy, rounds, oracle or TopK(), checkpoints, keep_lists)
+    scenario = Scenario(environment, policy, rounds, oracle or TopK(), checkpoints, keep_lists, warm)
     if engine == "cuda":
         return next(simulate_together([scenario], progress))[1]
     if engine == "reference":

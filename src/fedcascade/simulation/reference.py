@@ -9,7 +9,6 @@ from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.warm_start import warm_up
 from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
-from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle
 from fedcascade.simulation.scenario import Progress, Scenario, Simulation, prepare_simulation
 from fedcascade.simulation.trace import Trace
@@ -17,8 +16,8 @@ from fedcascade.simulation.trace import Trace
 REPORT_EVERY = 500
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None, *, warm: LogSums | None = None) -> Trace:
-    """Run a policy in an environment, round by round; ``warm`` is what a log taught about each user before.
+def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
+    """Run a policy in an environment, round by round.
 
     >>> from fedcascade.environments.synthetic import Synthetic
     >>> from fedcascade.federation.policies import POLICIES
@@ -31,8 +30,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None, *, warm: LogS
     simulation = prepare_simulation(scenario)
     server, recorder = simulation.server, simulation.recorder
     agents = make_agents(simulation, oracle)
-    if warm is not None:
-        warm_up(server, agents, warm)
+    if scenario.warm is not None:
+        warm_up(server, agents, scenario.warm)
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
         user = environment.arrival(t)  # line 5

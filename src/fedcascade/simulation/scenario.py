@@ -10,6 +10,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import Explorer
+from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Recorder
 
@@ -26,6 +27,7 @@ class Scenario:
     oracle: Oracle = field(default_factory=TopK)
     checkpoints: int = 10
     keep_lists: bool = False
+    warm: LogSums | None = None
 
     @property
     def clustered(self) -> Clustered:

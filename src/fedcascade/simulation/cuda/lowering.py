@@ -46,6 +46,8 @@ def find_unsupported(scenario: Scenario) -> str | None:
 
 def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     environment, policy = scenario.clustered, scenario.policy
+    if scenario.warm is not None:
+        yield "warm start"
     if type(scenario.oracle) is not TopK:
         yield f"oracle {type(scenario.oracle).__name__}"
     if environment.drifts:

@@ -3,6 +3,8 @@
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.warm_start import check_warm_start, feed_server
+from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import kernels
@@ -34,6 +36,14 @@ class ExchangeDriver:
         blank = Ridge(Statistics.zero(d), policy.lambda_)
         for agent in range(users):
             self.load_ridge(agent, blank)
+
+    def warm_up(self, sums: LogSums) -> None:
+        """Let the server and the agents begin with what a log taught, as ``warm_start.warm_up`` does."""
+        check_warm_start(self.server, sums)
+        if self.policy.reply_rule.single_learner:
+            _fill_buffer(self.states, 0, sums.total())
+            return
+        self.receive(feed_server(self.server, sums))
 
     def run_exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
         """Upload the buffer of an agent, and let every download take effect; ``fetched`` came before the round."""
@@ -80,6 +90,14 @@ def make_states(users: int, d: int) -> AgentState:
     gram, root, buffer_gram = np.zeros((3, users, d, d))
     numbers, counts = np.zeros((users, 4)), np.zeros((users, 4), np.int64)
     return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
+
+
+def _fill_buffer(states: AgentState, agent: int, statistics: Statistics) -> None:
+    """Add statistics to the buffer of an agent."""
+    states.buffer_gram[agent] += statistics.gram
+    states.buffer_moment[agent] += statistics.moment
+    states.counts[agent, : kernels.ARRIVALS] += statistics.count, statistics.clicks, statistics.rounds
+    states.numbers[agent, kernels.SQUARED_WIDTHS] = np.inf  # the widths of these were never added up
 
 
 def _take_buffer(states: AgentState, agent: int) -> Statistics:

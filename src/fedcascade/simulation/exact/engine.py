@@ -29,6 +29,8 @@ def simulate(
     require_integer("threads", threads)
     simulation = prepare_simulation(scenario)
     driver = ExchangeDriver(scenario, simulation)
+    if scenario.warm is not None:
+        driver.warm_up(scenario.warm)
     if lower(REPLY_RULES, scenario.policy.reply_rule) is RoundOrder.BY_AGENT:
         with ThreadPoolExecutor(max(1, threads - 1)) as pool:
             EventDrivenEngine(driver, pool, threads, window).play(report)

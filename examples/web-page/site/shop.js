@@ -23,7 +23,7 @@ function show() {
     line.append(button);
     return line;
   }));
-  document.getElementById("note").textContent = agent.trouble ?? `${agent.buffered} products you looked at are known to this browser alone.`;
+  document.getElementById("note").textContent = agent.trouble ?? `Looks that only this browser knows of: ${agent.buffered}`;
 }
 
 const agent = await connectUser();

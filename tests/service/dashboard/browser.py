@@ -1,5 +1,8 @@
 """A page in a real browser, and what happened in it."""
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +48,19 @@ class BrowserPage:
         """No console error, and no request to anywhere else."""
         assert self.problems == []
         assert [address for address in self.requests if not address.startswith(url)] == []
+
+
+@contextmanager
+def record_tasks(page: Any) -> Iterator[list[float]]:
+    """Processor time of each task of pages' main threads, in milliseconds; other processes do not count."""
+    tasks: list[float] = []
+    browser = page.context.browser
+    browser.start_tracing(page=page, categories=["toplevel"])
+    yield tasks
+    events = json.loads(browser.stop_tracing())["traceEvents"]
+    threads = {(event["pid"], event["tid"]) for event in events if event.get("args") == {"name": "CrRendererMain"}}
+    tasks += [
+        event["tdur"] / 1000
+        for event in events
+        if "RunTask" in event["name"] and "tdur" in event and (event["pid"], event["tid"]) in threads
+    ]

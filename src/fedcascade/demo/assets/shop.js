@@ -165,6 +165,7 @@ async function start() {
   localStorage.setItem("fedcascade-visitor", String(agent.id));
   for (const event of ["change", "trouble"]) agent.addEventListener(event, showAgent);
   for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", showAgent);
+  addEventListener("resize", showAgent); // pictures are as wide as their place
   find("pass").addEventListener("click", () => choose(null));
   find("leave").addEventListener("click", () => leave().catch(showProblem));
   find("title").textContent = "You are one of the users";

@@ -19,7 +19,7 @@ from fedcascade.environments import draws
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.simulation.exact import kernels, ranking, screening
-from fedcascade.simulation.exact.driver import ExchangeDriver
+from fedcascade.simulation.exact.driver import ExchangeDriver, make_states
 from fedcascade.simulation.exact.event_driven import EventDrivenEngine
 from fedcascade.simulation.exact.windows import make_batch, make_window
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
@@ -106,7 +106,8 @@ def play_and_trigger(environment, policy, state, theta, window, scratch, margin,
 def warm_engine(system: str, pool: ThreadPoolExecutor) -> EventDrivenEngine:
     """An engine after a warm-up, with one thread."""
     scenario = Scenario(Synthetic(), get_policy(system), rounds=2**40, oracle=TopK(), checkpoints=1)
-    engine = EventDrivenEngine(ExchangeDriver(scenario, prepare_simulation(scenario)), pool, 1, None)
+    driver = ExchangeDriver(scenario, prepare_simulation(scenario), is_packed=True)
+    engine = EventDrivenEngine(driver, pool, 1, None)
     for first in range(1, WARM_UP + 1, ROUNDS):
         play_engine(engine, first, min(ROUNDS, WARM_UP + 1 - first))
     return engine
@@ -124,9 +125,12 @@ def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], 
     driver = engine.driver
     environment, policy = driver.compiled_environment, driver.compiled_policy
     agent = first // ROUNDS % driver.environment.users  # another one in every turn: they do not all decide as easily
-    state = kernels.AgentState(*(array.copy() for array in kernels.select_agent(driver.states, agent)))
     theta = environment.thetas[agent]
     scratch = screening.make_scratch(theta.size, environment.most_items, policy.length)
+    room = kernels.select_agent(make_states(1, theta.size), 0)
+    numbers, counts = driver.packed.numbers[agent].copy(), driver.packed.counts[agent].copy()
+    state = room._replace(numbers=numbers, counts=counts)
+    kernels.unpack_agent(policy, driver.packed, agent, state, scratch)
     scratch.true_theta[: theta.size] = theta
     margin = kernels.prepare_decision(policy, state, scratch)
     window = make_window(driver, first, np.zeros(ROUNDS, np.int64))

@@ -10,7 +10,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedcascade import Synthetic, simulate
+from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade.service.server.state import replay_log
+from fedcascade.service.store.open import open_store
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 LIBRARIES = ("peers", "plain_numpy", "plain_systems", "population")  # what scripts use
@@ -49,7 +51,7 @@ def test_the_profile_sets_up_its_loops(system: str, monkeypatch: pytest.MonkeyPa
         assert len(loops) == 10
         *_, whole_window = loops.values()
         whole_window()
-    assert engine.driver.states.counts[:, 3].sum() == 64 + profile.ROUNDS
+    assert engine.driver.packed.counts[:, 3].sum() == 64 + profile.ROUNDS
 
 
 def test_every_contestant_plays_a_slice() -> None:
@@ -114,3 +116,19 @@ def test_the_defaults_are_set_beside_what_was_tuned(tmp_path: Path, capsys: pyte
         "| lifted, J 2, T 60, d 5, items 10, users 6 | 45 ± 0 | 50 ± 0 | 0.2 | 0.9000 ± 0.0000 |"
         in capsys.readouterr().out
     )
+
+
+def test_a_filled_store_goes_through_all_that_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is sound: its log verifies, and a replay of it under another policy works."""
+    size = script("store_size")
+    templates = size.make_templates()
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    size.fill_rows(store, 150, templates)
+    with store.transaction():
+        size.snapshots.save_snapshot(store, size.make_state(150, templates))
+    assert store.verify()[0] == 150
+    assert len(replay_log(store, POLICIES["fedind"], size.DIMENSION).places) == 150
+    monkeypatch.setattr(size, "BATCH", 2)
+    size.measure(lambda: open_store(f"sqlite:///{tmp_path}/store.db"), 150, templates)
+    assert len(replay_log(store, size.POLICY, size.DIMENSION).places) == 150  # one joined, one was forgotten
+    store.close()

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade.simulation.exact import engine
+from fedcascade.simulation.exact.driver import make_packed_states
+from fedcascade.simulation.scenario import Scenario
 
 BENCH = Path(__file__).parents[2] / "benchmarks" / "engines.py"
 FIRST_CALL = """
@@ -50,6 +53,28 @@ def test_ten_million_rounds_stay_below_500_mb() -> None:
 @pytest.mark.long
 def test_four_thousand_users_stay_below_2_gb() -> None:
     assert measure_peak("fedc3ucb-h", rounds=200_000, users=4_000, items=200, dimension=20, minutes=10) < 2_000.0
+
+
+def test_an_agent_takes_less_than_four_kilobytes() -> None:
+    assert sum(array.nbytes for array in make_packed_states(100, 20)) < 4_000 * 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("system", "kilobytes"), [("fedind", 4.5), ("fedlinucb", 8.5)])
+def test_many_users_take_a_few_kilobytes_each(system: str, kilobytes: float) -> None:
+    few, many = (
+        measure_peak(system, rounds=3 * users, users=users, items=20, dimension=20, minutes=20)
+        for users in (1_000, 200_000)
+    )
+    assert (many - few) * 2**20 / 199_000 < 1_000 * kilobytes
+
+
+def test_windows_that_grow_with_the_users_change_nothing() -> None:
+    world = Synthetic(users=700, clusters=3, dimension=4, items=6)
+    scenario = Scenario(world, POLICIES["fedlinucb"].with_constants(alpha_c=0.3), rounds=14_000, own_rounds=20)
+    short, grown = (engine.simulate(scenario, threads=2, window=window) for window in (256, None))
+    assert short == grown
+    assert len(short.ledger) > 700
 
 
 def test_a_second_process_loads_compiled_code_from_disk() -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation.ledger import Exchange, Ledger
 from fedcascade.simulation.trace import (
     Checkpoint,
-    Exchange,
     Recorder,
     Trace,
     compute_clustering_error,
@@ -85,10 +85,12 @@ def trace() -> Trace:
         rounds=10,
         observations=25,
         curve=(Checkpoint(5, 1.5, 3, 1, 0.5), Checkpoint(10, 2.5, 7, 3, 0.25)),
-        ledger=(
-            Exchange(2, 0, Cause.AUXILIARY, 10, 20),
-            Exchange(6, 1, Cause.DETERMINANT, 10, 20),
-            Exchange(9, 1, Cause.AUXILIARY, 10, 20),
+        ledger=Ledger(
+            [
+                Exchange(2, 0, Cause.AUXILIARY, 10, 20),
+                Exchange(6, 1, Cause.DETERMINANT, 10, 20),
+                Exchange(9, 1, Cause.AUXILIARY, 10, 20),
+            ]
         ),
         partition=(0, 1, 1, 2),
         seconds=1.0,
@@ -126,3 +128,14 @@ def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
     assert run.lists is not None
     assert run.lists.tolist() == [[0, 1, -1], [0, 1, 2], [0, -1, -1], [0, 1, -1]]
     assert run.seconds >= 0
+
+
+def test_a_ledger_is_the_sequence_of_its_exchanges() -> None:
+    lines = trace().ledger
+    assert list(lines) == [lines[0], lines[1], lines[-1]]
+    assert lines[1:] == (lines[1], lines[2])
+    assert lines == Ledger(lines)
+    assert hash(lines) == hash(Ledger(lines))
+    assert lines != Ledger(reversed(lines))
+    assert lines.sum_bytes() == (30, 60)
+    assert repr(lines).startswith("Ledger([Exchange(round=2")

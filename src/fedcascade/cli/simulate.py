@@ -58,6 +58,10 @@ def run(
         ),
     ] = "exact",
     threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
+    own_rounds: Annotated[
+        Whole,
+        option("Also show regret per user by the rounds of its own, up to so many, by who arrived first. 0: do not."),
+    ] = 0,
     log: Annotated[
         Path | None, option("Write the lists of the run, of one system, to this log: .parquet, .csv or .jsonl.")
     ] = None,
@@ -70,6 +74,8 @@ def run(
     Example: fedcascade run
 
     Example: fedcascade run --policy fedc3ucb-e,fedind --rounds 1e5 --clusters 5
+
+    Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
     """
     from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.simulation.engines import simulate, simulate_together
@@ -91,17 +97,21 @@ def run(
     with say_while_compiling(quiet=json_), show_progress_bars() as bars:
         if engine == "cuda":
             clustered, top_k = cast(Clustered, environment), cast(TopK, chooser)  # the engine reports what it lacks
-            scenarios = [Scenario(clustered, system, rounds, top_k, checkpoints) for system in systems]
+            scenarios = [
+                Scenario(clustered, system, rounds, top_k, checkpoints, own_rounds=own_rounds) for system in systems
+            ]
             progress = add_bar(bars, "on the GPU", rounds * len(scenarios))
             for _, trace in sorted(simulate_together(scenarios, progress)):
                 record_trace(trace)
         for system in () if engine == "cuda" else systems:
             progress = add_bar(bars, system.name, rounds)
             trace = simulate(environment, system, rounds=rounds, oracle=chooser, engine=engine, threads=threads,
-                             checkpoints=checkpoints, keep_lists=log is not None, progress=progress)  # fmt: skip
+                             checkpoints=checkpoints, keep_lists=log is not None, own_rounds=own_rounds,
+                             progress=progress)  # fmt: skip
             record_trace(trace)
             if log is not None:
                 write_simulated_log(log, environment, trace)
     if not json_:
-        tables = terminal.make_results_table(summaries), *terminal.make_causes_tables(summaries)
+        tables = [terminal.make_results_table(summaries), *terminal.make_causes_tables(summaries)]
+        tables += terminal.make_own_tables(summaries)
         terminal.show(*tables, terminal.explain_results(summaries))

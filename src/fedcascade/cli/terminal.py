@@ -78,6 +78,25 @@ def make_causes_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table
         yield make_table("exchanges by cause", ("policy", *causes), rows, causes)
 
 
+def make_own_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
+    """Make a table of regret per user after some rounds of its own, for each quarter of users, where it was asked."""
+    curves = {run["policy"]: run["own_curves"] for run in summaries if "own_curves" in run}
+    if not curves:
+        return
+    longest = max(len(curve["regret"]) for cohorts in curves.values() for curve in cohorts)
+    steps = [step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000) if step < longest]
+    steps = [*steps[-5:], longest]
+    rows = []
+    for name, cohorts in curves.items():
+        for place, curve in enumerate(cohorts):
+            cells = (f"{curve['regret'][step - 1]:.3f}" if step <= len(curve["regret"]) else "" for step in steps)
+            who = f"{100 * place // len(cohorts)}-{100 * (place + 1) // len(cohorts)} %"
+            rows.append((name, who, f"{curve['users']:,}", *cells))
+    numbers = ("users", *(f"{step:,}" for step in steps))
+    title = "regret per user after so many rounds of its own, by the order of first arrival"
+    yield make_table(title, ("policy", "arrived", *numbers), rows, numbers)
+
+
 def explain_results(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Say in a few sentences what the table of results means, with numbers where there are systems to compare."""
     regret = {run["policy"]: run["regret"] for run in summaries}

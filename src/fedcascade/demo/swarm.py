@@ -24,8 +24,9 @@ from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.simulation.ledger import Exchange
 from fedcascade.simulation.reference import play_round
-from fedcascade.simulation.trace import Exchange, Recorder, Trace
+from fedcascade.simulation.trace import Recorder, Trace
 
 REPORT_EVERY = 50
 ANSWER_SECONDS = 60.0

@@ -30,6 +30,7 @@ def simulate(
     checkpoints: int = 10,
     keep_lists: bool = False,
     warm: LogSums | None = None,
+    own_rounds: int = 0,
     progress: Progress | None = None,
 ) -> Trace:
     """Run a policy in an environment.
@@ -46,6 +47,8 @@ def simulate(
         checkpoints: at how many evenly spaced rounds totals are recorded.
         keep_lists: also record every list, which takes memory in proportion to the rounds.
         warm: what a log taught about each user before the first round; nothing if None.
+        own_rounds: also record regret by the rounds of each user, up to so many, for each quarter of the users in the
+            order in which they first arrived (``Trace.own_curves``).
         progress: called now and then with the number of rounds that are done; the exact engine begins with 0, when
             its code is compiled or loaded.
 
@@ -59,7 +62,7 @@ def simulate(
     require_known("engine", engine, get_args(EngineName))
     got = type(policy).__name__
     require(isinstance(policy, Policy), f"policy must be a Policy, such as POLICIES['fedc3ucb-h'], got a {got}")
-    scenario = Scenario(environment, policy, rounds, oracle or TopK(), checkpoints, keep_lists, warm)
+    scenario = Scenario(environment, policy, rounds, oracle or TopK(), checkpoints, keep_lists, warm, own_rounds)
     if engine == "cuda":
         return next(simulate_together([scenario], progress))[1]
     if engine == "reference":

@@ -28,6 +28,7 @@ class Scenario:
     checkpoints: int = 10
     keep_lists: bool = False
     warm: LogSums | None = None
+    own_rounds: int = 0
 
     @property
     def clustered(self) -> Clustered:
@@ -51,6 +52,7 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     """Check that the parts of a scenario fit together, and build its server and recorder."""
     environment, oracle = scenario.environment, scenario.oracle
     require_integer("rounds", scenario.rounds)
+    require_integer("own_rounds", scenario.own_rounds, 0)
     users, d, most = environment.users, environment.dimension, environment.most_items
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
     problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=scenario.rounds)
@@ -59,5 +61,6 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     server = Server(policy=policy, agents=users, dimension=d, truth=truth)
     living = environment if isinstance(environment, Clustered) and environment.history.persons else None
     recorder = Recorder(rounds=scenario.rounds, checkpoints=scenario.checkpoints, truth=truth, list_length=length,
-                        has_propensities=isinstance(oracle, Explorer), living=living)  # fmt: skip
+                        has_propensities=isinstance(oracle, Explorer), living=living,
+                        own_rounds=scenario.own_rounds)  # fmt: skip
     return Simulation(problem, policy, server, recorder)

@@ -13,6 +13,8 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.numerics.linear import Vector, sum_in_order
+from fedcascade.simulation.ledger import Exchange, Ledger
+from fedcascade.simulation.own_rounds import CohortCurve, OwnRounds, summarise_curves
 from fedcascade.simulation.people import People, PersonRecord
 
 ARITHMETIC = 2  # names what gives a Trace its bits; raised with every change that is meant to change them
@@ -31,23 +33,13 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """One line of the ledger: which agent uploaded when and why, and how many bytes travelled."""
-
-    round: int
-    agent: int
-    cause: Cause
-    bytes_up: int
-    bytes_down: int
-
-
-@dataclass(frozen=True)
 class Trace:
     """A whole run. Two runs of the same environment and policy are equal; seconds and lists do not take part in ``==``.
 
     ``people`` says who each user of a living population was; it is empty where nothing happens to a population, and
     regret and reward are those of honest users.
     ``propensities`` are the chances of the items of ``lists``, where they are chosen by chance.
+    ``own_curves`` are regret by the rounds of each user, where they were asked for.
     ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count.
     """
 
@@ -56,12 +48,13 @@ class Trace:
     rounds: int
     observations: int
     curve: tuple[Checkpoint, ...]
-    ledger: tuple[Exchange, ...]
+    ledger: Ledger
     partition: tuple[int, ...]
     seconds: float = field(compare=False)
     lists: Lists | None = field(default=None, compare=False, repr=False)
     propensities: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
     people: tuple[PersonRecord, ...] = field(default=(), repr=False)
+    own_curves: tuple[CohortCurve, ...] = field(default=(), repr=False)
 
     @property
     def regret(self) -> float:
@@ -84,7 +77,7 @@ class Trace:
 
     def communications(self, cause: Cause | None = None) -> int:
         """How many exchanges took place, all or of one cause."""
-        return sum(cause is None or exchange.cause == cause for exchange in self.ledger)
+        return len(self.ledger) if cause is None else self.ledger.count_cause(cause)
 
 
 def compute_clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
@@ -134,12 +127,14 @@ class Recorder:
         list_length: int = 0,
         has_propensities: bool = False,
         living: Clustered | None = None,
+        own_rounds: int = 0,
     ) -> None:
         self.rounds, self.truth, self.living = rounds, truth, living
         self.people = None if living is None else People(living.history.persons)
         self.regret, self.reward, self.observations = 0.0, 0, 0
         self.curve: list[Checkpoint] = []
-        self.ledger: list[Exchange] = []
+        self.ledger = Ledger()
+        self.own_rounds = OwnRounds(users=truth.size, most=own_rounds) if own_rounds else None
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
         self.propensities = np.ones((rounds, list_length)) if list_length and has_propensities else None
         self.stops = space_checkpoints(rounds, checkpoints)
@@ -151,6 +146,8 @@ class Recorder:
     def record_round(self, regret: float, click: int | None, examined: int, user: int = 0) -> None:
         if self.people is not None:
             regret = float(self.people.record(np.array([user]), np.array([regret]))[0])
+        if self.own_rounds is not None:
+            self.own_rounds.record(np.array([user]), np.array([regret]))
         self.regret += regret
         self.reward += click is not None and (self.people is None or bool(self.people.honest[user]))
         self.observations += examined
@@ -168,6 +165,8 @@ class Recorder:
         """Add the rounds from ``first`` on to the totals, in their order."""
         if self.people is not None and users is not None:
             regret, clicked = self.people.record(users, regret), clicked & self.people.honest[users]
+        if self.own_rounds is not None and users is not None:
+            self.own_rounds.record(users, regret)
         self.regret = sum_in_order(self.regret, regret)
         self.reward += int(clicked.sum())
         self.observations += int(examined.sum())
@@ -191,9 +190,9 @@ class Recorder:
         ``alone`` is the cause under which a download counts by itself; None if it belongs to its upload.
         """
         down = sum(download.bytes for download in downloads) if alone is None else 0
-        self.ledger += [Exchange(round_, upload.agent, upload.cause, upload.bytes, down) for upload in uploads]
+        self.ledger.extend(Exchange(round_, each.agent, each.cause, each.bytes, down) for each in uploads)
         if alone is not None:
-            self.ledger += [Exchange(round_, download.agent, alone, 0, download.bytes) for download in downloads]
+            self.ledger.extend(Exchange(round_, each.agent, alone, 0, each.bytes) for each in downloads)
 
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
         """Store the totals, if this round is a checkpoint."""
@@ -211,13 +210,11 @@ class Recorder:
 
     def build_trace(self, policy: str, engine: str, labels: NDArray[np.int64]) -> Trace:
         partition = relabel_canonically(labels[: self.truth.size])
-        seconds, people = (
-            time.perf_counter() - self._started,
-            () if self.people is None else self.people.build_records(),
-        )
-        curve, ledger = tuple(self.curve), tuple(self.ledger)
-        return Trace(policy, engine, self.rounds, self.observations, curve, ledger, partition, seconds, self.lists,
-                     self.propensities, people)  # fmt: skip
+        people = () if self.people is None else self.people.build_records()
+        own_curves = () if self.own_rounds is None else self.own_rounds.list_curves()
+        seconds = time.perf_counter() - self._started
+        return Trace(policy, engine, self.rounds, self.observations, tuple(self.curve), self.ledger, partition, seconds,
+                     self.lists, self.propensities, people, own_curves)  # fmt: skip
 
 
 def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
@@ -230,10 +227,11 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "seed": seed,
         **{name: getattr(trace, name) for name in ("rounds", "regret", "reward", "observations")},
         "communications": {"total": trace.communications(), **_count_by_cause(trace)},
-        "bytes": {way: sum(getattr(exchange, f"bytes_{way}") for exchange in trace.ledger) for way in ("up", "down")},
+        "bytes": dict(zip(("up", "down"), trace.ledger.sum_bytes(), strict=True)),
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
         "curve": [{name: getattr(point, name) for name in names} for point in trace.curve],
         **({"people": people} if people else {}),
+        **({"own_curves": summarise_curves(trace.own_curves)} if trace.own_curves else {}),
     }
 
 

@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.journal_writer import JournalWriter, assign_names
+from fedcascade.service.server.cluster_names import LiveNames, assign_names
+from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.operations import forget, record_upload
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.open import open_store
@@ -27,6 +29,38 @@ def test_names_are_those_of_the_partition_and_renaming_changes_nothing(before: l
     shuffled = np.array([{label: 50 - label for label in set(after)}[label] for label in after])
     assert assign_names(known, agents, shuffled) == named
     assert assign_names(named, agents, shuffled) == named
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=8), st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=8)
+)
+def test_names_follow_those_who_move(start: list[int], steps: list[list[int]]) -> None:
+    """Each step writes some numbers over the first labels, and appends the rest as newcomers."""
+    labels = list(start)
+    names = list(assign_names({}, list(range(len(labels))), np.array(labels)).values())
+    live = LiveNames(np.array(labels), names)
+    for step in steps:
+        before = list(labels)
+        fresh = [*step, *labels[len(step) :]]
+        places = [place for place, label in enumerate(fresh) if place >= len(labels) or label != labels[place]]
+        former = [labels[place] for place in places if place < len(labels)]
+        known = [names[place] if place < len(names) else None for place in places]
+        names += [0] * (len(fresh) - len(names))
+        for place, name in zip(places, live.move(former, [fresh[place] for place in places], known), strict=True):
+            names[place] = name
+        labels = fresh
+        assert relabel_canonically(names) == relabel_canonically(labels)
+        stayed = [place for place in range(len(before)) if place not in places]
+        assert all(live.names[labels[place]] == names[place] for place in stayed)
+        assert max(names) <= len(before) + len(step)
+
+
+def test_a_group_that_gets_another_label_keeps_its_name_among_many() -> None:
+    live = LiveNames(np.array([5, 5, 7]), [1, 1, 2])
+    assert live.move([5, 5], [9, 9], [1, 1]) == [1, 1]
+    assert live.move([9], [4], [1]) == [3]
+    assert live.move([7], [9], [2]) == [1]
+    assert live.move([], [6], [None]) == [2]
 
 
 def test_whoever_splits_off_gets_the_new_name() -> None:
@@ -61,8 +95,12 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
     store.close()
 
 
-def test_the_journal_follows_the_state_whoever_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [1_000, 2])
+def test_the_journal_follows_the_state_whoever_writes(
+    tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
+    monkeypatch.setattr("fedcascade.service.server.journal_writer.FEW", few)
     url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
     store, state, journals = open_store(url), ServerState(policy, 3), [JournalWriter(), JournalWriter()]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)

@@ -154,6 +154,10 @@ class EvidencePartition(Partition):
         place = self._find_place(agent)
         return self.holdings[agent] if place is None else self._unpack(self.derived.listing.sums[place])
 
+    def count_members(self, agent: int) -> int:
+        place = self._find_place(agent)
+        return 1 if place is None else int(self.derived.listing.sizes[place])
+
     def answer(self, agent: int) -> Statistics:
         """The average over the samples for the agent that has just spoken; for others, the sum of their group."""
         if agent == self.asker:

@@ -33,7 +33,8 @@ class Partition:
         self.labels = labels
         self.guard = NO_GUARD
         self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have had no download since their group changed
-        self.pools = {int(label): Statistics.zero(holdings.dimension) for label in np.unique(labels)}
+        # All share one zero: statistics are values, and there may be a million groups.
+        self.pools = dict.fromkeys(np.unique(labels).tolist(), Statistics.zero(holdings.dimension))
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as values and arrays that this partition goes on changing.

@@ -1,22 +1,22 @@
 """Keeps the journal beside the log: in the transaction of a batch, it notes the exchanges and who moved where.
 
-A partition names its groups as it likes and may rename them at any upload. The journal gives clusters names that last:
-a group keeps the name under which most of its members were known.
+Clusters have names that last (``cluster_names``).
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.partition import relabel_by_appearance
+from fedcascade.federation.holdings import append_zeros
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
+from fedcascade.service.server.cluster_names import LiveNames, assign_names
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
 Labels = NDArray[np.int64]
 NOBODY: Labels = np.zeros(0, np.int64)
+FEW = 1_000  # agents; among up to so many, all names are found anew when somebody moves
 
 
 class JournalWriter:
@@ -26,8 +26,9 @@ class JournalWriter:
         self._clock = clock
         self._position = -1
         self._names: dict[int, int] = {}  # of agents' clusters
-        self._groups: dict[int, int] = {}  # of the partition's own labels
-        self._labels = NOBODY
+        self._live = LiveNames(NOBODY, ())
+        self._labels = NOBODY  # of the partition, when the journal was last written
+        self._agents: list[int] = []  # in the order of the labels
 
     def write(self, store: Store, state: ServerState, after: int) -> None:
         """Note everything that happened beyond a position of the log."""
@@ -52,52 +53,36 @@ class JournalWriter:
     def _find_moves(self, labels: Labels, state: ServerState) -> dict[int, int]:
         """The agents whose cluster is another than the journal says, and that cluster."""
         size = len(self._labels)
-        if not size or not np.array_equal(labels[:size], self._labels):
-            names = assign_names(self._names, list(state.places), labels)
-            self._groups = dict(zip(labels.tolist(), names.values(), strict=True))
-        elif len(labels) > size:  # newcomers alone, which is what happens while many agents join
-            names = self._place_newcomers(list(islice(state.places, size, None)), labels[size:].tolist())
+        changed = np.flatnonzero(labels[:size] != self._labels)
+        newcomers = len(labels) - size
+        if not size or (changed.size and len(labels) <= FEW):
+            names = self._name_all(labels, state)
+        elif changed.size or newcomers:
+            names = self._name_some(changed, labels, state)
         else:
             return {}
         moved = {agent: name for agent, name in names.items() if self._names.get(agent) != name}
         self._names |= moved
-        self._labels = labels.copy()
         return moved
 
-    def _place_newcomers(self, agents: list[int], labels: list[int]) -> dict[int, int]:
-        """The clusters of newcomers: those of others in their groups, or new ones."""
-        free = generate_names(self._names)
-        new = [label for label in dict.fromkeys(labels) if label not in self._groups]
-        self._groups |= zip(new, free, strict=False)
-        return {agent: self._groups[label] for agent, label in zip(agents, labels, strict=True)}
+    def _name_all(self, labels: Labels, state: ServerState) -> dict[int, int]:
+        """Find all names anew."""
+        self._labels, self._agents = labels.copy(), list(state.places)
+        names = assign_names(self._names, self._agents, labels)
+        self._live = LiveNames(labels, list(names.values()))
+        return names
 
-
-def generate_names(names: Mapping[int, int]) -> Iterator[int]:
-    """Names that no cluster has now, the smallest first: people should not have to read large numbers."""
-    taken = set(names.values())  # computed when the first name is asked for
-    yield from (name for name in count(1) if name not in taken)
-
-
-def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:
-    """The cluster of each agent under its lasting name; groups that are new get new names.
-
-    Args:
-        earlier: the names until now; of agents that have left, too.
-        agents: in the order of ``labels``.
-        labels: the group of each, under a name that need not last.
-
-    >>> assign_names({7: 1, 8: 1, 9: 1}, [7, 8, 9, 10], np.array([5, 0, 5, 0]))
-    {7: 1, 8: 2, 9: 1, 10: 2}
-    """
-    labels = relabel_by_appearance(labels)[1]  # so that ties go by the order of agents, not by passing names
-    before = np.array([earlier.get(agent, -1) for agent in agents], np.int64)
-    pairs, shared = np.unique(np.stack([labels, before])[:, before >= 0], axis=1, return_counts=True)
-    names: dict[int, int] = {}
-    used: set[int] = set()
-    for group, name in pairs.T[np.argsort(-shared, kind="stable")].tolist():
-        if group not in names and name not in used:
-            names[group] = name
-            used.add(name)
-    new = [group for group in dict.fromkeys(labels.tolist()) if group not in names]
-    names |= zip(new, generate_names(earlier), strict=False)
-    return {agent: names[label] for agent, label in zip(agents, labels.tolist(), strict=True)}
+    def _name_some(self, changed: NDArray[np.intp], labels: Labels, state: ServerState) -> dict[int, int]:
+        """Name the clusters of those whose labels changed, and of newcomers."""
+        size = len(self._labels)
+        newcomers = list(islice(reversed(state.places), len(labels) - size))[::-1]
+        agents = [self._agents[place] for place in changed.tolist()] + newcomers
+        moved = np.append(labels[changed], labels[size:])
+        known = [self._names.get(agent) for agent in agents]
+        names = self._live.move(self._labels[changed].tolist(), moved.tolist(), known)
+        self._labels[changed] = labels[changed]
+        for label in labels[size:]:
+            self._labels = append_zeros(self._labels)
+            self._labels[-1] = label
+        self._agents += newcomers
+        return dict(zip(agents, names, strict=True))

@@ -7,6 +7,7 @@ from fedcascade.service.store.sql import SqlDatabase
 
 COLUMNS = "position, at, agent, cause, rounds, count, clicks, clusters"
 MOVE_COLUMNS = "position, at, agent, cluster"
+STATEMENT_ROWS = 64  # moves that are written in one statement
 
 
 class SqlJournal(SqlDatabase):
@@ -17,11 +18,14 @@ class SqlJournal(SqlDatabase):
         self.run(f"INSERT INTO journal ({COLUMNS}) {copied}", at, clusters, after)
 
     def record_moves(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
-        """Insert moves; a later one at the same position replaces an agent's earlier one."""
-        insert = f"INSERT INTO move ({MOVE_COLUMNS}) VALUES (?, ?, ?, ?)"
+        """Insert moves of different agents; a later one at the same position replaces an agent's earlier one."""
         replace = "ON CONFLICT (agent, position) DO UPDATE SET cluster = excluded.cluster"
-        for agent, cluster in clusters:
-            self.run(f"{insert} {replace}", position, at, agent, cluster)
+        pairs = list(clusters)
+        for start in range(0, len(pairs), STATEMENT_ROWS):
+            some = pairs[start : start + STATEMENT_ROWS]
+            rows = ", ".join(["(?, ?, ?, ?)"] * len(some))
+            values = (value for agent, cluster in some for value in (position, at, agent, cluster))
+            self.run(f"INSERT INTO move ({MOVE_COLUMNS}) VALUES {rows} {replace}", *values)
 
     def fold_journal(self, horizon: int) -> None:
         """Fold the rows of each agent and cause up to a position into one, and keep the last move of each agent."""

@@ -184,7 +184,8 @@ class DeviceRun:
     def record_segment(self, regret: NDArray[np.float64], outcome: NDArray[np.uint8], lists: NDArray[np.int32]) -> None:
         recorder, segment = self.simulation.recorder, self.segment
         clicked, examined = (outcome & 1).astype(np.bool_), (outcome >> 1).astype(np.int64)
-        recorder.record_rounds(segment.first, regret, clicked, examined, lists)
+        users = None if recorder.own_rounds is None else self.environment.arrivals(segment.first, regret.size)
+        recorder.record_rounds(segment.first, regret, clicked, examined, lists, users=users)
         recorder.record_checkpoint(segment.first + regret.size - 1, self.simulation.server.groups.labels)
         for agent in range(len(self.arrivals)):
             self.arrivals[agent] += segment.end[agent] - segment.begin[agent]

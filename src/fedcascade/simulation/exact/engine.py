@@ -28,10 +28,11 @@ def simulate(
     report = progress or (lambda _: None)
     require_integer("threads", threads)
     simulation = prepare_simulation(scenario)
-    driver = ExchangeDriver(scenario, simulation)
+    by_agent = lower(REPLY_RULES, scenario.policy.reply_rule) is RoundOrder.BY_AGENT
+    driver = ExchangeDriver(scenario, simulation, is_packed=by_agent)
     if scenario.warm is not None:
         driver.warm_up(scenario.warm)
-    if lower(REPLY_RULES, scenario.policy.reply_rule) is RoundOrder.BY_AGENT:
+    if by_agent:
         with ThreadPoolExecutor(max(1, threads - 1)) as pool:
             EventDrivenEngine(driver, pool, threads, window).play(report)
     else:

@@ -13,11 +13,18 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from fedcascade.simulation.exact.driver import ExchangeDriver
-from fedcascade.simulation.exact.kernels import advance_agents
+from fedcascade.simulation.exact.driver import ExchangeDriver, make_states
+from fedcascade.simulation.exact.kernels import advance_agents, select_agent
 from fedcascade.simulation.exact.lowering import CAUSES
 from fedcascade.simulation.exact.screening import Indices
-from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
+from fedcascade.simulation.exact.windows import (
+    LONGEST_WINDOW,
+    ROUNDS_PER_USER,
+    Batch,
+    make_batch,
+    make_driver_scratch,
+    record_batch,
+)
 from fedcascade.simulation.scenario import Progress
 
 SHORTEST_WINDOW = 64
@@ -35,7 +42,8 @@ class Task:
 class EventDrivenEngine:
     """Plays agents ahead, window by window, and answers their uploads in the order of rounds.
 
-    ``pool`` has one thread less than ``threads``; a ``window`` of None adapts. The result depends on none of them.
+    The driver has packed states. ``pool`` has one thread less than ``threads``; a ``window`` of None adapts. The result
+    depends on none of them.
     """
 
     def __init__(self, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None) -> None:
@@ -97,17 +105,18 @@ class EventDrivenEngine:
                 heappush(queue, (int(window.upload_round[agent]), agent))
         # After an exchange one thread alone plays on, for half of the rounds that an agent has in a window.
         alone = events * batch.arrivals.size / (2 * self.driver.environment.users)
-        self.length = adapt_length(self.length, alone, self.threads)
+        self.length = adapt_length(self.length, alone, self.threads, self.driver.environment.users)
         record_batch(self.driver, batch)
 
     def _advance(self, task: Task) -> None:
-        if not hasattr(self._workspace, "scratch"):  # of this thread
-            self._workspace.scratch = make_driver_scratch(self.driver)
-        advance_agents(task.batch.simulation, task.batch.window, task.agents, task.taken, self._workspace.scratch)
+        if not hasattr(self._workspace, "memory"):  # of this thread
+            room = select_agent(make_states(1, self.driver.problem.dimension), 0)
+            self._workspace.memory = make_driver_scratch(self.driver), room
+        advance_agents(task.batch.simulation, task.batch.window, task.agents, task.taken, *self._workspace.memory)
 
 
-def adapt_length(length: int, alone: float, threads: int) -> int:
+def adapt_length(length: int, alone: float, threads: int, users: int) -> int:
     """Double a window's length while one thread plays few of its rounds ``alone``, and halve it while it plays many."""
     if threads == 1 or 4 * alone * threads < length:
-        return min(2 * length, LONGEST_WINDOW)
+        return min(2 * length, max(LONGEST_WINDOW, ROUNDS_PER_USER * users))
     return max(length // 2, SHORTEST_WINDOW) if alone * threads > length else length

@@ -66,6 +66,19 @@ class AgentState(NamedTuple):
     counts: NDArray[np.int64]  # of the buffer: items examined, clicks, rounds; and arrivals in all
 
 
+class PackedStates(NamedTuple):
+    """The states of many agents, as little of each as an agent that comes back needs: half of a symmetric matrix.
+
+    A row of ``download`` and of ``buffer`` has the upper triangle of the gram and then the moment. There are no rows in
+    engines that keep an ``AgentState`` of all agents. Memory that no agent has written to is not taken.
+    """
+
+    download: NDArray[np.float64]
+    buffer: NDArray[np.float64]
+    numbers: NDArray[np.float64]  # as in AgentState
+    counts: NDArray[np.int64]
+
+
 class PersonalState(NamedTuple):
     """Personal parts, as arrays over agents: all that an agent ever saw, its shares of rewards, and the inverse root.
 
@@ -78,11 +91,12 @@ class PersonalState(NamedTuple):
 
 
 class CompiledSimulation(NamedTuple):
-    """What compiled rounds read and write; agents are the first axis of ``states`` and ``personal``."""
+    """What compiled rounds read and write; agents are the first axis of ``states``, ``packed`` and ``personal``."""
 
     environment: CompiledEnvironment
     policy: CompiledPolicy
     states: AgentState
+    packed: PackedStates
     personal: PersonalState
 
 
@@ -132,24 +146,60 @@ def view_agent(states: AgentState, agent: int) -> AgentState:
     return AgentState(gram, moment, theta, root, buffer_gram, buffer_moment, numbers, counts)
 
 
+@jit_inline
+def pack_sums(gram: NDArray[np.float64], moment: NDArray[np.float64], row: NDArray[np.float64]) -> None:
+    """Write the upper triangle of a gram, and a moment, into a row of ``PackedStates``."""
+    d, k = moment.size, 0
+    for i in range(d):
+        for j in range(i, d):
+            row[k] = gram[i, j]
+            k += 1
+    for i in range(d):
+        row[k + i] = moment[i]
+
+
+@jit_inline
+def unpack_sums(row: NDArray[np.float64], gram: NDArray[np.float64], moment: NDArray[np.float64]) -> None:
+    """Read what ``pack_sums`` wrote; both halves of the gram are filled."""
+    d, k = moment.size, 0
+    for i in range(d):
+        for j in range(i, d):
+            gram[i, j] = gram[j, i] = row[k]
+            k += 1
+    for i in range(d):
+        moment[i] = row[k + i]
+
+
+@jit_inline
+def unpack_agent(policy: CompiledPolicy, packed: PackedStates, agent: int, room: AgentState, scratch: Scratch) -> None:
+    """Fill ``room`` with an agent's download, buffer and decision; its numbers and counts stay where they are."""
+    unpack_sums(packed.download[agent], room.gram, room.moment)
+    unpack_sums(packed.buffer[agent], room.buffer_gram, room.buffer_moment)
+    if not policy.every_round:
+        linear.solve_ridge_into(room.gram, room.moment, policy.lambda_, scratch.upper, room.root, room.theta)
+
+
 @jit_no_refcount
 def advance_agents(
-    simulation: CompiledSimulation, window: Window, agents: Indices, taken: Indices, scratch: Scratch
+    simulation: CompiledSimulation, window: Window, agents: Indices, taken: Indices, scratch: Scratch, room: AgentState
 ) -> None:
     """Play the rounds of each of ``agents`` until it wants to upload or the window ends.
 
     ``taken`` counts the agents that some thread has begun with; threads that share it share the agents. Each thread
-    has a ``scratch`` of its own.
+    has a ``scratch`` of its own, and a ``room`` in which the agent that it plays is unpacked.
     """
+    packed = simulation.packed
     environment, policy = simulation.environment, simulation.policy
     place = fetch_and_increment(taken)
     while place < agents.size:
         agent = agents[place]
-        state, theta = view_agent(simulation.states, agent), environment.thetas[agent]
-        for k in range(theta.size):
-            scratch.true_theta[k] = theta[k]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
-        margin = prepare_decision(policy, state, scratch)
+        state, theta, margin = place_agent(room, packed, agent), environment.thetas[agent], 0.0
+        if cursor < stop:
+            for k in range(theta.size):
+                scratch.true_theta[k] = theta[k]
+            unpack_agent(policy, packed, agent, state, scratch)
+            margin = prepare_decision(policy, state, scratch)
         while cursor < stop and fired < 0:
             t = window.rounds[cursor]
             cursor += 1
@@ -157,10 +207,20 @@ def advance_agents(
             fired = find_trigger(environment.seed, policy, state, scratch, t)
             if policy.every_round:
                 margin = prepare_decision(policy, state, scratch)
+        if cursor > window.cursor[agent]:
+            pack_sums(state.buffer_gram, state.buffer_moment, packed.buffer[agent])
         window.cursor[agent] = cursor
         window.upload_round[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
         place = fetch_and_increment(taken)
+
+
+@jit_inline
+def place_agent(room: AgentState, packed: PackedStates, agent: int) -> AgentState:
+    """The matrices and vectors of ``room``, with the numbers and counts of an agent in the memory of ``packed``."""
+    gram, moment, theta, root = room.gram, room.moment, room.theta, room.root
+    numbers, counts = packed.numbers[agent], packed.counts[agent]
+    return AgentState(gram, moment, theta, root, room.buffer_gram, room.buffer_moment, numbers, counts)
 
 
 @jit_inline

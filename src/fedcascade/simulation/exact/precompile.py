@@ -18,7 +18,7 @@ from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.exact import kernels, lowering
 from fedcascade.simulation.exact import sequential_kernels as loops
-from fedcascade.simulation.exact.driver import ExchangeDriver, make_states
+from fedcascade.simulation.exact.driver import ExchangeDriver, make_packed_states, make_states
 from fedcascade.simulation.exact.lowering import RoundOrder
 from fedcascade.simulation.exact.screening import make_scratch
 from fedcascade.simulation.exact.windows import make_batch, record_batch
@@ -45,10 +45,13 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     problem = ProblemSize(users=_USERS, dimension=d, list_length=1, rounds=2)
     compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
     states, scratch = make_states(_USERS, d), make_scratch(d, 4, 1)
-    simulation = kernels.CompiledSimulation(lowering.ENVIRONMENTS[Synthetic](world), compiled, states, personal)
+    packed, environment = make_packed_states(_USERS, d), lowering.ENVIRONMENTS[Synthetic](world)
+    simulation = kernels.CompiledSimulation(environment, compiled, states, packed, personal)
     orders = {lowering.REPLY_RULES.get(type(policy.reply_rule)) for policy in policies}
     if RoundOrder.BY_AGENT in orders:
-        kernels.advance_agents(simulation, window, none, np.zeros(1, np.int64), scratch)
+        kernels.advance_agents(
+            simulation, window, none, np.zeros(1, np.int64), scratch, kernels.select_agent(states, 0)
+        )
     if orders & {RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL}:
         loops.advance_by_time(simulation, window, loops.Schedule(none, none), 0, 0, scratch)
 
@@ -59,7 +62,8 @@ def compile_around(policies: Sequence[Policy]) -> None:
         world = Synthetic(users=_USERS, clusters=1, dimension=_DIMENSION, items=4)
         scenario = Scenario(world, policy, 2, TopK(length=1), checkpoints=1)
         if lowering.find_unsupported(scenario) is None:
-            driver = ExchangeDriver(scenario, prepare_simulation(scenario))
+            by_agent = lowering.REPLY_RULES[type(policy.reply_rule)] is RoundOrder.BY_AGENT
+            driver = ExchangeDriver(scenario, prepare_simulation(scenario), is_packed=by_agent)
             record_batch(driver, make_batch(driver, 1, 2))
             for agent in range(_USERS):
                 driver.run_exchange(agent + 1, agent, Cause.FORCED)

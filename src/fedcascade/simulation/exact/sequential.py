@@ -14,8 +14,8 @@ from fedcascade.simulation.exact import sequential_kernels as loops
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
+from fedcascade.simulation.ledger import Exchange
 from fedcascade.simulation.scenario import Progress
-from fedcascade.simulation.trace import Exchange
 
 
 class SequentialEngine:
@@ -82,6 +82,6 @@ class SequentialEngine:
             groups.revise(int(users[done - 1]))
         driver.server.rounds += users.size
         size = count_payload_bytes(driver.problem.dimension)
-        driver.recorder.ledger += [
+        driver.recorder.ledger.extend(
             Exchange(batch.window.first + i, agent, Cause.FORCED, size, size) for i, agent in enumerate(users.tolist())
-        ]
+        )

@@ -12,6 +12,7 @@ from fedcascade.simulation.exact.kernels import CompiledSimulation, Window, sort
 from fedcascade.simulation.exact.screening import Scratch, make_scratch
 
 LONGEST_WINDOW = 4_096
+ROUNDS_PER_USER = 8  # in the longest window, so that a window costs little per round among many users
 
 
 class Batch(NamedTuple):
@@ -34,7 +35,7 @@ def make_batch(driver: ExchangeDriver, first: int, most: int) -> Batch:
     count = environment.count_unchanged_rounds(first, min(most, stop - first + 1))
     arrivals = environment.arrivals(first, count)
     compiled = driver.compiled_environment._replace(thetas=environment.get_thetas(first))
-    simulation = CompiledSimulation(compiled, driver.compiled_policy, driver.states, driver.personal)
+    simulation = CompiledSimulation(compiled, driver.compiled_policy, driver.states, driver.packed, driver.personal)
     return Batch(simulation, make_window(driver, first, arrivals), arrivals)
 
 

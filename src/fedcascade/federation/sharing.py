@@ -7,7 +7,6 @@ a policy has a ``Sharing``. What an agent itself has uploaded is always in its a
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.checks import RATIO, whole_numbers
 from fedcascade.constants import Part, constant
@@ -16,10 +15,11 @@ from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
+from fedcascade.numerics.lanes import LANES, divide, subtract_product, take_root
 from fedcascade.numerics.linear import Matrix, Vector
 
 HALVINGS = 8  # others' data count whole, by a half, a quarter, ... to 1/256, or not at all
-SHARES = 4  # that are tried at a time
+SHARES = LANES // 2  # that are tried at a time
 LEAST_GAIN = 0.05  # of log-likelihood: data that are doubted for less only cost time
 
 
@@ -52,14 +52,18 @@ class Sharing(Part):
         """The answer to an agent that has uploaded ``own``, of which others' part counts as much as it deserves."""
         if own.count == 0 or answer.count == own.count:
             return answer
-        variance, prior = float(self.variance), self.compute_prior(own.dimension)
-        weight = weigh_others(own.gram, own.moment, answer.gram, answer.moment, variance, prior)
+        gram, moment = np.empty_like(own.gram), np.empty_like(own.moment)
+        model = float(self.variance), self.compute_prior(own.dimension)
+        weight = limit_others(own.gram, own.moment, answer.gram, answer.moment, *model, gram, moment)
         if weight == 1.0:
             return answer
-        gram = own.gram + weight * (answer.gram - own.gram)
-        moment = own.moment + weight * (answer.moment - own.moment)
-        pairs = (own.count, answer.count), (own.clicks, answer.clicks), (own.rounds, answer.rounds)
-        return Statistics(gram, moment, *(mine + int(weight * (total - mine)) for mine, total in pairs))
+        return Statistics(
+            gram,
+            moment,
+            own.count + int(weight * (answer.count - own.count)),
+            own.clicks + int(weight * (answer.clicks - own.clicks)),
+            own.rounds + int(weight * (answer.rounds - own.rounds)),
+        )
 
     def compute_prior(self, dimension: int) -> float:
         """l of the evidence that others' data are weighed by."""
@@ -67,11 +71,31 @@ class Sharing(Part):
 
 
 @jit
-def weigh_others(
-    own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
+def limit_others(
+    own_gram: Matrix,
+    own_moment: Vector,
+    gram: Matrix,
+    moment: Vector,
+    variance: float,
+    prior: float,
+    limited_gram: Matrix,
+    limited_moment: Vector,
 ) -> float:
-    """The weight that the others' part of a sum deserves."""
-    return find_weight(own_gram, own_moment, gram - own_gram, moment - own_moment, variance, prior)
+    """Fill ``limited_gram`` and ``limited_moment`` with own data and what the others' part of a sum deserves.
+
+    Returns the weight of that part.
+    """
+    d = own_moment.size
+    for i in range(d):
+        limited_moment[i] = moment[i] - own_moment[i]
+        for j in range(d):
+            limited_gram[i, j] = gram[i, j] - own_gram[i, j]
+    weight = find_weight(own_gram, own_moment, limited_gram, limited_moment, variance, prior)
+    for i in range(d):
+        limited_moment[i] = own_moment[i] + weight * limited_moment[i]
+        for j in range(d):
+            limited_gram[i, j] = own_gram[i, j] + weight * limited_gram[i, j]
+    return weight
 
 
 @jit
@@ -83,7 +107,7 @@ def find_weight(
     Where half is better than whole, and own data alone are better than the least share, nothing between is looked at.
     """
     own, others, model = (own_gram, own_moment), (gram, moment), (variance, prior)
-    room, evidence = np.empty((moment.size, moment.size + 1, 2 * SHARES)), np.empty(2 * SHARES)
+    room, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
     shares = np.array([1.0, 0.5, 0.5**HALVINGS, 0.0])
     _measure_evidence(own, others, shares, model, room, evidence)
     whole, half, least, alone = evidence[0], evidence[1], evidence[2], evidence[3]
@@ -111,52 +135,48 @@ def _measure_evidence(
     others: tuple[Matrix, Vector],
     shares: Vector,
     model: tuple[float, float],
-    room: NDArray[np.float64],
+    room: Vector,
     evidence: Vector,
 ) -> None:
     """Fill ``evidence`` with ``gibbs.compute_evidence`` of own data and a share of others', then of that share alone.
 
-    Each is the same to the bit. They are computed side by side, in ``room`` of shape (d, d + 1, 2 SHARES): there LLVM
-    finds one instruction for all of them.
+    Each is the same to the bit. They are computed side by side in ``room``: LANES numbers, one of each, for every
+    number of a matrix of shape (d, d + 1), whose last column is the moment, and for a pivot.
     """
     (own_gram, own_moment), (gram, moment), (variance, prior) = own, others, model
     d = moment.size
     for i in range(d):
-        for j in range(i, d):
+        for j in range(i, d + 1):
+            own_number, number = (own_gram[i, j], gram[i, j]) if j < d else (own_moment[i], moment[i])
+            at = (i * (d + 1) + j) * LANES
             for place in range(SHARES):
-                part = shares[place] * gram[i, j]
-                room[i, j, place], room[i, j, SHARES + place] = own_gram[i, j] + part, part
-        for place in range(SHARES):
-            part = shares[place] * moment[i]
-            room[i, d, place], room[i, d, SHARES + place] = own_moment[i] + part, part
-        for lane in range(2 * SHARES):
-            room[i, i, lane] += prior
-    _factorise_lanes(room, evidence)  # which is filled only now
-    for lane in range(2 * SHARES):
+                part = shares[place] * number
+                room[at + place], room[at + SHARES + place] = own_number + part, part
+        for lane in range(LANES):
+            room[i * (d + 2) * LANES + lane] += prior
+    _factorise_lanes(room, d)
+    for lane in range(LANES):
         square, log_det = 0.0, 0.0
         for k in range(d):
-            square += room[k, d, lane] * room[k, d, lane]
-            log_det += log(room[k, k, lane])
+            solved = room[(k * (d + 1) + d) * LANES + lane]
+            square += solved * solved
+            log_det += log(room[k * (d + 2) * LANES + lane])
         evidence[lane] = 0.5 * (square / variance - 2.0 * log_det + d * log(prior))
 
 
 @jit_inline
-def _factorise_lanes(room: NDArray[np.float64], pivot: Vector) -> None:
+def _factorise_lanes(room: Vector, d: int) -> None:
     """Overwrite the upper triangles of matrices with their factors U, and a further column c of each with U^-T c.
 
-    The matrices lie side by side along the last axis. The arithmetic of each is that of ``linear.factorise``. The
-    squared length of a column is then its leverage.
+    The arithmetic of each is that of ``linear.factorise``. The squared length of a column is then its leverage.
     """
-    size = room.shape[0]
-    for k in range(size):
-        for lane in range(2 * SHARES):
-            pivot[lane] = np.sqrt(room[k, k, lane])
-        for j in range(k, size):
-            for lane in range(2 * SHARES):
-                room[k, j, lane] /= pivot[lane]
-        for lane in range(2 * SHARES):
-            room[k, size, lane] /= room[k, k, lane]
-        for i in range(k + 1, size):
-            for j in range(i, size + 1):
-                for lane in range(2 * SHARES):
-                    room[i, j, lane] -= room[k, i, lane] * room[k, j, lane]
+    row, pivot = (d + 1) * LANES, d * (d + 1) * LANES
+    for k in range(d):
+        top, diagonal = k * row, k * row + k * LANES
+        take_root(room, pivot, diagonal)
+        for j in range(k, d):
+            divide(room, top + j * LANES, pivot)
+        divide(room, top + d * LANES, diagonal)
+        for i in range(k + 1, d):
+            for j in range(i, d + 1):
+                subtract_product(room, i * row + j * LANES, top + i * LANES, top + j * LANES)

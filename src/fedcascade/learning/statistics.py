@@ -1,6 +1,7 @@
 """Sufficient statistics: what an agent keeps, uploads and downloads. They add and subtract."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from fedcascade.numerics.linear import is_finite_symmetric
 LARGEST_TOTAL = 500_000_000
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # and each field Final: to be frozen at run time as well would take three times as long
 class Statistics:
     """Gram matrix, moment and counts of what was examined; a value, never changed in place.
 
@@ -29,11 +30,11 @@ class Statistics:
     [[1.0, 0.0], [0.0, 1.0]]
     """
 
-    gram: NDArray[np.float64]
-    moment: NDArray[np.float64]
-    count: int
-    clicks: int
-    rounds: int
+    gram: Final[NDArray[np.float64]]
+    moment: Final[NDArray[np.float64]]
+    count: Final[int]
+    clicks: Final[int]
+    rounds: Final[int]
 
     @classmethod
     def zero(cls, dimension: int) -> "Statistics":

@@ -25,14 +25,19 @@ def find_limit(counts: NDArray[np.int64], guess: int, max_weight: float) -> floa
 
     So a few passes that LLVM vectorises find it. They are fewest where the count ``guess`` is near the median.
     """
-    members = 0
-    for count in counts:
-        members += count > 0
     bits = max(1, _measure_bits(max(1, guess)))
-    while bits > 1 and 2 * _count_below(counts, bits - 1) >= members:
+    members, fewer, few = 0, 0, 0
+    shorter, end = np.int64(1) << (bits - 1), np.int64(1) << bits
+    for place in range(counts.size):
+        members += counts[place] > 0
+        fewer += (counts[place] > 0) & (counts[place] < shorter)
+        few += (counts[place] > 0) & (counts[place] < end)
+    while bits > 1 and 2 * fewer >= members:
         bits -= 1
-    while 2 * _count_below(counts, bits) < members:
+        fewer, few = _count_below(counts, bits - 1), fewer
+    while 2 * few < members:
         bits += 1
+        few = _count_below(counts, bits)
     return float(max_weight * 2.0**bits)
 
 
@@ -46,8 +51,8 @@ def _measure_bits(count: int) -> int:
 def _count_below(counts: NDArray[np.int64], bits: int) -> int:
     """How many counts are above 0 and have at most so many bits."""
     end, below = np.int64(1) << bits, 0
-    for count in counts:
-        below += (count > 0) & (count < end)
+    for place in range(counts.size):
+        below += (counts[place] > 0) & (counts[place] < end)
     return below
 
 
@@ -66,14 +71,13 @@ def limit_members(
     whether somebody has more.
     """
     held = _select_counts(groups, labels, counts)
-    own, held[agent] = held[agent], 0
-    others, largest = 0, 0
-    for count in held:
-        others += count > 0
-        largest = max(largest, count)
-    held[agent] = own
+    own = held[agent]
     limit = find_limit(held, own, max_weight)
-    return others >= min_others, limit, largest > limit
+    most, members, heavier = np.int64(min(limit, 2.0**62)), 0, 0  # whole numbers are compared side by side
+    for member in range(held.size):
+        members += held[member] > 0
+        heavier += held[member] > most
+    return members - (own > 0) >= min_others, limit, heavier > (own > most)
 
 
 @jit
@@ -81,8 +85,10 @@ def _select_counts(
     groups: NDArray[np.int64], labels: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """The counts of the members of some groups, and 0 of all others."""
-    held = np.zeros(labels.size, np.int64)
-    for group in groups:
+    held, first = np.empty(labels.size, np.int64), groups[0]
+    for member in range(labels.size):
+        held[member] = counts[member] if labels[member] == first else 0
+    for group in groups[1:]:
         for member in range(labels.size):
             held[member] = counts[member] if labels[member] == group else held[member]
     return held

@@ -200,8 +200,8 @@ class KnownClusters:
 def count_equal(labels: Labels, label: int) -> int:
     """How many labels are this one."""
     equal = 0
-    for each in labels:
-        equal += each == label
+    for agent in range(labels.size):
+        equal += labels[agent] == label
     return equal
 
 

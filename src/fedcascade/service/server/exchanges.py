@@ -48,7 +48,15 @@ def start_exchange(
         message = wire.decode(body, wire.UploadMessage, media_type)
         upload, terms_id = message.to_upload(agent, state.dimension), service.terms.terms_id
         answer = record_upload(
-            store, state, upload, nonce, created=created, receipt=message.receipt, terms_id=terms_id, limit=limit
+            store,
+            state,
+            upload,
+            nonce,
+            created=created,
+            receipt=message.receipt,
+            terms_id=terms_id,
+            numbers=message.numbers,
+            limit=limit,
         )
         return message, answer
 

@@ -30,6 +30,7 @@ from fedcascade.service.server.connections import (
     name_network,
 )
 from fedcascade.service.server.exchanges import answer_exchange, start_exchange
+from fedcascade.service.server.plain import read_plain_exchange
 from fedcascade.service.server.service import Service
 
 TARGET = wire.EXCHANGES.encode()
@@ -104,10 +105,31 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what came, and refuse a request that is too large, whether it has ended or not."""
+        exchange = read_plain_exchange(data) if self._is_free() else None
+        if exchange is not None and len(exchange[1]) <= self.service.body_bytes:
+            self._take_exchange(*exchange)
+            return
         self.request_bytes += len(data)
         super().data_received(data)
         if self.request_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
             self._check_size()
+
+    def _is_free(self) -> bool:
+        """Whether no request is under way, and no byte of the next one was read."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        return is_answered and not self.request_bytes and self.timeout_keep_alive_task is None
+
+    def _take_exchange(self, headers: dict[str, str], body: bytes) -> None:
+        """Begin a plain exchange, which the parser has not seen."""
+        self.deadline, self.is_waiting = NEVER, False
+        host = self._find_proxied(headers)
+        self.cycle = PendingExchange(headers, self.address if host is None else name_network(host), body)
+        self._start_exchange(self.cycle)
+
+    def _find_proxied(self, headers: dict[str, str]) -> str | None:
+        """Who speaks through a trusted proxy; None if the peer is none."""
+        peer, proxies = self.client[0] if self.client else "", self.service.proxies
+        return find_caller(peer, headers.get("x-forwarded-for", ""), proxies) if peer in proxies else None
 
     def _check_size(self) -> None:
         most = MOST_HEAD_BYTES + CHUNK_OVERHEAD * self.service.body_bytes
@@ -151,14 +173,12 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             self.fault = Refused(429, "too-many-requests", detail)
             raise self.fault
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
-        peer, proxies = self.client[0] if self.client else "", self.service.proxies
-        is_proxied = peer in proxies
-        host = find_caller(peer, headers.get("x-forwarded-for", ""), proxies) if is_proxied else peer
+        host = self._find_proxied(headers)
         if self._is_plain(headers):
-            self.cycle = PendingExchange(headers, name_network(host) if is_proxied else self.address)
+            self.cycle = PendingExchange(headers, self.address if host is None else name_network(host))
             return
         self._make_scope()
-        if is_proxied:  # a trusted proxy says who asks, and how it was asked
+        if host is not None:  # a trusted proxy says who asks, and how it was asked
             self.scope["client"] = (host, 0)
             if headers.get("x-forwarded-proto") in ("http", "https"):
                 self.scope["scheme"] = headers["x-forwarded-proto"]
@@ -294,17 +314,18 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _write(self, status: int, headers: dict[str, str], body: bytes, *, keep_alive: bool) -> None:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        connection = "" if keep_alive else "connection: close\r\n"
-        head = f"{lines}{connection}content-length: {len(body)}\r\n\r\n".encode("latin-1")
-        default = encode_headers(tuple(self.server_state.default_headers))
-        self.transport.write(b"".join([STATUS_LINE[status], default, head, body]))
+        head = encode_head(status, tuple(self.server_state.default_headers), tuple(headers.items()), keep_alive)
+        self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
 
 
-@lru_cache(2)
-def encode_headers(headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """The lines of headers that all answers of a second share."""
-    return b"".join(b"%b: %b\r\n" % header for header in headers)
+@lru_cache(16)
+def encode_head(
+    status: int, default: tuple[tuple[bytes, bytes], ...], headers: tuple[tuple[str, str], ...], keep_alive: bool
+) -> bytes:
+    """The head that answers of a second share, but for the length of the body; ``default`` has the date."""
+    lines = [b"%b: %b\r\n" % header for header in default]
+    lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers]
+    return b"".join([STATUS_LINE[status], *lines, b"" if keep_alive else b"connection: close\r\n"])
 
 
 def make_head_fault() -> Refused:

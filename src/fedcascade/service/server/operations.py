@@ -48,6 +48,7 @@ def record_upload(
     created: int = 0,
     receipt: wire.Receipt | None = None,
     terms_id: str = "",
+    numbers: bytes = b"",
     limit: Callable[[Upload, int], None] = lambda _, __: None,
 ) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
@@ -55,15 +56,16 @@ def record_upload(
     The same upload again is answered with what its group holds by then: answers are not kept, because they hold the
     data of others, who may ask to be forgotten. Another upload under the same sequence number is refused.
 
-    ``nonce`` and ``created`` are those of its signature. ``receipt`` is the last one that the agent got: if the log
-    ends before it, the store was restored, and a new epoch begins. ``limit`` is called with a new upload and the
-    agent's rounds so far, and may refuse it. Nothing was counted before the last refusal.
+    ``nonce`` and ``created`` are those of its signature, ``numbers`` its gram and moment as they came. ``receipt`` is
+    the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
+    ``limit`` is called with a new upload and the agent's rounds so far, and may refuse it. Nothing was counted before
+    the last refusal.
     """
     if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
         log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
                     receipt.position, state.position)  # fmt: skip
         state.epoch = begin_epoch(store)
-    entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"))
+    entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"), numbers=numbers)
     earlier, (held_count, held_rounds) = _find_earlier(store, upload), state.count_held(upload.agent)
     if earlier is None:
         limit(upload, held_rounds)

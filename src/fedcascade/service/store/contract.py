@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import msgspec
 import numpy as np
 
 from fedcascade.federation.messages import Upload
@@ -16,13 +17,16 @@ from fedcascade.service.store.audit import AuditLog
 from fedcascade.service.store.journal import Journal
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogEntry:
-    """An upload at its position in the log, with the nonce of the signature that it came with."""
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An upload at its position in the log, with the nonce of the signature that it came with.
+
+    ``numbers`` are gram and moment in the bytes in which they came, where they came in bytes: what is logged.
+    """
 
     position: int
     upload: Upload
     nonce: bytes = b""
+    numbers: bytes = b""
 
 
 def is_same_upload(first: Upload, second: Upload) -> bool:

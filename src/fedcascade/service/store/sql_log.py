@@ -215,7 +215,7 @@ def _encode_entry(entry: LogEntry) -> tuple[Any, ...]:
     upload, statistics = entry.upload, entry.upload.statistics
     counts = statistics.count, statistics.clicks, statistics.rounds
     key = entry.position, upload.agent, upload.sequence
-    return (*key, upload.cause.value, *counts, pack_numbers(statistics), entry.nonce)
+    return (*key, upload.cause.value, *counts, entry.numbers or pack_numbers(statistics), entry.nonce)
 
 
 def _decode_entry(row: Sequence[Any]) -> LogEntry:

@@ -1,5 +1,6 @@
 """Commands of the service: serve, enroll, revoke, forget, swarm."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from fedcascade.federation.policies import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient
+    from fedcascade.service.server.warming import WarmStart
 
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
@@ -107,6 +109,10 @@ def serve(
     take_over: Annotated[
         bool, option("Serve a store that was served with another policy or constants; servers with those end.")
     ] = False,
+    warm: Annotated[
+        Path | None,
+        option("Start a new store from what 'fedcascade fit' wrote: its users are silent members."),
+    ] = None,
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Run a server for agents.
@@ -130,9 +136,20 @@ def serve(
     settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
                               tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
                               snapshot_every=snapshot_every, retain=retain, bounds=bounds,
-                              limits=limits, tracer=make_tracer() if trace else None, take_over=take_over)  # fmt: skip
+                              limits=limits, tracer=make_tracer() if trace else None, take_over=take_over,
+                              warm=None if warm is None else _load_warm_start(warm))  # fmt: skip
     configure_logging(log_level, log_format)
     run(settings, log_event if log_format == "json" else print_notice)
+
+
+def _load_warm_start(path: Path) -> "WarmStart":
+    from fedcascade.data.logs.warm_file import load_warm
+    from fedcascade.service.server.warming import WarmStart
+
+    state = load_warm(path)
+    require(state.is_complete, f"{path} is of a fit that was interrupted: run the same 'fedcascade fit' once more")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return WarmStart(path=path, sums=state.sums, users=state.users, policy=state.policy, digest=digest)
 
 
 def enroll(

@@ -9,6 +9,7 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
+from fedcascade.learning.click_log import ClickLog
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.remote import RemoteAgent
 
@@ -123,3 +124,35 @@ def test_a_list_of_another_agent_with_the_same_number_is_refused(
         with pytest.raises(ValueError, match="another agent"):
             agent.feedback(foreign, 0)
         agent.feedback(own, 0)
+
+
+def test_a_new_agent_learns_its_users_history_once(running: RunningService, tmp_path: Path, agent: RemoteAgent) -> None:
+    clicks = np.array([[False, True], [False, False]])
+    history = ClickLog(users=np.array([7, 7]), items=np.array([[0, 1], [2, 0]]), clicks=clicks)
+    upload = agent.learn_history(history, np.eye(D))
+    assert upload is not None
+    assert count_held(agent) == (4, 1, 2)
+    assert agent.estimate[1] > 0
+    agent.close()
+    with open_agent(running, tmp_path / "agent.db") as again:
+        with pytest.raises(ValueError, match="has learned a history already"):
+            again.learn_history(history, np.eye(D))
+        assert count_held(again) == (4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("users", "features", "words"),
+    [
+        ([7, 8], np.eye(D), "must be that of one user, got 2 users"),
+        ([7, 7], np.eye(D + 1), "must have 4 features per item, as the agent has, got 5"),
+        ([7, 7], 2 * np.eye(D), "trace of gram must be at most the count"),
+        ([7, 7], None, "this log has no features"),
+    ],
+)
+def test_a_history_that_cannot_be_the_users_is_refused(
+    agent: RemoteAgent, users: Any, features: Any, words: str
+) -> None:
+    log = ClickLog(users=np.array(users), items=np.array([[0, 1], [2, 0]]), clicks=np.zeros((2, 2), bool))
+    with pytest.raises(ValueError, match=words):
+        agent.learn_history(log, features)
+    assert agent.buffered == 0

@@ -1,6 +1,6 @@
 """Logs of lists that were shown: read them in batches, write them, describe them."""
 
-from fedcascade.data.logs.reader import Log, read_log
+from fedcascade.data.logs.reader import Log, read_history, read_log
 from fedcascade.data.logs.writer import LogWriter, write_log
 
-__all__ = ["Log", "LogWriter", "read_log", "write_log"]
+__all__ = ["Log", "LogWriter", "read_history", "read_log", "write_log"]

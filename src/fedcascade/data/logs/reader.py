@@ -131,6 +131,17 @@ def read_log(
     return Log(path=file, columns=tuple(roles), frames=read_frames, table=items, **names)
 
 
+def read_history(log: Log, user: str) -> ClickLog:
+    """All lists of one user of a log, for an agent that is to learn from them."""
+    lists = []
+    for batch in log.batches():
+        number = log.users.find(user)
+        if number is not None:
+            lists.append(batch.select(batch.users == number))
+    require(sum(map(len, lists)) > 0, f"{log.path} holds no list of user {user}")
+    return concatenate(lists)
+
+
 def _fill(values: NDArray[np.generic], lengths: NDArray[np.int64], filling: float) -> NDArray[np.generic]:
     """A matrix with one row per list, from the values of all lists one after another."""
     width = int(lengths.max(initial=0))

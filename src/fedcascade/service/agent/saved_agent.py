@@ -16,7 +16,9 @@ from fedcascade.checks import POSITIVE, read_index, require, require_integer
 from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.warm_start import sum_history
 from fedcascade.learning.cascade import examine
+from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.statistics import Statistics
@@ -26,8 +28,10 @@ from fedcascade.service.agent.ledger import Ledger, check_standing
 from fedcascade.service.agent.local_store import LocalStore, OpenList, RoundEstimate
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
+from fedcascade.service.protocol.validation import check_upload
 
 KEEP_LISTS, KEEP_SECONDS = 1024, 365 * 86_400.0
+HISTORY = "history"  # the setting that says of how many rounds a history was
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +155,30 @@ class SavedAgent:
                 self._announce()
             return upload
 
+    def learn_history(self, log: ClickLog, features: ArrayLike | None = None) -> Upload | None:
+        """Learn once what this agent's user did before: lists that were logged, whoever chose them.
+
+        Returns the upload that will be sent, if there are enough observations for one. A second history is refused,
+        also after a restart: it would count what it shares with the first twice.
+
+        Args:
+            log: the lists of one user, for instance from ``fedcascade.data.logs:read_history``.
+            features: one row per item that the log names by its number; None where the log has features of its own.
+        """
+        table = None if features is None else round_to_grid(features)
+        statistics = sum_history(log, table, self.dimension)
+        check_upload(statistics, self.dimension)  # here, because the server would refuse it for ever
+        with self._hold():
+            is_new = self.store.get_setting(HISTORY) is None
+            require(is_new, f"agent {self.id} has learned a history already: a second one may count lists twice")
+            with self._saving():
+                self.store.set_setting(HISTORY, str(statistics.rounds).encode())
+                upload = self._take_back(statistics)
+                self._save_counters()
+            if upload is not None:
+                self._announce()
+            return upload
+
     def open_lists(self) -> list[OpenList]:
         """The lists that wait for feedback, oldest first."""
         with self._hold():
@@ -233,12 +261,13 @@ class SavedAgent:
                 self._take_back(upload.statistics)
             self._save_counters()
 
-    def _take_back(self, statistics: Statistics) -> None:
+    def _take_back(self, statistics: Statistics) -> Upload | None:
         """Put statistics back into the buffer, and send it if it is large enough; the caller holds a transaction."""
         upload = self.agent.take_back(statistics, self.floor)
         self.store.save_statistics("buffer", self.agent.buffer)
         if upload is not None:
             self.ledger.add(upload)
+        return upload
 
     def load_ledger(self) -> None:
         """Read anew what was sent and confirmed: the agent has enrolled under another key."""

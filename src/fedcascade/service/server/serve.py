@@ -34,6 +34,7 @@ from fedcascade.service.server.service import Limits, Service
 from fedcascade.service.server.tenure import claim_store, describe_terms, guard_terms
 from fedcascade.service.server.tracing import TracingMetrics, trace_store
 from fedcascade.service.server.verifier import VerifierProcess
+from fedcascade.service.server.warming import WarmStart, warm_store
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import explain_failures
 from fedcascade.service.store.epoch import load_epoch
@@ -60,6 +61,7 @@ class ServerSettings:
     bounds: UploadBounds = field(default_factory=UploadBounds)
     tracer: Any | None = None  # of OpenTelemetry
     take_over: bool = False  # a store that is served with another policy or other constants
+    warm: WarmStart | None = None  # what a new store starts from
 
     def __post_init__(self) -> None:
         require(0 <= self.port <= 65_535, f"port must be in 0..65535, got {self.port}")
@@ -91,7 +93,7 @@ def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
     return regularisers
 
 
-def open_writer(settings: ServerSettings) -> Writer:
+def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lambda _: None) -> Writer:
     """Open the writer, unless the store is served with other terms. A log of another policy is replayed."""
     dimension = settings.dimension
     terms = describe_terms(settings.policy, dimension)
@@ -101,6 +103,10 @@ def open_writer(settings: ServerSettings) -> Writer:
             token = token_file.read_token(settings.operator_token)
             operations.require_current_token(store, auth.hash_token(token).hex())
         claim_store(store, terms, settings.clock.read_milliseconds(), take_over=settings.take_over)
+        if (warm := settings.warm) is not None:
+            users = warm_store(store, warm, settings.policy, dimension, settings.clock.now())
+            words = f"{users:,} users; {warm.agents_path} says which agent stands for whom" if users else "long ago"
+            announce(f"started from {warm.path}: {words}")
     return Writer(
         lambda: trace_store(open_store(settings.store), settings.tracer),
         settings.policy,
@@ -156,7 +162,7 @@ def run_server(
     context = read_certificate(settings.tls_cert, settings.tls_key)
     listening = open_socket(settings.host, settings.port)
     try:
-        writer = open_writer(settings)
+        writer = open_writer(settings, announce)
         if ensure_operator_token(writer, settings.operator_token):
             announce(f"the operator's token is in {settings.operator_token}, readable by you alone")
         service = build_service(settings, writer)

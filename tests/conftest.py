@@ -8,6 +8,7 @@ inherit it.
 import hashlib
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,23 @@ def _state_of_sources() -> str:
 os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba" / _state_of_sources()))
 
 
+HAS_SIGNALS, HAS_PROC = hasattr(signal, "SIGSTOP"), Path("/proc/self").exists()
+NEEDS = {  # what the tests of a file cannot do without, and whether it is here
+    "service/agent/test_endings.py": ("forks", hasattr(os, "fork")),
+    "service/agent/test_pool.py": ("/proc", HAS_PROC),
+    "service/agent/test_remote.py": ("the signals of POSIX", HAS_SIGNALS),
+    "service/server/test_verifier.py": ("the signals of POSIX", HAS_SIGNALS),
+    "service/test_chaos.py": ("forks and /proc", HAS_PROC),
+    "service/test_patroni.py": ("/proc", HAS_PROC),
+    "experiments/test_runner.py": ("the signals of POSIX", HAS_SIGNALS),
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        what, is_here = NEEDS.get(item.nodeid.partition("::")[0].removeprefix("tests/"), ("", True))
+        if not is_here:
+            item.add_marker(pytest.mark.skip(reason=f"this system lacks {what}"))
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_TIMEOUT))
 

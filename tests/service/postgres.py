@@ -5,7 +5,6 @@ so they need not force anything to the disk.
 """
 
 import os
-import pwd
 import shutil
 import signal
 import socket
@@ -19,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
+pwd: Any = pytest.importorskip("pwd", reason="PostgreSQL is started as another user, which is POSIX")
 SETTINGS = """
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''

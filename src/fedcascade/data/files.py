@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from fedcascade.systems import sync_file, sync_folder
+
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it appears whole or not at all, also after a power cut."""
@@ -12,12 +14,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         with draft.open("wb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(stream.fileno())
+            sync_file(stream.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name, too
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)  # the name, too

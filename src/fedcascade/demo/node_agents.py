@@ -27,7 +27,9 @@ class NodeProcess:
         require(node is not None, "agents in JavaScript need Node 20 or newer: install it, or leave --agents-in out")
         self._files = as_file(files("fedcascade.service.agent") / "assets")
         command = [str(node), "--no-warnings", str(self._files.__enter__() / "runner.js")]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        )
 
     def request(self, name: str, **arguments: Any) -> dict[str, Any]:
         """Have the process do something; ValueError with its line if it refuses."""

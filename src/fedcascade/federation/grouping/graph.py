@@ -1,6 +1,5 @@
 """The heterogeneity graph (Algorithm 3): agents share with those to whom no data have refuted an edge."""
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from fedcascade.federation.holdings import Holdings, append_zeros
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_brief
 from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.systems import measure_memory
 
 # Two estimates are never further apart than their lengths together; this leaves room for rounding.
 CERTAIN = 1.0 - 1e-9
@@ -51,7 +51,9 @@ class HeterogeneityGraph(Part):
 
 def require_memory(agents: int) -> None:
     """Refuse a complete graph that takes more than half of the machine's memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = measure_memory()
+    if memory is None:
+        return
     need = f"a complete graph of {agents} agents needs {agents**2 / 1e9:.3g} GB, this machine has {memory / 1e9:.3g}"
     require(agents**2 <= memory // 2, f"{need}: set degree, to start each agent with so many neighbours")
 

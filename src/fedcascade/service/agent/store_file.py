@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakSet
 
 from fedcascade.checks import require
+from fedcascade.systems import sync_file
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS owner (agent INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -39,6 +40,7 @@ FROM_VERSION_1 = f"INSERT OR REPLACE INTO setting VALUES ({SINGLE}, 'unconfirmed
 ADD_AGENT = "INSERT OR IGNORE INTO owner (name) VALUES (?)"
 WAL_PAGES = 4_000  # of 4 KiB, before they are moved into the database
 PREPARE = ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL",
+           "PRAGMA fullfsync = ON",  # on macOS, beyond the cache of the drive
            f"PRAGMA wal_autocheckpoint = {WAL_PAGES}", "PRAGMA cache_size = -32768")  # fmt: skip
 
 
@@ -123,7 +125,7 @@ class StoreFile:
         with self._syncing:
             if self._log is not None and self._commits_on_disk < wanted:
                 commits = self._commits
-                os.fsync(self._log)
+                sync_file(self._log)
                 self._commits_on_disk = commits
 
     def find_agent(self, name: str) -> int:
@@ -170,10 +172,10 @@ class StoreFile:
     def close(self) -> None:
         with self.lock, self._syncing:
             if not self.is_closed:
-                self._connection.close()
-                if self._log is not None:
+                if self._log is not None:  # first: Windows deletes no file that somebody holds open
                     os.close(self._log)
                     self._log = None
+                self._connection.close()
             self.is_closed = True
 
     def abandon(self) -> None:
@@ -214,4 +216,5 @@ def _abandon_all() -> None:
         file.abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_all)
+if hasattr(os, "register_at_fork"):  # Windows has no forks
+    os.register_at_fork(after_in_child=_abandon_all)

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from fedcascade.checks import require
+from fedcascade.systems import sync_file
 
 LEAST_CHARACTERS = 16  # a shorter token could be guessed
 
@@ -28,7 +29,7 @@ def write_token(path: Path, token: str) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(f"{token}\n")
             file.flush()
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
     except OSError as error:
         raise ValueError(f"cannot write the operator's token to '{path}': {error.strerror}") from None
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import resource
 import signal
 import socket
 import ssl
@@ -13,6 +12,11 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+
+try:
+    import resource
+except ImportError:  # Windows has no limits of descriptors
+    resource = None  # type: ignore[assignment]
 
 from fedcascade.checks import require
 from fedcascade.service.server.app import Extension
@@ -25,6 +29,7 @@ END_SECONDS = 8.0  # after a signal the process is gone, whatever is stuck
 ACCEPTED_AT_ONCE = 64
 TICKS_PER_SWEEP = 5  # of a tenth of a second each
 SPARE_DESCRIPTORS = 64  # for the store, its journals, pipes and what libraries open
+MOST_SELECTED = 400  # of the 512 sockets that an event loop on Windows can watch
 log = logging.getLogger("fedcascade.service")
 
 
@@ -32,7 +37,8 @@ def open_socket(host: str, port: int) -> socket.socket:
     """Open a socket that listens; port 0 takes any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)  # on Windows, REUSEADDR would share a port with anybody
+    listening.setsockopt(socket.SOL_SOCKET, exclusive or socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
         listening.listen(2048)
@@ -44,6 +50,8 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 def reserve_descriptors(connections: int) -> int:
     """Raise this process's limit of descriptors for that many connections; how many of them it then has room for."""
+    if resource is None:
+        return min(connections, MOST_SELECTED)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE_DESCRIPTORS
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -1,6 +1,7 @@
 """A server process: store, writer, application, socket."""
 
 import gc
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -170,6 +171,7 @@ def run_server(
         config = uvicorn.Config(
             build_application(service, extensions),
             http=ExchangeHttpProtocol,
+            loop="auto" if sys.platform != "win32" else "asyncio:SelectorEventLoop",  # the other one watches no sockets
             ws="none",
             proxy_headers=False,  # ``http.py`` reads them, from those who are trusted
             log_config=None,

@@ -18,6 +18,7 @@ from fedcascade.checks import require
 from fedcascade.service.store.audit import LOCAL
 from fedcascade.service.store.epoch import begin_epoch, load_epoch
 from fedcascade.service.store.sql_store import SqlStore
+from fedcascade.systems import sync_file
 
 MAGIC = b"fedcascade backup 1\n"
 END = "end"
@@ -71,7 +72,7 @@ def _write_frames(file: BinaryIO, frames: Iterator[Frame]) -> None:
     body = zlib.compress(msgspec.msgpack.encode((END, [], [[digest.digest()]])))
     file.write(len(body).to_bytes(4) + body)
     file.flush()
-    os.fsync(file.fileno())
+    sync_file(file.fileno())
 
 
 def _read_frames(file: BinaryIO, path: Path) -> Iterator[Frame]:

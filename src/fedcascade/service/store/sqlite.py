@@ -27,6 +27,7 @@ class SqliteStore(SqlStore):
     on_connect: ClassVar[Sequence[str]] = (
         "PRAGMA journal_mode = WAL",  # readers, such as a dashboard, do not hold up the writer
         "PRAGMA synchronous = FULL",  # a commit is on the disk before anybody is told of it
+        "PRAGMA fullfsync = ON",  # on macOS, beyond the cache of the drive
         "PRAGMA secure_delete = ON",  # what is deleted is overwritten with zeros
         "PRAGMA cache_size = -65536",  # 64 MiB
         "PRAGMA wal_autocheckpoint = 0",  # no commit waits for a checkpoint: ``SqliteStore.run_maintenance`` makes them
@@ -121,11 +122,21 @@ def _create(path: str, migrations: Sequence[str]) -> None:
     os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # nobody else may read it
     try:
         _connect(draft, migrations).close()
-        with suppress(FileExistsError):  # another process was faster
-            os.link(draft, path)
+        _name_file(draft, path)
     finally:
         for suffix in ("", "-wal", "-shm"):
             Path(draft + suffix).unlink(missing_ok=True)
+
+
+def _name_file(draft: str, path: str) -> None:
+    """Give a file its name unless another process was faster."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # of a file system without links, such as exFAT
+        if not Path(path).exists():
+            Path(draft).rename(path)
 
 
 def _require_own_tables(connection: sqlite3.Connection, path: str) -> None:

@@ -1,0 +1,38 @@
+"""What Linux, macOS and Windows do in different ways: forcing files to the disk, telling how much memory there is."""
+
+import ctypes
+import importlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def sync_file(descriptor: int) -> None:
+    """Force a file to the disk; on macOS beyond the cache of the drive, at which fsync stops there."""
+    with suppress(ImportError, AttributeError, OSError):  # Windows; Linux; a file system that knows no such thing
+        fcntl = importlib.import_module("fcntl")
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        return
+    os.fsync(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Force the names of a folder's files to the disk; Windows opens no folder, and keeps names by itself."""
+    with suppress(PermissionError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def measure_memory() -> int | None:
+    """How many bytes of memory the machine has; None where nobody says."""
+    if hasattr(os, "sysconf"):
+        with suppress(ValueError, OSError):
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kernel = getattr(getattr(ctypes, "windll", None), "kernel32", None)
+    kilobytes = ctypes.c_ulonglong(0)
+    if kernel is not None and kernel.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes)):
+        return kilobytes.value * 1024
+    return None

@@ -1,0 +1,78 @@
+"""Frames travel through pipes, polled or, where a system cannot poll them, by threads; nobody waits without end."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fedcascade.service.server import pipes
+from fedcascade.service.server.pipes import PipedProcess
+
+ECHO = """
+import sys
+from fedcascade.service.server.pipes import READY, read_frame, write_frame
+write_frame(sys.stdout.buffer, READY)
+while (body := read_frame(sys.stdin.buffer)) is not None:
+    write_frame(sys.stdout.buffer, body)
+"""
+SLEEP = "import time; time.sleep(60)"
+
+
+@pytest.fixture(params=[True, False], ids=["polled", "by threads"])
+def _polling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param and not pipes.CAN_POLL:
+        pytest.skip("this system cannot poll pipes")
+    monkeypatch.setattr(pipes, "CAN_POLL", request.param)
+
+
+@pytest.fixture
+def echo(_polling: None) -> Iterator[PipedProcess]:
+    process = PipedProcess([sys.executable, "-c", ECHO])
+    yield process
+    process.end()
+
+
+def test_small_and_large_frames_come_back(echo: PipedProcess) -> None:
+    assert echo.is_ready()
+    for body in (b"x", bytes(range(256)) * 2_000):  # half a pipe: the other side writes while nobody reads
+        assert echo.write_frame(body, 20.0)
+        assert echo.read_frame(20.0) == body
+
+
+def test_a_process_that_has_ended_takes_and_gives_nothing(echo: PipedProcess) -> None:
+    assert echo.is_ready()
+    echo.process.kill()
+    echo.process.wait()
+    assert echo.read_frame(20.0) is None
+    assert not echo.write_frame(b"x" * 100_000, 20.0)
+
+
+@pytest.mark.usefixtures("_polling")
+def test_a_process_that_neither_reads_nor_writes_costs_no_more_than_the_time_that_is_given() -> None:
+    process = PipedProcess([sys.executable, "-c", SLEEP])
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="does not answer"):
+        process.read_frame(0.2)
+    assert not process.write_frame(b"x" * (3 * pipes.PIPE_BYTES), 0.2)
+    process.kill()
+    assert time.monotonic() - started < 20.0
+    assert process.process.returncode is not None
+
+
+def test_pipes_of_the_usual_size_do_where_the_system_grants_no_larger_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    really_start = subprocess.Popen
+
+    def refuse_large_pipes(*arguments: Any, **options: Any) -> Any:
+        if options["pipesize"] > 0:
+            raise PermissionError(1, "Operation not permitted")
+        return really_start(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", refuse_large_pipes)
+    process = PipedProcess([sys.executable, "-c", ECHO])
+    assert process.is_ready()
+    assert process.write_frame(b"x" * 30_000, 20.0)
+    assert process.read_frame(20.0) == b"x" * 30_000
+    process.end()

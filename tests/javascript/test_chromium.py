@@ -85,7 +85,9 @@ def test_the_modules_are_small() -> None:
         text = (PACKAGE / "src" / name).read_text(encoding="utf-8")
         waiting += [found for found in re.findall(r'from "\./([\w-]+\.js)"', text) if found not in modules]
     together = b"".join((PACKAGE / "src" / name).read_bytes() for name in sorted(modules))
-    assert len(gzip.compress(together, 9)) < MOST_BYTES
+    size = len(gzip.compress(together, 9))
+    print(f"what a page loads: {size} bytes")
+    assert size < MOST_BYTES
 
 
 def test_recommending_takes_less_than_a_millisecond(browser: Any, origin: str) -> None:
@@ -260,6 +262,23 @@ def test_a_tab_that_waits_makes_the_one_that_speaks_try_at_once(site: WebSite) -
     assert_held(site, agent, 5)
 
 
+def test_flush_keeps_the_pause_that_the_server_asked_for(site: WebSite) -> None:
+    tab, requests = site.open_tab(), list[str]()
+    site.enrol(tab)
+    refusal = '{"reason": "too-many-requests", "detail": "later"}'
+    headers = {"retry-after": "60", "access-control-allow-origin": "*", "access-control-expose-headers": "retry-after"}
+
+    def refuse(route: Any) -> None:
+        requests.append(route.request.url)
+        route.fulfill(status=429, body=refusal, headers=headers)
+
+    tab.route("**/v1/exchanges", refuse)
+    tab.evaluate("play(0, 5)")
+    wait_for(tab, "agent.trouble === 'later'")
+    assert not tab.evaluate("agent.flush(0.3)")
+    assert len(requests) == 1
+
+
 def test_lists_of_all_tabs_wait_for_feedback_also_after_a_reload(site: WebSite) -> None:
     first, second = site.open_tab(), site.open_tab()
     site.enrol(first)
@@ -360,6 +379,38 @@ def test_a_server_that_was_restored_from_a_backup_gets_what_it_lost(
         tab.evaluate("play(10, 5)")
         assert tab.evaluate("agent.flush(60)")
         assert_held(site, agent, 15)
+    finally:
+        site.close()
+        server.stop()
+
+
+@pytest.mark.long
+def test_an_agent_follows_a_server_that_was_restarted_with_other_terms(
+    browser: Any, origin: str, tmp_path: Path
+) -> None:
+    """An upload that is too small by now goes back into the buffer, and another policy decides from then on."""
+    options = "--policy", "fedc3ucb-e", "--allow-origin", origin
+    server = ServerProcess(tmp_path, "sqlite:///store.db", *options, dimension=D).start()
+    server.connect().transport.close()
+    site = WebSite(browser, origin, server)
+    try:
+        tab = site.open_tab()
+        agent = site.enrol(tab)
+        tab.evaluate("play(0, 5)")
+        assert tab.evaluate("agent.flush(20)")
+        server.stop()
+        tab.evaluate("play(5, 5)")
+        wait_for(tab, "(agent.trouble ?? '').includes('cannot be reached')")
+        server.options = "--policy", "fedlinucb", "--take-over", "--allow-origin", origin
+        server.min_observations = 8
+        server.start()
+        server.connect().transport.close()
+        wait_for(tab, "agent.floor === 8 && agent.buffered === 5 && agent.unsent === 0")
+        tab.evaluate("play(10, 5)")
+        assert tab.evaluate("agent.flush(60)")
+        assert tab.evaluate("[agent.state.welcome.terms.policy, agent.lost]") == ["fedlinucb", 0]
+        assert_held(site, agent, 13)
+        assert tab.evaluate("agent.state.buffer.rounds") == 2
     finally:
         site.close()
         server.stop()

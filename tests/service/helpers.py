@@ -121,7 +121,7 @@ class ServerProcess:
         self.options = options
         self.published = published
         self.dimension = dimension
-        self.port = 0
+        self.port = self.min_observations = 0
         folder.mkdir(exist_ok=True)
         (folder / "operator.token").write_text(token, encoding="utf-8")
         self.process: subprocess.Popen[str] | None = None
@@ -130,7 +130,7 @@ class ServerProcess:
         return [
             *(sys.executable, "-m", "fedcascade", "serve", "--store", self.store, "--port", str(self.port)),
             *("--dimension", str(self.dimension), "--rate", "1000000", "--burst", "1000000"),
-            *("--min-observations", "0", "--rounds-burst", "1000000", *self.options),
+            *("--min-observations", str(self.min_observations), "--rounds-burst", "1000000", *self.options),
             *([] if "--policy" in self.options else ["--policy", "fedc3ucb-h"]),
             *(["--as-published"] if self.published else []),
         ]

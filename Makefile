@@ -65,12 +65,13 @@ coverage: $(INSTALLED_DEV) ## branch coverage of the core, compiled functions in
 	@$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
 
-check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure
+check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure, links and anchors of pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_structure.py
+	$(BIN)/python tools/check_links.py
 
 structure: $(INSTALLED_DEV) ## private names across modules, long functions, import cycles, lines of src
 	$(BIN)/python tools/check_structure.py
@@ -115,6 +116,14 @@ COMPILE = echo 'hatchling>=1.25' | uv pip compile --universal --python-version 3
 	--generate-hashes --no-emit-index-url --no-annotate --custom-compile-command 'make lock' --quiet
 LOCK = $(COMPILE) - pyproject.toml
 LOCK_RELEASE = $(COMPILE) -
+
+site: $(VENV)/.installed-docs ## build the documentation site into site/ (half a minute), and check every link and anchor
+	$(BIN)/python tools/build_site.py
+
+$(VENV)/.installed-docs: constraints-docs.txt $(INSTALLED_DEV)
+	@echo "installing the tools of the site ..."
+	@$(INSTALL) --require-hashes --requirement constraints-docs.txt
+	@touch $@
 
 # Tools of a release, in an environment of their own.
 RELEASE := .cache/release/bin

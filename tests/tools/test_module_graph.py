@@ -9,7 +9,7 @@ from module_graph import FIGURES, PICTURES, ROOT
 from source_tree import build_graph, read_modules
 
 MODULES = read_modules(ROOT / "src")
-PAGES = [ROOT / "README.md", ROOT / "docs" / "explanation-architecture.md"]
+PAGES = [ROOT / "docs" / "explanation-architecture.md"]
 
 
 def test_the_picture_of_the_rooms_is_up_to_date() -> None:

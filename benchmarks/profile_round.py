@@ -107,7 +107,7 @@ def warm_engine(system: str, pool: ThreadPoolExecutor) -> EventDrivenEngine:
     """An engine after a warm-up, with one thread."""
     scenario = Scenario(Synthetic(), get_policy(system), rounds=2**40, oracle=TopK(), checkpoints=1)
     driver = ExchangeDriver(scenario, prepare_simulation(scenario), is_packed=True)
-    engine = EventDrivenEngine(driver, pool, 1, None)
+    engine = EventDrivenEngine(scenario, driver, pool, 1, None)
     for first in range(1, WARM_UP + 1, ROUNDS):
         play_engine(engine, first, min(ROUNDS, WARM_UP + 1 - first))
     return engine

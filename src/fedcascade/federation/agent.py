@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
@@ -49,6 +50,7 @@ class Agent:
         self.download = Ridge(self.buffer, policy.lambda_)
         personal = policy.personal
         self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
+        self.own_data = OwnDataKeeper(policy, problem.dimension) if policy.keeps_own_data else None
         self._open: dict[int, ShownList] = {}
         self._decide()
 
@@ -120,11 +122,40 @@ class Agent:
         else:
             known, place = self.download.statistics, _find_only_click(self.policy.name, len(shown.items), click)
             self.buffer = self.personal.observe(known, self.buffer, shown.features, place)
-        occasion = Occasion(
-            round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
-        )
-        cause = self.policy.trigger.cause(occasion)
-        upload = None if cause is None else self.send_buffer(cause)
+        upload = self._follow_user(shown, click)
+        if upload is None:
+            occasion = Occasion(
+                round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
+            )
+            cause = self.policy.trigger.cause(occasion)
+            upload = None if cause is None else self.send_buffer(cause)
+        self._decide()
+        return upload
+
+    def _follow_user(self, shown: ShownList, click: int | Examination | None) -> Upload | None:
+        """Look in the agent's own data for a new user, and weigh others'; returns the reset that is due, if any."""
+        keeper = self.own_data
+        if keeper is None:
+            return None
+        seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
+        if keeper.follow(shown.features, seen, self.decision):
+            return self.part(keeper.total)
+        if keeper.is_weighing_due():
+            self.download = Ridge(keeper.weigh(self._sum_pending()), self.policy.lambda_)
+        return None
+
+    def _sum_pending(self) -> Statistics:
+        """What of the agent's own data is not in the last download."""
+        return self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
+
+    def part(self, kept: Statistics) -> Upload:
+        """Send a reset: the user has become another one, to whom of all data so far ``kept`` belong."""
+        self.uploads += 1
+        upload = Upload(agent=self.id, sequence=self.uploads, cause=Cause.CHANGE, statistics=self.buffer, kept=kept)
+        nothing = Statistics.zero(self.problem.dimension)
+        self.buffer, self.unanswered, self.download = nothing, kept, Ridge(nothing, self.policy.lambda_)
+        if self.own_data is not None:
+            self.own_data.begin_anew(kept)
         self._decide()
         return upload
 
@@ -136,7 +167,10 @@ class Agent:
         require(download.agent == self.id, f"this is agent {self.id}, the download is for {download.agent}")
         download.statistics.check(self.problem.dimension)
         self.unanswered = Statistics.zero(self.problem.dimension) if unanswered is None else unanswered
-        self.download = Ridge(download.statistics, self.policy.lambda_)
+        received = download.statistics
+        if self.own_data is not None:
+            received = self.own_data.receive(received, self._sum_pending())
+        self.download = Ridge(received, self.policy.lambda_)
         self._decide()
 
     def resume(
@@ -194,8 +228,7 @@ class Agent:
 
     def _decide(self) -> None:
         """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""
-        own = self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
-        shared = self.policy.decision.ridge(self.download, own)
+        shared = self.policy.decision.ridge(self.download, self._sum_pending())
         self.decision = shared if self.personal is None else self.personal.join(shared)
         self.beta = self.policy.confidence.radius(self.decision, self.problem)
 

@@ -121,6 +121,12 @@ class Holdings:
         is_added = add_upload(agent, *sums, statistics.gram, statistics.moment, *counts, self.lambda_)
         require(is_added, "gram and moment must be finite, and gram symmetric and positive semi-definite")
 
+    def replace(self, agent: int, statistics: Statistics) -> None:
+        """Hold these statistics of an agent instead of its own."""
+        for name in ("gram", "moment", "count", "clicks", "rounds"):
+            getattr(self, name)[agent] = 0
+        self.add(agent, statistics)
+
     def join(self) -> int:
         """Add an agent without data; returns its number."""
         newcomer = len(self)

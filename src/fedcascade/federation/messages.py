@@ -14,20 +14,26 @@ class Cause(StrEnum):
     FORCED = "forced"
     SYNCHRONISATION = "synchronisation"
     PUSH = "push"
+    CHANGE = "change"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """What an agent learned since its last upload (Algorithm 1, line 8); its ``sequence``-th one, from 1 on."""
+    """What an agent learned since its last upload (Algorithm 1, line 8); its ``sequence``-th one, from 1 on.
+
+    An upload with ``kept`` is a *reset*: the user has become another one. Of all that the agent ever uploaded, this
+    upload included, ``kept`` belongs to who the user is now, and the rest to who it was.
+    """
 
     agent: int
     sequence: int
     cause: Cause
     statistics: Statistics
+    kept: Statistics | None = None
 
     @property
     def bytes(self) -> int:
-        return count_payload_bytes(self.statistics.dimension)
+        return count_payload_bytes(self.statistics.dimension) * (1 if self.kept is None else 2)
 
 
 @dataclass(frozen=True, kw_only=True)

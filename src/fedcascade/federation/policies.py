@@ -18,6 +18,7 @@ from fedcascade.constants import (
     enum_values,
     replace_constants,
 )
+from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
@@ -28,6 +29,7 @@ from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.sharing import Sharing
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget, Trigger
+from fedcascade.federation.trust import Trust
 from fedcascade.learning.confidence import Confidence, Constant, Oful, ProblemSize
 from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.plugins import Plugin, PluginError, list_plugins
@@ -54,7 +56,10 @@ class Formula:
 
 # A request and an upload make one exchange; one learner has nobody to speak with.
 TRIGGERS: Mapping[type[ReplyRule], type[Trigger]] = {OnArrival: Always, OneLearner: Never}
-PARTS = ("grouping", "trigger", "decision", "reply_rule", "personal", "positions", "sharing", "confidence")
+PARTS = (
+    "grouping", "trigger", "decision", "reply_rule", "personal", "positions", "sharing", "trust", "changes",
+    "confidence",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,8 @@ class Policy:
     personal: AlternatingMinimisation | None = None
     positions: PositionDiscounts | None = None
     sharing: Sharing | None = None
+    trust: Trust | None = None
+    changes: ChangeDetection | None = None
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
     formulas: tuple[Formula, ...] = ()
@@ -93,6 +100,18 @@ class Policy:
         # Elsewhere the discounted moment would have to travel, and a server takes those of the grid alone.
         fits = self.positions is None or (self.reply_rule.single_learner and self.personal is None)
         require(fits, "PositionDiscounts() needs the reply rule OneLearner() and no personal part")
+        fits = not self.keeps_own_data or (isinstance(self.reply_rule, Asker) and self.personal is None)
+        require(fits, "Trust() and ChangeDetection() need the reply rule Asker() and no personal part")
+
+    @property
+    def keeps_own_data(self) -> bool:
+        """Whether agents keep their own data apart from what others sent."""
+        return self.trust is not None or self.changes is not None
+
+    @property
+    def takes_resets(self) -> bool:
+        """Whether agents may say that their users have become other ones."""
+        return self.changes is not None or isinstance(self.grouping, KnownClusters)
 
     @property
     def agents(self) -> str:
@@ -230,6 +249,14 @@ POLICIES: Mapping[str, Policy] = {
                "every agent learns alone, every round, and never speaks", confidence=DEPLOYED),
         Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
                "beyond the paper: others' data count by the probability that they are alike; own data count at once",
+               confidence=DEPLOYED),
+        Policy("fedc3ucb-l", Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
+               "for living populations: the same, and agents find out when their users change and whom to believe",
+               trust=Trust(), changes=ChangeDetection(), confidence=DEPLOYED),
+        Policy("fedc3ucb-ht", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),
+               "the paper's system with agents that find out how far to believe others", trust=Trust()),
+        Policy("fedind-c", Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
+               "every agent learns alone, and begins anew when its user changes", changes=ChangeDetection(),
                confidence=DEPLOYED),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
                "yardstick: the server is told the true clusters", yardstick=True, confidence=DEPLOYED),

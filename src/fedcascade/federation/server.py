@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedcascade.checks import require, require_integer
-from fedcascade.federation.grouping.partition import Labels, Partition
+from fedcascade.federation.grouping.partition import KnownPartition, Labels, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Order, Policy
@@ -14,6 +14,8 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 STATE_FORMAT = 1
+OWNER, PLACE = 0, 1  # columns of Server.ghosts
+MOST_GHOSTS = 4  # of an agent that is told of its changes
 
 
 class Server:
@@ -27,6 +29,9 @@ class Server:
         self.groups = self._guard(policy.grouping.begin(self.holdings, truth))
         self.reply_state = policy.reply_rule.begin(self.groups)
         self.rounds = 0
+        # Earlier selves of agents, whose data stay: the agent and the place of each, the oldest first. A ghost has a
+        # place like an agent, and nobody uploads to it.
+        self.ghosts = np.zeros((0, 2), np.int64)
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as values and arrays that this server goes on changing: encode or copy them.
@@ -39,6 +44,7 @@ class Server:
             "holdings": self.holdings.to_state(),
             "groups": self.groups.to_state(),
             "replies": self.reply_state.to_state(),
+            **({"ghosts": self.ghosts} if self.policy.takes_resets else {}),
         }
 
     @classmethod
@@ -54,6 +60,7 @@ class Server:
         server.reply_state = policy.reply_rule.begin(server.groups)
         server.reply_state.load_state(state["replies"])
         server.rounds = state["rounds"]
+        server.ghosts = state.get("ghosts", server.ghosts)
         return server
 
     def answer_arrival(self, agent: int) -> tuple[Download, ...]:
@@ -75,6 +82,8 @@ class Server:
 
         Nothing is checked: this is for uploads that were, before they were written to a log.
         """
+        if upload.kept is not None:
+            return self._part(upload, upload.kept)
         uploads = (upload, *collected)
         for message in uploads:
             self.rounds += message.statistics.rounds
@@ -91,8 +100,52 @@ class Server:
             self.groups.revise(message.agent)
         return downloads
 
+    def _part(self, upload: Upload, kept: Statistics) -> tuple[Download, ...]:
+        """Let an agent go on as a newcomer that has uploaded ``kept``; the rest of its data are those of a ghost."""
+        agent = upload.agent
+        old = self.holdings[agent] + upload.statistics - kept
+        self.rounds += upload.statistics.rounds
+        ghost = self._make_ghost(agent, old) if old.count else None
+        self.holdings.replace(agent, kept)
+        self.groups.part(agent, ghost)
+        self.reply_state.record_upload(upload)
+        downloads = self._answer_agents(self.reply_state.agents_due_after_upload(agent))
+        self.groups.revise(agent)
+        return downloads
+
+    def _make_ghost(self, agent: int, old: Statistics) -> int | None:
+        """Hold the data of an earlier self, and return its place; an agent's oldest ghost gives way to one more."""
+        most = self.most_ghosts
+        own = self.ghosts[self.ghosts[:, OWNER] == agent, PLACE]
+        if most == 0:
+            self.rounds -= old.rounds
+            return None
+        place = len(self.holdings) if own.size < most else int(own[0])
+        if own.size < most:
+            self.holdings.join()
+        else:
+            self.rounds -= int(self.holdings.rounds[place])
+        self.ghosts = np.vstack([self.ghosts[self.ghosts[:, PLACE] != place], [agent, place]])
+        self.holdings.replace(place, old)
+        return place
+
+    @property
+    def most_ghosts(self) -> int:
+        """How many earlier selves of an agent are kept."""
+        return MOST_GHOSTS if self.policy.changes is None else self.policy.changes.ghosts
+
+    def tell_cluster(self, agent: int, cluster: int) -> None:
+        """Say to which true cluster an agent belongs from its next reset on, where the policy is told that."""
+        if isinstance(self.groups, KnownPartition):
+            self.groups.tell(agent, cluster)
+
+    def find_ghosts(self, agent: int) -> list[int]:
+        """The places of an agent's earlier selves, the oldest first."""
+        places: list[int] = self.ghosts[self.ghosts[:, OWNER] == agent, PLACE].tolist()
+        return places
+
     def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
-        rounds, known, downloads = self.rounds, len(self.holdings), []
+        rounds, known, downloads = self.rounds, len(self.holdings) - len(self.ghosts), []
         for agent in agents:
             statistics = self._build_answer(agent)
             downloads.append(Download(agent=agent, statistics=statistics, rounds=rounds, agents=known))
@@ -121,11 +174,19 @@ class Server:
         self.groups.join()
         return newcomer
 
-    def forget(self, agent: int) -> None:
-        """Remove an agent and all that it uploaded; the numbers of those after it fall by one."""
-        self.rounds -= int(self.holdings.rounds[agent])
-        self.holdings.forget(agent)
-        self.groups.forget(agent)
+    def forget(self, agent: int) -> list[int]:
+        """Remove an agent, its ghosts and all that it uploaded; returns the places that are gone, the last first.
+
+        The numbers of those after each of them fall by one.
+        """
+        gone = sorted([agent, *self.find_ghosts(agent)], reverse=True)
+        self.ghosts = self.ghosts[self.ghosts[:, OWNER] != agent]
+        for place in gone:
+            self.rounds -= int(self.holdings.rounds[place])
+            self.holdings.forget(place)
+            self.groups.forget(place)
+            self.ghosts = self.ghosts - (self.ghosts > place)
+        return gone
 
     def _check(self, upload: Upload) -> None:
         """Refuse a bad upload before anything has changed."""
@@ -133,3 +194,15 @@ class Server:
         require(0 <= upload.agent < agents, f"an upload must come from an agent in 0..{agents - 1}, got {upload.agent}")
         upload.statistics.check(self.holdings.dimension)
         Ridge(upload.statistics, self.policy.lambda_)
+        if upload.kept is not None:
+            self._check_reset(upload, upload.kept)
+
+    def _check_reset(self, upload: Upload, kept: Statistics) -> None:
+        """Refuse a reset that the policy does not take, or that keeps what was never uploaded."""
+        require(self.policy.takes_resets, f"{self.policy.name} takes no resets: an upload must be without 'kept'")
+        is_agent = upload.agent not in self.ghosts[:, PLACE]
+        require(is_agent, f"an upload must come from an agent, and {upload.agent} is the place of an earlier self")
+        old = self.holdings[upload.agent] + upload.statistics - kept
+        for part in (kept, old):
+            part.check(self.holdings.dimension)
+            Ridge(part, self.policy.lambda_)

@@ -10,7 +10,8 @@ from fedcascade.federation.messages import Upload
 from fedcascade.federation.warm_start import warm_up
 from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
 from fedcascade.learning.oracles import Oracle
-from fedcascade.simulation.scenario import Progress, Scenario, Simulation, prepare_simulation
+from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation.scenario import Progress, Scenario, Simulation, list_news, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
 REPORT_EVERY = 500
@@ -34,6 +35,10 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
         warm_up(server, agents, scenario.warm)
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
+        for changed, cluster in list_news(scenario, t):
+            server.tell_cluster(changed, cluster)
+            reset = agents[changed].part(Statistics.zero(environment.dimension))
+            recorder.record_exchange(t, *run_exchange(server, agents, reset))
         user = environment.arrival(t)  # line 5
         fetched = deliver_arrival(server, agents, user)
         # line 6: LocalAgent

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fedcascade.checks import require, require_integer
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
+from fedcascade.federation.grouping.partition import KnownClusters
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
@@ -46,6 +49,18 @@ class Simulation:
     policy: Policy
     server: Server
     recorder: Recorder
+
+
+def list_news(scenario: Scenario, round_: int) -> list[tuple[int, int]]:
+    """Who belongs to another true cluster from a round on, and to which; nobody where no policy may know."""
+    environment = scenario.environment
+    is_told = isinstance(scenario.policy.grouping, KnownClusters)
+    if not is_told or not isinstance(environment, Clustered) or round_ == 1:
+        return []
+    before, now = (environment.find_moment(t) for t in (round_ - 1, round_))
+    if before is now:
+        return []
+    return [(int(user), int(now.clusters[user])) for user in np.flatnonzero(before.clusters != now.clusters)]
 
 
 def prepare_simulation(scenario: Scenario) -> Simulation:

@@ -269,6 +269,30 @@ class EvidencePartition(Partition):
         derived.turn = append_zeros(derived.turn)
         derived.turn[-1] = NOT_YET
 
+    def part(self, agent: int, ghost: int | None) -> None:
+        """Let an agent go on as a newcomer; its earlier self keeps its group and its turn."""
+        label = int(self.labels[agent])
+        if ghost is not None and ghost == self.labels.size:
+            self.labels, self.regrouped = np.append(self.labels, label), np.append(self.regrouped, False)
+            self.own_evidence = np.append(self.own_evidence, 0.0)
+        places = [agent] if ghost is None else [agent, ghost]
+        left = {int(self.labels[place]) for place in places}
+        remaining = self.spoken[self.spoken != ghost]
+        if ghost is None:
+            self.spoken = remaining[remaining != agent]
+        else:
+            self.spoken = (
+                np.where(remaining == agent, ghost, remaining) if agent in remaining else np.append(remaining, ghost)
+            )
+            self.labels[ghost] = label
+            self.own_evidence[ghost] = self.rule.measure(self.holdings[ghost])
+        self.labels[agent] = np.setdiff1d(np.arange(self.labels.size + 1), self.labels)[0]
+        for each in left - {*self.labels.tolist()}:
+            self.listed_labels[self.listed_labels == each] = NO_LABEL
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
+        self.rebuild()
+        self.add(agent, self.holdings[agent])
+
     def forget(self, agent: int) -> None:
         """Take out an agent, and the answer that may hold its data."""
         label = int(self.labels[agent])

@@ -80,7 +80,7 @@ def make_memory(row: Row) -> Memory:
 
 
 @jit_no_refcount
-def _measure_sum(total: Row, row: Row, sign: float, model: Model, memory: Memory) -> float:
+def measure_sum(total: Row, row: Row, sign: float, model: Model, memory: Memory) -> float:
     """E of a sum with one more row, or one less, as ``sign`` says; or without that row, if it is 0.
 
     The operations are those of ``compute_evidence`` in the same order, so the bits are the same.
@@ -105,14 +105,14 @@ def _measure_sum(total: Row, row: Row, sign: float, model: Model, memory: Memory
 @jit
 def measure_row(row: Row, model: Model) -> float:
     """E of a row."""
-    return _measure_sum(row, row, 0.0, model, make_memory(row))
+    return measure_sum(row, row, 0.0, model, make_memory(row))
 
 
 @jit
 def estimate_theta(row: Row, model: Model) -> Row:
     """(S + l I)^-1 b of a row."""
     memory = make_memory(row)
-    _measure_sum(row, row, 0.0, model, memory)
+    measure_sum(row, row, 0.0, model, memory)
     upper, theta = memory
     d = theta.size
     for i in range(d - 1, -1, -1):
@@ -158,7 +158,7 @@ def _fill_gains(
         gains[group] = -math.inf
         if table.size[group] > 0 and is_candidate[group]:
             if cache.version[group] != table.version[group]:
-                together = _measure_sum(table.sums[group], row, 1.0, model, table.memory)
+                together = measure_sum(table.sums[group], row, 1.0, model, table.memory)
                 cache.gains[group] = together - table.evidence[group] - alone
                 cache.version[group] = table.version[group]
             gains[group] = cache.gains[group]
@@ -201,7 +201,7 @@ def _change_members(table: GroupTable, group: int, row: Row, sign: float, model:
     for k in range(row.size):
         table.sums[group, k] += sign * row[k]
     table.size[group] += int(sign)
-    table.evidence[group] = _measure_sum(table.sums[group], row, 0.0, model, table.memory)
+    table.evidence[group] = measure_sum(table.sums[group], row, 0.0, model, table.memory)
     table.last_version[0] += 1
     table.version[group] = table.last_version[0]
 
@@ -271,7 +271,7 @@ def _weigh_groups(agent: int, visited: Visited, table: GroupTable, model: Model,
     """Take an agent out of its group, and fill ``odds`` with the probability of each group for it."""
     left = visited.assignment[agent]
     if table.size[left] > 1 and visited.left_version[agent] != table.version[left]:
-        visited.left_evidence[agent] = _measure_sum(table.sums[left], visited.rows[agent], -1.0, model, table.memory)
+        visited.left_evidence[agent] = measure_sum(table.sums[left], visited.rows[agent], -1.0, model, table.memory)
         visited.left_version[agent] = table.version[left]
     is_candidate = visited.is_candidate[agent]
     was_candidate, is_candidate[left] = is_candidate[left], False

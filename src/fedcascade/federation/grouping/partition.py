@@ -106,6 +106,26 @@ class Partition:
         """Give a group to the newcomer that the holdings have just made room for, or refuse it."""
         raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
 
+    def part(self, agent: int, ghost: int | None) -> None:
+        """Let an agent go on as a new one, after the holdings have: its earlier self stays where it was, as ``ghost``.
+
+        The ghost may be a new place behind all others, or that of an older ghost; None where the earlier self is gone.
+        """
+        label, fresh = int(self.labels[agent]), self.choose_fresh_label(agent)
+        changed = {label, fresh}
+        if ghost is not None and ghost == self.labels.size:
+            self.append_agent(label)
+        elif ghost is not None:
+            changed.add(int(self.labels[ghost]))
+            self.labels[ghost] = label
+        self.labels[agent] = fresh
+        for each in changed:
+            self.sum_group(each)
+
+    def choose_fresh_label(self, agent: int) -> int:  # noqa: ARG002
+        """The group of an agent that goes on as a new one."""
+        raise ValueError(f"{type(self).__name__} does not say with whom an agent shares after a change: it takes none")
+
     def forget(self, agent: int) -> None:
         """Take out an agent that the holdings have just removed: its group is summed anew over who is left."""
         label = int(self.labels[agent])
@@ -154,12 +174,33 @@ class SharedPartition(Partition):
     def join(self) -> None:
         self.append_agent(0)
 
+    def choose_fresh_label(self, agent: int) -> int:  # noqa: ARG002
+        return 0
+
 
 class SeparatePartition(Partition):
     """A group for each agent."""
 
     def join(self) -> None:
         self.append_agent(self.find_unused_label())
+
+    def choose_fresh_label(self, agent: int) -> int:  # noqa: ARG002
+        return self.find_unused_label()
+
+
+class KnownPartition(Partition):
+    """The true clusters; where they change, the simulation tells the new one of an agent first."""
+
+    def __init__(self, holdings: Holdings, labels: Labels) -> None:
+        super().__init__(holdings, labels)
+        self._told: dict[int, int] = {}
+
+    def tell(self, agent: int, cluster: int) -> None:
+        """Say to which cluster an agent belongs from its next reset on."""
+        self._told[agent] = cluster
+
+    def choose_fresh_label(self, agent: int) -> int:
+        return self._told.pop(agent, int(self.labels[agent]))
 
 
 class Grouping(Protocol):
@@ -193,7 +234,7 @@ class KnownClusters:
         require(truth is not None, "known-clusters needs the true clusters: it is a yardstick for simulations")
         labels = np.array(truth, np.int64)
         require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")
-        return Partition(holdings, labels)
+        return KnownPartition(holdings, labels)
 
 
 @jit_brief

@@ -3,6 +3,8 @@
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.own_data import OwnData, make_own_data
+from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge
@@ -36,6 +38,9 @@ class ExchangeDriver:
         self.packed = make_packed_states(users if is_packed else 0, d)
         learners = users if lower(PERSONAL_PARTS, policy.personal) else 0
         self.personal = PersonalState(np.zeros((learners, d, d)), np.zeros((learners, d)), np.zeros((learners, d, d)))
+        self.own_data = None
+        if policy.keeps_own_data:
+            self.own_data = make_own_data((users,), d, has_blocks=policy.changes is not None)
         self.uploads = np.zeros(users, np.int64)
         blank = Ridge(Statistics.zero(d), policy.lambda_)
         self.packed.numbers[:] = self._compute_numbers(blank)
@@ -69,10 +74,37 @@ class ExchangeDriver:
             unanswered = self.policy.reply_rule.keep_unanswered(download, buffer)
             if unanswered is not None:
                 self.load_ridge(agent, Ridge(unanswered, self.policy.lambda_))
-        return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer)
+        kept = self._begin_anew(agent) if cause is Cause.CHANGE else None
+        return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer, kept=kept)
+
+    def _begin_anew(self, agent: int) -> Statistics:
+        """What belongs to the user that an agent has from now on; nothing where it was told of the change."""
+        if self.own_data is None:
+            return Statistics.zero(self.problem.dimension)
+        keeper = self._keep_own_data(agent, self.own_data)
+        kept = keeper.total
+        keeper.begin_anew(kept)
+        return kept
+
+    def _keep_own_data(self, agent: int, own_data: OwnData) -> OwnDataKeeper:
+        """The own data of an agent, in the memory of all agents'."""
+        return OwnDataKeeper(self.policy, self.problem.dimension, OwnData(*(array[agent] for array in own_data)))
+
+    def tell_changes(self, round_: int, news: list[tuple[int, int]]) -> None:
+        """Let a server that is told of changes hear of them: which agents, and to which clusters they belong now."""
+        for agent, cluster in news:
+            self.server.tell_cluster(agent, cluster)
+            self.run_exchange(round_, agent, Cause.CHANGE)
 
     def receive(self, downloads: tuple[Download, ...]) -> None:
         """Let agents decide with downloads from now on."""
+        if self.own_data is not None:
+            nothing = Statistics.zero(self.problem.dimension)  # such agents are answered when they upload
+            for download in downloads:
+                keeper = self._keep_own_data(download.agent, self.own_data)
+                believed = keeper.receive(download.statistics, nothing)
+                self.load_ridge(download.agent, Ridge(believed, self.policy.lambda_))
+            return
         ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
         for download in downloads:
             key = id(download.statistics)

@@ -34,7 +34,7 @@ def simulate(
         driver.warm_up(scenario.warm)
     if by_agent:
         with ThreadPoolExecutor(max(1, threads - 1)) as pool:
-            EventDrivenEngine(driver, pool, threads, window).play(report)
+            EventDrivenEngine(scenario, driver, pool, threads, window).play(report)
     else:
         SequentialEngine(driver, window).play(report)
     return simulation.recorder.build_trace(scenario.policy.name, "exact", simulation.server.groups.labels)

@@ -25,7 +25,7 @@ from fedcascade.simulation.exact.windows import (
     make_driver_scratch,
     record_batch,
 )
-from fedcascade.simulation.scenario import Progress
+from fedcascade.simulation.scenario import Progress, Scenario, list_news
 
 SHORTEST_WINDOW = 64
 
@@ -46,8 +46,10 @@ class EventDrivenEngine:
     depends on none of them.
     """
 
-    def __init__(self, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None) -> None:
-        self.driver, self.pool, self.threads = driver, pool, threads
+    def __init__(
+        self, scenario: Scenario, driver: ExchangeDriver, pool: ThreadPoolExecutor, threads: int, window: int | None
+    ) -> None:
+        self.scenario, self.driver, self.pool, self.threads = scenario, driver, pool, threads
         self.window, self.length = window, SHORTEST_WINDOW
         self._workspace = threading.local()
 
@@ -73,10 +75,16 @@ class EventDrivenEngine:
         rounds = now.window.stop - now.window.cursor
         # Agents with the most rounds come first, so that no thread begins a long task last.
         present = np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
+        news = list_news(self.scenario, now.window.first)
+        if news:  # nobody may play on before all know
+            self.settle(before)
+            self.driver.tell_changes(now.window.first, news)
+            before = now
         waiting = before.window.upload_round[present] > 0
         free, late = Task(now, present[~waiting]), Task(now, present[waiting])
         helpers = self._start_helpers(free)
-        self.settle(before)
+        if not news:
+            self.settle(before)
         helpers += self._start_helpers(late)
         following = make_batch(self.driver, now.last + 1, self.window or self.length)
         self._advance(free)

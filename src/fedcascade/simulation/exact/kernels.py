@@ -10,7 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments import draws
+from fedcascade.federation.changes import CompiledDetection, follow_list
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.triggers import compute_auxiliary_probability
+from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.confidence import BetaTerms, compute_beta
 from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics import linear, streams
@@ -19,7 +22,8 @@ from fedcascade.simulation.exact.constrained import CompiledLimits, select_const
 from fedcascade.simulation.exact.ranking import compute_attraction, compute_best_reward, select_list
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
-DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION = 0, 1, 2, 3, 4  # kinds of triggers
+DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE = 0, 1, 2, 3, 4, 5  # kinds of triggers
+STEADY, WEIGHED, CHANGED = 0, 1, 2  # what an agent finds in its own data after a round
 LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # places in AgentState.numbers
 EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in AgentState.counts
 
@@ -51,6 +55,8 @@ class CompiledPolicy(NamedTuple):
     every_round: bool  # agents decide with download and buffer
     beta: BetaTerms  # for agents that decide anew in every round
     sync_budget: float  # D of DisLinUCB; inf where no agent calls for a synchronisation
+    detection: CompiledDetection | None = None
+    trust: CompiledTrust | None = None
 
 
 class AgentState(NamedTuple):
@@ -91,13 +97,14 @@ class PersonalState(NamedTuple):
 
 
 class CompiledSimulation(NamedTuple):
-    """What compiled rounds read and write; agents are the first axis of ``states``, ``packed`` and ``personal``."""
+    """What compiled rounds read and write; agents are the first axis of all but the first two."""
 
     environment: CompiledEnvironment
     policy: CompiledPolicy
     states: AgentState
     packed: PackedStates
     personal: PersonalState
+    own: OwnData | None = None  # where agents keep their own data apart
 
 
 class Window(NamedTuple):
@@ -204,8 +211,13 @@ def advance_agents(
             t = window.rounds[cursor]
             cursor += 1
             play_round(environment, policy, theta, state, window, scratch, t, margin)
-            fired = find_trigger(environment.seed, policy, state, scratch, t)
-            if policy.every_round:
+            followed = follow_user(
+                simulation.own, policy.detection, policy.trust, policy, agent, state, window, scratch, t
+            )
+            fired = CHANGE if followed == CHANGED else find_trigger(environment.seed, policy, state, scratch, t)
+            if followed == WEIGHED:
+                pack_sums(state.gram, state.moment, packed.download[agent])
+            if policy.every_round or followed == WEIGHED:
                 margin = prepare_decision(policy, state, scratch)
         if cursor > window.cursor[agent]:
             pack_sums(state.buffer_gram, state.buffer_moment, packed.buffer[agent])
@@ -213,6 +225,48 @@ def advance_agents(
         window.upload_round[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
         place = fetch_and_increment(taken)
+
+
+@jit_no_refcount
+def follow_user(
+    own: OwnData | None,
+    detection: CompiledDetection | None,
+    trust: CompiledTrust | None,
+    policy: CompiledPolicy,
+    agent: int,
+    state: AgentState,
+    window: Window,
+    scratch: Scratch,
+    t: int,
+) -> int:
+    """Let an agent look for a change of its user after a round, and weigh others' data, as ``Agent`` does."""
+    if own is None:
+        return STEADY
+    mine = OwnData(
+        own.total[agent], own.blocks[agent], own.levels[agent], own.used[agent], own.since[agent],
+        own.others_gram[agent], own.others_moment[agent], own.numbers[agent],
+    )  # fmt: skip
+    row = t - window.first
+    examined = window.examined[row]
+    click = examined - 1 if window.clicked[row] else -1
+    if follow_list(mine, detection, scratch.listed_features, examined, click, state.theta, state.root):
+        return CHANGED
+    return _weigh_if_due(mine, trust, policy, state, scratch)
+
+
+@jit_no_refcount
+def _weigh_if_due(
+    own: OwnData, trust: CompiledTrust | None, policy: CompiledPolicy, state: AgentState, scratch: Scratch
+) -> int:
+    if trust is None:
+        return STEADY
+    if not is_due(own, trust):
+        return STEADY
+    weigh_others(own, trust, state.buffer_gram, state.buffer_moment, state.gram, state.moment)
+    log_det = linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
+    state.numbers[LOG_DET], state.numbers[BETA] = log_det, compute_beta(policy.beta, log_det)
+    state.numbers[SQUARED_WIDTHS], state.numbers[BOUND_WIDTH] = np.inf, 0.0
+    return WEIGHED
 
 
 @jit_inline

@@ -16,11 +16,13 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation import triggers
+from fedcascade.federation.changes import ChangeDetection, CompiledDetection
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
+from fedcascade.federation.trust import CompiledTrust, Trust
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.learning.exploration import EpsilonMixed, PlackettLuce
@@ -95,6 +97,7 @@ CAUSES = {
     kernels.DOUBLING: Cause.FORCED,
     kernels.ALWAYS: Cause.FORCED,
     kernels.SYNCHRONISATION: Cause.SYNCHRONISATION,
+    kernels.CHANGE: Cause.CHANGE,
 }
 REPLY_RULES: dict[type, RoundOrder] = {
     Asker: RoundOrder.BY_AGENT,
@@ -108,6 +111,11 @@ REPLY_RULES: dict[type, RoundOrder] = {
 POSITIONS: dict[type, Callable[[Any, int], NDArray[np.float64] | None]] = {
     type(None): lambda *_: None,
     PositionDiscounts: lambda positions, length: None if positions.discount == 1 else positions.compute_gammas(length),
+}
+TRUSTS: dict[type, Callable[[Any, int], CompiledTrust | None]] = {type(None): lambda *_: None, Trust: Trust.compile}
+DETECTIONS: dict[type, Callable[[Any, int], CompiledDetection | None]] = {
+    type(None): lambda *_: None,
+    ChangeDetection: ChangeDetection.compile,
 }
 PERSONAL_PARTS: dict[type, bool] = {type(None): False, AlternatingMinimisation: True}
 CONFIDENCES: dict[type, Callable[[Any, float, ProblemSize], BetaTerms]] = {
@@ -132,6 +140,8 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         ("reply rule", "REPLY_RULES", REPLY_RULES, policy.reply_rule),
         ("position discounts", "POSITIONS", POSITIONS, policy.positions),
         ("personal part", "PERSONAL_PARTS", PERSONAL_PARTS, policy.personal),
+        ("trust", "TRUSTS", TRUSTS, policy.trust),
+        ("change detection", "DETECTIONS", DETECTIONS, policy.changes),
     ]
     if _needs_beta_terms(policy):
         parts.append(("confidence", "CONFIDENCES", CONFIDENCES, policy.confidence))
@@ -161,7 +171,11 @@ def _explain_subclass(part: object, name: str, table: Mapping[type, object]) -> 
 
 def _needs_beta_terms(policy: Policy) -> bool:
     """Whether compiled code computes beta; elsewhere it comes with the download, and any Confidence will do."""
-    return isinstance(policy.decision, DownloadAndBuffer) or isinstance(policy.reply_rule, OnArrival)
+    return (
+        isinstance(policy.decision, DownloadAndBuffer)
+        or isinstance(policy.reply_rule, OnArrival)
+        or (policy.trust is not None)
+    )
 
 
 def lower(table: Mapping[type, Compiled], part: object) -> Compiled:
@@ -201,6 +215,8 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kern
         every_round=lower(DECISIONS, policy.decision),
         beta=beta,
         sync_budget=min(budgets, default=np.inf),
+        detection=lower(DETECTIONS, policy.changes)(policy.changes, d),
+        trust=lower(TRUSTS, policy.trust)(policy.trust, d),
     )
 
 

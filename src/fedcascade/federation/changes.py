@@ -1,0 +1,190 @@
+"""Change detection at the agent: its own clicks say that its user has become another one. Nobody else is believed."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, whole_numbers
+from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
+from fedcascade.federation.grouping.gibbs import Model, make_memory, measure_sum
+from fedcascade.federation.grouping.rows import COUNTS
+from fedcascade.federation.own_data import CUSUM, MOST_BLOCKS, OwnData, add_list, add_row, copy_row
+from fedcascade.numerics.elementary import log
+from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.linear import Features, Matrix, Vector
+
+FEWEST = 4  # observations that an older self must have
+LEAST_LIKELY, MOST_LIKELY = 0.05, 0.95  # probabilities of a click between which the CUSUM looks at an item
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeDetection(Part):
+    """Two tests of an agent's own data; when one fires, the agent is a new one, and says so.
+
+    *Split*: own data lie in blocks of rounds. After each block, for every way to cut them into older data p and newer
+    data s: with E the evidence of ``grouping.evidence``, E(p + s) - E(p) - E(s) below -``threshold`` says that two
+    users clicked. The data after the best cut are kept. *CUSUM*: a user that suddenly clicks less than its agent
+    predicts is found sooner. The sum grows by the log-odds that each examined item was clicked with a probability of
+    p0 - ``drop`` against p0 = <theta, x> - ``caution`` ||x||, and never falls below 0. Beyond ``limit`` the data since
+    it was last 0 are kept.
+    """
+
+    threshold: float = constant(10.0, meaning="log-odds for two users instead of one, beyond which it is two",
+                                range=POSITIVE)  # fmt: skip
+    limit: float = constant(8.0, meaning="log-odds for fewer clicks than predicted, beyond which the user is another",
+                            range=POSITIVE)  # fmt: skip
+    drop: float = constant(0.15, meaning="by how much less clicks are tested against what was predicted",
+                           range=PROBABILITY)  # fmt: skip
+    caution: float = constant(0.45, meaning="how many widths below the estimate a prediction is", range=NONNEGATIVE)
+    block: int = constant(8, meaning="rounds of its own between two tests of an agent", range=whole_numbers(1))
+    ghosts: int = constant(4, meaning="how many earlier selves of an agent the server keeps", range=whole_numbers(0))
+    variance: float = describe_variance()
+    length: float = describe_length()
+
+    def compile(self, dimension: int) -> "CompiledDetection":
+        """The constants as compiled code reads them."""
+        model = Model(0.0, float(self.variance), compute_prior(self.variance, self.length, dimension))
+        numbers = float(self.threshold), float(self.limit), float(self.drop), float(self.caution), float(self.block)
+        return CompiledDetection(model, *numbers)
+
+
+class CompiledDetection(NamedTuple):
+    """The constants of a ``ChangeDetection``."""
+
+    model: Model
+    threshold: float
+    limit: float
+    drop: float
+    caution: float
+    block: float
+
+
+@jit
+def follow_list(
+    own: OwnData,
+    rule: CompiledDetection | None,
+    listed: Features,
+    examined: int,
+    click: int,
+    theta: Vector,
+    root: Matrix,
+) -> bool:
+    """Add a list to an agent's own data; returns whether they say that the user has changed.
+
+    If so, ``own`` holds what of them belongs to the new user. ``theta`` and ``root`` are what the list was chosen with.
+    """
+    add_list(own.total, listed, examined, click)
+    if rule is None:
+        return False
+    rounds = own.total.size - 1
+    newest = own.used[0] - 1
+    if newest < 0 or own.blocks[newest, rounds] >= rule.block:
+        newest = _open_block(own)
+    add_list(own.blocks[newest], listed, examined, click)
+    _follow_clicks(own, rule, listed, examined, click, theta, root)
+    if own.blocks[newest, rounds] >= rule.block:
+        first = _find_cut(own, rule)
+        if first > 0:
+            _keep_blocks(own, first)
+            return True
+    count = own.total.size - COUNTS
+    if own.numbers[CUSUM] > rule.limit and own.total[count] >= own.since[count] + FEWEST:
+        copy_row(own.blocks[0], own.since)
+        own.levels[0] = 0
+        own.used[0] = 1
+        _keep_blocks(own, 0)
+        return True
+    return False
+
+
+@jit_inline
+def _open_block(own: OwnData) -> int:
+    """Begin a new block, and return its place; of three blocks of one size, the two older ones become one."""
+    level = 0
+    while True:
+        oldest, equal = 0, 0
+        for i in range(own.used[0] - 1, -1, -1):
+            if own.levels[i] == level:
+                oldest = i
+                equal += 1
+        if equal <= 2:
+            break
+        _merge_blocks(own, oldest)
+        level += 1
+    if own.used[0] == MOST_BLOCKS:
+        _merge_blocks(own, 0)
+    place = int(own.used[0])
+    own.blocks[place] = 0.0
+    own.levels[place] = 0
+    own.used[0] += 1
+    return place
+
+
+@jit_inline
+def _merge_blocks(own: OwnData, place: int) -> None:
+    """Make one block of that at ``place`` and the next one."""
+    add_row(own.blocks[place], own.blocks[place + 1])
+    own.levels[place] += 1
+    for i in range(place + 1, own.used[0] - 1):
+        copy_row(own.blocks[i], own.blocks[i + 1])
+        own.levels[i] = own.levels[i + 1]
+    own.used[0] -= 1
+
+
+@jit_inline
+def _keep_blocks(own: OwnData, first: int) -> None:
+    """Forget all blocks before ``first``; what is left is all that the agent has."""
+    own.total[:] = 0.0
+    for i in range(first, own.used[0]):
+        copy_row(own.blocks[i - first], own.blocks[i])
+        own.levels[i - first] = own.levels[i]
+        add_row(own.total, own.blocks[i - first])
+    own.used[0] -= first
+    own.since[:] = 0.0
+    own.numbers[CUSUM] = 0.0
+
+
+@jit
+def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
+    """The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak."""
+    total, count, memory = own.total, own.total.size - COUNTS, make_memory(own.total)
+    newer = np.zeros_like(total)
+    whole = measure_sum(total, total, 0.0, rule.model, memory)
+    least, cut = -rule.threshold, 0
+    for first in range(own.used[0] - 1, 0, -1):
+        add_row(newer, own.blocks[first])
+        if total[count] - newer[count] < FEWEST:
+            break
+        apart = measure_sum(total, newer, -1.0, rule.model, memory) + measure_sum(newer, newer, 0.0, rule.model, memory)
+        if whole - apart < least:
+            least, cut = whole - apart, first
+    return cut
+
+
+@jit_inline
+def _follow_clicks(
+    own: OwnData, rule: CompiledDetection, listed: Features, examined: int, click: int, theta: Vector, root: Matrix
+) -> None:
+    """Let the CUSUM see a list; ``since`` then holds the lists from the one on after which it was last 0."""
+    is_zero = own.numbers[CUSUM] == 0.0
+    for position in range(examined):
+        mean, square = 0.0, 0.0
+        for j in range(theta.size):
+            mean += theta[j] * listed[position, j]
+            part = 0.0
+            for k in range(j + 1):
+                part += root[j, k] * listed[position, k]
+            square += part * part
+        expected = min(MOST_LIKELY, mean - rule.caution * np.sqrt(square))
+        lower = expected - rule.drop
+        if lower < LEAST_LIKELY:
+            continue
+        odds = log(lower / expected) if position == click else log((1.0 - lower) / (1.0 - expected))
+        own.numbers[CUSUM] = max(0.0, own.numbers[CUSUM] + odds)
+        is_zero |= own.numbers[CUSUM] == 0.0
+    if is_zero:
+        own.since[:] = 0.0
+    if own.numbers[CUSUM] > 0.0:
+        add_list(own.since, listed, examined, click)

@@ -1,0 +1,84 @@
+"""What an agent keeps of its own data, apart from what others sent: the readable side of ``own_data``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.federation.changes import follow_list
+from fedcascade.federation.grouping.rows import pack_row, unpack_row
+from fedcascade.federation.own_data import WEIGHT, OwnData, make_own_data
+from fedcascade.federation.policies import Policy
+from fedcascade.federation.trust import is_due, split_download, weigh_others
+from fedcascade.learning.cascade import Examination
+from fedcascade.learning.ridge import Estimate
+from fedcascade.learning.statistics import Statistics
+
+
+class OwnDataKeeper:
+    """Follows the lists of one user: finds changes, and weighs what others sent."""
+
+    def __init__(self, policy: Policy, dimension: int, data: OwnData | None = None) -> None:
+        self.dimension = dimension
+        self.data = make_own_data((), dimension, has_blocks=policy.changes is not None) if data is None else data
+        self._detection = None if policy.changes is None else policy.changes.compile(dimension)
+        self._trust = None if policy.trust is None else policy.trust.compile(dimension)
+
+    @property
+    def total(self) -> Statistics:
+        """All own data since the user is who it is."""
+        return unpack_row(self.data.total, self.dimension)
+
+    @property
+    def weight(self) -> float:
+        """How much others' data count."""
+        return float(self.data.numbers[WEIGHT])
+
+    def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: Estimate) -> bool:
+        """Learn from a list; returns whether the user has changed. ``total`` is then what belongs to the new one."""
+        require(len(seen.clicks) <= 1, "change detection and trust learn from one click of a list")
+        click = seen.clicks[0] if seen.clicks else -1
+        features = np.ascontiguousarray(listed, np.float32)
+        theta, root = chosen_with.theta, chosen_with.root
+        return bool(follow_list(self.data, self._detection, features, seen.examined, click, theta, root))
+
+    def is_weighing_due(self) -> bool:
+        """Whether it is time to weigh others' data anew."""
+        return self._trust is not None and bool(is_due(self.data, self._trust))
+
+    def receive(self, download: Statistics, pending: Statistics) -> Statistics:
+        """The part of a download that is believed; ``pending`` is what of the agent's own it does not hold."""
+        if self._trust is None:
+            return download
+        split_download(self.data, pending.gram, pending.moment, download.gram, download.moment)
+        return self.weigh(pending)
+
+    def weigh(self, pending: Statistics) -> Statistics:
+        """The last download, of which others' part has the weight that it deserves."""
+        assert self._trust is not None
+        gram, moment = np.empty_like(pending.gram), np.empty_like(pending.moment)
+        weigh_others(self.data, self._trust, pending.gram, pending.moment, gram, moment)
+        own = self.total - pending
+        return Statistics(gram, moment, own.count, own.clicks, own.rounds)
+
+    def begin_anew(self, kept: Statistics) -> None:
+        """Forget all but ``kept``, which may be what ``follow`` has left, and what others sent."""
+        data = self.data
+        if not np.array_equal(data.total, row := pack_row(kept, np.inf)):
+            for array in data:
+                array[...] = 0
+            data.total[:] = row
+            if len(data.blocks):
+                data.blocks[0], data.used[0] = row, int(kept.count > 0)
+        data.others_gram[:], data.others_moment[:], data.numbers[WEIGHT] = 0.0, 0.0, 1.0
+
+    def to_state(self) -> dict[str, Any]:
+        """What outlives a process, as arrays that this keeper goes on changing."""
+        return self.data._asdict()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``to_state`` gave."""
+        for name in OwnData._fields:
+            getattr(self.data, name)[...] = state[name]

@@ -73,6 +73,15 @@ rare random ones, so that the server hears of everybody soon enough.""",
 not guess. It walks through the partitions that the data allow, each as often as it is probable, and an agent that
 uploads gets its own statistics and, of everybody else's, as much as they are probably of its group. Agents decide with
 their download and with their own data since, so they can speak more rarely.""",
+    "fedc3ucb-l": """`fedc3ucb-e` for people who change, arrive, leave and lie. An agent tests whether its own
+data come from one user or from two, and says when its user has become another one: the earlier self stays behind,
+and the new one is placed as a newcomer. What others added to a download counts with the weight under which the agent's
+own clicks are likely, weighed anew every 8 rounds of its own
+([living populations](explanation-living-populations.md)).""",
+    "fedc3ucb-ht": """The paper's system with the trust of `fedc3ucb-l` at its agents, and nothing else of it: the graph
+pools too many users for long, and agents find out how far to believe it.""",
+    "fedind-c": """`fedind` with the change detection of `fedc3ucb-l`: the yardstick of what sharing is worth among
+users who change. It tells a server, which shares nothing, of its changes; what it exchanges besides has no effect.""",
     "fedind": "Every agent learns alone, in every round, and never speaks: the yardstick of what sharing is worth.",
     "force-comm": "The paper's system with an exchange at an agent's 1st, 2nd, 4th... arrival in place of random ones.",
     "no-auxiliary": "The paper's system without random exchanges.",
@@ -105,7 +114,8 @@ COUNTING = """## What counts as an exchange
 - One learner that serves everybody has nobody to speak with (`fedcascade.federation.replies:OneLearner`).
 
 The ledger has a line for each, with the bytes that really travelled, and its cause: `determinant`, `auxiliary`,
-`forced`, `push` or `synchronisation`. With `--json` the first three are always there, the others where they occur.
+`forced`, `push`, `synchronisation` or `change`. With `--json` the first three are always there, the others where they
+occur.
 """
 
 
@@ -149,7 +159,8 @@ def render_parts_table() -> str:
     ]
     for policy in POLICIES.values():
         parts = (policy.grouping, policy.trigger, policy.reply_rule, policy.decision)
-        personal = f" + {type(policy.personal).__name__}" if policy.personal else ""
+        more = (part for part in (policy.personal, policy.trust, policy.changes) if part is not None)
+        personal = "".join(f" + {type(part).__name__}" for part in more)
         lines.append("| " + " | ".join([f"[{policy.name}](#{policy.name})", *map(name_part, parts)]) + personal + " |")
     return "\n".join(lines) + "\n"
 

@@ -10,6 +10,7 @@ from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec, build_environment
 from fedcascade.experiments.plan_reader import read_plan
+from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
@@ -176,3 +177,18 @@ def test_a_plan_with_an_impossible_life_is_refused_with_its_line() -> None:
             "name = 'living'\nrounds = 100\n[[environments]]\nname = 'a'\nkind = 'synthetic'\n"
             "[environments.life]\nliars = { share = 2.0 }\n[[policies]]\nname = 'fedind'\n"
         )
+
+
+@pytest.mark.parametrize("policy", ["fedc3ucb-l", "fedc3ucb-ht", "fedind-c", "known-clusters"])
+@pytest.mark.parametrize("name", ["recurring", "everything"])
+def test_systems_for_living_populations_leave_the_same_trace_in_both_engines(policy: str, name: str) -> None:
+    for world in (make_world(LIVES[name]), make_world(LIVES[name], features="gaussian"), make_ratings(LIVES[name])):
+        system = POLICIES[policy].with_known_constants({"beta": 0.7, "threshold": 4.0, "limit": 3.0, "every": 3})
+        scenario = Scenario(world, system, 900, keep_lists=True)
+        fast, slow = exact.simulate(scenario, window=77), reference.simulate(scenario)
+        assert (fast.curve, fast.ledger, fast.people) == (slow.curve, slow.ledger, slow.people)
+        assert fast.partition == slow.partition
+        np.testing.assert_array_equal(fast.lists, slow.lists)
+        if policy == "known-clusters":
+            changed = {exchange.agent for exchange in fast.ledger if exchange.cause is Cause.CHANGE}
+            assert changed == {user for user, record in enumerate(fast.people) if record.person.kind != "steady"}

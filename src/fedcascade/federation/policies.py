@@ -102,6 +102,9 @@ class Policy:
         require(fits, "PositionDiscounts() needs the reply rule OneLearner() and no personal part")
         fits = not self.keeps_own_data or (isinstance(self.reply_rule, Asker) and self.personal is None)
         require(fits, "Trust() and ChangeDetection() need the reply rule Asker() and no personal part")
+        # Elsewhere a download would miss what the agent takes for its own part of it.
+        fits = not self.keeps_own_data or self.order is Order.UPLOAD_FIRST
+        require(fits, f"Trust() and ChangeDetection() need the order {Order.UPLOAD_FIRST.value}, got {self.order}")
 
     @property
     def keeps_own_data(self) -> bool:

@@ -104,7 +104,8 @@ def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
             run_exchange(server, agents, played.upload)
         if played.upload or t == rounds:
             for agent in set(agents):
-                same = _is_same(observed[agent.id], server.holdings[agent.id] + agent.buffer)
+                held = server.holdings.total(np.array([agent.id, *server.find_ghosts(agent.id)]))
+                same = _is_same(observed[agent.id], held + agent.buffer)
                 require(same, f"round {t}: what agent {agent.id} observed must be what the server and its buffer hold")
 
 

@@ -61,8 +61,12 @@ def run_both(world: Clustered, policy: Policy, rounds: int, length: int, **optio
 
 
 def choose_rounds(name: str) -> int:
-    """Systems in which an exchange reaches many agents have many more of them, and few rounds show it all."""
-    return 20_000 if isinstance(POLICIES[name].reply_rule, Asker) else 2_000
+    """Systems in which an exchange reaches many agents have many more of them, and few rounds show it all.
+
+    So they do where agents look at their own data in every round.
+    """
+    policy = POLICIES[name]
+    return 20_000 if isinstance(policy.reply_rule, Asker) and not policy.keeps_own_data else 2_000
 
 
 @pytest.mark.parametrize("name", POLICIES)

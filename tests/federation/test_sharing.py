@@ -97,7 +97,7 @@ def test_an_answer_holds_of_each_other_no_more_than_the_limit(seed: int, agents:
             server.take(Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics))
     counts, asker = server.holdings.count, int(random.integers(agents))
     server.groups.guard = Guard(1, max_weight)
-    answer = server.groups.sum_groups(asker, [0])
+    answer = server.groups.sum_groups(asker, np.zeros(1, np.int64))
     limit = find_limit(counts, 1, max_weight)
     shares = [min(1.0, limit / count) if count and agent != asker else 1.0 for agent, count in enumerate(counts)]
     if np.count_nonzero(np.delete(counts, asker)):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from fedcascade.learning.statistics import Statistics
 
@@ -17,7 +18,7 @@ class Cause(StrEnum):
     CHANGE = "change"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)  # and each field Final, as in ``Statistics``
 class Upload:
     """What an agent learned since its last upload (Algorithm 1, line 8); its ``sequence``-th one, from 1 on.
 
@@ -25,18 +26,18 @@ class Upload:
     upload included, ``kept`` belongs to who the user is now, and the rest to who it was.
     """
 
-    agent: int
-    sequence: int
-    cause: Cause
-    statistics: Statistics
-    kept: Statistics | None = None
+    agent: Final[int]
+    sequence: Final[int]
+    cause: Final[Cause]
+    statistics: Final[Statistics]
+    kept: Final[Statistics | None] = None
 
     @property
     def bytes(self) -> int:
         return count_payload_bytes(self.statistics.dimension) * (1 if self.kept is None else 2)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Download:
     """The pooled statistics of an agent's group (Algorithm 1, line 10), and how far the system is.
 
@@ -45,10 +46,10 @@ class Download:
     extrapolates the round from them.
     """
 
-    agent: int
-    statistics: Statistics
-    rounds: int
-    agents: int
+    agent: Final[int]
+    statistics: Final[Statistics]
+    rounds: Final[int]
+    agents: Final[int]
 
     @property
     def bytes(self) -> int:

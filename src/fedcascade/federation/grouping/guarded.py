@@ -55,7 +55,7 @@ class GuardedPartition(GraphPartition):
         """The sum of the agent's group; that of all groups that it fits, if it is a leaf."""
         if not self.leaf[agent]:
             return super().answer(agent)
-        return self.sum_groups(agent, np.union1d(self._find_fitting(agent), self.labels[agent]).tolist())
+        return self.sum_groups(agent, np.union1d(self._find_fitting(agent), self.labels[agent]))
 
     def revise(self, agent: int) -> None:
         """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; then see what that splits or decides."""

@@ -71,20 +71,20 @@ class Partition:
 
     def answer(self, agent: int) -> Statistics:
         """Algorithm 3, lines 1 and 2: the statistics of a download for ``agent``, which are those of its group."""
-        return self.sum_groups(agent, [int(self.labels[agent])])
+        return self.sum_groups(agent, self.labels[agent : agent + 1])
 
-    def sum_groups(self, agent: int, labels: Sequence[int]) -> Statistics:
-        """What ``agent`` is told of some groups, its own among them: their sum.
+    def sum_groups(self, agent: int, groups: Labels) -> Statistics:
+        """What ``agent`` is told of some groups, its own among them: their sum. Each label is named once.
 
         With a guard, of each other no more than a bounded weight, and nothing of others where they are too few to hide
         each of them.
         """
-        total = self.pools[labels[0]]
-        for label in labels[1:]:
+        total = self.pools[int(groups[0])]
+        for label in groups[1:].tolist():
             total += self.pools[label]
         if self.guard is NO_GUARD:
             return total
-        held, groups = self.holdings, np.array(labels, np.int64)
+        held = self.holdings
         is_hidden, limit, is_exceeded = limit_members(agent, groups, self.labels, held.count, *self.guard)
         if not is_hidden:
             return held[agent]

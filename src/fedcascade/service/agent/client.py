@@ -16,6 +16,7 @@ from fedcascade.service.protocol.wire import JSON, MSGPACK
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 PAUSES = (0.25, 300.0)  # seconds before the first retry, and the longest pause
+NONCE_BITS = 56  # at most 17 digits
 
 
 class BadReply(ValueError):  # noqa: N818 (a bad reply is an event like a refusal)
@@ -64,7 +65,7 @@ class AgentClient:
     def sign_headers(self, method: str, path: str, body: bytes, sequence: int) -> dict[str, str]:
         """Sign a request with a random nonce and return its headers."""
         now, agent = self.clock.now() + self.clock_offset, self.agent
-        nonce = secrets.randbelow(10**17)
+        nonce = secrets.randbits(NONCE_BITS)
         signed = auth.sign(
             self.key, agent=agent, method=method, path=path, body=body, sequence=sequence, created=int(now), nonce=nonce
         )

@@ -3,9 +3,11 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.server.jobs import Deliver, settle_future
@@ -13,7 +15,7 @@ from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.server.verifier import SignedRequest
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import Identity, Store
 
 
 async def answer_exchange(service: Service, headers: Mapping[str, str], body: bytes, caller: str) -> bytes:
@@ -38,38 +40,56 @@ def start_exchange(
     deliver: Deliver,
 ) -> None:
     """Begin an exchange with an agent whose identity is loaded; ``deliver`` gets the answer, or the exception."""
-    start, media_type = time.perf_counter(), wire.get_media_type(headers)
-    agent, nonce, created = signature.agent, signature.nonce, signature.created
-    identity = service.get_identity(agent)
+    identity = service.get_identity(signature.agent)
+    media_type = wire.get_media_type(headers)
     request = SignedRequest(identity.public_key, "POST", wire.EXCHANGES, signature, body, media_type)
-    limit = partial(service.limit_upload, identity)
+    exchange = Exchange(service, identity, request, media_type, deliver, time.perf_counter())
+    service.start_signed(exchange.record, request, caller, exchange.finish)
 
-    def job(store: Store, state: ServerState) -> tuple[wire.UploadMessage, bytes]:
-        message = wire.decode(body, wire.UploadMessage, media_type)
-        upload, terms_id = message.to_upload(agent, state.dimension), service.terms.terms_id
+
+@dataclass(slots=True)
+class Exchange:
+    """An exchange under way: what the writer does with the upload, and what becomes of the answer."""
+
+    service: Service
+    identity: Identity
+    request: SignedRequest
+    media_type: str
+    deliver: Deliver
+    started: float  # in seconds of ``time.perf_counter``
+
+    def record(self, store: Store, state: ServerState) -> tuple[wire.UploadMessage, bytes]:
+        """Count the upload; the message that it came in, and its answer in MessagePack."""
+        message, signature = wire.decode(self.request.body, wire.UploadMessage, self.media_type), self.request.signature
         answer = record_upload(
             store,
             state,
-            upload,
-            nonce,
-            created=created,
+            message.to_upload(signature.agent, state.dimension),
+            signature.nonce,
+            created=signature.created,
             receipt=message.receipt,
-            terms_id=terms_id,
+            terms_id=self.service.terms.terms_id,
             numbers=message.numbers,
-            limit=limit,
+            limit=self.limit,
         )
         return message, answer
 
-    def finish(result: Any) -> None:
-        deliver(result if isinstance(result, BaseException) else encode(*result))
+    def limit(self, upload: Upload, held_rounds: int) -> None:
+        """Refuse an upload beyond the bounds on what one agent may claim."""
+        self.service.limit_upload(self.identity, upload, held_rounds)
 
-    def encode(message: wire.UploadMessage, answer: bytes) -> bytes | Exception:
-        try:
-            if media_type != wire.MSGPACK or message.protocol != wire.PROTOCOLS[-1]:
-                answer = wire.convert_answer(answer, message.protocol, media_type)
-        except Exception as error:  # whoever waits is told
-            return error
-        service.metrics.count_exchange(message.cause, len(body), len(answer), time.perf_counter() - start)
+    def finish(self, result: Any) -> None:
+        """Deliver what ``record`` returned, in the protocol and media type of the request, or the exception."""
+        if not isinstance(result, BaseException):
+            try:
+                result = self._encode(*result)
+            except Exception as error:  # whoever waits is told
+                result = error
+        self.deliver(result)
+
+    def _encode(self, message: wire.UploadMessage, answer: bytes) -> bytes:
+        if self.media_type != wire.MSGPACK or message.protocol != wire.PROTOCOLS[-1]:
+            answer = wire.convert_answer(answer, message.protocol, self.media_type)
+        seconds = time.perf_counter() - self.started
+        self.service.metrics.count_exchange(message.cause, len(self.request.body), len(answer), seconds)
         return answer
-
-    service.start_signed(job, request, caller, finish)

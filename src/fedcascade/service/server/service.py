@@ -163,16 +163,15 @@ class Service:
 
     def start_signed(self, job: Job[Any], request: SignedRequest, caller: str, deliver: Deliver) -> None:
         """Run a job if its request is signed and admitted; remember whether it was a forgery. See ``Writer.start``."""
-        agent = request.signature.agent
-
-        def note(result: Any) -> None:
-            if not isinstance(result, BaseException):
-                self._forgeries.trust(caller, agent, self.clock.elapsed())
-            elif isinstance(result, Refused) and result.reason in FORGED:
-                self._forgeries.count_forgery(caller, agent, self.clock.elapsed())
-            deliver(result)
-
+        note = partial(self._note_signature, caller, request.signature.agent, deliver)
         self.writer.start(job, note, asyncio.get_running_loop(), request, self.admit)
+
+    def _note_signature(self, caller: str, agent: int, deliver: Deliver, result: Any) -> None:
+        if not isinstance(result, BaseException):
+            self._forgeries.trust(caller, agent, self.clock.elapsed())
+        elif isinstance(result, Refused) and result.reason in FORGED:
+            self._forgeries.count_forgery(caller, agent, self.clock.elapsed())
+        deliver(result)
 
     def limit_upload(self, identity: Identity, upload: Upload, held_rounds: int) -> None:
         """Refuse an upload beyond the bounds on what one agent may claim."""

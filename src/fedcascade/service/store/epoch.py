@@ -52,7 +52,8 @@ class Epoch:
 
     def compute_proof(self, text: str) -> bytes:
         """Authenticate a text with the store's secret: HMAC-SHA256 (RFC 2104), shortened."""
-        inner, outer = (half.copy() for half in _begin_proofs(self.secret))
+        begun_inner, begun_outer = _begin_proofs(self.secret)
+        inner, outer = begun_inner.copy(), begun_outer.copy()
         inner.update(text.encode())
         outer.update(inner.digest())
         return outer.digest()[:PROOF_BYTES]

@@ -5,7 +5,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
@@ -29,7 +29,7 @@ class SyntheticSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sy
     directions: DirectionKind = "orthonormal"
     gap: float | None = None
     drift: Count | None = None
-    life: Life | None = None
+    life: Life | UnsetType = UNSET  # left out where there is none, so that runs without one keep their keys
     arrivals: tuple[float, ...] | Literal["zipf"] | None = None
     categories: Count | None = None
     costs: bool = False
@@ -47,7 +47,7 @@ class RatingsSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rati
     clusters: Count = 10
     dimension: Annotated[int, Meta(ge=2)] = 20
     items: Count = 200
-    life: Life | None = None
+    life: Life | UnsetType = UNSET
     top_users: Count | None = None
     top_items: Count | None = None
     selection: Literal["independent", "nested"] | None = None
@@ -72,9 +72,11 @@ EnvironmentSpec = SyntheticSpec | RatingsSpec | PluginSpec
 def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
     """Build the environment of one run."""
     if isinstance(spec, SyntheticSpec):
-        return Synthetic(**structs.asdict(spec) | {"items": _to_range(spec.items)}, seed=seed)
+        given = {name: value for name, value in structs.asdict(spec).items() if value is not UNSET}
+        return Synthetic(**given | {"items": _to_range(spec.items)}, seed=seed)
     if isinstance(spec, RatingsSpec):
-        options = {name: value for name, value in structs.asdict(spec).items() if name != "file" and value is not None}
+        values = structs.asdict(spec).items()
+        options = {name: value for name, value in values if name != "file" and value not in (None, UNSET)}
         return Ratings(_read_ratings(spec.file), seed=seed, **options)
     environment: Environment = get_plugin("environment", spec.name).build(**spec.arguments, seed=seed)
     return environment

@@ -107,6 +107,7 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
         "bytes_up": record["bytes"]["up"],
         "bytes_down": record["bytes"]["down"],
         **{name: record[name] for name in ("clusters", "clustering_error", "engine")},
+        **({"newcomer_regret": record["newcomer_regret"]} if "newcomer_regret" in record else {}),
         "key": job.key,
     }
 

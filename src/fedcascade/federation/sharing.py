@@ -138,7 +138,7 @@ def average_weight(
     Unlike the one that ``find_weight`` chooses, it changes little where own clicks say little.
     """
     own, others, model = (own_gram, own_moment), (gram, moment), (variance, prior)
-    room, evidence = np.empty((moment.size, moment.size + 1, 2 * SHARES)), np.empty(2 * SHARES)
+    room, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
     weights, likelihood = np.zeros(3 * SHARES), np.full(3 * SHARES, -np.inf)
     for halving in range(HALVINGS + 1):
         weights[halving] = 0.5**halving

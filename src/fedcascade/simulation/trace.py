@@ -67,6 +67,11 @@ class Trace:
         return self.curve[-1].reward
 
     @property
+    def newcomer_regret(self) -> float:
+        """The regret of users who came late, in their first 50 rounds."""
+        return sum(record.early_regret for record in self.people if record.person.joined is not None)
+
+    @property
     def clustering_error(self) -> float:
         return self.curve[-1].clustering_error
 
@@ -230,7 +235,7 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "bytes": dict(zip(("up", "down"), trace.ledger.sum_bytes(), strict=True)),
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
         "curve": [{name: getattr(point, name) for name in names} for point in trace.curve],
-        **({"people": people} if people else {}),
+        **({"people": people, "newcomer_regret": trace.newcomer_regret} if people else {}),
         **({"own_curves": summarise_curves(trace.own_curves)} if trace.own_curves else {}),
     }
 

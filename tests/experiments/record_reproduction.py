@@ -1,14 +1,14 @@
 """The regrets of the paper's figures at full length, to the last digit: what no redesign may change.
 
 ``python tests/experiments/record_reproduction.py`` writes the asset that ``test_reproduction.py`` compares with; on an
-idle core it takes about five minutes. Run it only when a change of the numbers is meant, and say so in the changelog.
+idle core it takes about three minutes. Run it only when a change of the numbers is meant, and say so in the changelog.
 """
 
 import json
 from pathlib import Path
 
 from fedcascade.experiments.builtin_plans import load_builtin_plan
-from fedcascade.experiments.jobs import list_planned_jobs, run_job
+from fedcascade.experiments.jobs import list_planned_jobs, run_jobs_in_turns
 from fedcascade.experiments.plan import resize_plan
 
 ASSET = Path(__file__).parent / "assets" / "reproduction.json"
@@ -20,10 +20,10 @@ Totals = dict[str, float | int]
 def reproduce(plan: str, seed: int) -> dict[str, Totals]:
     """Regret and exchanges of every system of a plan."""
     jobs = list_planned_jobs([resize_plan(load_builtin_plan(plan), seeds=[seed])])
-    records = {planned.system: run_job(planned.job) for planned in jobs}
+    records = run_jobs_in_turns([planned.job for planned in jobs])
     return {
-        system: {"regret": record["regret"], "exchanges": record["communications"]["total"]}
-        for system, record in records.items()
+        planned.system: {"regret": record["regret"], "exchanges": record["communications"]["total"]}
+        for planned, record in zip(jobs, records, strict=True)
     }
 
 

@@ -22,7 +22,7 @@ from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.reports.summary import describe_effort, write_report
 from fedcascade.experiments.runner import Progress, execute
-from fedcascade.experiments.schedulers import ReportRounds, Scheduler, make_local_scheduler
+from fedcascade.experiments.schedulers import ReportRounds, Scheduler, make_local_scheduler, share_out
 
 from .conftest import SMALL
 
@@ -260,3 +260,12 @@ def test_a_corrupt_record_is_named(content: str, small_plan: Plan, tmp_path: Pat
     path.write_text(content, encoding="latin-1")
     with pytest.raises(ValueError, match=f"{job.key}.json' .*: delete it|{job.key}.json' .*; delete it"):
         execute([plan], tmp_path, make_recording_scheduler([]), lambda _: None)
+
+
+def test_runs_with_the_same_seed_share_a_process_unless_others_would_be_idle(small_plan: Plan) -> None:
+    jobs = [planned.job for planned in list_planned_jobs([small_plan])]  # three systems, two seeds
+    assert [[job.seed for job in share] for share in share_out(jobs, 1)] == [[0, 0, 0], [1, 1, 1]]
+    assert [len(share) for share in share_out(jobs, 2)] == [3, 3]
+    assert [len(share) for share in share_out(jobs, 3)] == [2, 1, 2, 1]
+    assert [len(share) for share in share_out(jobs, 6)] == [1] * 6
+    assert sorted(job.key for share in share_out(jobs, 4) for job in share) == sorted(job.key for job in jobs)

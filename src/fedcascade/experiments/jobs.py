@@ -16,7 +16,7 @@ from fedcascade.experiments.plan import Plan, System, Value, select_systems, to_
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.learning.oracles import Oracle
-from fedcascade.simulation.engines import simulate, simulate_together
+from fedcascade.simulation.engines import simulate, simulate_in_turns, simulate_together
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import ARITHMETIC, Trace, summarise
 
@@ -88,6 +88,12 @@ def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     trace = simulate(scenario.environment, scenario.policy, rounds=job.rounds, oracle=scenario.oracle, threads=1,
                      checkpoints=job.checkpoints, warm=scenario.warm, progress=progress)  # fmt: skip
     return _make_record(job, trace)
+
+
+def run_jobs_in_turns(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
+    """Compute runs on one core; those whose users see the same items draw them once for all."""
+    traces = simulate_in_turns([build_scenario(job) for job in jobs], progress)
+    return [_make_record(job, trace) for job, trace in zip(jobs, traces, strict=True)]
 
 
 def build_scenario(job: Job) -> Scenario:

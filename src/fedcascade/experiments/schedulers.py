@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache
@@ -15,7 +15,8 @@ from multiprocessing.connection import wait as wait_for_process
 from typing import Any, TypeVar
 
 from fedcascade.checks import require_integer
-from fedcascade.experiments.jobs import Job, Record, build_scenario, run_job, run_jobs_on_gpu
+from fedcascade.experiments.environments import SyntheticSpec
+from fedcascade.experiments.jobs import Job, Record, build_scenario, run_job, run_jobs_in_turns, run_jobs_on_gpu
 from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.policies import get_policy
 from fedcascade.numerics.code_cache import CodeNotKept
@@ -48,8 +49,27 @@ def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -
     with _open_pool(workers) as (pool, counter):
         policies = [get_policy(name) for name in dict.fromkeys(job.policy for job in jobs)]
         wait([pool.submit(step) for step in list_steps(policies)])
-        ordered = sorted(jobs, key=estimate_cost, reverse=True)
-        yield from _collect({pool.submit(_run_counted, run_job, job): job for job in ordered}, counter, report)
+        shares = sorted(share_out(jobs, workers), key=lambda share: sum(map(estimate_cost, share)), reverse=True)
+        pending = {pool.submit(_run_counted, run_jobs_in_turns, share): share for share in shares}
+        for share, records in _collect(pending, counter, report):
+            yield from zip(share, records, strict=True)
+
+
+def share_out(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Put synthetic runs with the same seed into one share, but no more than a worker's part of all runs.
+
+    A process plays the runs of a share in turns and draws their items once, where they are the same.
+    """
+    alike: dict[Hashable, list[Job]] = {}
+    for job in jobs:
+        synthetic = isinstance(job.environment, SyntheticSpec)
+        alike.setdefault((job.seed, job.rounds, job.checkpoints) if synthetic else job.key, []).append(job)
+    most = max(1, len(jobs) // workers)
+    shares: list[list[Job]] = []
+    for runs in alike.values():
+        parts = -(-len(runs) // most)
+        shares += [runs[part::parts] for part in range(parts)]
+    return shares
 
 
 def estimate_cost(job: Job) -> int:

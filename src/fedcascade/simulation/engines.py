@@ -1,7 +1,7 @@
 """Which engine runs a simulation: the one that was asked for where it knows every part, else a simpler one."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -78,6 +78,27 @@ def _simulate_on_processor(scenario: Scenario, progress: Progress | None, thread
     message = f"the exact engine does not know the {unsupported} of {scenario.policy.name}: using the reference"
     warnings.warn(message, stacklevel=3)
     return reference.simulate(scenario, progress)
+
+
+def simulate_in_turns(scenarios: Sequence[Scenario], progress: Progress | None = None) -> list[Trace]:
+    """Run scenarios with the exact engine on one core; where their items are the same, these are drawn once for all.
+
+    ``progress`` counts the rounds of all scenarios.
+    """
+    parts: dict[Hashable, list[int]] = {}
+    for number, scenario in enumerate(scenarios):
+        parts.setdefault(exact.identify_items(scenario) or f"run {number}", []).append(number)
+    traces: dict[int, Trace] = {}
+    done = 0
+    for part in parts.values():
+        members = [scenarios[number] for number in part]
+        report = progress and partial(_add_done, progress, done)
+        if len(part) == 1:
+            traces[part[0]] = _simulate_on_processor(members[0], report, threads=1)
+        else:
+            traces.update(zip(part, exact.simulate_in_turns(members, report), strict=True))
+        done += sum(scenario.rounds for scenario in members)
+    return [traces[number] for number in range(len(scenarios))]
 
 
 def simulate_together(scenarios: Sequence[Scenario], progress: Progress | None = None) -> Iterator[tuple[int, Trace]]:

@@ -40,7 +40,8 @@ class Trace:
     regret and reward are those of honest users.
     ``propensities`` are the chances of the items of ``lists``, where they are chosen by chance.
     ``own_curves`` are regret by the rounds of each user, where they were asked for.
-    ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count.
+    ``seconds`` is how long the rounds took; the exact engine's compilation before them does not count. Runs that took
+    turns have equal shares of the time that all of them took.
     """
 
     policy: str

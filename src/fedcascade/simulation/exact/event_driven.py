@@ -7,6 +7,7 @@ and nothing is thrown away.
 """
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -25,7 +26,7 @@ from fedcascade.simulation.exact.windows import (
     make_driver_scratch,
     record_batch,
 )
-from fedcascade.simulation.scenario import Progress, Scenario, list_news
+from fedcascade.simulation.scenario import Scenario, list_news
 
 SHORTEST_WINDOW = 64
 
@@ -53,18 +54,18 @@ class EventDrivenEngine:
         self.window, self.length = window, SHORTEST_WINDOW
         self._workspace = threading.local()
 
-    def play(self, progress: Progress) -> None:
-        """Play all rounds, window by window; ``progress`` is called while nothing is being played."""
+    def play(self) -> Iterator[int]:
+        """Play all rounds, window by window; yields how many are done, while nothing is being played."""
         recorder = self.driver.recorder
         before = make_batch(self.driver, 1, 0)
         # Plays nothing, but compiles everything, and compilation is not timed.
         now = self.play_window(before, before)
         recorder.start_clock()
         while before.last < recorder.rounds:
-            progress(before.last)
+            yield before.last
             before, now = now, self.play_window(now, before)
         self.settle(before)
-        progress(before.last)
+        yield before.last
 
     def play_window(self, now: Batch, before: Batch) -> Batch:
         """Play a window agent by agent, settle the one before, and prepare the next, which is returned.

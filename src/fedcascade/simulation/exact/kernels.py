@@ -17,6 +17,7 @@ from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.confidence import BetaTerms, compute_beta
 from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics import linear, streams
+from fedcascade.numerics.grid import GRID, PER_UNIT
 from fedcascade.numerics.jit import fetch_and_increment, jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact.constrained import CompiledLimits, select_constrained
 from fedcascade.simulation.exact.ranking import compute_attraction, compute_best_reward, select_list
@@ -26,6 +27,17 @@ DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE = 0, 1, 2, 3, 
 STEADY, WEIGHED, CHANGED = 0, 1, 2  # what an agent finds in its own data after a round
 LOG_DET, BETA, SQUARED_WIDTHS, BOUND_WIDTH = 0, 1, 2, 3  # places in AgentState.numbers
 EXAMINED, CLICKS, ROUNDS, ARRIVALS = 0, 1, 2, 3  # places in AgentState.counts
+_STEP = np.float32(GRID)
+
+
+class ItemCache(NamedTuple):
+    """Items of recent rounds, for runs on one thread whose worlds show the same ones; without rows none are kept.
+
+    Round t is kept in row t modulo the number of rows.
+    """
+
+    rounds: NDArray[np.int64]  # the round that each row holds, or 0
+    steps: NDArray[np.int16]  # per row, the memory of ``Scratch.columns`` in steps of the grid
 
 
 class CompiledEnvironment(NamedTuple):
@@ -38,6 +50,7 @@ class CompiledEnvironment(NamedTuple):
     thetas: NDArray[np.float64]
     catalogue: NDArray[np.float32]  # one column per item; without columns, rounds draw fresh items
     categories: int  # that items belong to
+    cache: ItemCache
 
 
 class CompiledPolicy(NamedTuple):
@@ -359,10 +372,22 @@ def play_round(
 
 @jit_inline
 def draw_items(environment: CompiledEnvironment, scratch: Scratch, t: int) -> int:
-    """Draw the items of a round into ``scratch.columns``; returns how many there are."""
-    seed, columns = environment.seed, scratch.columns[: scratch.listed_features.shape[1]]
+    """Fill ``scratch.columns`` with the items of a round, drawn or from the cache; returns how many there are."""
+    seed, columns, cache = environment.seed, scratch.columns[: scratch.listed_features.shape[1]], environment.cache
     items = draws.count_items(seed, t, environment.fewest_items, environment.most_items)
-    draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
+    if cache.rounds.size == 0:
+        draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
+        return items
+    row = t % cache.rounds.size
+    steps = cache.steps[row]
+    if cache.rounds[row] == t:
+        for place in range(steps.size):
+            scratch.flat_columns[place] = np.float32(steps[place]) * _STEP
+    else:
+        draws.draw_items_into(seed, t, columns, environment.lifted, environment.catalogue, scratch.draft)
+        cache.rounds[row] = t
+        for place in range(steps.size):
+            steps[place] = np.int16(scratch.flat_columns[place] * PER_UNIT)
     return items
 
 

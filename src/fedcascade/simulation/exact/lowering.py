@@ -56,8 +56,9 @@ class LoweredTrigger(NamedTuple):
 def _lower_clustered(environment: Clustered) -> kernels.CompiledEnvironment:
     items = environment.fewest_items, environment.most_items
     return kernels.CompiledEnvironment(
-        environment.seed, environment.lifted, *items, environment.thetas, environment.catalogue, environment.categories
-    )
+        environment.seed, environment.lifted, *items, environment.thetas, environment.catalogue, environment.categories,
+        kernels.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
+    )  # fmt: skip
 
 
 def _lower_growth(trigger: triggers.Determinant | triggers.Ratio) -> list[LoweredTrigger]:

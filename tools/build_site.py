@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 from check_links import find_faults
+from draw_diagrams import draw_diagrams
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / ".cache" / "site"
@@ -141,7 +142,7 @@ def stage_pages(repository: str) -> None:
     originals = [(path, pages / path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     originals += [(ROOT / name, pages / "project" / name) for name in AT_THE_ROOT]
     for origin, page in originals:
-        text = separate_lists(origin.read_text("utf-8"))
+        text = draw_diagrams(separate_lists(origin.read_text("utf-8")))
         page.write_text(move_links(text, page, origin, repository), encoding="utf-8")
 
 
@@ -155,9 +156,11 @@ def write_config(generator: str) -> Path:
     config.update(docs_dir="pages", site_dir="built", nav=navigation)
     for plugin in config["plugins"]:
         if "mkdocstrings" in plugin:
-            plugin["mkdocstrings"]["handlers"]["python"]["paths"] = [str(ROOT / "src")]
+            handler = plugin["mkdocstrings"]["handlers"]["python"]
+            handler["paths"] = [str(ROOT / "src")]
+            handler["options"]["extensions"] = [str(ROOT / "tools" / "fence_doctests.py")]
     if generator == "mkdocs":  # its own themes alone are installed
-        config["theme"] = {"name": "readthedocs"}
+        config["theme"] = {"name": "readthedocs", "highlightjs": False}
         config["plugins"].remove("offline")
     path = STAGE / "mkdocs.yml"
     path.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -12,6 +12,7 @@ import build_site
 import pytest
 from build_site import ROOT, list_modules, list_names, move_links, read_navigation, separate_lists, write_reference
 from check_links import find_faults, find_page_faults
+from draw_diagrams import draw_diagrams
 
 import fedcascade
 
@@ -105,6 +106,24 @@ def test_pages_of_the_repository_have_no_faults() -> None:
         [sys.executable, "tools/check_links.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_diagrams_are_drawn_and_other_kinds_stay_text() -> None:
+    flow = '```mermaid\nflowchart LR\n  a["one & two"] -->|words| b\n  b -->|back| a\n```'
+    drawn = draw_diagrams(flow)
+    assert drawn.count("one &amp; two") == 2
+    assert drawn.count("marker-end") == 2
+    people = "  participant A as Alice\n  participant B as Bob\n"
+    sequence = f"```mermaid\nsequenceDiagram\n{people}  A->>B: hi\n  B-->>B: thinks\n```"
+    assert [draw_diagrams(sequence).count(word) for word in ("Alice", "hi<", "thinks", "dasharray")] == [1, 1, 1, 1]
+    other = "```mermaid\ngantt\n```"
+    assert draw_diagrams(other) == other
+
+
+def test_every_diagram_of_the_pages_is_drawn() -> None:
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")]
+    assert sum(page.count("```mermaid") for page in pages) >= 2
+    assert not any("```mermaid" in draw_diagrams(page) for page in pages)
 
 
 @pytest.mark.long

@@ -1,0 +1,93 @@
+"""Draw the diagrams that pages hold as text (Mermaid) as SVG, for the site, which fetches no program to draw them.
+
+Two kinds are known: a flowchart from left to right, and a sequence diagram. Others are left as they are.
+"""
+
+import re
+from collections.abc import Iterator
+from html import escape
+
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NODE = re.compile(r'(\w+)(?:\[\(?"([^"]+)"\)?\])?')
+ARROW = re.compile(r"^\s*(.+?) -->\|([^|]+)\| (.+)$")
+PARTICIPANT = re.compile(r"^\s*participant (\w+) as (.+)$")
+MESSAGE = re.compile(r"^\s*(\w+)(--?>>)(\w+): (.+)$")
+STYLE = "font-family:system-ui,sans-serif;font-size:12px"
+STEP, LANE, BOX = 34, 132, 28  # pixels: between messages, between participants, height of a box
+
+
+def draw_diagrams(text: str) -> str:
+    """Put a picture in the place of every diagram of a page that can be drawn."""
+    return DIAGRAM.sub(lambda hit: draw(hit[1]) or hit[0], text)
+
+
+def draw(diagram: str) -> str | None:
+    """The picture of a diagram, as SVG inside a page; None if it is of another kind."""
+    kind, _, body = diagram.partition("\n")
+    if kind.strip() == "sequenceDiagram":
+        parts = list(draw_sequence(body.splitlines()))
+    elif kind.strip() == "flowchart LR":
+        parts = list(draw_flow(body.splitlines()))
+    else:
+        return None
+    width, height, *shapes = parts
+    opened = f'<svg viewBox="0 0 {width} {height}" style="{STYLE};max-width:100%;min-width:600px" role="img">'
+    return f'<div class="diagram">{opened}{ARROW_HEAD}{"".join(shapes)}</svg></div>'
+
+
+ARROW_HEAD = (
+    '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0 8 4 0 8z" fill="currentColor"/></marker></defs>'
+)
+
+
+def draw_sequence(lines: list[str]) -> Iterator[str]:
+    """Width, height, then the shapes of a sequence diagram: a lane for each participant, a row for each message."""
+    names = [hit.groups() for line in lines if (hit := PARTICIPANT.match(line))]
+    messages = [hit.groups() for line in lines if (hit := MESSAGE.match(line))]
+    lanes = {short: LANE * number + LANE // 2 for number, (short, _) in enumerate(names)}
+    bottom = BOX + STEP * (len(messages) + 1)
+    yield str(LANE * len(names))
+    yield str(bottom + 10)
+    for short, name in names:
+        yield draw_box(lanes[short], BOX // 2 + 2, name, LANE - 12)
+        yield f'<path d="M{lanes[short]} {BOX + 4}V{bottom}" stroke="currentColor" opacity=".3"/>'
+    for row, (sender, arrow, receiver, words) in enumerate(messages, 1):
+        y, x, end = BOX + STEP * row + 8, lanes[sender], lanes[receiver]
+        path = f"M{x} {y}H{end}" if x != end else f"M{x} {y - 8}h26v12h-24"
+        dash = ' stroke-dasharray="5 4"' if arrow.startswith("--") else ""
+        yield f'<path d="{path}" fill="none" stroke="currentColor"{dash} marker-end="url(#head)"/>'
+        middle, anchor = ((x + end) / 2, "middle") if x != end else (x + 32, "start")
+        yield draw_words(middle, y - 6 if x != end else y + 2, words, anchor)
+
+
+def draw_flow(lines: list[str]) -> Iterator[str]:
+    """Width, height, then the shapes of a flowchart: a row for each arrow, from what sends to what receives."""
+    labels: dict[str, str] = {}
+    rows = []
+    for line in lines:
+        if hit := ARROW.match(line):
+            ends = [NODE.match(end) for end in (hit[1].strip(), hit[3].strip())]
+            for node in ends:
+                if node and node[2]:
+                    labels[node[1]] = node[2]
+            rows.append((*(node[1] for node in ends if node), hit[2]))
+    yield "760"
+    yield str(STEP * len(rows) + 16)
+    for row, (sender, receiver, words) in enumerate(rows):
+        y = STEP * row + BOX // 2 + 6
+        yield draw_box(140, y, labels.get(sender, sender), 270)
+        yield f'<path d="M278 {y}H478" stroke="currentColor" marker-end="url(#head)"/>'
+        yield draw_words(378, y - 6, words, "middle")
+        yield draw_box(620, y, labels.get(receiver, receiver), 270)
+
+
+def draw_box(x: float, y: float, words: str, width: int) -> str:
+    """A box around words, by its middle."""
+    shape = f'<rect x="{x - width / 2}" y="{y - BOX / 2 + 2}" width="{width}" height="{BOX - 4}" rx="4"'
+    return f'{shape} fill="none" stroke="currentColor"/>{draw_words(x, y + 4, words, "middle")}'
+
+
+def draw_words(x: float, y: float, words: str, anchor: str) -> str:
+    """Words at a place."""
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{escape(words)}</text>'

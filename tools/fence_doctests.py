@@ -1,0 +1,22 @@
+"""An extension of griffe, which reads docstrings for the site: examples are code there, not quotations."""
+
+import re
+from typing import Any
+
+import griffe
+
+EXAMPLE = re.compile(r"^([ ]*)>>> .*\n?(?:^[ ]*\S.*\n?)*", re.MULTILINE)
+
+
+def fence_examples(docstring: str) -> str:
+    """Put every example, which starts with >>> and ends with an empty line, into a fence."""
+    return EXAMPLE.sub(lambda hit: f"{hit[1]}```pycon\n{hit[0].rstrip()}\n{hit[1]}```\n", docstring)
+
+
+class FenceDoctests(griffe.Extension):  # type: ignore[misc]
+    """Changes the docstring of every object as it is read."""
+
+    def on_object(self, *, obj: Any, **_: Any) -> None:
+        """Put examples into fences."""
+        if obj.docstring is not None:
+            obj.docstring.value = fence_examples(obj.docstring.value)

@@ -3,6 +3,8 @@
 Plays the same number of rounds for each user, on average, in a world of ten clusters (lifted features, d 20, 50 items,
 lists of 4), and prints a line of JSON for each run: regret and exchanges per user, the curve of each quarter of users
 by their own rounds, seconds, and the peak of memory so far. Needs numpy and numba alone.
+
+``--draw LINES`` reads such lines and draws regret against users beside them, as SVG, PDF and PNG.
 """
 
 import argparse
@@ -10,6 +12,7 @@ import json
 import os
 import resource
 import time
+from pathlib import Path
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
@@ -44,6 +47,20 @@ def measure(users: int, policy: str, own: int, seed: int, beta: float, threads: 
     }
 
 
+def draw(path: Path) -> None:
+    """Draw the figure of lines that earlier runs have printed."""
+    import polars as pl
+
+    from fedcascade.experiments.reports import figures
+
+    runs = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    systems = list(dict.fromkeys(run["policy"] for run in runs))
+    data = pl.DataFrame([{"users": run["users"], "system": run["policy"], "regret_per_user": run["regret_per_user"]}
+                         for run in runs])  # fmt: skip
+    title = f"regret of a user after {runs[0]['own_rounds']} rounds of its own"
+    figures.save_figure(figures.plot_sizes(data, title, systems), path.parent, path.stem)
+
+
 def main() -> None:
     """Print a line for each number of users, policy and seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -53,7 +70,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[200])
     parser.add_argument("--beta", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--draw", type=Path, metavar="LINES", help="draw what was printed to this file, and play nothing"
+    )
     given = parser.parse_args()
+    if given.draw:
+        draw(given.draw)
+        return
     for users in given.users:
         for policy in given.policy:
             for seed in given.seeds:

@@ -153,7 +153,7 @@ def measure(open_it: Callable[[], SqlStore], agents: int, templates: list[Statis
     with timed("dashboard: an update"):
         build_update(feed, store, store.find_head(), round(1000 * time.time()))
     with timed("a snapshot after few uploads"):
-        snapshots.UPLOADS_PER_AGENT = 0  # else it would be due after two uploads of each agent
+        snapshots.AGENTS_PER_UPLOAD = 10**9  # it is due now, not after an upload of every twentieth
         schedule = snapshots.SnapshotSchedule(1)
         while True:
             with store.transaction():

@@ -312,3 +312,14 @@ def test_a_ratings_file_is_for_environments_that_name_none(tmp_path: Path) -> No
     assert [
         environment.spec.file for environment in plan.environments if isinstance(environment.spec, RatingsSpec)
     ] == [str(tmp_path / "other.csv")]
+
+
+def test_rounds_for_each_user_make_longer_runs_of_more_users() -> None:
+    head = 'name = "n"\nrounds = 7\nper_user = true\ncheckpoints = 2\nseeds = 1\n'
+    world = '[[environments]]\nname = "w"\nkind = "synthetic"\nclusters = 2\ngrid = { users = [4, 9] }\n'
+    plan = read_plan(f'{head}{world}[[policies]]\nname = "fedind"\n')
+    assert plan.per_user
+    assert [planned.job.rounds for planned in list_planned_jobs([plan])] == [28, 63]
+    assert plan.describe_rounds() == "7 rounds for each user"
+    million = load_builtin_plan("million")
+    assert max(planned.job.rounds for planned in list_planned_jobs([million])) == 100_000_000

@@ -31,7 +31,7 @@ EngineName = Annotated[
 ]
 PAPER_FOLDER = Path("results/paper")
 # A constant, because --help reads no files.
-BUILTIN_PLANS = "beyond-paper, figure-1a, figure-1bc, figure-1d, living, sensitivity, warm-start"
+BUILTIN_PLANS = "beyond-paper, figure-1a, figure-1bc, figure-1d, living, million, sensitivity, warm-start"
 PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {BUILTIN_PLANS}."
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 

@@ -82,6 +82,12 @@ def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
     return environment
 
 
+def count_users(spec: EnvironmentSpec) -> int:
+    """How many users an environment has; refused where its plug-in alone knows."""
+    require(not isinstance(spec, PluginSpec), "how many users an environment of a plug-in has is not in its plan")
+    return 0 if isinstance(spec, PluginSpec) else spec.users
+
+
 def _to_range(items: int | tuple[int, ...]) -> int | tuple[int, int]:
     if isinstance(items, int):
         return items

@@ -11,7 +11,7 @@ from fedcascade import __version__
 from fedcascade.checks import require
 from fedcascade.environments.clustered import Clustered
 from fedcascade.evaluation.simulated import learn_from_random_lists
-from fedcascade.experiments.environments import EnvironmentSpec, build_environment, hash_ratings_file
+from fedcascade.experiments.environments import EnvironmentSpec, build_environment, count_users, hash_ratings_file
 from fedcascade.experiments.plan import Plan, System, Value, select_systems, to_field_names
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.named_oracles import build_oracle
@@ -67,7 +67,8 @@ def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
 
 
 def _make_job(plan: Plan, spec: EnvironmentSpec, system: System, seed: int) -> Job:
-    return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=plan.rounds,
+    rounds = plan.rounds * (count_users(spec) if plan.per_user else 1)
+    return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=rounds,
                checkpoints=plan.checkpoints, list_length=plan.list_length, oracle=plan.oracle,
                set_oracle=plan.set_oracle, data=hash_ratings_file(spec), warm=system.warm or UNSET)  # fmt: skip
 

@@ -31,7 +31,10 @@ class System(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Every combination of ``environments``, the ``systems`` that run there and ``seeds`` is one run."""
+    """Every combination of ``environments``, the ``systems`` that run there and ``seeds`` is one run.
+
+    ``rounds`` are those of a run, or ``per_user`` those of each of its users, on average.
+    """
 
     name: str
     title: str
@@ -43,6 +46,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     environments: tuple[NamedEnvironment, ...]
     systems: tuple[System, ...]
+    per_user: bool = False
+
+    def describe_rounds(self) -> str:
+        """How many rounds a run has, in words."""
+        return f"{self.rounds:,} rounds for each user" if self.per_user else f"{self.rounds:,} rounds"
 
 
 def select_systems(systems: Iterable[System], environment: str) -> list[System]:

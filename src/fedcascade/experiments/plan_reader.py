@@ -34,6 +34,7 @@ class _PlanTable(Struct, kw_only=True):
     name: str
     title: str = ""
     rounds: Count
+    per_user: bool = False
     checkpoints: Count = 100
     list_length: Count = 4
     oracle: str = "top-k"
@@ -118,6 +119,8 @@ class _PlanReader:
             labels = [system.label for system in select_systems(systems, environment.name)]
             self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
             self.check_list_length(head.list_length, environment)
+            has_users = not head.per_user or hasattr(environment.spec, "users")
+            self.check(has_users, f"per_user needs users, which environment '{environment.name}' does not name", path)
             self.check_distinct("policies", labels)
         self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))
         build = partial(build_oracle, head.oracle, head.list_length, head.set_oracle)

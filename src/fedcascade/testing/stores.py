@@ -187,7 +187,7 @@ class SnapshotContract(StoreTestCase):
                 store.save_chunks({new: b"new", last: b"last"})
                 assert store.save_snapshot(9, [old, new, old])
             assert store.load_snapshot() == (9, b"oldnewold")
-            assert (store.find_last_snapshot(), store.list_snapshot_chunks()) == (9, {old, new})
+            assert (store.find_last_snapshot(), store.list_snapshot_chunks()) == (9, [old, new, old])
             assert store.find_unused_chunks() == [last]
             with store.transaction():
                 store.delete_chunks([last])

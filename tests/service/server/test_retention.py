@@ -135,10 +135,10 @@ def test_a_snapshot_writes_only_what_changed(store: Store) -> None:
             for sequence in range(1, 2 + number // 20):
                 record_upload(store, state, make_unit_upload(agent, sequence, number % 20, dimension=20), sequence)
         save_snapshot(store, state)
-        before = store.list_snapshot_chunks()
+        before = set(store.list_snapshot_chunks())
         record_upload(store, state, make_unit_upload(agents[7], 9, 1, dimension=20), 9)
         save_snapshot(store, state)
-        after = store.list_snapshot_chunks()
+        after = set(store.list_snapshot_chunks())
     assert len(before) > 20
     assert len(after - before) <= 8
     assert store.find_unused_chunks() == []

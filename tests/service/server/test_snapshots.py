@@ -11,9 +11,10 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server import snapshots
 from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.snapshots import SnapshotSchedule
-from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.server.state import ServerState, replay_log, track_rows
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
+from fedcascade.service.store.snapshot import ChangedRows
 from fedcascade.testing.stores import make_unit_upload
 
 POLICY = POLICIES["fedc3ucb-h"]
@@ -100,3 +101,37 @@ def test_a_snapshot_whose_chunk_another_server_deleted_is_given_up(
     assert store.find_last_snapshot() == state.position
     assert replay_log(store, POLICY, 20).dump() == state.dump()
     schedule.close()
+
+
+@pytest.mark.parametrize("policy", ["fedc3ucb-h", "fedc3ucb-e", "fedind"])
+def test_a_snapshot_writes_the_agents_that_have_changed_and_no_others(store: Store, policy: str) -> None:
+    state = ServerState(POLICIES[policy], 20)
+    with store.transaction():
+        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(60)]
+    upload(store, state, agents[:40], 1)
+    schedule = SnapshotSchedule(every=1)
+    advance(store, state, schedule)
+    upload(store, state, agents[7:9], 2)
+    rows = take_rows(state)
+    assert list(rows["gram"].pieces) == [1, 7]  # five agents in each; the last one is always there
+    advance(store, state, schedule)
+    assert store.find_last_snapshot() == state.position == 42
+    upload(store, state, agents[40:], 1)  # newcomers
+    advance(store, state, schedule)
+    assert store.find_last_snapshot() == state.position
+    assert replay_log(store, POLICIES[policy], 20).dump() == state.dump()
+    schedule.close()
+
+    again = replay_log(store, POLICIES[policy], 20)  # a server that starts knows what it has read
+    upload(store, again, [agents[59]], 2)
+    assert list(take_rows(again)["gram"].pieces) == [11]
+    with store.transaction():
+        snapshots.save_snapshot(store, again)
+    assert store.find_unused_chunks() == []
+    assert replay_log(store, POLICIES[policy], 20).dump() == again.dump()
+
+
+def take_rows(state: ServerState) -> dict[str, ChangedRows]:
+    """What a snapshot would copy of the holdings."""
+    rows: dict[str, ChangedRows] = track_rows(state.to_state(), state.changed, state.row_digests)["server"]["holdings"]
+    return rows

@@ -67,6 +67,27 @@ def _plot_system(
     return float(mean[-1]), line
 
 
+def plot_sizes(runs: pl.DataFrame, title: str, systems: Sequence[str]) -> Figure:
+    """Plot regret per user against users, on a logarithmic axis; bars go from the lowest run to the highest."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(4.6, 3.1), layout="constrained")
+        axes = figure.add_subplot()
+        for number, system in enumerate(systems):
+            value = pl.col("regret_per_user")
+            of_system = runs.filter(pl.col("system") == system).group_by("users")
+            rows = of_system.agg(mean=value.mean(), low=value.min(), high=value.max()).sort("users")
+            users, mean, low, high = (rows[name].to_numpy() for name in ("users", "mean", "low", "high"))
+            colour = COLOURS[number % len(COLOURS)]
+            axes.errorbar(
+                users, mean, (mean - low, high - mean), marker="o", markersize=3.5, color=colour, label=system
+            )
+        axes.set(title=title, xlabel="users", ylabel="regret of a user", xscale="log")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_formatter(FuncFormatter(format_short))
+        axes.legend(loc="best")
+    return figure
+
+
 def set_log_scale(axes: mpl.axes.Axes) -> None:
     """Make the upright axis logarithmic, with round numbers beside it."""
     axes.set_yscale("log")

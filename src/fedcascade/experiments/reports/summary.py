@@ -10,6 +10,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from fedcascade.data.files import write_atomically
+from fedcascade.experiments.environments import count_users
 from fedcascade.experiments.intervals import Interval, estimate_mean
 from fedcascade.experiments.plan import Plan, select_systems
 from fedcascade.experiments.reports import figures, html
@@ -55,8 +56,9 @@ def write_report(results: Results) -> Path:
         for environment in plan.environments
         if (plan.name, environment.name) in played
     ]
+    sizes = [_render_sizes(results, plan) for plan in results.plans if plan.per_user]
     introduction = html.render_paragraph(f"{describe_effort(results)} {PLUS_MINUS}", "dim")
-    return write_page(results, title, [introduction, *parts, render_provenance(results)])
+    return write_page(results, title, [introduction, *sizes, *parts, render_provenance(results)])
 
 
 def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
@@ -75,6 +77,20 @@ def describe_effort(results: Results) -> str:
         f"{results.manifest['runs']:,} {words}, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
         f"({rounds / seconds:,.0f} rounds/s), by fedcascade {results.manifest['fedcascade']}."
     )
+
+
+def _render_sizes(results: Results, plan: Plan) -> Html:
+    """Render regret per user against the number of users, of a plan with equal rounds for each user."""
+    users = {environment.name: count_users(environment.spec) for environment in plan.environments}
+    runs = results.runs.filter(pl.col("experiment") == plan.name).with_columns(
+        users=pl.col("environment").replace_strict(users, return_dtype=pl.Int64)
+    )
+    runs = runs.with_columns(regret_per_user=pl.col("regret") / pl.col("users"))
+    title = f"regret of a user after {plan.rounds:,} rounds of its own"
+    figure = figures.plot_sizes(runs, title, [system.label for system in plan.systems])
+    caption = f"{title.capitalize()}, on average, against the number of users; bars span the runs."
+    drawing = save_figure(results, figure, f"{plan.name}-sizes", caption)
+    return html.render_section(plan.title, html.render_gallery([drawing]))
 
 
 def _render_environment(results: Results, plan: Plan, environment: str) -> Html:
@@ -97,7 +113,7 @@ def render_totals(plan: Plan, summaries: Sequence[SystemSummary], heading: str =
     """Render a table of regret, exchanges and clustering error; its caption names the runs."""
     counts = sorted({summary.regret.runs for summary in summaries}) or [0]
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    caption = f"{heading}{runs} runs of {plan.rounds:,} rounds, mean ± half of its 95% interval"
+    caption = f"{heading}{runs} runs of {plan.describe_rounds()}, mean ± half of its 95% interval"
     rows = [(summary.system, *format_totals(summary)) for summary in summaries]
     header = ("system", "expected regret", "exchanges", "clustering error at the end")
     return html.render_table(header, rows, numbers=(1, 2, 3), caption=caption)
@@ -164,8 +180,9 @@ def render_provenance(results: Results) -> Html:
 
 def _render_plan(plan: Plan) -> Html:
     environments = [f"{environment.name}: {_format_settings(environment.spec)}" for environment in plan.environments]
+    length = plan.describe_rounds() if plan.per_user else f"T = {plan.rounds:,}"
     head = (
-        f"{plan.name}: T = {plan.rounds:,}, K = {plan.list_length}, "
+        f"{plan.name}: {length}, K = {plan.list_length}, "
         f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(environments)}"
     )
     rows = [(system.label, ", ".join(system.on), _render_settings(system.constants)) for system in plan.systems]

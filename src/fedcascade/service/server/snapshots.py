@@ -6,13 +6,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedcascade.service.server.state import ServerState
+from fedcascade.federation.holdings import ARRAYS
+from fedcascade.service.server.state import ServerState, track_rows
 from fedcascade.service.store.contract import SnapshotStore, Store
-from fedcascade.service.store.snapshot import copy_state, digest_chunk, encode_in_chunks
+from fedcascade.service.store.snapshot import Piece, copy_state, digest_chunk, gather_chunks
 
 BYTES_PER_COMMIT = 1 << 20
-# A snapshot is worth writing when some uploads of each agent would have to be read otherwise.
-UPLOADS_PER_AGENT = 2
+# What a snapshot costs grows with the uploads since the last one, and a little with all agents: it names their chunks.
+AGENTS_PER_UPLOAD = 20
 
 
 @dataclass
@@ -22,6 +23,7 @@ class EncodedSnapshot:
     position: int
     digests: list[bytes] = field(default_factory=list)
     unwritten: dict[bytes, bytes] = field(default_factory=dict)
+    row_digests: dict[str, list[bytes]] = field(default_factory=dict)
 
     def take_some(self) -> dict[bytes, bytes]:
         """Take out the chunks that are written in one transaction."""
@@ -57,27 +59,34 @@ class SnapshotSchedule:
         if store.find_last_rewriting() > self.position:  # that took its own snapshot, and an older one must not return
             self.drop()
             self.position = state.position
-        due = self.position + max(self._every, UPLOADS_PER_AGENT * len(state.places))
+        due = self.position + max(self._every, len(state.places) // AGENTS_PER_UPLOAD)
         if not self.is_busy and state.position >= due:
             self._begin(store, state)
         if self._encoding is not None and self._encoding.done():
             self._snapshot, self._encoding = self._encoding.result(), None
+            if self._copy is not None and self._copy["server"] is not None:
+                del self._copy["server"]["holdings"]  # large, and of no use to the next copy
         if self._snapshot is not None:
-            self._write_some(store, self._snapshot)
+            self._write_some(store, state, self._snapshot)
 
     def _begin(self, store: Store, state: ServerState) -> None:
+        """Copy what has changed since the last snapshot, and let another thread encode it.
+
+        Until this one is saved, nobody knows the digests of what the store holds.
+        """
         self.position, self._unused = state.position, deque(store.find_unused_chunks())
-        self._copy = copy_state(state.to_state(), self._copy)
-        known = store.list_snapshot_chunks()
+        self._copy = copy_state(take_changes(state), self._copy)
+        known = set(store.list_snapshot_chunks())
         self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
 
-    def _write_some(self, store: Store, snapshot: EncodedSnapshot) -> None:
+    def _write_some(self, store: Store, state: ServerState, snapshot: EncodedSnapshot) -> None:
         """Write some chunks; after the last ones the snapshot counts, unless another server has deleted one of them."""
         chunks = snapshot.take_some()
         store.save_chunks(chunks)
         store.delete_chunks([self._unused.popleft() for _ in range(min(len(self._unused), 2 * len(chunks)))])
         if not snapshot.unwritten:
-            store.save_snapshot(snapshot.position, snapshot.digests)
+            if store.save_snapshot(snapshot.position, snapshot.digests):
+                state.row_digests = snapshot.row_digests
             self._snapshot = None
 
     def drop(self) -> None:
@@ -94,20 +103,41 @@ class SnapshotSchedule:
         self._executor.shutdown()
 
 
+def take_changes(state: ServerState) -> dict[str, Any]:
+    """What the last snapshot lacks of a state, of which it is unknown from now on what the store holds."""
+    changed, digests = state.changed, state.row_digests
+    state.changed, state.row_digests = set(), {}
+    taken: dict[str, Any] = track_rows(state.to_state(), changed, digests)
+    return taken
+
+
 def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
-    """Write a whole snapshot at once; what only earlier ones needed goes."""
-    snapshot = encode_snapshot(state.position, state.to_state(), store.list_snapshot_chunks())
+    """Write a snapshot at once: what the store lacks of it; what only earlier ones needed goes."""
+    known = set(store.list_snapshot_chunks())
+    snapshot = encode_snapshot(state.position, take_changes(state), known)
     store.save_chunks(snapshot.unwritten)
-    store.save_snapshot(snapshot.position, snapshot.digests)
+    if not store.save_snapshot(snapshot.position, snapshot.digests):  # another server has deleted chunks
+        snapshot = encode_snapshot(state.position, take_changes(state), known=set())
+        store.save_chunks(snapshot.unwritten)
+        store.save_snapshot(snapshot.position, snapshot.digests)
+    state.row_digests = snapshot.row_digests
     store.delete_chunks(store.find_unused_chunks())
 
 
 def encode_snapshot(position: int, state: dict[str, Any], known: Set[bytes]) -> EncodedSnapshot:
     """Encode a state; chunks of digests that are known are left out."""
     snapshot = EncodedSnapshot(position)
-    for chunk in encode_in_chunks(state):
-        digest = digest_chunk(chunk)
+    for chunk in gather_chunks(state):
+        body = chunk.body if isinstance(chunk, Piece) else chunk
+        if isinstance(chunk, Piece) and body is None:
+            digest = chunk.rows.digests[chunk.number]
+        else:
+            digest = digest_chunk(body or b"")
+        if isinstance(chunk, Piece):
+            chunk.rows.digests[chunk.number] = digest
         snapshot.digests.append(digest)
-        if digest not in known:
-            snapshot.unwritten[digest] = chunk
+        if body is not None and digest not in known:
+            snapshot.unwritten[digest] = body
+    if state["server"] is not None:
+        snapshot.row_digests = {name: state["server"]["holdings"][name].digests for name in ARRAYS}
     return snapshot

@@ -1,10 +1,11 @@
 """The state of a server, replayed from its log: the same uploads in the same order give the same bits."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedcascade.federation.holdings import ARRAYS
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
@@ -13,9 +14,10 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
 from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
-from fedcascade.service.store.snapshot import decode_state, encode_state
+from fedcascade.service.store.snapshot import Piece, copy_changed, decode_state, encode_state, gather_chunks
 
-STATE_FORMAT = 2  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
+STATE_FORMAT = 3  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
+UNKNOWN = b"?"
 
 
 class ServerState:
@@ -29,6 +31,8 @@ class ServerState:
         self.server: Server | None = None
         self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
+        self.changed: set[int] = set()  # places whose statistics are others than in the snapshot of ``row_digests``
+        self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; none if not known
 
     @property
     def rounds(self) -> int:
@@ -89,6 +93,7 @@ class ServerState:
         assert self.server is not None
         placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
+        self.changed.add(place)
         self.position = entry.position
         self.observations += upload.statistics.count
         for download in downloads:
@@ -104,6 +109,7 @@ class ServerState:
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
         self.position = position
+        self.row_digests = {}
         self.observations -= self.get_statistics(agent).count
         place = self.places.pop(agent, None)
         if not self.places:
@@ -130,7 +136,7 @@ class ServerState:
             "format": STATE_FORMAT,
             "origin": describe_origin(self.policy, self.dimension),
             "position": self.position,
-            "places": self.places,
+            "places": np.fromiter(self.places, np.int64, len(self.places)),  # agents, in the order of their places
             "server": None if self.server is None else self.server.to_state(),
         }
 
@@ -140,7 +146,8 @@ class ServerState:
         if (state.get("format"), state.get("origin")) != (STATE_FORMAT, describe_origin(policy, dimension)):
             return None
         restored = cls(policy, dimension)
-        restored.position, restored.places = state["position"], state["places"]
+        restored.position = state["position"]
+        restored.places = {agent: place for place, agent in enumerate(state["places"].tolist())}
         if state["server"] is not None:
             restored.server = Server.from_state(state["server"], policy=policy, dimension=dimension)
             restored.observations = int(restored.server.holdings.count.sum())
@@ -158,7 +165,7 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
     rewriting = store.find_last_rewriting()
     if state is None or rewriting > state.position:
         snapshot = store.load_snapshot()
-        state = None if snapshot is None else ServerState.from_state(decode_state(snapshot[1]), policy, dimension)
+        state = None if snapshot is None else _restore_state(store, snapshot[1], policy, dimension)
         state = state or ServerState(policy, dimension)
     for entry in store.read_entries(after=state.position):
         try:
@@ -170,6 +177,43 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
     state.position = max(state.position, rewriting)
     state.epoch = load_epoch(store)
     return state
+
+
+def _restore_state(store: Store, body: bytes, policy: Policy, dimension: int) -> ServerState | None:
+    """The state of a snapshot, which knows what chunks it came from; None if it is of another kind."""
+    decoded = decode_state(body)
+    state = ServerState.from_state(decoded, policy, dimension)
+    if state is not None and decoded["server"] is not None:
+        state.row_digests = find_row_digests(decoded, store.list_snapshot_chunks())
+    return state
+
+
+def track_rows(state: dict[str, Any], changed: Iterable[int] | None, digests: Mapping[str, list[bytes]]) -> Any:
+    """A state as plain values of which, of the holdings' arrays, only the changed rows are copied.
+
+    Where ``changed`` is None, or digests are not known, all rows are.
+    """
+    if state["server"] is None:
+        return state
+    held = state["server"]["holdings"]
+    places = None if changed is None else np.fromiter(changed, np.int64)
+    rows = {
+        name: copy_changed(held[name], places if name in digests else None, digests.get(name, ())) for name in ARRAYS
+    }
+    return state | {"server": state["server"] | {"holdings": held | rows}}
+
+
+def find_row_digests(state: dict[str, Any], digests: Sequence[bytes]) -> dict[str, list[bytes]]:
+    """Which of a snapshot's chunks hold which rows of the holdings' arrays; nothing if they are cut in another way."""
+    unknown = {name: [UNKNOWN] * state["server"]["holdings"][name].shape[0] for name in ARRAYS}
+    tracked = track_rows(state, (), unknown)
+    chunks = list(gather_chunks(tracked))
+    if len(chunks) != len(digests):
+        return {}
+    for chunk, digest in zip(chunks, digests, strict=True):
+        if isinstance(chunk, Piece):
+            chunk.rows.digests[chunk.number] = digest
+    return {name: tracked["server"]["holdings"][name].digests for name in ARRAYS}
 
 
 def warm_up(policy: Policy, dimension: int) -> None:

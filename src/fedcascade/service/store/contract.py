@@ -165,8 +165,8 @@ class SnapshotStore(Protocol):
     def load_snapshot(self) -> tuple[int, bytes] | None:
         """Load the snapshot with its position; raise ``DamagedStore`` if it is not what was written."""
 
-    def list_snapshot_chunks(self) -> set[bytes]:
-        """List the digests of the chunks of the snapshot."""
+    def list_snapshot_chunks(self) -> list[bytes]:
+        """List the digests of the chunks of the snapshot, in order."""
 
     def find_unused_chunks(self) -> list[bytes]:
         """Find the digests of chunks that do not belong to the snapshot."""

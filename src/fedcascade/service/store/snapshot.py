@@ -6,7 +6,7 @@ change from one snapshot to the next is then the same piece, and no piece is too
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -31,6 +31,46 @@ class PackedBits:
     packed: NDArray[np.uint8]
 
 
+@dataclass(frozen=True)
+class ChangedRows:
+    """An array of which those pieces are there that have changed; of all others, the digests of their chunks are known.
+
+    ``pieces`` has rows by the number of the piece. ``digests`` has those of all pieces; b"" where there is none yet, or
+    where a piece is too small to be a chunk.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: dict[int, NDArray[Any]]
+    digests: list[bytes]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of an array whose changes are tracked; ``body`` is None where it did not change."""
+
+    rows: ChangedRows
+    number: int
+    body: bytes | None
+
+    @property
+    def is_chunk(self) -> bool:
+        return self.body is None or len(self.body) > CHUNK_BYTES // 2
+
+
+def copy_changed(array: NDArray[Any], changed: NDArray[np.int64] | None, digests: Sequence[bytes]) -> ChangedRows:
+    """Copy those pieces of an array that have changed rows, or no known digest; all of them if ``changed`` is None."""
+    step = _find_step(array)
+    count = len(range(0, len(array), step))
+    wanted = set(range(count)) if changed is None else set((changed // step).tolist())
+    wanted |= {count - 1, *range(len(digests), count)}  # the last one may be no chunk
+    kept = [*digests[:count], *[b""] * (count - len(digests))]
+    for number in wanted:
+        kept[number] = b""
+    pieces = {number: array[number * step : (number + 1) * step].copy() for number in sorted(wanted)}
+    return ChangedRows(array.dtype, array.shape, pieces, kept)
+
+
 def encode_state(state: Any) -> bytes:
     """Encode a state; raise TypeError for a kind of value that a snapshot cannot hold.
 
@@ -38,7 +78,7 @@ def encode_state(state: Any) -> bytes:
     >>> decode_state(encode_state({3: np.array([True, False])}))
     {3: array([ True, False])}
     """
-    return b"".join(_encode_pieces(state))
+    return b"".join(piece for piece in _encode_pieces(state) if isinstance(piece, bytes))
 
 
 def encode_in_chunks(state: Any) -> Iterator[bytes]:
@@ -46,18 +86,26 @@ def encode_in_chunks(state: Any) -> Iterator[bytes]:
 
     A part of a large array is a chunk of its own, so a change in one part leaves the chunks of the others as they are.
     """
+    for chunk in gather_chunks(state):
+        assert isinstance(chunk, bytes), "a state whose changes are tracked is encoded by gather_chunks"
+        yield chunk
+
+
+def gather_chunks(state: Any) -> Iterator[bytes | Piece]:
+    """Encode a state as chunks; a piece of an array whose changes are tracked, if large enough, comes as itself."""
     gathered: list[bytes] = []
     size = 0
     for piece in _encode_pieces(state):
-        is_large = len(piece) > CHUNK_BYTES // 2
+        body = piece.body if isinstance(piece, Piece) else piece
+        is_large = body is None or len(body) > CHUNK_BYTES // 2
         if gathered and (is_large or size >= CHUNK_BYTES):
             yield b"".join(gathered)
             gathered, size = [], 0
-        if is_large:
+        if body is None or is_large:
             yield piece
         else:
-            gathered.append(piece)
-            size += len(piece)
+            gathered.append(body)
+            size += len(body)
     if gathered:
         yield b"".join(gathered)
 
@@ -99,6 +147,8 @@ def copy_state(state: Any, previous: Any = None) -> Any:
             copy = previous if fits else np.empty_like(state)
             np.copyto(copy, state)
             return copy
+        case ChangedRows():
+            return state
         case dict():
             earlier = previous if isinstance(previous, dict) else {}
             return {key: copy_state(value, earlier.get(key)) for key, value in state.items()}
@@ -107,7 +157,7 @@ def copy_state(state: Any, previous: Any = None) -> Any:
     return state
 
 
-def _encode_pieces(value: Any) -> Iterator[bytes]:
+def _encode_pieces(value: Any) -> Iterator[bytes | Piece]:
     """Encode as MessagePack in pieces: other threads stand still while one is made, so none is large."""
     match value:
         case np.ndarray() if value.dtype == np.bool_:
@@ -116,6 +166,13 @@ def _encode_pieces(value: Any) -> Iterator[bytes]:
             yield from _encode_array(np.dtype(np.bool_), value.shape, *_cut_bits(value.packed))
         case np.ndarray():
             yield from _encode_array(value.dtype, value.shape, *_cut_rows(value))
+        case ChangedRows():
+            yield _encode_array_head(value.dtype, value.shape)
+            yield b"\xdd" + len(value.digests).to_bytes(4)
+            for number in range(len(value.digests)):
+                rows = value.pieces.get(number)
+                body = None if rows is None else msgspec.msgpack.encode(np.ascontiguousarray(rows).data.cast("B"))
+                yield Piece(value, number, body)
         case Statistics():
             counts = [value.count, value.clicks, value.rounds]
             yield b"\x94" + msgspec.msgpack.encode("statistics")
@@ -138,15 +195,24 @@ def _encode_pieces(value: Any) -> Iterator[bytes]:
 def _encode_array(
     dtype: np.dtype[Any], shape: tuple[int, ...], count: int, pieces: Iterable[bytes | memoryview]
 ) -> Iterator[bytes]:
-    yield b"\x94" + b"".join(map(msgspec.msgpack.encode, ("array", dtype.str, list(shape))))
+    yield _encode_array_head(dtype, shape)
     yield b"\xdd" + count.to_bytes(4)
     yield from map(msgspec.msgpack.encode, pieces)
+
+
+def _encode_array_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return b"\x94" + b"".join(map(msgspec.msgpack.encode, ("array", dtype.str, list(shape))))
+
+
+def _find_step(rows: NDArray[Any]) -> int:
+    """How many rows a piece has, so that it is about as large as a chunk."""
+    return max(1, CHUNK_BYTES // max(1, rows.nbytes // max(1, len(rows))))
 
 
 def _cut_rows(array: NDArray[Any]) -> tuple[int, Iterable[bytes | memoryview]]:
     """Cut an array into pieces of some rows each; how many there are, and their bytes."""
     rows = array.reshape(1) if array.ndim == 0 else array
-    step = max(1, CHUNK_BYTES // max(1, rows.nbytes // max(1, len(rows))))
+    step = _find_step(rows)
     starts = range(0, len(rows) if rows.size else 0, step)
     return len(starts), (np.ascontiguousarray(rows[start : start + step]).data.cast("B") for start in starts)
 

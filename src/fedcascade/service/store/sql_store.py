@@ -121,12 +121,12 @@ class SqlSnapshots(SqlDatabase):
                 raise DamagedStore(f"the snapshot at position {row[0]} is not the one that was written")
         return int(row[0]), b"".join(chunks[digest] for digest in digests)
 
-    def list_snapshot_chunks(self) -> set[bytes]:
+    def list_snapshot_chunks(self) -> list[bytes]:
         row = self.fetch_row("SELECT digests FROM snapshot")
-        return set() if row is None else set(split_digests(bytes(row[0])))
+        return [] if row is None else split_digests(bytes(row[0]))
 
     def find_unused_chunks(self) -> list[bytes]:
-        return sorted(self._list_chunks() - self.list_snapshot_chunks())
+        return sorted(self._list_chunks().difference(self.list_snapshot_chunks()))
 
     def delete_chunks(self, digests: Iterable[bytes]) -> None:
         for digest in digests:

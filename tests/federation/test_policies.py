@@ -36,7 +36,7 @@ PARTS = {
     "phase-fclub": (SplitAndMerge(), Always(), LastDownload()),
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
     "fedc3ucb-e": (Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
-    "fedc3ucb-l": (Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
+    "fedc3ucb-l": (Evidence(), Determinant(alpha_c=2.0), DownloadAndBuffer()),
     "fedc3ucb-ht": (HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload()),
     "fedind-c": (Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),

@@ -82,7 +82,7 @@ def mark_unfinished(folder: Path, plans: Sequence[Plan]) -> None:
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    pl.DataFrame(rows).write_parquet(draft, compression="zstd", statistics=False)
+    pl.DataFrame(rows, infer_schema_length=None).write_parquet(draft, compression="zstd", statistics=False)
     draft.replace(path)
 
 
@@ -198,7 +198,7 @@ def _read_unfinished(folder: Path) -> Results:
     planned_jobs = list_planned_jobs(plans)
     finished = list_finished(folder, planned_jobs)
     require(len(finished) > 0, f"'{folder}' has no finished run yet: the command that began it goes on")
-    runs = pl.DataFrame([_make_run_row(planned, record) for planned, record in finished])
+    runs = pl.DataFrame([_make_run_row(planned, record) for planned, record in finished], infer_schema_length=None)
     curves = pl.DataFrame([row for planned, record in finished for row in _make_curve_rows(planned, record)])
     manifest = _make_manifest(plans, [record for _, record in finished], 0.0, {})
     return Results(folder, manifest, plans, runs, curves, len({planned.job.key for planned in planned_jobs}))

@@ -33,7 +33,7 @@ class ChangeDetection(Part):
 
     threshold: float = constant(10.0, meaning="log-odds for two users instead of one, beyond which it is two",
                                 range=POSITIVE)  # fmt: skip
-    limit: float = constant(8.0, meaning="log-odds for fewer clicks than predicted, beyond which the user is another",
+    limit: float = constant(9.0, meaning="log-odds for fewer clicks than predicted, beyond which the user is another",
                             range=POSITIVE)  # fmt: skip
     drop: float = constant(0.15, meaning="by how much less clicks are tested against what was predicted",
                            range=PROBABILITY)  # fmt: skip

@@ -253,7 +253,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
                "beyond the paper: others' data count by the probability that they are alike; own data count at once",
                confidence=DEPLOYED),
-        Policy("fedc3ucb-l", Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
+        Policy("fedc3ucb-l", Evidence(), Determinant(alpha_c=2.0), DownloadAndBuffer(),
                "for living populations: the same, and agents find out when their users change and whom to believe",
                trust=Trust(), changes=ChangeDetection(), confidence=DEPLOYED),
         Policy("fedc3ucb-ht", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),

@@ -24,7 +24,7 @@ class Trust(Part):
     (``sharing.average_weight``). The agent goes on as if it had downloaded its own data and that share of the others'.
     """
 
-    every: int = constant(8, meaning="rounds of its own after which an agent weighs others' data anew",
+    every: int = constant(4, meaning="rounds of its own after which an agent weighs others' data anew",
                           range=whole_numbers(1))  # fmt: skip
     variance: float = describe_variance()
     length: float = describe_length()

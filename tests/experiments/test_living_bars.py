@@ -59,7 +59,9 @@ def test_the_plan_has_every_world_and_system_that_a_wish_needs(plan: Plan) -> No
 def test_the_wishes_are_ratios_of_the_right_runs(results: Results) -> None:
     found = {finding.what: finding for finding in living_bars.judge_bars(results)}
     after = next(finding for what, finding in found.items() if what.startswith(living_bars.ABRUPT))
-    assert (after.ours.mean, after.before.mean if after.before else None) == (pytest.approx(2.0), pytest.approx(3.0))
+    assert after.before is not None
+    assert after.ours.mean == pytest.approx(2.0)
+    assert after.before.mean == pytest.approx(3.0)
     assert after.verdict == "not met"
     assert found[f"gradual: regret, of {DETECTING}"].ours.mean == pytest.approx(0.4)
     assert found[f"gradual: regret, of {DETECTING}"].verdict == "met"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.gibbs import compute_evidence
@@ -65,16 +66,24 @@ def test_members_without_data_hide_nobody() -> None:
         assert server.receive(upload)[0].statistics.count == statistics.count
 
 
+def limit_group(counts: NDArray[np.int64], guess: int, max_weight: float) -> float:
+    """The limit of a group that has these counts, beside one that has more."""
+    labels = np.repeat(np.array([3, 5]), counts.size)
+    members, limit = find_limit(labels, 3, np.concatenate([counts, 7 * counts + 1]), guess, max_weight)
+    assert members == np.count_nonzero(counts)
+    return limit
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40), st.sampled_from([1.0, 2.0, 5.0]))
 def test_nobody_counts_more_than_so_many_medians(counts: list[int], max_weight: float) -> None:
-    limit = find_limit(np.array(counts), 1, max_weight)
+    limit = limit_group(np.array(counts), 1, max_weight)
     median = np.sort(counts)[(len(counts) - 1) // 2]
     assert max_weight * median < limit <= 2 * max_weight * median
     rows = np.repeat(np.array(counts, np.float64)[:, None], 4, axis=1)
     limit_rows(rows, limit)
     assert (rows[:, 0] == np.minimum(counts, limit)).all()
-    assert find_limit(np.array(counts), 1, np.inf) == np.inf
+    assert limit_group(np.array(counts), 1, np.inf) == np.inf
 
 
 @settings(deadline=None)
@@ -82,7 +91,7 @@ def test_nobody_counts_more_than_so_many_medians(counts: list[int], max_weight: 
 def test_the_limit_does_not_depend_on_the_guess(counts: list[int], guess: int) -> None:
     bits = sorted(count.bit_length() for count in counts if count)
     median = bits[(len(bits) - 1) // 2] if bits else 1
-    assert find_limit(np.array(counts, np.int64), guess, 3.0) == 3.0 * 2**median
+    assert limit_group(np.array(counts, np.int64), guess, 3.0) == 3.0 * 2**median
 
 
 @settings(deadline=None, max_examples=50)
@@ -98,7 +107,7 @@ def test_an_answer_holds_of_each_other_no_more_than_the_limit(seed: int, agents:
     counts, asker = server.holdings.count, int(random.integers(agents))
     server.groups.guard = Guard(1, max_weight)
     answer = server.groups.sum_groups(asker, np.zeros(1, np.int64))
-    limit = find_limit(counts, 1, max_weight)
+    limit = limit_group(counts, 1, max_weight)
     shares = [min(1.0, limit / count) if count and agent != asker else 1.0 for agent, count in enumerate(counts)]
     if np.count_nonzero(np.delete(counts, asker)):
         assert np.allclose(answer.gram, np.tensordot(shares, server.holdings.gram, 1))

@@ -47,21 +47,22 @@ def add_upload(
     Where the sums are not finite, not symmetric or not definite, nothing changes, and this returns False.
     """
     # By loops: sums and copies of whole arrays take a second to compile.
-    total, moments, estimate = np.empty_like(upload_gram), np.empty_like(upload_moment), np.empty_like(upload_moment)
+    upper, root = np.empty_like(upload_gram), np.empty_like(upload_gram)
+    moments, estimate = np.empty_like(upload_moment), np.empty_like(upload_moment)
     for i in range(moments.size):
         moments[i] = moment[agent, i] + upload_moment[i]
         for j in range(moments.size):
-            total[i, j] = gram[agent, i, j] + upload_gram[i, j]
-    upper, root = np.empty_like(total), np.empty_like(total)
-    log_det = linear.solve_ridge_into(total, moments, lambda_, upper, root, estimate)
-    if not (math.isfinite(log_det) and linear.is_finite_symmetric(total, moments)):
+            upper[i, j] = gram[agent, i, j] + upload_gram[i, j]
+    if not linear.is_finite_symmetric(upper, moments):
+        return False
+    if not math.isfinite(linear.solve_ridge_into(upper, moments, lambda_, upper, root, estimate)):
         return False
     square = 0.0
     for i in range(moments.size):
         moment[agent, i], theta[agent, i] = moments[i], estimate[i]
         square += estimate[i] * estimate[i]
         for j in range(moments.size):
-            gram[agent, i, j] = total[i, j]
+            gram[agent, i, j] += upload_gram[i, j]
     length[agent] = math.sqrt(square)
     count[agent] += upload_count
     clicks[agent] += upload_clicks

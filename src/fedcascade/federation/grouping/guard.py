@@ -20,25 +20,28 @@ NO_GUARD = Guard(0, math.inf)
 
 
 @jit
-def find_limit(counts: NDArray[np.int64], guess: int, max_weight: float) -> float:
-    """``max_weight`` medians of the counts above 0, the median rounded up to a power of two.
+def find_limit(
+    labels: NDArray[np.int64], group: int, counts: NDArray[np.int64], guess: int, max_weight: float
+) -> tuple[int, float]:
+    """How many members of a group have data, and ``max_weight`` medians of their counts, each rounded up to 2^n.
 
     So a few passes that LLVM vectorises find it. They are fewest where the count ``guess`` is near the median.
     """
     bits = max(1, _measure_bits(max(1, guess)))
     members, fewer, few = 0, 0, 0
-    shorter, end = np.int64(1) << (bits - 1), np.int64(1) << bits
-    for place in range(counts.size):
-        members += counts[place] > 0
-        fewer += (counts[place] > 0) & (counts[place] < shorter)
-        few += (counts[place] > 0) & (counts[place] < end)
+    shorter, end = 1 << (bits - 1), 1 << bits
+    for member in range(labels.size):
+        count = counts[member] if labels[member] == group else 0
+        members += count > 0
+        fewer += (count > 0) & (count < shorter)
+        few += (count > 0) & (count < end)
     while bits > 1 and 2 * fewer >= members:
         bits -= 1
-        fewer, few = _count_below(counts, bits - 1), fewer
+        fewer, few = members - _count_above(labels, group, counts, (1 << (bits - 1)) - 1), fewer
     while 2 * few < members:
         bits += 1
-        few = _count_below(counts, bits)
-    return float(max_weight * 2.0**bits)
+        few = members - _count_above(labels, group, counts, (1 << bits) - 1)
+    return members, float(max_weight * 2.0**bits)
 
 
 @jit_inline
@@ -48,12 +51,12 @@ def _measure_bits(count: int) -> int:
 
 
 @jit_inline
-def _count_below(counts: NDArray[np.int64], bits: int) -> int:
-    """How many counts are above 0 and have at most so many bits."""
-    end, below = np.int64(1) << bits, 0
-    for place in range(counts.size):
-        below += (counts[place] > 0) & (counts[place] < end)
-    return below
+def _count_above(labels: NDArray[np.int64], group: int, counts: NDArray[np.int64], most: int) -> int:
+    """How many members of a group have more than so many."""
+    above = 0
+    for member in range(labels.size):
+        above += (labels[member] == group) & (counts[member] > most)
+    return above
 
 
 @jit_brief
@@ -70,28 +73,21 @@ def limit_members(
     Returns whether the others that have data are as many as it wants, the limit of what one of them may weigh, and
     whether somebody has more.
     """
-    held = _select_counts(groups, labels, counts)
-    own = held[agent]
-    limit = find_limit(held, own, max_weight)
-    most, members, heavier = np.int64(min(limit, 2.0**62)), 0, 0  # whole numbers are compared side by side
-    for member in range(held.size):
-        members += held[member] > 0
-        heavier += held[member] > most
+    group, own, labels = int(groups[0]), int(counts[agent]), _join_groups(groups, labels)
+    members, limit = find_limit(labels, group, counts, own, max_weight)
+    most = int(min(limit, 2.0**62))  # whole numbers are compared side by side
+    heavier = _count_above(labels, group, counts, most)
     return members - (own > 0) >= min_others, limit, heavier > (own > most)
 
 
 @jit
-def _select_counts(
-    groups: NDArray[np.int64], labels: NDArray[np.int64], counts: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The counts of the members of some groups, and 0 of all others."""
-    held, first = np.empty(labels.size, np.int64), groups[0]
-    for member in range(labels.size):
-        held[member] = counts[member] if labels[member] == first else 0
+def _join_groups(groups: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Labels in which the members of some groups have that of the first."""
+    joined = labels if groups.size == 1 else labels.copy()
     for group in groups[1:]:
         for member in range(labels.size):
-            held[member] = counts[member] if labels[member] == group else held[member]
-    return held
+            joined[member] = groups[0] if labels[member] == group else joined[member]
+    return joined
 
 
 @jit
@@ -115,15 +111,15 @@ def subtract_excess(
     """
     d = moment.shape[1]
     left_gram, left_moment, fallen = total_gram.copy(), total_moment.copy(), np.zeros(3, np.int64)
-    held = _select_counts(groups, labels, counts)
-    for member in range(held.size):
-        if held[member] > limit and member != agent:
-            share = 1.0 - limit / held[member]
+    joined = _join_groups(groups, labels)
+    for member in range(labels.size):
+        if joined[member] == groups[0] and counts[member] > limit and member != agent:
+            share = 1.0 - limit / counts[member]
             for j in range(d):
                 left_moment[j] -= share * moment[member, j]
                 for k in range(d):
                     left_gram[j, k] -= share * gram[member, j, k]
-            fallen[0] += int(share * held[member])
+            fallen[0] += int(share * counts[member])
             fallen[1] += int(share * clicks[member])
             fallen[2] += int(share * rounds[member])
     return left_gram, left_moment, fallen

@@ -31,6 +31,7 @@ LAYOUT = (
     "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
     "MessagePack: bin. JSON: base64."
 )
+_FLOAT64 = np.dtype("<f8")
 MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
@@ -353,7 +354,7 @@ def pack_numbers(statistics: Statistics) -> bytes:
     [1.0, 2.0, 3.0, 4.0, 5.0]
     """
     triangle = statistics.gram.take(_locate_triangle(statistics.dimension)[0])
-    return np.concatenate((triangle, statistics.moment), dtype="<f8").tobytes()
+    return triangle.astype(_FLOAT64, copy=False).tobytes() + statistics.moment.astype(_FLOAT64, copy=False).tobytes()
 
 
 def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: int) -> Statistics:
@@ -361,5 +362,5 @@ def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: i
     expected = count_numbers(dimension)
     if len(numbers) != 8 * expected:
         raise ValueError(f"numbers must hold {expected} float64 in dimension {dimension}, got {len(numbers) / 8:g}")
-    values, size = np.frombuffer(numbers, "<f8"), expected - dimension
+    values, size = np.frombuffer(numbers, _FLOAT64), expected - dimension
     return Statistics(values[:size].take(_locate_triangle(dimension)[1]), values[size:].copy(), *counts)

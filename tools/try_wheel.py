@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-PLAY = ["run", "--users", "12", "--clusters", "3", "--dimension", "6", "--items", "20", "--rounds", "2000", "--json"]
+PLAY = ["run", "--users", "12", "--clusters", "3", "--dimension", "6", "--items", "20", "--rounds", "2000",
+        "--policy", "fedc3ucb-h", "--json"]  # fmt: skip
 ASSETS = (
     "from importlib.resources import files; "
     "print((files('fedcascade') / 'service' / 'agent' / 'assets' / 'index.js').is_file())"

@@ -24,11 +24,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import store_size
 import uvloop
 from nacl.signing import SigningKey
 
+from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.policies import POLICIES, guard_policy
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import AgentClient
@@ -40,7 +42,10 @@ from fedcascade.service.store.open import open_store
 
 DIMENSION = 20
 POLICY = POLICIES["fedc3ucb-h"]
-SNAPSHOT_EVERY = 20_000  # what the server takes for 10,000 agents
+SNAPSHOT_EVERY = 10_000  # what the server takes for up to 200,000 agents
+MOST_JOINING = 20_000  # more agents are written into the store, each with an upload, because to join takes too long
+SPEAKING = 5_000  # of those, so many go on
+ADVICE = "give --policy fedc3ucb-e --turns 0, which writes agents into the store as if they had spoken"
 
 
 def observed(random: np.random.Generator, dimension: int) -> Statistics:
@@ -187,6 +192,22 @@ def loaded_store(folder: Path, agents: int, messages: list[wire.UploadMessage], 
     return load
 
 
+def filled_store(folder: Path, agents: int, messages: list[wire.UploadMessage]) -> Load:
+    """A new store in which very many agents have spoken once, and some of them that go on."""
+    folder.mkdir()
+    keys = {place: SigningKey.generate() for place in range(0, agents, max(1, agents // SPEAKING))}
+    store = open_store(f"sqlite:///{folder}/bench.db")
+    templates = store_size.make_templates()
+    public = {place: bytes(key.verify_key) for place, key in keys.items()}
+    store_size.fill_rows(store, agents, templates, public)
+    with store.transaction():
+        save_snapshot(store, store_size.make_state(agents, templates))
+    store.close()
+    load = Load([AgentClient(None, key, store_size.NUMBER + place) for place, key in keys.items()], messages)
+    load.sent = len(load.agents)  # one upload of each is there
+    return load
+
+
 def compared(single: tuple[Load, int], group: tuple[Load, int], turns: int, connections: int) -> dict[str, object]:
     """Uploads per second of both, in turns; the ratio is the median of those of each turn."""
     for load, port in (single, group):
@@ -199,6 +220,19 @@ def compared(single: tuple[Load, int], group: tuple[Load, int], turns: int, conn
         "group_commit": [round(rate) for rate in rates[:, 1]],
         "ratio": round(float(np.median(rates[:, 1] / rates[:, 0])), 2),
     }
+
+
+def compare_commits(folder: Path, one: Load, load: Load, given: argparse.Namespace) -> dict[str, object]:
+    """The ratio of group commit to one commit per upload, on this disk and on a slower one."""
+    results: dict[str, object] = {}
+    slower = {"slower_disk": given.delay_ms} if given.delay_ms and shutil.which("strace") else {}
+    for kind, delay_ms in {"this_disk": 0.0, **slower}.items():
+        with (
+            server(folder / "group", delay_ms=delay_ms) as (port, _, _),
+            server(folder / "single", "--batch", "1", delay_ms=delay_ms) as (other, _, _),
+        ):
+            results[kind] = compared((one, other), (load, port), given.turns, given.connections)
+    return results
 
 
 async def loaded(load: Load, port: int, pid: int, seconds: float, connections: int) -> dict[str, object]:
@@ -235,12 +269,14 @@ def sync_milliseconds(folder: Path) -> float:
 
 
 def logged(store_url: str, agents: list[AgentClient], messages: list[wire.UploadMessage], count: int) -> bool:
-    """Lengthen the log to ``count`` uploads, as a server does that dies just before its next snapshot.
+    """Lengthen the log to ``count`` uploads, or by 2,000, as a server does that dies just before its next snapshot.
 
     Returns whether a replay from the last snapshot equals the state that has seen every upload, to the last bit.
     """
     store = open_store(store_url)
-    live = replay_log(store, POLICY, DIMENSION)
+    policy = guard_policy(POLICY)  # as the server plays it: else its snapshot would be of no use
+    live = replay_log(store, policy, DIMENSION)
+    count = count or live.position + 2_000
     last = (count // SNAPSHOT_EVERY - 1) * SNAPSHOT_EVERY + 1
     while live.position < count:
         with store.transaction():
@@ -251,7 +287,7 @@ def logged(store_url: str, agents: list[AgentClient], messages: list[wire.Upload
                 if live.position == last:
                     save_snapshot(store, live)
         store.run_maintenance()
-    same = replay_log(store, POLICY, DIMENSION).dump() == live.dump()
+    same = replay_log(store, policy, DIMENSION).dump() == live.dump()
     store.close()
     return same
 
@@ -261,7 +297,7 @@ def main() -> None:
     global POLICY
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=0.25, help="how long the load with group commit lasts")
-    parser.add_argument("--turns", type=int, default=6, help="turns of each kind of commit, for the ratio")
+    parser.add_argument("--turns", type=int, default=6, help="turns of each kind of commit, for the ratio (0: none)")
     parser.add_argument("--delay-ms", type=float, default=1.0, help="so much slower is the slower disk (0: none)")
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--policy", choices=POLICIES, default=POLICY.name)
@@ -280,23 +316,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
         folder, url = Path(name), f"sqlite:///{name}/group/bench.db"
         results["sync_ms"] = sync_milliseconds(folder)
-        one, load = (
-            loaded_store(folder / kind, given.agents, messages, given.connections) for kind in ("single", "group")
-        )
-        slower = {"slower_disk": given.delay_ms} if given.delay_ms and shutil.which("strace") else {}
-        for kind, delay_ms in {"this_disk": 0.0, **slower}.items():
-            with (
-                server(folder / "group", delay_ms=delay_ms) as (port, _, _),
-                server(folder / "single", "--batch", "1", delay_ms=delay_ms) as (other, _, _),
-            ):
-                results[kind] = compared((one, other), (load, port), given.turns, given.connections)
+        is_filled = given.agents > MOST_JOINING
+        if is_filled:
+            require(POLICY.name == "fedc3ucb-e" and not given.turns, f"beyond {MOST_JOINING} agents: {ADVICE}")
+            load = filled_store(folder / "group", given.agents, messages)
+        else:
+            load = loaded_store(folder / "group", given.agents, messages, given.connections)
+        if given.turns:
+            one = loaded_store(folder / "single", given.agents, messages, given.connections)
+            results |= compare_commits(folder, one, load, given)
         with server(folder / "group") as (port, pid, _):
             results["load"] = uvloop.run(loaded(load, port, pid, 60 * given.minutes, given.connections))
             os.kill(pid, 9)
-        results["replay_equals_live"] = logged(url, load.agents, messages, max(given.log, load.sent))
+        count = 0 if is_filled else max(given.log, load.sent)
+        results["replay_equals_live"] = logged(url, load.agents, messages, count)
         with server(folder / "group") as (_, _, started):
             results["start_seconds"] = round(started, 2)
-            results["logged_uploads"] = max(given.log, load.sent)
+            results["logged_uploads"] = count or given.agents + load.sent - len(load.agents) + 2_000
     results["client_cpu_seconds"] = round(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
     print(json.dumps(results, indent=2))
 

@@ -10,7 +10,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,8 +55,11 @@ def make_templates() -> list[Statistics]:
     return templates
 
 
-def fill_rows(store: SqlStore, agents: int, templates: list[Statistics]) -> None:
-    """Write agents, one upload of each, and what the journal says of it."""
+def fill_rows(
+    store: SqlStore, agents: int, templates: list[Statistics], keys: Mapping[int, bytes] | None = None
+) -> None:
+    """Write agents, one upload of each, and what the journal says of it; ``keys`` are public keys of some places."""
+    keys = keys or {}
     packed = [(each.count, each.clicks, each.rounds, pack_numbers(each)) for each in templates]
     link, now = GENESIS, round(1000 * time.time())
     for start in range(0, agents, 10_000):
@@ -68,7 +71,7 @@ def fill_rows(store: SqlStore, agents: int, templates: list[Statistics]) -> None
             link = extend_link(link, place + 1, digest_upload(row))
             uploads.append((*row, link))
         with store.transaction():
-            rows = ((NUMBER + place, place.to_bytes(32), 0.0, None, 0) for place in places)
+            rows = ((NUMBER + place, keys.get(place, place.to_bytes(32)), 0.0, None, 0) for place in places)
             store.write_table("agent", AGENT_COLUMNS, rows)
             store.write_table("upload", UPLOAD_COLUMNS, uploads)
             rows = ((row[0], now, row[1], row[3], row[6], row[4], row[5], CLUSTERS, 1) for row in uploads)

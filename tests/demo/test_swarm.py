@@ -46,6 +46,20 @@ def assert_same(trace: Trace, simulated: Trace) -> None:
 THEORY = replace(make_policy("fedc3ucb-h"), confidence=Theory(noise=0.02, delta=0.2))
 
 
+def test_the_groups_of_many_agents_come_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedcascade.service.protocol.wire.MOST_LABELS", 3)
+    monkeypatch.setattr("fedcascade.demo.swarm.MOST_LABELS", 3)
+    monkeypatch.setattr("fedcascade.demo.swarm.MOST_PER_PAGE", 2)
+    policy = make_policy("fedlinucb")
+    simulated = simulate(WORLD, policy, rounds=400, oracle=TopK(length=3), checkpoints=2)
+    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        trace = run_swarm(WORLD, policy, rounds=400, operator=running.operator, transport=Borrowed(running.transport),
+                          folder=None, list_length=3, checkpoints=2)  # fmt: skip
+        overview = running.operator.fetch_overview()
+    assert trace.partition == simulated.partition
+    assert (overview.labels, overview.spoken, overview.clusters, overview.sizes) == ({}, 12, 1, [12])
+
+
 @pytest.mark.parametrize("policy", [*map(make_policy, ("fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e")), THEORY])
 def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp_path: Path) -> None:
     simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")

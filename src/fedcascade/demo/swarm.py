@@ -24,11 +24,13 @@ from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.protocol.wire import MOST_LABELS
 from fedcascade.simulation.ledger import Exchange
 from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Recorder, Trace
 
 REPORT_EVERY = 50
+MOST_PER_PAGE = 1_000  # agents that a server lists at once
 ANSWER_SECONDS = 60.0
 MOST_TOKENS = 10_000
 SERIES = "this run"
@@ -167,7 +169,19 @@ def _wait_for_pool(pool: AgentPool) -> None:
 
 
 def _fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDArray[np.int64]:
-    return order_labels([agent.id for agent in agents], operator.fetch_overview().labels)
+    overview = operator.fetch_overview()
+    labels = overview.labels if overview.spoken <= MOST_LABELS else _list_labels(operator)
+    return order_labels([agent.id for agent in agents], labels)
+
+
+def _list_labels(operator: OperatorClient) -> dict[str, int]:
+    """Ask for the groups of many agents page by page."""
+    labels: dict[str, int] = {}
+    page = operator.list_agents(0, MOST_PER_PAGE, "spoken")
+    while page.agents:
+        labels |= {str(row.agent): row.cluster for row in page.agents if row.cluster is not None}
+        page = operator.list_agents(page.agents[-1].agent, MOST_PER_PAGE, "spoken")
+    return labels
 
 
 def order_labels(agents: list[int], labels: Mapping[str, int]) -> NDArray[np.int64]:

@@ -216,13 +216,24 @@ class Tokens(Message, frozen=True, kw_only=True):
     tokens: list[str]
 
 
+MOST_LABELS = 10_000
+LARGEST_GROUPS = 60
+
+
 class Overview(Message, frozen=True, kw_only=True):
-    """What the server holds, for operators: agents that have spoken and the label of each one's group."""
+    """What the server holds, for operators: how many agents have spoken, and the label of each one's group.
+
+    Of more than ``MOST_LABELS`` agents there are no labels: ``sizes`` has how many agents the largest groups have, and
+    a list of agents, page by page, has the group of each.
+    """
 
     position: int
     enrolled: int
     rounds: int
     labels: dict[str, int]
+    spoken: int = 0
+    clusters: int = 0
+    sizes: list[int] = []
 
 
 class Standing(Message, frozen=True, kw_only=True):

@@ -283,6 +283,10 @@ def describe_agents(store: Store, state: ServerState, records: Sequence[AgentRec
 
 def read_overview(store: Store, state: ServerState) -> wire.Overview:
     """What the server holds."""
-    newest, enrolled, rounds = wire.PROTOCOLS[-1], store.count_agents(), state.rounds
-    labels = {str(agent): label for agent, label in state.get_labels().items()}
-    return wire.Overview(protocol=newest, position=state.position, enrolled=enrolled, rounds=rounds, labels=labels)
+    spoken = len(state.places)
+    labels = state.get_labels() if spoken <= wire.MOST_LABELS else {}
+    return wire.Overview(
+        protocol=wire.PROTOCOLS[-1], position=state.position, enrolled=store.count_agents(), rounds=state.rounds,
+        labels={str(agent): label for agent, label in labels.items()}, spoken=spoken, clusters=state.clusters,
+        sizes=state.list_sizes(wire.LARGEST_GROUPS),
+    )  # fmt: skip

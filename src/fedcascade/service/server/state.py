@@ -51,6 +51,14 @@ class ServerState:
         labels = () if self.server is None else self.server.groups.labels
         return {agent: int(labels[self.places[agent]]) for agent in agents if agent in self.places}
 
+    def list_sizes(self, most: int) -> list[int]:
+        """How many agents the largest groups have, at most so many groups, the largest first."""
+        if self.server is None:
+            return []
+        sizes = np.bincount(self.server.groups.labels)
+        largest = np.sort(np.partition(sizes, -most)[-most:] if sizes.size > most else sizes)[::-1]
+        return [size for size in largest.tolist() if size]
+
     def count_group(self, agent: int) -> int:
         """How many agents share the group of this one, itself included."""
         assert self.server is not None

@@ -51,7 +51,8 @@ TABLE_1: Mapping[str, Claim] = {
     "phase-fclub": Claim("single", "O(d |U| sqrt(J T) log^1.5 T)", "O(d |U| J log T)",
                          "Liu, Zhao, Yu, Li, Lui 2022", "Federated online clustering of bandits",
                          "no noise is added for privacy; what a phase start sends is counted, one upload for each "
-                         "local cluster and one push for each part of a merged one"),
+                         "local cluster and one push for each part of a merged one; clusters are merged along chains "
+                         "of close centres; widths go by rounds, of which each teaches up to K items"),
     "fedlinucb": Claim("single", "O(d sqrt(T) log T)", "O(d |U|^2 log T)", "He, Wang, Min, Gu 2022",
                        "A simple and provably efficient algorithm for asynchronous federated bandits",
                        "lambda and beta are the paper's for all systems; an upload with its download counts once"),

@@ -1,9 +1,10 @@
 """Regret of a user after some rounds of its own, among few users and among many: ``python benchmarks/crowd.py``.
 
-Each line is a crowd: how many users, in how many clusters (0: all differ), and beta. The world is that of the issue's
-table: lifted features, d 20, 50 items, lists of 4. Regret is per user after ``--own`` rounds per user on average, and
-as a share of the regret of agents that learn alone; brackets hold exchanges per user. Means of the seeds; the interval
-is that of Student at 95 %.
+Each line is a crowd: how many users, in how many clusters (0: all differ), beta, and perhaps what is unlike the others:
+``random`` directions of thetas, ``zipf`` sizes of clusters, or ``spread``, a tenth of a theta's length within clusters.
+The world has lifted features, d 20, 50 items, lists of 4. Regret is per user after ``--own`` rounds of each on average,
+and as a share of the regret of agents that learn alone; brackets hold exchanges per user. Means of the seeds; the
+interval is that of Student at 95 %.
 """
 
 import argparse
@@ -19,20 +20,40 @@ import numpy as np
 from fedcascade import POLICIES, Synthetic, TopK, simulate
 
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 8: 2.36, 10: 2.26}  # 97.5 %, by the number of seeds
-CROWDS = ("40:10:0.5", "1000:10:0.5", "1000:10:2", "1000:100:0.5", "1000:0:0.5", "10000:10:0.5", "10000:100:0.5")
-POLICY_NAMES = ("fedind", "fedc3ucb-e", "known-clusters")
+CROWDS = (
+    "40:10:0.5", "40:0:0.5", "1000:10:0.5", "1000:10:2", "1000:100:0.5", "1000:0:0.5", "1000:10:0.5:random",
+    "1000:10:0.5:zipf", "1000:10:0.5:spread", "10000:10:0.5", "10000:100:0.5",
+)  # fmt: skip
+POLICY_NAMES = ("fedind", "fedc3ucb-p", "fedc3ucb-e", "known-clusters")
+SPREAD = 0.1
+
+
+def make_world(crowd: str, seed: int) -> tuple[Synthetic, float]:
+    """The world of a crowd, and beta."""
+    users, clusters, beta, *kinds = crowd.split(":")
+    count = int(clusters) or int(users)
+    directions = "random" if count >= 20 or "random" in kinds else "orthonormal"
+    sizes: int | list[int] = count
+    if "zipf" in kinds:
+        shares = 1.0 / np.arange(1, count + 1)
+        sizes = np.maximum(1, np.floor(int(users) * shares / shares.sum())).astype(int).tolist()
+        sizes[0] += int(users) - sum(sizes)
+    world = Synthetic(users=int(users), clusters=sizes, directions=directions, items=50, seed=seed)
+    if "spread" in kinds:
+        own = world.thetas[:, :-1] + SPREAD * np.sqrt(0.5 / world.dimension) * np.random.default_rng(seed).normal(
+            size=(world.users, world.dimension - 1)
+        )
+        world.thetas[:, :-1] = own * np.sqrt(0.5 / np.square(own).sum(axis=1, keepdims=True))
+    return world, float(beta)
 
 
 def measure_crowd(crowd: str, name: str, seed: int, own: int) -> tuple[float, float]:
     """Regret and exchanges per user."""
     warnings.simplefilter("ignore")
-    users, clusters, beta = crowd.split(":")
-    count = int(clusters) or int(users)
-    directions = "orthonormal" if count < 20 else "random"
-    world = Synthetic(users=int(users), clusters=count, directions=directions, items=50, seed=seed)
-    policy = POLICIES[name].with_beta(float(beta))
-    trace = simulate(world, policy, rounds=own * int(users), oracle=TopK(length=4), checkpoints=1, threads=1)
-    return trace.regret / int(users), len(trace.ledger) / int(users)
+    world, beta = make_world(crowd, seed)
+    policy = POLICIES[name].with_beta(beta)
+    trace = simulate(world, policy, rounds=own * world.users, oracle=TopK(length=4), checkpoints=1, threads=1)
+    return trace.regret / world.users, len(trace.ledger) / world.users
 
 
 def describe(results: Sequence[tuple[float, float]], alone: Sequence[tuple[float, float]]) -> str:
@@ -53,7 +74,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args()
     names = ["fedind", *(name for name in options.policies if name != "fedind")]
-    measure_crowd("40:10:0.5", "fedc3ucb-e", 0, 5)  # compiles, so that the processes need not
+    measure_crowd("100:10:0.5", "fedc3ucb-p", 0, 30)  # compiles, so that the processes need not
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
         cells = {
             (crowd, name): [pool.submit(measure_crowd, crowd, name, seed, options.own) for seed in options.seeds]

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from fedcascade import POLICIES, Synthetic
 from fedcascade.federation.grouping.evidence import EvidencePartition
+from fedcascade.federation.grouping.population import PopulationPartition
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import guard_policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
 
-POLICY_NAMES = ("fedlinucb", "fedc3ucb-e")
+POLICY_NAMES = ("fedlinucb", "fedc3ucb-e", "fedc3ucb-p")
 LISTS, LENGTH, CLUSTERS = 30, 4, 10
 WARM = 20  # uploads before the first that is measured
 
@@ -53,7 +54,10 @@ def make_server(
         counts = statistics.count, statistics.clicks, statistics.rounds
         holdings.count[mine], holdings.clicks[mine], holdings.rounds[mine] = counts
     state = server.groups
-    if isinstance(state, EvidencePartition):
+    if isinstance(state, PopulationPartition):
+        state.spoken = np.random.default_rng(3).permutation(agents)
+        state.become_many()
+    elif isinstance(state, EvidencePartition):
         state.labels[:] = clusters[kinds] + CLUSTERS * (np.arange(agents) // len(held) % (groups // CLUSTERS))
         state.spoken = np.random.default_rng(3).permutation(agents)
         state.own_evidence[:] = np.array([state.rule.measure(statistics) for statistics in held])[kinds]

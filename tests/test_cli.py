@@ -256,7 +256,7 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (small("--policy", "fedc3ucb"), "policy 'fedc3ucb': did you mean 'fedc3ucb-h'"),
+        (small("--policy", "fedc3ucbh"), "policy 'fedc3ucbh': did you mean 'fedc3ucb-h'"),
         (small("--policy", "fedind", "--policy", "nobody"), "policy 'nobody'"),
         (small("--list-length", "11"), "list length must be <= items (10), got 11"),
         (small("--list-length", "0"), "list length"),

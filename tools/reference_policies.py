@@ -83,6 +83,10 @@ own clicks are likely, weighed anew every 4 rounds of its own
 pools too many users for long, and agents find out how far to believe it.""",
     "fedind-c": """`fedind` with the change detection of `fedc3ucb-l`: the yardstick of what sharing is worth among
 users who change. It tells a server, which shares nothing, of its changes; what it exchanges besides has no effect.""",
+    "fedc3ucb-p": """Ours, among many. Up to 64 speakers it answers like `fedc3ucb-e`. Then the server learns how
+users differ, as a mixture of Gaussians fitted to a sample of them, and an agent is told what the mixture and its own
+data say of it together: a mean and a covariance, in the form of statistics. Components are told while they predict
+uploads better than the population does, and the population while it does so better than nothing.""",
     "fedind": "Every agent learns alone, in every round, and never speaks: the yardstick of what sharing is worth.",
     "force-comm": "The paper's system with an exchange at an agent's 1st, 2nd, 4th... arrival in place of random ones.",
     "no-auxiliary": "The paper's system without random exchanges.",

@@ -9,6 +9,7 @@ from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
+from fedcascade.federation.grouping.population import Population
 from fedcascade.federation.policies import (
     DEFAULT_POLICY,
     DEPLOYED,
@@ -39,6 +40,7 @@ PARTS = {
     "fedc3ucb-l": (Evidence(), Determinant(alpha_c=2.0), DownloadAndBuffer()),
     "fedc3ucb-ht": (HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload()),
     "fedind-c": (Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
+    "fedc3ucb-p": (Population(), Determinant(alpha_c=2.0), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),
 }
 ANSWERS = {
@@ -63,7 +65,8 @@ def test_the_parts_of_a_row(name: str) -> None:
     assert row.name == name
     assert (row.grouping, row.trigger, row.decision) == PARTS[name]
     own = name.startswith("async-linucb")
-    beta = DEPLOYED.beta if name in ("fedc3ucb-e", "fedc3ucb-l", "fedind", "fedind-c", "known-clusters") else 10.5
+    deployed = ("fedc3ucb-e", "fedc3ucb-l", "fedc3ucb-p", "fedind", "fedind-c", "known-clusters")
+    beta = DEPLOYED.beta if name in deployed else 10.5
     assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=beta))
     assert row.lambda_ == (0.1 if own else 4.0)
     assert row.reply_rule == ANSWERS.get(name, Asker())
@@ -156,7 +159,8 @@ def test_an_order_that_does_not_exist_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "nearest"), [("fedc3ucb", "fedc3ucb-l"), ("fedlinub", "fedlinucb"), ("forcecomm", "force-comm")]
+    ("typed", "nearest"),
+    [("fedc3ucbh", "fedc3ucb-h"), ("fedlinub", "fedlinucb"), ("forcecomm", "force-comm")],
 )
 def test_an_unknown_policy_is_refused_with_the_nearest_name(typed: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=f"unknown policy '{typed}': did you mean '{nearest}'"):

@@ -25,6 +25,7 @@ from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.guarded import GuardedGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
+from fedcascade.federation.grouping.population import Population
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.sharing import Sharing
@@ -260,6 +261,9 @@ POLICIES: Mapping[str, Policy] = {
                "the paper's system with agents that find out how far to believe others", trust=Trust()),
         Policy("fedind-c", Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
                "every agent learns alone, and begins anew when its user changes", changes=ChangeDetection(),
+               confidence=DEPLOYED),
+        Policy("fedc3ucb-p", Population(), Determinant(alpha_c=2.0), DownloadAndBuffer(),
+               "the same among few; among many, an agent is told what the population's data say of somebody like it",
                confidence=DEPLOYED),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
                "yardstick: the server is told the true clusters", yardstick=True, confidence=DEPLOYED),

@@ -36,6 +36,8 @@ EXPLORATION = 16  # whether a list is chosen by chance
 RESAMPLE = 17  # which users an interval is computed from
 REPLAY = 18  # whether a logged list is the one that a policy would have shown
 EDGE = 19  # to whom an agent is connected at first in a sparse graph
+BIRTH = 20  # where the search for components of a population starts
+SPEAKER = 21  # which speakers a population is learned from
 
 BLOCK = 256  # so many items are drawn together
 

@@ -16,7 +16,7 @@ the average, over the samples, of the statistics of its group.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,7 @@ class EvidencePartition(Partition):
     process and from the holdings is made when it is first needed.
     """
 
-    state_names = (
+    state_names: ClassVar[tuple[str, ...]] = (
         "labels", "regrouped", "own_evidence", "spoken", "samplings", "asker", "last_answer",
         "listed_labels", "listed_ages", "median_bits",
     )  # fmt: skip

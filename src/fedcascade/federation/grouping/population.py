@@ -1,0 +1,325 @@
+"""Grouping by a population: an answer is what everybody's data tell of a user, a Gaussian in the form of statistics.
+
+Among few, this is grouping by evidence (``evidence.py``), to the bit. From the 65th speaker on, the server learns a
+mixture of users (``mixture.py``) from a sample of them. An agent is told the mean and the covariance of its theta under
+the mixture, given its own data: gram sigma^2 C^-1 - lambda I, moment sigma^2 C^-1 m. Where it is in doubt which
+component it belongs to, C is large and the answer says little. An agent without data is told what there is to know of
+anybody.
+
+Components are told while they predict uploads, before they are learned from, better than the population does, and the
+population while it predicts them better than a ridge that knows nothing. Else an agent is told its own data.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedcascade.checks import POSITIVE, require, whole_numbers
+from fedcascade.constants import constant
+from fedcascade.federation.grouping.evidence import FEW, Evidence, EvidencePartition
+from fedcascade.federation.grouping.fitting import (
+    FittedMixture,
+    Sample,
+    Shape,
+    fit_mixture,
+    is_spread_known,
+    make_fitted,
+)
+from fedcascade.federation.grouping.gibbs import compute_evidence
+from fedcascade.federation.grouping.mixture import (
+    FREE,
+    Mixture,
+    discount_own,
+    make_room,
+    match_moments,
+    state_as_statistics,
+    weigh,
+)
+from fedcascade.federation.grouping.partition import Labels, Partition
+from fedcascade.federation.holdings import Holdings, append_zeros
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics import streams
+from fedcascade.numerics.linear import Vector
+
+GROWTH = 1.2  # a fit is due when there are so many times the observations of the last one
+BIRTH_GROWTH = 1.4  # new components are looked for again when there are so many times those of the last vain search
+LEAST_SHARE = 0.5  # of the mean of observations, which a user must have to be fitted to
+LONGEST = 4.0  # an estimate so many times as long as expected is not fitted to
+FADE = 0.995  # what a prediction counts after one more upload
+SHUT, OPEN = -8.0, 0.0  # a sum of log-evidence below or above which something is told no more, or again
+MOST = 20.0  # to which a sum is limited, so that what was right for long is not trusted for long when it is not
+COMPONENTS, POPULATION = 0, 1  # places in ``scores`` and ``is_told``
+_SEED = np.uint64(0)  # of the sample: a server has none of its own, and replays must agree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population(Evidence):
+    """Among few, grouping by evidence; from the 65th speaker on, answers from a mixture that everybody's data teach."""
+
+    slots: int = constant(32, meaning="the most components of the population's mixture", range=whole_numbers(1))
+    spread: float = constant(
+        0.002, meaning="the variance within a component, in each direction of theta", symbol="v", range=POSITIVE
+    )
+    sample: int = constant(
+        4000, meaning="to how many agents at most the population is fitted", range=whole_numbers(FEW + 1)
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(is_spread_known(self.spread), f"spread must be between 0.0005 and 0.256, got {self.spread:g}")
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
+        return PopulationPartition(holdings, self)
+
+
+class PopulationPartition(EvidencePartition):
+    """The state of a grouping by a population.
+
+    Among many, a label is the slot of a component that an agent belongs to with more than even odds, or else a number
+    of its own. ``former`` has the responsibilities of the sampled agents in the last fit.
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = (
+        *EvidencePartition.state_names, "is_many", "speakers", "observations", "fits", "fit_due", "births_due",
+        "sample", "former", "scores", "is_told", "means", "levels", "log_weights", "centre", "precision", "pull",
+        "mixture_numbers", "covariance", "covariances",
+    )  # fmt: skip
+    rule: Population
+
+    def __init__(self, holdings: Holdings, rule: Population) -> None:
+        super().__init__(holdings, rule)
+        self.is_many = False
+        self.speakers = self.observations = self.fits = 0
+        self.fit_due = self.births_due = 0.0  # observations
+        self.sample, self.former = np.empty(0, np.int64), np.empty((0, int(rule.slots)))
+        self.scores, self.is_told = np.zeros(2), np.ones(2, np.bool_)
+        self._set_fitted(make_fitted(int(rule.slots), holdings.dimension, float(rule.variance)))
+
+    def _set_fitted(self, fitted: FittedMixture) -> None:
+        """Let the arrays that outlive a process be those of a mixture."""
+        self.means, self.levels, self.log_weights, self.centre, self.precision, self.pull, numbers = fitted.mixture
+        self.mixture_numbers, self.covariance, self.covariances = numbers, fitted.covariance, fitted.covariances
+        self._derive()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self._derive()
+
+    def _derive(self) -> None:
+        """Make what follows from the state."""
+        mixture = Mixture(
+            self.means, self.levels, self.log_weights, self.centre, self.precision, self.pull, self.mixture_numbers
+        )
+        self._fitted = FittedMixture(mixture, self.covariance, self.covariances)
+        self._place_of = {agent: place for place, agent in enumerate(self.sample.tolist())}
+        self._room = make_room(*self.means.shape)
+        self._count_members()
+
+    def _count_members(self) -> None:
+        """How many agents have the label of each component; nobody while these are labels of groups by evidence."""
+        labels = self.labels[self.labels < self.levels.size] if self.is_many else self.labels[:0]
+        self._members = np.bincount(labels, minlength=self.levels.size)
+
+    def __len__(self) -> int:
+        if not self.is_many:
+            return super().__len__()
+        return self.labels.size - int(self._members.sum()) + int(np.count_nonzero(self._members))
+
+    def count_members(self, agent: int) -> int:
+        if not self.is_many:
+            return super().count_members(agent)
+        label = int(self.labels[agent])
+        return int(self._members[label]) if label < self._members.size else 1
+
+    def pooled(self, agent: int) -> Statistics:
+        if not self.is_many:
+            return super().pooled(agent)
+        return self.holdings.total(np.flatnonzero(self.labels == self.labels[agent]))
+
+    def answer(self, agent: int) -> Statistics:
+        """What is known of an agent's theta; its own data where others' do not help."""
+        if not self.is_many:
+            return super().answer(agent)
+        own = self.holdings[agent]
+        if self.fits == 0 or not self.is_told[POPULATION] or self.speakers <= self.guard.min_others:
+            return own
+        gram, moment = self._tell_mixture(agent, own) if self.is_told[COMPONENTS] else self._tell_population(own)
+        is_sound = bool(np.isfinite(gram).all() and np.isfinite(moment).all())
+        return Statistics(gram, moment, own.count, own.clicks, own.rounds) if is_sound else own
+
+    def _tell_mixture(self, agent: int, own: Statistics) -> tuple[Any, Vector]:
+        self._weigh(agent, own.gram, own.moment)
+        mean, covariance = match_moments(self._fitted.mixture, float(self.rule.variance), self._room)
+        return state_as_statistics(mean, covariance, float(self.holdings.lambda_))
+
+    def _tell_population(self, own: Statistics) -> tuple[Any, Vector]:
+        """The population, widened until it is on average as wide as the ridge assumes: explore no less than alone."""
+        lambda_, d = self.holdings.lambda_, own.dimension
+        wider = max(1.0, self.rule.variance * d / (lambda_ * float(self.covariance.trace())))
+        prior = np.triu(self.precision / wider)
+        gram = own.gram + prior + np.triu(prior, 1).T
+        gram[np.diag_indices(d)] -= lambda_
+        return gram, own.moment + self.pull / wider
+
+    def _weigh(self, agent: int, gram: Any, moment: Vector) -> None:
+        """Responsibilities for an agent, left in the room; its own part in the last fit is left out."""
+        weigh(self._fitted.mixture, gram, moment, float(self.rule.variance), self._room)
+        place = self._place_of.get(agent)
+        if place is not None:
+            discount_own(
+                self._fitted.mixture, self.former[place], self.covariances, float(self.rule.variance), self._room
+            )
+
+    def add(self, agent: int, statistics: Statistics) -> None:
+        """Judge what is told by an upload, which the holdings have already, and learn from it when a fit is due."""
+        own = self.holdings.view(agent)
+        is_new = 0 < own.count == statistics.count
+        if not self.is_many:
+            if self.spoken.size + is_new <= FEW:
+                super().add(agent, statistics)
+                return
+            self.become_many()
+        if own.count == 0:
+            return
+        if self.fits:
+            self._judge(own, statistics)
+        self.observations += statistics.count
+        if is_new:
+            self._take_in_speaker(agent)
+        if self.observations >= self.fit_due:
+            self._fit(has_births=self.observations >= self.births_due)
+        self._label(agent, own)
+
+    def become_many(self) -> None:
+        """Leave grouping by evidence for good; its first speakers are the sample."""
+        self.is_many, self.speakers = True, self.spoken.size
+        self.observations = int(self.holdings.count[self.spoken].sum())
+        self.sample, self.spoken = self.spoken[: self.rule.sample].copy(), self.spoken[:0].copy()
+        self.former = np.zeros((self.sample.size, int(self.rule.slots)))
+        self.own_evidence = self.own_evidence[:0].copy()
+        self.asker, self.listed_labels = -1, np.full_like(self.listed_labels, -1)
+        self.labels = self.levels.size + np.arange(len(self.holdings))
+        self.rebuild()
+        self._derive()
+
+    def _take_in_speaker(self, agent: int) -> None:
+        """Let a new speaker into the sample while there is room, then with the chance that all have equal ones."""
+        self.speakers += 1
+        if self.sample.size < self.rule.sample:
+            place = self.sample.size
+            self.sample, self.former = append_zeros(self.sample), append_zeros(self.former)
+        else:
+            place = int(streams.uniform(_SEED, streams.SPEAKER, self.speakers, 0) * self.speakers)
+            if place >= self.sample.size:
+                return
+            del self._place_of[int(self.sample[place])]
+        self.sample[place], self.former[place] = agent, 0.0
+        self._place_of[agent] = place
+
+    def _judge(self, own: Statistics, upload: Statistics) -> None:
+        """Compare how likely an upload was, given what the agent had sent before."""
+        variance, mixture, room = float(self.rule.variance), self._fitted.mixture, self._room
+        prior = float(self.holdings.lambda_)
+        gains = []
+        for gram, moment in ((own.gram - upload.gram, own.moment - upload.moment), (own.gram, own.moment)):
+            evidence = weigh(mixture, gram, moment, variance, room)
+            alone = compute_evidence(gram, moment, variance, prior)
+            gains.append((evidence - room.numbers[1], room.numbers[1] - alone))
+        for place in (COMPONENTS, POPULATION):
+            gain = gains[1][place] - gains[0][place]
+            score = FADE * self.scores[place] + (gain if math.isfinite(gain) else SHUT)
+            self.scores[place] = min(score, MOST)
+            is_told = self.scores[place] > (SHUT if self.is_told[place] else OPEN)
+            self.is_told[place] = is_told
+
+    def _fit(self, *, has_births: bool) -> None:
+        """Fit the mixture to those of the sample who have said enough."""
+        held, rule = self.holdings, self.rule
+        is_fit = held.count[self.sample] >= LEAST_SHARE * self.observations / self.speakers
+        is_fit &= held.length[self.sample] <= LONGEST * rule.length
+        places = np.flatnonzero(is_fit)
+        self.former[~is_fit] = 0.0
+        sample = Sample(held, self.sample[places], self.former[places])
+        shape = Shape(float(rule.variance), float(rule.spread), max(1.5, self.guard.min_others + 1.0))
+        self.fits += 1
+        is_grown = places.size > 0 and fit_mixture(self._fitted, sample, shape, self.fits, has_births)
+        self.former[places] = sample.former
+        if not self._fitted.is_finite:  # what no data should be able to do; the next fit begins anew
+            self._set_fitted(make_fitted(int(rule.slots), held.dimension, shape.variance))
+            self.former[:] = 0.0
+        self.fit_due = GROWTH * self.observations
+        if has_births and not is_grown:
+            self.births_due = BIRTH_GROWTH * self.observations
+        self._label_sample()
+
+    def _label(self, agent: int, own: Statistics) -> None:
+        self._weigh(agent, own.gram, own.moment)
+        slot, before = int(self._room.weights.argmax()), int(self.labels[agent])
+        self.labels[agent] = slot if self._room.weights[slot] > 0.5 else self.levels.size + agent
+        for label, change in ((before, -1), (int(self.labels[agent]), 1)):
+            if label < self._members.size:
+                self._members[label] += change
+
+    def _label_sample(self) -> None:
+        """Labels after a fit: those of the sample, and nobody in a component that is gone."""
+        slots = self.levels.size
+        alone = slots + np.arange(self.labels.size)
+        gone = np.flatnonzero(self.labels < slots)
+        gone = gone[self.levels[self.labels[gone]] == FREE]
+        self.labels[gone] = alone[gone]
+        if self.former.size:
+            best = self.former.argmax(axis=1)
+            is_member = self.former[np.arange(best.size), best] > 0.5
+            self.labels[self.sample] = np.where(is_member, best, alone[self.sample])
+        self._count_members()
+
+    def join(self) -> None:
+        if not self.is_many:
+            super().join()
+            return
+        self.labels, self.regrouped = append_zeros(self.labels), append_zeros(self.regrouped)
+        self.labels[-1] = self.levels.size + self.labels.size - 1
+
+    def part(self, agent: int, ghost: int | None) -> None:
+        """Let an agent go on as a newcomer; its earlier self keeps its place in the sample."""
+        if not self.is_many:
+            super().part(agent, ghost)
+            return
+        if ghost is not None and ghost == self.labels.size:
+            self.join()
+        stays = self.sample != (agent if ghost is None else ghost)
+        self.sample, self.former = self.sample[stays], self.former[stays]
+        if ghost is not None:
+            self.sample[self.sample == agent] = ghost
+        self.labels[agent] = self.levels.size + agent
+        self._derive()
+        own, counts = self.holdings[agent], self.holdings.count
+        self.observations, self.speakers = (
+            int(counts.sum()) - own.count,
+            int(np.count_nonzero(counts)) - (own.count > 0),
+        )
+        self.add(agent, own)
+
+    def forget(self, agent: int) -> None:
+        """Take out an agent. If it was in the sample, the mixture is fitted anew without it: nothing is summed of it.
+
+        Who was not in the sample has taught the mixture nothing.
+        """
+        if not self.is_many:
+            super().forget(agent)
+            return
+        self.labels, self.regrouped = np.delete(self.labels, agent), np.delete(self.regrouped, agent)
+        slots = self.levels.size
+        is_alone = self.labels >= slots
+        self.labels[is_alone] = slots + np.flatnonzero(is_alone)
+        remaining = self.sample != agent
+        was_sampled = not remaining.all()
+        kept = self.sample[remaining]
+        self.sample, self.former = kept - (kept > agent), self.former[remaining]
+        self.observations, self.speakers = int(self.holdings.count.sum()), int(np.count_nonzero(self.holdings.count))
+        self._derive()
+        if was_sampled:
+            self._fit(has_births=False)

@@ -17,6 +17,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 SYSTEMS = ("fedc3ucb-h", "fedc3ucb-e")
 ROUNDS = 20_000
+REPEATS = 3  # the least counts: the first may compile, and others may use the caches of the processor meanwhile
 BASE = {"users": 40, "items": 200, "d": 20}
 SWEEPS = {"users": (40, 160, 640, 2_560), "items": (50, 100, 200, 400, 800), "d": (10, 20, 40, 80)}
 
@@ -24,8 +25,11 @@ SWEEPS = {"users": (40, 160, 640, 2_560), "items": (50, 100, 200, 400, 800), "d"
 def measure(system: str, sizes: dict[str, int]) -> tuple[float, float]:
     """Microseconds of processor time per round, and the most memory that the process had, in MB."""
     command = [sys.executable, str(ROOT / "benchmarks/engines.py"), "--grow", system, str(ROUNDS)]
-    done = subprocess.run([*command, *map(str, sizes.values())], check=True, capture_output=True, text=True)
-    _, cpu, _, peak = map(float, done.stdout.split())
+    runs = [
+        subprocess.run([*command, *map(str, sizes.values())], check=True, capture_output=True, text=True).stdout.split()
+        for _ in range(REPEATS)
+    ]
+    _, cpu, _, peak = min((tuple(map(float, run)) for run in runs), key=lambda run: run[1])
     return cpu / ROUNDS * 1e6, peak
 
 

@@ -3,8 +3,9 @@
 Usage: python tools/build_site.py [--generator zensical|mkdocs] [--out site]
 
 Pages are laid out in .cache/site first: those of docs/, the pages at the root of the repository, and one page per room
-of the code with its docstrings. Navigation is the list of docs/README.md. Links that leave docs/ lead to the
-repository. The result can be read from a folder, without a server, and asks nobody outside for anything.
+of the code with its docstrings; notebooks are run and shown with what came of them. Navigation is the list of
+docs/README.md. Links that leave docs/ lead to the repository. The result can be read from a folder, without a server,
+and asks nobody outside for anything.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 import yaml
 from check_links import find_faults
 from draw_diagrams import draw_diagrams
+from run_notebooks import NOTEBOOKS, list_notebooks, write_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGE = ROOT / ".cache" / "site"
@@ -42,7 +44,7 @@ def read_navigation(page: Path) -> Navigation:
             navigation.append({section[1]: []})
         elif (entry := ENTRY.match(line)) and len(navigation) > 1:
             [pages] = navigation[-1].values()
-            pages.append({entry[1]: entry[2]})
+            pages.append({entry[1]: entry[2].removeprefix("../").replace(".ipynb", ".md")})
     return navigation
 
 
@@ -120,6 +122,8 @@ def locate(target: Path) -> Path | None:
     """Where in the staged site a file of the repository is; None if it is not."""
     if target.is_relative_to(ROOT / "docs") and target.is_file():
         return STAGE / "pages" / target.relative_to(ROOT / "docs")
+    if target.parent == NOTEBOOKS:  # a notebook, or a figure that it drew
+        return STAGE / "pages" / "notebooks" / target.name.replace(".ipynb", ".md")
     if target == ROOT / "README.md":
         return STAGE / "pages" / "README.md"
     if target.name in AT_THE_ROOT and target.parent == ROOT:
@@ -134,7 +138,7 @@ def relative(target: Path, page: Path) -> str:
 
 
 def stage_pages(repository: str) -> None:
-    """Copy docs/ and the pages at the root into the stage, with links moved."""
+    """Copy docs/ and the pages at the root into the stage, run the notebooks into it, and move the links of all."""
     pages = STAGE / "pages"
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages)
@@ -142,7 +146,12 @@ def stage_pages(repository: str) -> None:
     originals = [(path, pages / path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     originals += [(ROOT / name, pages / "project" / name) for name in AT_THE_ROOT]
     for origin, page in originals:
-        text = draw_diagrams(separate_lists(origin.read_text("utf-8")))
+        page.write_text(origin.read_text("utf-8"), encoding="utf-8")
+    for notebook in list_notebooks():
+        write_markdown(notebook, pages / "notebooks", repository)
+        originals.append((notebook, pages / "notebooks" / f"{notebook.stem}.md"))
+    for origin, page in originals:
+        text = draw_diagrams(separate_lists(page.read_text("utf-8")))
         page.write_text(move_links(text, page, origin, repository), encoding="utf-8")
 
 

@@ -209,6 +209,13 @@ def test_a_file_says_once_in_which_letters_it_is_written(running: RunningService
     assert send_request(running, path)[2]["content-type"] == kind
 
 
+GLOSSARY_LINK = b'<a rel="noreferrer" href="https://fedcascade.github.io/fedcascade/reference-glossary.html">'
+
+
+def test_the_page_leads_to_the_glossary_and_tells_it_nothing(running: RunningService) -> None:
+    assert GLOSSARY_LINK in send_request(running, "/")[1]
+
+
 def test_the_page_and_its_files_come_with_a_strict_policy(running: RunningService) -> None:
     for path in ("/", "/live/assets/main.js", "/live/assets/style.css", "/live/assets/icon.svg"):
         status, body, headers = send_request(running, path)
@@ -216,7 +223,7 @@ def test_the_page_and_its_files_come_with_a_strict_policy(running: RunningServic
         assert headers["content-security-policy"].startswith("default-src 'self';")
         assert headers["x-content-type-options"] == "nosniff"
         assert b"http://" not in body.replace(b"http://www.w3.org/", b"")
-        assert b"https://" not in body
+        assert b"https://" not in body.replace(GLOSSARY_LINK, b"")
     for path in ("/live/assets/nothing.js", "/live/assets/..%2Fpages.py", "/live/assets/__init__.py"):
         assert send_request(running, path)[0] == 404
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
+GLOSSARY = "https://fedcascade.github.io/fedcascade/reference-glossary.html"
 STYLE = files(__package__).joinpath("report.css").read_text("utf-8")
 
 
@@ -76,13 +77,14 @@ def render_section(title: str, *parts: Html) -> Html:
 
 
 def render_page(title: str, *parts: Html) -> str:
-    """Render a whole page, which may load nothing from anywhere."""
+    """Render a whole page, which may load nothing from anywhere; it ends with a link to what its words mean."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
+    words = f'<p class=dim><a class=dim rel="noreferrer" href="{GLOSSARY}">What the words mean</a></p>'
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape_text(title)}</title><style>{STYLE}</style></head>"
-        f"<body><main><h1>{escape_text(title)}</h1>{''.join(parts)}</main></body></html>\n"
+        f"<body><main><h1>{escape_text(title)}</h1>{''.join(parts)}{words}</main></body></html>\n"
     )

@@ -8,6 +8,7 @@ alone, and LLVM takes as many registers as the processor needs, so the bits are 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -31,7 +32,7 @@ def subtract_product(values: Vector, at: int, left: int, right: int) -> None:
 
 def take_root(values: Vector, at: int, of: int) -> None:
     """Write the square roots of the eight numbers at ``of`` to ``at``."""
-    values[at : at + LANES] = values[of : of + LANES] ** 0.5
+    values[at : at + LANES] = np.sqrt(values[of : of + LANES])
 
 
 def _make_intrinsic(emit: Callable[..., Any], places: int) -> Any:

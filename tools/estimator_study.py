@@ -63,7 +63,7 @@ class World:
         return FrozenPolicy(name="target", theta=self.taste[None], root=np.zeros((1, d, d)), beta=np.zeros(1),
                             kind=TARGET[0], level=TARGET[1], length=self.shape.length)  # fmt: skip
 
-    def compute_truth(self, users: int = 20_000) -> float:
+    def compute_truth(self, users: int = 100_000) -> float:
         """What the policy earns per list, averaged over the population."""
         draw = np.random.default_rng(99)
         weights, scores = self.draw_users(draw, users), self.items @ self.taste
@@ -104,7 +104,7 @@ def simulate_log(world: World, logger: str, seed: int, *, upwards: bool = False)
 
 def evaluate_log(world: World, log: ClickLog, model: NDArray[np.float64]) -> Evaluation:
     """All estimators that apply to a log, on the world's target."""
-    return evaluate_frozen(iter([(0, log)]), [world.make_policy()], model, world.items, resamples=400)
+    return evaluate_frozen(iter([(0, log)]), [world.make_policy()], model, world.items)
 
 
 def run_study(logs: int, seed: int, *, upwards: bool = False) -> Iterator[tuple[str, str, bool, float, float]]:

@@ -95,7 +95,7 @@ def clicks(
     from fedcascade.evaluation.click_models import compare_models
 
     log = log_options.open(file)
-    fits = compare_models(log.batches, sum(len(frame) for frame, _ in log.frames(1 << 20)), train=train)
+    fits = compare_models(log.batches, log.count(), train=train)
     rows = [
         {
             "model": found.model.name,

@@ -58,7 +58,7 @@ def evaluate(
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     length = list_length or next(log.batches(1)).items.shape[1]
     with show_progress_bars() as bars:
-        progress = add_bar(bars, "evaluating", sum(len(frame) for frame, _ in log.frames(1 << 20)))
+        progress = add_bar(bars, "evaluating", log.count())
         found = evaluate_log(
             log,
             constant_options.select_policies(policy),
@@ -101,7 +101,7 @@ def fit(
 
     log = log_options.open(file)
     with show_progress_bars() as bars:
-        progress = add_bar(bars, "learning", sum(len(frame) for frame, _ in log.frames(1 << 20)))
+        progress = add_bar(bars, "learning", log.count())
         state = fit_log(log, get_policy(policy).name, out, progress=progress)
     total = state.sums.total()
     facts = {"lists": state.lists, "users": state.sums.users, "dimension": state.sums.dimension, "looked": total.count,

@@ -16,6 +16,7 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.click_log import NOBODY, ClickLog
 from fedcascade.learning.log_sums import NO_FEATURES, LogSums
 from fedcascade.learning.oracles import Oracle
+from fedcascade.numerics.jit import jit
 from fedcascade.numerics.streams import REPLAY, uniform
 
 Progress = Callable[[int], None]  # called with the number of lists that are done
@@ -137,7 +138,7 @@ def evaluate_frozen(
             refusals = find_refusals(batch, reward)
             chosen = choose_estimators(estimators, refusals)
             totals = [Totals(chosen) for _ in policies]
-        draws = np.array([uniform(seed, REPLAY, first + row, 0) for row in range(len(batch))])
+        draws = draw_replay(np.uint64(seed), first, len(batch))
         for policy, total in zip(policies, totals, strict=True):
             ratings = rate_log(policy, model, batch, table, first_row=first, threads=threads)
             total.add(batch.users, gather_evidence(batch, ratings, draws, reward=reward))
@@ -149,6 +150,15 @@ def evaluate_frozen(
     for policy, total in zip(policies, totals, strict=True):
         estimates += total.estimate(policy.name, resamples=resamples, seed=seed)
     return Evaluation(tuple(estimates), refusals)
+
+
+@jit
+def draw_replay(seed: np.uint64, first: int, count: int) -> NDArray[np.float64]:
+    """A uniform number for each of the rows of a log from ``first`` on, by which lists are accepted."""
+    draws = np.empty(count)
+    for row in range(count):
+        draws[row] = uniform(seed, REPLAY, first + row, 0)
+    return draws
 
 
 class LoggedTotals:
@@ -210,7 +220,7 @@ def evaluate(
     """
     SHARE.check("train", train)
     require_known("reward", reward, REWARDS)
-    lists = sum(len(frame) for frame, _ in log.frames(1 << 20))
+    lists = log.count()
     split = int(train * lists)
     require(0 < split < lists, f"train must leave lists on both sides of {lists:,}, got {train}")
     sums = sum_first(log, split)

@@ -32,6 +32,11 @@ class Log:
     users: Names = field(default_factory=Names)
     items: Names = field(default_factory=Names)
     table: ItemTable | None = None
+    count_rows: Callable[[], int] | None = None  # without reading what is in them; None where that cannot be done
+
+    def count(self) -> int:
+        """How many lists the log holds."""
+        return self.count_rows() if self.count_rows else sum(len(frame) for frame, _ in self.frames(1 << 20))
 
     def batches(self, rows: int = BATCH) -> Iterator[ClickLog]:
         """The log from its beginning, about ``rows`` lists at a time."""
@@ -121,14 +126,18 @@ def read_log(
     roles = find_log_columns(list(list_columns(frame, file)), columns or {}, file)
     chosen = frame.select(**{role: pl.col(name) for role, name in roles.items()})
     kinds = list_columns(chosen, file)
+    has_content = ~pl.all_horizontal(pl.all().is_null())  # unlike an empty line
     converting = [convert_column(role, kind).alias(role) for role, kind in kinds.items()]
 
     def read_frames(rows: int) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
         for raw in read_batches(chosen, file, rows):
-            filled = raw.filter(~pl.all_horizontal(pl.all().is_null()))  # empty lines
+            filled = raw.filter(has_content)
             yield filled.select(converting), filled
 
-    return Log(path=file, columns=tuple(roles), frames=read_frames, table=items, **names)
+    def count_rows() -> int:
+        return sum(int(batch.item()) for batch in read_batches(chosen.filter(has_content).select(pl.len()), file, 1))
+
+    return Log(path=file, columns=tuple(roles), frames=read_frames, count_rows=count_rows, table=items, **names)
 
 
 def read_history(log: Log, user: str) -> ClickLog:

@@ -3,12 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedcascade.data.logs import read_log
 from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.evaluation.simulated import write_simulated_log
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import Theory
+from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.terms import build_policy
@@ -121,3 +125,25 @@ def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
             checkpoints=2,
         )
         assert running.operator.fetch_overview().position == len(trace.ledger)
+
+
+def test_agents_that_choose_by_chance_leave_a_log_with_propensities(tmp_path: Path) -> None:
+    policy, oracle = make_policy("fedc3ucb-e"), EpsilonMixed(length=3, epsilon=0.5)
+    simulated = simulate(WORLD, policy, rounds=150, oracle=oracle, checkpoints=1, engine="reference", keep_lists=True)
+    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        trace = run_swarm(
+            WORLD,
+            policy,
+            rounds=150,
+            operator=running.operator,
+            transport=Borrowed(running.transport),
+            folder=None,
+            list_length=3,
+            oracle=oracle,
+            checkpoints=1,
+            keep_lists=True,
+        )
+    assert np.array_equal(trace.lists, simulated.lists)  # type: ignore[arg-type]
+    assert np.array_equal(trace.propensities, simulated.propensities)  # type: ignore[arg-type]
+    write_simulated_log(tmp_path / "log.parquet", WORLD, trace)
+    assert len(read_log(tmp_path / "log.parquet").read()) == 150

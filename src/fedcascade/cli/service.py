@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, ListLength, Rounds, Whole, option
+from fedcascade.cli.options import (
+    Checkpoints,
+    EnvironmentOptions,
+    Json,
+    ListLength,
+    Rounds,
+    Whole,
+    option,
+    parse_value,
+    split_assignments,
+)
 from fedcascade.cli.progress import add_bar, show_progress_bars
 from fedcascade.federation.policies import DEFAULT_POLICY
 
@@ -198,6 +208,14 @@ def swarm(
     agents_in: Annotated[
         Literal["python", "node"], option("Where agents run: in this process, or in JavaScript in Node.")
     ] = "python",
+    oracle: Annotated[
+        Literal["top-k", "plackett-luce", "epsilon"],
+        option("How agents choose lists: the best items, or by chance, with propensities for the log."),
+    ] = "top-k",
+    set_oracle: Annotated[
+        list[str], option("Set an argument of the oracle: epsilon=0.2. Repeatable.", show_default=False)
+    ] = [],  # noqa: B006 (nobody changes it)
+    log: Annotated[Path | None, option("Write the lists to this log: .parquet, .csv or .jsonl.")] = None,
     among_agents: Annotated[
         bool, option("Play though the server has agents already, who will learn from simulated users.")
     ] = False,
@@ -212,6 +230,8 @@ def swarm(
     """
     from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
+    from fedcascade.evaluation.simulated import write_simulated_log
+    from fedcascade.learning.named_oracles import build_oracle
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.terms import build_policy
     from fedcascade.service.agent.transport import HttpTransport
@@ -219,6 +239,10 @@ def swarm(
 
     for name, value in (("agents", agents), ("rounds", rounds), ("checkpoints", checkpoints)):
         require_integer(name, 1 if value is None else value)
+    arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
+    chooser = build_oracle(oracle, list_length, arguments)
+    is_known = agents_in == "python" or oracle == "top-k"
+    require(is_known, f"agents in {agents_in} show the best items alone: give --oracle top-k, or --agents-in python")
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     with connect_operator(url, operator_token) as operator, show_progress_bars() as bars:
@@ -237,9 +261,12 @@ def swarm(
         bar, reporter = add_bar(bars, policy.name, rounds), RegretReporter(operator)
         connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
         trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder, list_length=list_length,
-                          transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
+                          oracle=chooser, keep_lists=log is not None, transport=HttpTransport(url),
+                          checkpoints=min(checkpoints, rounds), progress=bar,
                           lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
                           after_round=reporter.report_round)  # fmt: skip
+    if log is not None:
+        write_simulated_log(log, environment, trace)
     summary = summarise(trace, seed=environment_options.seed)
     if json_:
         print(json.dumps(summary))

@@ -19,6 +19,7 @@ from fedcascade.cli.options import (
     split_assignments,
 )
 from fedcascade.cli.progress import add_bar, say_while_compiling, show_progress_bars
+from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
 from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.learning.oracles import TopK
@@ -62,6 +63,13 @@ def run(
         Whole,
         option("Also show regret per user by the rounds of its own, up to so many, by who arrived first. 0: do not."),
     ] = 0,
+    clicks: Annotated[
+        Literal["cascade", "dcm", "dbn", "pbm"],
+        option("How users click: the cascade, or a model with several clicks, by the reference engine alone."),
+    ] = "cascade",
+    click_level: Annotated[
+        float, option("dcm: the chance to go on after a click; pbm: that to look at a position, by that above it.")
+    ] = 0.5,
     log: Annotated[
         Path | None, option("Write the lists of the run, of one system, to this log: .parquet, .csv or .jsonl.")
     ] = None,
@@ -85,6 +93,10 @@ def run(
     systems = constant_options.select_policies([name for text in policy for name in text.split(",")])
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     environment, chooser = environment_options.build(), build_oracle(oracle, list_length, arguments)
+    if clicks != "cascade":
+        is_ours = isinstance(environment, Clustered)
+        require(is_ours, f"--clicks {clicks} needs an environment of this package, got {type(environment).__name__}")
+        environment = cast(Clustered, environment).with_behaviour(Behaviour(model=clicks, level=click_level))
     checkpoints = min(checkpoints, rounds)
     summaries = []
 

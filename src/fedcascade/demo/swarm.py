@@ -19,7 +19,8 @@ from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.oracles import TopK
+from fedcascade.learning.exploration import Explorer
+from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.transport import Transport
@@ -74,6 +75,7 @@ def run_swarm(
     transport: Transport,
     folder: Path | None,
     list_length: int = 4,
+    oracle: Oracle | None = None,
     checkpoints: int = 10,
     keep_lists: bool = False,
     lockstep: bool = True,
@@ -87,13 +89,14 @@ def run_swarm(
     The operator lets the agents in, and asks the server for its groups at ``checkpoints`` evenly spaced rounds. The
     agents share ``transport``, and a file in ``folder``, or in memory if it is None. ``min_observations`` is the
     privacy floor of uploads; 0 makes the exchanges those of the simulator. ``keep_lists`` also records every list.
+    ``oracle`` chooses lists of ``list_length``; the best items if None.
     ``connect_agents`` enrols agents of another kind, with a token each. ``progress`` is called now and then with the
     number of rounds that are done, ``after_round`` after every round with the totals so far; it may take its time,
     which sets the pace.
     """
-    kept = list_length if keep_lists else 0
-    recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept)
-    oracle = TopK(length=list_length)
+    oracle, kept = oracle or TopK(length=list_length), list_length if keep_lists else 0
+    recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept,
+                        has_propensities=isinstance(oracle, Explorer))  # fmt: skip
     users, dimension = environment.users, environment.dimension
     problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
     tokens, store = _create_tokens(operator, users), ":memory:" if folder is None else str(folder / "agents.db")
@@ -116,7 +119,7 @@ def run_swarm(
                 size = upload.bytes  # a download is as large as an upload
                 recorder.ledger.append(Exchange(t, user, upload.cause, size, size))
             recorder.record_round(outcome.regret, outcome.click, outcome.examined)
-            recorder.record_list(t, outcome.shown.items)
+            recorder.record_list(t, outcome.shown.items, outcome.shown.propensities)
             if t == recorder.stops[len(recorder.curve)]:
                 recorder.record_checkpoint(t, _fetch_labels(agents, operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.environments import draws
+from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.history import History, Moment
 from fedcascade.environments.life import NEVER
 from fedcascade.learning.oracles import ItemAttributes
@@ -39,6 +40,7 @@ class Clustered:
         costs: bool = False,
     ) -> None:
         self.seed = np.uint64(seed)
+        self.behaviour: Behaviour | None = None  # the cascade
         self.history, first = history, history.find_moment(1)
         self.thetas, self.clusters = first.thetas, first.clusters
         self.users, self.dimension = first.thetas.shape
@@ -71,6 +73,12 @@ class Clustered:
     def count_unchanged_rounds(self, round_: int, most: int) -> int:
         """For how many rounds from ``round_`` on the population does not change; at most ``most``."""
         return min(most, self.history.find_next(round_) - round_)
+
+    def with_behaviour(self, behaviour: Behaviour) -> Self:
+        """The same world with users who click by another model than the cascade."""
+        other = copy(self)
+        other.behaviour = behaviour
+        return other
 
     def with_other_rounds(self, seed: int) -> Self:
         """The same users with the same wishes in other rounds: who arrives, is offered and clicks is drawn anew."""

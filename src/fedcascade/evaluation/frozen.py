@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.checks import require
+from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.warm_start import warm_server
 from fedcascade.learning.confidence import ProblemSize
@@ -36,6 +38,8 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle) -> FrozenPolicy
     rounds = max(1, int(sums.counts[:, 2].sum()))
     problem = ProblemSize(users=max(1, sums.users), dimension=sums.dimension, list_length=oracle.length, rounds=rounds)
     fitted = policy.fit_to(problem)
+    is_known = not isinstance(fitted.decision, ThompsonSampling)
+    require(is_known, f"{policy.name} samples: the chances of its lists are not known, and cannot be evaluated")
     nothing = Statistics.zero(sums.dimension)
     if fitted.reply_rule.single_learner:
         known = [sums.total()] * (sums.users + 1)

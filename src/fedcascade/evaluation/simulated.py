@@ -10,11 +10,11 @@ from fedcascade.data.logs.writer import LogWriter
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import get_policy
-from fedcascade.learning.cascade import find_first_click
 from fedcascade.learning.click_log import NOBODY, ClickLog
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.reference import click_list
 from fedcascade.simulation.trace import Trace
 
 LOG_SEEDS = 2**40  # added to the seed of a world names the rounds of its log
@@ -44,10 +44,9 @@ def _make_batch(environment: Environment, trace: Trace, first: int, last: int) -
         on_offer, user = environment.items(t), environment.arrival(t)
         shown = items[row][items[row] != NOBODY]
         weights = environment.weights(t, user, on_offer)
-        click = find_first_click(environment.attracted(t, shown, weights[shown]))
+        clicked, _ = click_list(environment, t, shown, weights[shown])
         users[row], offered[row, : len(on_offer)], features[row, : len(on_offer)] = user, range(len(on_offer)), on_offer
-        if click is not None:
-            clicks[row, click] = True
+        clicks[row, list(clicked)] = True
     chances = None if trace.propensities is None else trace.propensities[first - 1 : last]
     return ClickLog(users=users, items=items, clicks=clicks, times=np.arange(first, last + 1, dtype=np.float64),
                     propensities=chances, offered=offered, features=features)  # fmt: skip

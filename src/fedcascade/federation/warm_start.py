@@ -44,8 +44,9 @@ def make_empty_upload(agent: int, dimension: int) -> Upload:
 
 def check_warm_start(server: Server, sums: LogSums) -> None:
     """Refuse a log that cannot teach the agents of a server."""
-    users, d = len(server.holdings), server.holdings.dimension
-    require(server.policy.personal is None, f"{server.policy.name} has a personal part, which a log cannot teach")
+    users, d, name = len(server.holdings), server.holdings.dimension, server.policy.name
+    require(server.policy.personal is None, f"{name} has a personal part, which a log cannot teach")
+    require(not server.policy.keeps_own_data, f"{name} keeps own data apart from others', and must start cold")
     require(sums.users <= users, f"a log of {sums.users} users cannot warm {users} agents")
     require(sums.dimension == d, f"a log of dimension {sums.dimension} cannot warm agents of dimension {d}")
 

@@ -19,7 +19,7 @@ from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Vector
 from fedcascade.numerics.streams import EXPLORATION, uniform
 
-GREEDY, PLACKETT_LUCE, EPSILON = 0, 1, 2
+GREEDY, PLACKETT_LUCE, EPSILON, SAMPLED = 0, 1, 2, 3  # SAMPLED: Thompson sampling, then the best items
 _WORDS = 2.0**32
 
 

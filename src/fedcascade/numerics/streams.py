@@ -38,6 +38,9 @@ REPLAY = 18  # whether a logged list is the one that a policy would have shown
 EDGE = 19  # to whom an agent is connected at first in a sparse graph
 BIRTH = 20  # where the search for components of a population starts
 SPEAKER = 21  # which speakers a population is learned from
+THOMPSON = 24  # the theta that Thompson sampling draws
+STAY = 25  # whether a user goes on after a click
+LOOK = 26  # whether a user looks at a position
 
 BLOCK = 256  # so many items are drawn together
 

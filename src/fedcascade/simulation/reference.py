@@ -3,12 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.environments.behaviours import guess_examination
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Upload
 from fedcascade.federation.warm_start import warm_up
-from fedcascade.learning.cascade import compute_expected_reward, count_examined, find_first_click
+from fedcascade.learning.cascade import compute_expected_reward, find_first_click
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.scenario import Progress, Scenario, Simulation, list_news, prepare_simulation
@@ -95,8 +99,21 @@ def play_round(
     shown = recommend(features, ties=environment.ties(round_, len(features)),
                       categories=attributes.categories, costs=attributes.costs)  # fmt: skip
     weights = environment.weights(round_, user, features)
-    click = find_first_click(environment.attracted(round_, shown.items, weights[shown.items]))
-    upload = observe(shown, click, round_=round_, draw=environment.draw(round_))
-    best = compute_expected_reward(weights[oracle.best(weights, attributes)])
-    regret = oracle.alpha * best - compute_expected_reward(weights[shown.items])
-    return Round(shown, click, upload, regret, count_examined(shown.items.size, click))
+    clicks, compute_reward = click_list(environment, round_, shown.items, weights[shown.items])
+    seen = guess_examination(shown.items.size, clicks)
+    first = clicks[0] if clicks else None
+    upload = observe(shown, seen if len(clicks) > 1 else first, round_=round_, draw=environment.draw(round_))
+    best = compute_reward(weights[oracle.best(weights, attributes)])
+    regret = oracle.alpha * best - compute_reward(weights[shown.items])
+    return Round(shown, first, upload, regret, seen.examined)
+
+
+def click_list(
+    environment: Environment, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]
+) -> tuple[tuple[int, ...], Callable[[NDArray[np.float64]], float]]:
+    """The positions that a user clicks, by the environment's click model, and the chance of any click by that model."""
+    attracted, behaviour = environment.attracted(round_, items, weights), getattr(environment, "behaviour", None)
+    if behaviour is not None:
+        return behaviour.click(environment.seed, round_, attracted, weights), behaviour.compute_reward  # type: ignore[attr-defined]
+    click = find_first_click(attracted)
+    return (() if click is None else (click,)), compute_expected_reward

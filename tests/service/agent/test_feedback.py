@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcascade.data.logs import read_log, write_log
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.remote import RemoteAgent
 
@@ -156,3 +158,28 @@ def test_a_history_that_cannot_be_the_users_is_refused(
     with pytest.raises(ValueError, match=words):
         agent.learn_history(log, features)
     assert agent.buffered == 0
+
+
+def test_an_agent_exports_the_log_of_its_last_lists(running: RunningService, tmp_path: Path) -> None:
+    [token] = running.operator.create_tokens()
+    oracle = EpsilonMixed(length=2, epsilon=0.5)
+    with open_agent(running, tmp_path / "agent.db", token, oracle=oracle, record_lists=3) as agent:
+        with pytest.raises(ValueError, match="has recorded no list: connect with record_lists=1000"):
+            agent.export_log()
+        shown = [agent.recommend(0.5 * np.eye(D)[: 3 + number % 2]) for number in range(5)]
+        for number in (1, 2, 3):
+            agent.feedback(shown[number], clicked=None if number == 2 else 0, looked_until=1)
+    with open_agent(running, tmp_path / "agent.db", oracle=oracle) as agent:  # what was recorded stays
+        log = agent.export_log()
+        assert log.items.tolist() == [shown[number].items.tolist() for number in (2, 3)]  # the first is too old
+        assert log.propensities is not None
+        assert log.propensities.tolist() == [shown[number].propensities.tolist() for number in (2, 3)]  # type: ignore[union-attr]
+        assert log.clicks.tolist() == [[False, False], [True, False]]
+        assert log.count_looked().tolist() == [2, 2]
+        assert log.offered is not None
+        assert (log.offered != -1).sum(axis=1).tolist() == [3, 4]
+        write_log(tmp_path / "log.jsonl", log)
+        agent.erase()
+    again = read_log(tmp_path / "log.jsonl").read()
+    assert again.features is not None
+    assert (again.features == log.features).all()

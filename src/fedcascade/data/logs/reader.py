@@ -121,7 +121,7 @@ def read_log(
         require(not columns, "columns are named for logs of our form, and not for published ones")
         reader = PUBLISHED[form]
         return Log(path=file, columns=reader.columns, frames=lambda rows: ((b, b) for b in reader.read(file, rows)),
-                   table=items, **names)  # fmt: skip
+                   table=items, count_rows=None, **names)  # fmt: skip
     frame = scan_file(file)
     roles = find_log_columns(list(list_columns(frame, file)), columns or {}, file)
     chosen = frame.select(**{role: pl.col(name) for role, name in roles.items()})

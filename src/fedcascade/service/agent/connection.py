@@ -35,6 +35,7 @@ def connect(
     problem: ProblemSize | None = None,
     keep_lists: int = KEEP_LISTS,
     keep_seconds: float = KEEP_SECONDS,
+    record_lists: int = 0,
     transport: Transport | None = None,
     protocol: int = wire.PROTOCOLS[-1],
     pauses: tuple[float, float] = PAUSES,
@@ -55,6 +56,7 @@ def connect(
         problem: the sizes for a beta by formula; what is known of them so far if None.
         keep_lists: a list without feedback is dropped once so many others were shown after it.
         keep_seconds: it is dropped after so long, too; a year if not given.
+        record_lists: so many lists are kept with all that was on offer, for ``agent.export_log()``; none if 0.
         transport: how requests travel; HTTP to ``url`` if None.
         protocol: the version to speak.
         pauses: seconds before the first retry, which double with every failure, and the longest they become.
@@ -63,7 +65,8 @@ def connect(
             for a compiler. On a machine where ``fedcascade warm`` ran, that takes a moment.
     """
     pool = AgentPool(url, store=store, policy=policy, oracle=oracle, min_observations=min_observations,
-                     problem=problem, keep_lists=keep_lists, keep_seconds=keep_seconds, transport=transport,
+                     problem=problem, keep_lists=keep_lists, keep_seconds=keep_seconds,
+                     record_lists=record_lists, transport=transport,
                      protocol=protocol, pauses=pauses, clock=clock, senders=1, kind=RemoteAgent)  # fmt: skip
     try:
         with announce_compilation(lambda: log.warning(COMPILING)):

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.learning.cascade import Examination
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
@@ -104,6 +106,30 @@ class LocalStore:
         self.file.execute("INSERT INTO open_list VALUES (?, ?, ?, ?, ?)",
                           (self.agent, shown.impression, shown_at, *body))  # fmt: skip
         self.file.execute(DROP_OLD_LISTS, (self.agent, shown.impression - keep, shown_at - keep_seconds))
+
+    def record_list(self, shown: ShownList, shown_at: float, offered: NDArray[np.float32], keep: int) -> None:
+        """Keep a list with all that was on offer, for a log; of more than ``keep``, the oldest go."""
+        chances = None if shown.propensities is None else shown.propensities.astype("<f8").tobytes()
+        self.file.execute("INSERT INTO recorded_list VALUES (?, ?, ?, ?, ?, ?, NULL, NULL)",
+                          (self.agent, shown.impression, shown_at, shown.items.astype("<i8").tobytes(), chances,
+                           offered.astype("<f4").tobytes()))  # fmt: skip
+        self.file.execute(
+            "DELETE FROM recorded_list WHERE agent = ? AND impression <= ?", (self.agent, shown.impression - keep)
+        )
+
+    def record_feedback(self, impression: int, seen: Examination) -> None:
+        """Keep what a user did with a recorded list."""
+        clicks = np.array(seen.clicks, "<i8").tobytes()
+        self.file.execute("UPDATE recorded_list SET clicks = ?, looked = ? WHERE agent = ? AND impression = ?",
+                          (clicks, seen.examined, self.agent, impression))  # fmt: skip
+
+    def load_recorded_lists(self) -> list[tuple[float, bytes, bytes | None, bytes, bytes, int]]:
+        """Time, items, chances, features on offer, clicks and positions looked at of each list that has feedback."""
+        query = (
+            "SELECT shown_at, items, chances, offered, clicks, looked FROM recorded_list "
+            "WHERE agent = ? AND clicks IS NOT NULL ORDER BY impression"
+        )
+        return self.file.execute(query, (self.agent,)).fetchall()
 
     def load_open_list(self, impression: int, id_: int, dimension: int) -> tuple[ShownList, float] | None:
         """Load a list that waits for feedback, and when it was shown."""

@@ -47,6 +47,7 @@ class AgentPool:
         problem: ProblemSize | None = None,
         keep_lists: int = KEEP_LISTS,
         keep_seconds: float = KEEP_SECONDS,
+        record_lists: int = 0,
         senders: int = SENDERS,
         in_memory: int = IN_MEMORY,
         transport: Transport | None = None,
@@ -67,6 +68,7 @@ class AgentPool:
             problem: the sizes for a beta by formula; what is known of them so far if None.
             keep_lists: a list without feedback is dropped once so many others were shown to the same user.
             keep_seconds: it is dropped after so long, too; a year if not given.
+            record_lists: so many lists of each user are kept for ``agent.export_log()``; none if 0.
             senders: how many requests may be under way at once; each has a thread.
             in_memory: how many agents stay in memory though nobody uses them.
             transport: how requests travel; HTTP to ``url`` if None.
@@ -81,7 +83,7 @@ class AgentPool:
         require_integer("in_memory", in_memory)
         follow = PolicyCache(policy, min_observations).follow_terms
         self._options = AgentOptions(follow_terms=follow, oracle=oracle, problem=problem, keep_lists=keep_lists,
-                                     keep_seconds=keep_seconds, clock=clock)  # fmt: skip
+                                     keep_seconds=keep_seconds, record_lists=record_lists, clock=clock)  # fmt: skip
         self._link = ServerLink(transport or HttpTransport(url), protocol, clock)
         self._kind, self._pauses, self._in_memory = kind, pauses, in_memory
         self._agents: WeakValueDictionary[str, PoolAgent] = WeakValueDictionary()

@@ -18,7 +18,7 @@ from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.warm_start import sum_history
 from fedcascade.learning.cascade import examine
-from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.click_log import ClickLog, concatenate
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.learning.statistics import Statistics
@@ -44,6 +44,7 @@ class AgentOptions:
         problem: the sizes for a beta by formula; what is known of them so far if None.
         keep_lists: a list without feedback is dropped once so many others were shown after it.
         keep_seconds: it is dropped after so long, too.
+        record_lists: so many lists are kept with all that was on offer, for ``export_log``; none if 0.
         clock: says when a list was shown.
     """
 
@@ -52,11 +53,13 @@ class AgentOptions:
     problem: ProblemSize | None = None
     keep_lists: int = KEEP_LISTS
     keep_seconds: float = KEEP_SECONDS
+    record_lists: int = 0
     clock: Clock = SYSTEM_CLOCK
 
     def __post_init__(self) -> None:
         require_integer("keep_lists", self.keep_lists)
         POSITIVE.check("keep_seconds", self.keep_seconds)
+        require_integer("record_lists", self.record_lists, 0)
 
 
 class SavedAgent:
@@ -111,6 +114,8 @@ class SavedAgent:
                 self.store.add_open_list(
                     shown, options.clock.now(), keep=options.keep_lists, keep_seconds=options.keep_seconds
                 )
+                if options.record_lists:
+                    self.store.record_list(shown, options.clock.now(), offered, options.record_lists)
             return shown
 
     def feedback(
@@ -147,6 +152,7 @@ class SavedAgent:
             self._round_estimate = estimate
             with self._saving():
                 self.store.delete_open_list(shown.impression)
+                self.store.record_feedback(shown.impression, seen)
                 self.store.save_statistics("buffer", self.agent.buffer)
                 self._save_counters()
                 if upload is not None:
@@ -178,6 +184,18 @@ class SavedAgent:
             if upload is not None:
                 self._announce()
             return upload
+
+    def export_log(self) -> ClickLog:
+        """The last lists that have feedback, with what was on offer and with which chance each item was chosen.
+
+        ``connect(record_lists=1000)`` keeps them. Items are the rows that ``recommend`` was given, anew in each list;
+        the user is this agent's number. ``fedcascade.data.logs:write_log`` writes the log to a file.
+        """
+        with self._hold():
+            rows = self.store.load_recorded_lists()
+        advice = "connect with record_lists=1000, and give feedback"
+        require(len(rows) > 0, f"agent {self.id} has recorded no list: {advice}")
+        return concatenate([_read_recorded(self.id, self.dimension, *row) for row in rows])
 
     def open_lists(self) -> list[OpenList]:
         """The lists that wait for feedback, oldest first."""
@@ -349,3 +367,23 @@ class SavedAgent:
     def _save_welcome(self, welcome: wire.Welcome) -> None:
         self.welcome = welcome
         self.store.set_setting("welcome", msgspec.json.encode(welcome))
+
+
+def _read_recorded(
+    agent: int,
+    dimension: int,
+    at: float,
+    items: bytes,
+    chances: bytes | None,
+    offered: bytes,
+    clicks: bytes,
+    looked: int,
+) -> ClickLog:
+    """One recorded list as a log."""
+    shown = np.frombuffer(items, "<i8").astype(np.int64)
+    features = np.frombuffer(offered, "<f4").astype(np.float32).reshape(1, -1, dimension)
+    clicked = np.zeros((1, shown.size), bool)
+    clicked[0, np.frombuffer(clicks, "<i8")] = True
+    return ClickLog(users=np.array([agent]), items=shown[None], clicks=clicked, times=np.array([at]),
+                    looked=np.array([looked]), offered=np.arange(features.shape[1])[None], features=features,
+                    propensities=None if chances is None else np.frombuffer(chances, "<f8")[None])  # fmt: skip

@@ -31,8 +31,11 @@ CREATE TABLE IF NOT EXISTS outbox (
 CREATE TABLE IF NOT EXISTS open_list (
     agent INTEGER NOT NULL, impression INTEGER NOT NULL, shown_at REAL NOT NULL, items BLOB NOT NULL,
     features BLOB NOT NULL, PRIMARY KEY (agent, impression)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS recorded_list (
+    agent INTEGER NOT NULL, impression INTEGER NOT NULL, shown_at REAL NOT NULL, items BLOB NOT NULL, chances BLOB,
+    offered BLOB NOT NULL, clicks BLOB, looked INTEGER, PRIMARY KEY (agent, impression)) WITHOUT ROWID;
 """
-TABLES = ("setting", "statistics", "outbox", "open_list")
+TABLES = ("setting", "statistics", "outbox", "open_list", "recorded_list")
 VERSION = 3
 SINGLE = 1  # the agent of a file of version 1 or 2, which held no others
 # Version 1 did not keep what the server has confirmed: its agents ask the server what it holds.

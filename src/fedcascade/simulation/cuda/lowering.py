@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.learning.confidence import Constant, Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.cuda.layout import LANES, NEAR, Layout, Shape
@@ -50,6 +51,8 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield "warm start"
     if type(scenario.oracle) is not TopK:
         yield f"oracle {type(scenario.oracle).__name__}"
+    if isinstance(policy.decision, ThompsonSampling):
+        yield "decision ThompsonSampling"
     if environment.drifts:
         yield "environment whose users drift apart"
     if environment.catalogue.shape[1] > 0:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedcascade.environments import draws
-from fedcascade.learning.exploration import GREEDY, compute_propensities, explore
+from fedcascade.learning.exploration import GREEDY, SAMPLED, compute_propensities, explore
 from fedcascade.learning.knapsack import find_best_within_budget, select_within_budget
 from fedcascade.learning.oracles import select_per_category, select_top
+from fedcascade.learning.thompson import sample_scores
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
@@ -41,15 +42,21 @@ def select_constrained(
     if limits is None:
         return -1, -1.0
     columns = np.ascontiguousarray(scratch.columns[: theta.size, :items])
-    if own_root is None:
+    ties = streams.words(seed, streams.TIE, t, items)
+    if limits.exploration == SAMPLED:
+        scores = sample_scores(theta, root, beta, columns, ties)
+    elif own_root is None:
         scores = linear.compute_ucb_scores(theta, root, beta, columns)
     else:
         scores = linear.compute_pair_scores(theta, root, own_root, beta, columns)
     weights = linear.compute_means(true_theta, columns)
     for item in range(items):
         weights[item] = min(max(weights[item], 0.0), 1.0)
-    ties, length = streams.words(seed, streams.TIE, t, items), limits.length
-    if limits.exploration != GREEDY:
+    length = limits.length
+    if limits.exploration == SAMPLED:
+        selected = select_top(scores, ties, length)
+        best = select_top(weights, np.zeros(items, np.uint32), length)
+    elif limits.exploration != GREEDY:
         selected = explore(limits.exploration, limits.level, scores, ties, length)
         given = compute_propensities(limits.exploration, limits.level, scores, selected)
         scratch.chances[: selected.size] = given

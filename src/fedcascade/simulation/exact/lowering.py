@@ -17,7 +17,7 @@ from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation import triggers
 from fedcascade.federation.changes import ChangeDetection, CompiledDetection
-from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
+from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload, ThompsonSampling
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
@@ -25,7 +25,7 @@ from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServer
 from fedcascade.federation.trust import CompiledTrust, Trust
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.discounts import PositionDiscounts
-from fedcascade.learning.exploration import EpsilonMixed, PlackettLuce
+from fedcascade.learning.exploration import SAMPLED, EpsilonMixed, PlackettLuce
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.learning.ridge import Ridge
@@ -82,7 +82,7 @@ ORACLES: dict[type, Callable[[Any], CompiledLimits | None]] = {
     EpsilonMixed: lambda oracle: CompiledLimits(0, np.inf, oracle.length, oracle.kind, oracle.level),
 }
 # Whether an agent decides anew in every round.
-DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}
+DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True, ThompsonSampling: True}
 TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
     triggers.Determinant: _lower_growth,
     triggers.Ratio: _lower_growth,
@@ -149,6 +149,10 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     for kind, name, table, part in parts:
         if type(part) not in table:
             yield f"{kind} {type(part).__name__}{_explain_subclass(part, name, table)}"
+    if isinstance(policy.decision, ThompsonSampling) and type(scenario.oracle) is not TopK:
+        yield f"oracle {type(scenario.oracle).__name__} beside Thompson sampling"
+    if (behaviour := getattr(scenario.environment, "behaviour", None)) is not None:
+        yield f"click model {behaviour.model}"
     fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
     if policy.personal and not fits:
         yield "personal part beside such a reply rule or decision"
@@ -206,7 +210,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kern
     return kernels.CompiledPolicy(
         length=oracle.length,
         alpha=oracle.alpha,
-        limits=lower(ORACLES, oracle)(oracle),
+        limits=lower_limits(policy, oracle),
         gammas=lower(POSITIONS, policy.positions)(policy.positions, oracle.length),
         triggers=np.array([trigger.kind for trigger in checked], np.int64),
         levels=levels,
@@ -219,6 +223,13 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kern
         detection=lower(DETECTIONS, policy.changes)(policy.changes, d),
         trust=lower(TRUSTS, policy.trust)(policy.trust, d),
     )
+
+
+def lower_limits(policy: Policy, oracle: Oracle) -> CompiledLimits | None:
+    """The limits of an oracle; Thompson sampling scores all items, as limits do."""
+    if type(policy.decision) is ThompsonSampling:
+        return CompiledLimits(0, np.inf, oracle.length, SAMPLED)
+    return lower(ORACLES, oracle)(oracle)
 
 
 def lower_triggers(trigger: triggers.Trigger) -> list[LoweredTrigger]:

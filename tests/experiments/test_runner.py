@@ -58,6 +58,8 @@ def test_the_tables_hold_what_simulate_finds(small_folder: Path) -> None:
         trace = simulate(world, tuned, rounds=6_000, checkpoints=12)
         assert (row["regret"], row["reward"], row["exchanges"]) == (trace.regret, trace.reward, trace.communications())
         assert row["exchanges"] == row["exchanges_determinant"] + row["exchanges_auxiliary"] + row["exchanges_forced"]
+        assert (row["world_users"], row["world_clusters"], row["world_dimension"], row["world_items"]) == (12, 3, 6, 20)
+        assert row["constant_alpha_d"] == tuned.constants().get("alpha_d")
         own = curves.filter((pl.col("system") == row["system"]) & (pl.col("seed") == row["seed"]))
         assert own["regret"].to_list() == [point.regret for point in trace.curve]
         assert own["clustering_error"].to_list() == [point.clustering_error for point in trace.curve]

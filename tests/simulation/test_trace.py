@@ -1,12 +1,16 @@
 """Clustering error, canonical labels, checkpoints, and what a Trace says of a run."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade.experiments.results import make_table
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.ledger import Exchange, Ledger
@@ -101,7 +105,7 @@ def test_a_trace_ends_with_its_last_checkpoint() -> None:
     run = trace()
     assert (run.regret, run.reward, run.clustering_error, run.clusters) == (2.5, 7, 0.25, 3)
     assert run.communications() == 3
-    assert [run.communications(cause) for cause in Cause] == [1, 2, 0, 0, 0]
+    assert [run.communications(cause) for cause in Cause] == [1, 2, 0, 0, 0, 0]
 
 
 def test_traces_are_equal_but_for_seconds() -> None:
@@ -139,3 +143,21 @@ def test_a_ledger_is_the_sequence_of_its_exchanges() -> None:
     assert lines != Ledger(reversed(lines))
     assert lines.sum_bytes() == (30, 60)
     assert repr(lines).startswith("Ledger([Exchange(round=2")
+
+
+def test_a_trace_becomes_a_table(tmp_path: Path) -> None:
+    world = Synthetic(users=4, clusters=2, dimension=3, items=5)
+    trace = simulate(world, POLICIES["fedind"], rounds=20, checkpoints=2, engine="reference")
+    frame = trace.to_polars()
+    assert frame["reward"].to_list() == [point.reward for point in trace.curve]
+    trace.write_csv(tmp_path / "trace.csv")
+    assert pl.read_csv(tmp_path / "trace.csv").equals(frame)
+
+
+def test_columns_of_constants_hold_numbers_or_words_and_nulls() -> None:
+    table = make_table([{"a": 1, "b": 0.5}, {"a": "inf", "c": 2}, {"b": 3}])
+    assert table.to_dicts() == [
+        {"a": "1", "b": 0.5, "c": None},
+        {"a": "inf", "b": None, "c": 2},
+        {"a": None, "b": 3.0, "c": None},
+    ]

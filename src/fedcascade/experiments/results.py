@@ -19,6 +19,7 @@ import polars as pl
 from fedcascade import __version__
 from fedcascade.checks import require
 from fedcascade.data.files import write_atomically
+from fedcascade.experiments.environments import EnvironmentSpec
 from fedcascade.experiments.jobs import Job, PlannedJob, Record, list_planned_jobs
 from fedcascade.experiments.plan import Plan
 
@@ -82,7 +83,7 @@ def mark_unfinished(folder: Path, plans: Sequence[Plan]) -> None:
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    pl.DataFrame(rows, infer_schema_length=None).write_parquet(draft, compression="zstd", statistics=False)
+    make_table(rows).write_parquet(draft, compression="zstd", statistics=False)
     draft.replace(path)
 
 
@@ -98,8 +99,9 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
     return {
         **_make_identity(planned),
         "policy": job.policy,
-        **{f"constant_{name}": value for name, value in job.constants.items() if name in COMMON},
+        **{f"constant_{name}": value for name, value in job.constants.items()},
         "constants": json.dumps(job.constants, sort_keys=True),
+        **measure_world(job.environment),
         "rounds": job.rounds,
         **{name: record[name] for name in ("regret", "reward", "observations")},
         "exchanges": record["communications"]["total"],
@@ -112,7 +114,30 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
     }
 
 
-COMMON = ("lambda", "beta")  # constants of every policy of ours; those of some alone are in the column "constants"
+def measure_world(spec: EnvironmentSpec) -> dict[str, int | None]:
+    """The sizes of a world as columns: users, clusters, dimension, and the most items of a round."""
+    sizes = {name: getattr(spec, name, None) for name in ("users", "clusters", "dimension", "items")}
+    if isinstance(sizes["clusters"], tuple):
+        sizes["clusters"] = len(sizes["clusters"])
+    if isinstance(sizes["items"], tuple):
+        sizes["items"] = max(sizes["items"])
+    return {f"world_{name}": size for name, size in sizes.items()}
+
+
+def make_table(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    """A table with every column that some row has; null where a row has none, as of constants of other policies.
+
+    A column of both numbers and words, as of a constant that may be infinite, holds words.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return pl.DataFrame([_make_series(name, [row.get(name) for row in rows]) for name in names])
+
+
+def _make_series(name: str, values: list[Any]) -> pl.Series:
+    kinds = {type(value) for value in values if value is not None}
+    if str in kinds and len(kinds) > 1:
+        values = [None if value is None else str(value) for value in values]
+    return pl.Series(name, values, strict=False)
 
 
 def _make_curve_rows(planned: PlannedJob, record: Record) -> Iterator[dict[str, Any]]:
@@ -121,6 +146,7 @@ def _make_curve_rows(planned: PlannedJob, record: Record) -> Iterator[dict[str, 
             **_make_identity(planned),
             "round": point["round"],
             "regret": point["regret"],
+            "reward": point.get("reward"),
             "exchanges": point["communications"],
             "clustering_error": point["clustering_error"],
         }
@@ -198,7 +224,7 @@ def _read_unfinished(folder: Path) -> Results:
     planned_jobs = list_planned_jobs(plans)
     finished = list_finished(folder, planned_jobs)
     require(len(finished) > 0, f"'{folder}' has no finished run yet: the command that began it goes on")
-    runs = pl.DataFrame([_make_run_row(planned, record) for planned, record in finished], infer_schema_length=None)
-    curves = pl.DataFrame([row for planned, record in finished for row in _make_curve_rows(planned, record)])
+    runs = make_table([_make_run_row(planned, record) for planned, record in finished])
+    curves = make_table([row for planned, record in finished for row in _make_curve_rows(planned, record)])
     manifest = _make_manifest(plans, [record for _, record in finished], 0.0, {})
     return Results(folder, manifest, plans, runs, curves, len({planned.job.key for planned in planned_jobs}))

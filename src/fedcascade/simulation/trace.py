@@ -1,8 +1,12 @@
 """What a simulation leaves behind: curves at checkpoints, a ledger of exchanges, the final partition."""
 
+import csv
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +84,24 @@ class Trace:
     def clusters(self) -> int:
         """How many groups the server ended with."""
         return len(set(self.partition))
+
+    def to_columns(self) -> dict[str, list[Any]]:
+        """The totals at checkpoints as columns, for a table of any kind."""
+        names = ("round", "regret", "reward", "communications", "clustering_error")
+        columns = {name: [getattr(point, name) for point in self.curve] for name in names}
+        return {"policy": [self.policy] * len(self.curve), **columns}
+
+    def to_polars(self) -> Any:
+        """The totals at checkpoints as a polars.DataFrame."""
+        return import_module("polars").DataFrame(self.to_columns())  # here, because simulations need no polars
+
+    def write_csv(self, path: str | PathLike[str]) -> None:
+        """Write the totals at checkpoints as CSV, a row each."""
+        columns = self.to_columns()
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
 
     def communications(self, cause: Cause | None = None) -> int:
         """How many exchanges took place, all or of one cause."""
@@ -225,7 +247,7 @@ class Recorder:
 
 def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
     """The totals and the curve of a Trace, ready for JSON."""
-    names = ("round", "regret", "communications", "clustering_error")
+    names = ("round", "regret", "reward", "communications", "clustering_error")
     people = [{**asdict(record.person), "rounds": record.rounds, "regret": record.regret} for record in trace.people]
     return {
         "policy": trace.policy,

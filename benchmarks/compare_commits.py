@@ -44,17 +44,15 @@ for line in sys.stdin:
 # Runs the benchmark of a checkout, which lets agents speak in the order of their enrolment. Their numbers were given in
 # that order once, so that neighbours shared pages of the index. Agents of a real service do not.
 LOAD = """
-import importlib.util, random, sys
-spec = importlib.util.spec_from_file_location("service", sys.argv[1])
-service = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(service)
+import random, sys
+sys.path.insert(0, sys.argv.pop(1))
+import service
 enrolled = service.enrolled
 def enrolled_in_any_order(*arguments):
     agents = enrolled(*arguments)
     random.Random(0).shuffle(agents)
     return agents
 service.enrolled = enrolled_in_any_order
-del sys.argv[0]
 service.main()
 """
 SERVICE_OPTIONS = ["--minutes", "0.1", "--turns", "1", "--delay-ms", "0", "--agents", "2000", "--log", "1000"]
@@ -118,8 +116,9 @@ def compare_engines(earlier: Path, turns: int) -> dict[str, float]:
 
 def load_service(checkout: Path, *, in_order: bool) -> dict[str, Any]:
     """What ``benchmarks/service.py`` of a checkout measures, in a short form."""
-    driver = [] if in_order else ["-c", LOAD]
-    command = [sys.executable, *driver, str(checkout / "benchmarks" / "service.py"), *SERVICE_OPTIONS]
+    folder = checkout / "benchmarks"
+    program = [str(folder / "service.py")] if in_order else ["-c", LOAD, str(folder)]
+    command = [sys.executable, *program, *SERVICE_OPTIONS]
     environment = {**make_environment(checkout)}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)

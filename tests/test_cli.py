@@ -130,7 +130,7 @@ def test_the_keys_of_a_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(run["bytes"]) == {"up", "down"}
     assert len(run["curve"]) == 10
     for point in run["curve"]:
-        assert set(point) == {"round", "regret", "communications", "clustering_error"}
+        assert set(point) == {"round", "regret", "reward", "communications", "clustering_error"}
     assert (run["policy"], run["seed"], run["rounds"]) == ("force-comm", 7, 300)
     assert run["engine"] in {"reference", "exact"}
 
@@ -145,6 +145,7 @@ def test_the_parts_of_a_result_agree(capsys: pytest.CaptureFixture[str]) -> None
     assert last == {
         "round": 300,
         "regret": run["regret"],
+        "reward": run["reward"],
         "communications": spoken["total"],
         "clustering_error": run["clustering_error"],
     }

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from numbers import Integral, Real
 from typing import Any
 
@@ -103,10 +103,12 @@ def read_index(name: str, value: Any) -> int:
 
 
 def require_known(kind: str, name: str, names: Iterable[str]) -> None:
-    """Refuse a name that is not among ``names``, and say which one is nearest."""
+    """Refuse a name that is not among ``names``, and say which one is nearest; of several, the first by alphabet."""
     names = sorted(names)
     if name in names:
         return
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else "expected one of " + ", ".join(names)
+    likeness = {known: SequenceMatcher(None, known, name).ratio() for known in names}
+    near = max(names, key=lambda known: likeness[known], default="")
+    is_near = likeness.get(near, 0.0) >= 0.5
+    hint = f"did you mean '{near}'?" if is_near else "expected one of " + ", ".join(names)
     raise ValueError(f"unknown {kind} '{name}': {hint}")

@@ -25,6 +25,7 @@ const POLICIES = {
   "force-comm": { trigger: ({ alpha_c }) => anyOf(determinant(alpha_c), doubling), usesBuffer: false },
   "no-auxiliary": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
   "fedc3ucb-e": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
+  "fedc3ucb-p": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
 };
 
 /** @type {Record<string, (constants: Constants) => Confidence>} */

@@ -24,7 +24,7 @@ BEGINNINGS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 
 
 class References(HTMLParser):
-    """Collects what a page would load, and counts its drawings."""
+    """Collects what a page would load or leads to, but for the glossary, and counts its drawings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,8 @@ class References(HTMLParser):
         if tag in {"script", "link", "img", "iframe", "object", "embed"}:
             self.loaded.append(tag)
         for name, value in attributes:
-            if name in {"src", "href", "xlink:href"} and not (value or "").startswith("#"):
+            is_inside = (value or "").startswith("#") or (tag, value) == ("a", html.GLOSSARY)
+            if name in {"src", "href", "xlink:href"} and not is_inside:
                 self.loaded.append(f"{name}={value}")
 
 

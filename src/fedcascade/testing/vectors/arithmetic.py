@@ -26,7 +26,7 @@ from fedcascade.testing.vectors.draws import (
     draw_words,
 )
 
-SERVED = ("fedlinucb", "fedc3ucb-h", "force-comm", "no-auxiliary", "fedc3ucb-e")
+SERVED = ("fedlinucb", "fedc3ucb-h", "force-comm", "no-auxiliary", "fedc3ucb-e", "fedc3ucb-p")
 
 
 def build_logarithms(draws: Draws) -> list[Case]:

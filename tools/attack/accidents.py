@@ -132,7 +132,7 @@ def clone_agent(arena: Arena) -> Finding:
 
 @attack(6, "d: clock a day ahead, then right", sends="40 uploads ahead, then one", holds="answered")
 def correct_clock(arena: Arena) -> Finding:
-    server = arena.serve()
+    server = arena.serve("--policy", "fedc3ucb-h")  # whose agents speak when a draw asks for it
     path = str(arena.folder / "agent.db")
     with shift_clock(DAY) as options, connect_agent(server, path, **options) as agent:
         teach(agent, 40)
@@ -156,7 +156,7 @@ def shift_clock(seconds: float) -> Iterator[dict[str, Any]]:
 
 @attack(6, "e: terms changed", sends="the server starts again with --lambda 2000", holds="the agent's estimate follows")
 def change_terms(arena: Arena) -> Finding:
-    server = arena.serve()
+    server = arena.serve("--policy", "fedc3ucb-h")  # whose agents speak when a draw asks for it
     agent = connect_agent(server, str(Path(arena.folder) / "agent.db"))
     try:
         teach(agent, 20)

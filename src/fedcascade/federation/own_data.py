@@ -85,7 +85,7 @@ def copy_row(target: Row, row: Row) -> None:
 
 @jit_inline
 def unpack_into(row: Row, gram: Matrix, moment: Vector) -> None:
-    """Fill a gram and a moment from a row."""
+    """Fill a gram, both of its halves, and a moment from a row that begins with an upper triangle."""
     d, k = moment.size, 0
     for i in range(d):
         for j in range(i, d):

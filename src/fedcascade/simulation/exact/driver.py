@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.federation.own_data import OwnData, make_own_data
+from fedcascade.federation.own_data import OwnData, make_own_data, unpack_into
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
@@ -158,7 +158,7 @@ def make_packed_states(users: int, d: int) -> PackedStates:
 def _take_packed_buffer(packed: PackedStates, agent: int, d: int) -> Statistics:
     """Return the buffer of an agent, and empty it."""
     gram, moment = np.empty((d, d)), np.empty(d)
-    kernels.unpack_sums(packed.buffer[agent], gram, moment)
+    unpack_into(packed.buffer[agent], gram, moment)
     examined, clicks, rounds, _ = packed.counts[agent].tolist()
     packed.buffer[agent] = 0.0
     packed.counts[agent, : kernels.ARRIVALS] = 0

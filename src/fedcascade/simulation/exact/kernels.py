@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcascade.environments import draws
 from fedcascade.federation.changes import CompiledDetection, follow_list
-from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data import OwnData, unpack_into
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.confidence import BetaTerms, compute_beta
@@ -179,22 +179,10 @@ def pack_sums(gram: NDArray[np.float64], moment: NDArray[np.float64], row: NDArr
 
 
 @jit_inline
-def unpack_sums(row: NDArray[np.float64], gram: NDArray[np.float64], moment: NDArray[np.float64]) -> None:
-    """Read what ``pack_sums`` wrote; both halves of the gram are filled."""
-    d, k = moment.size, 0
-    for i in range(d):
-        for j in range(i, d):
-            gram[i, j] = gram[j, i] = row[k]
-            k += 1
-    for i in range(d):
-        moment[i] = row[k + i]
-
-
-@jit_inline
 def unpack_agent(policy: CompiledPolicy, packed: PackedStates, agent: int, room: AgentState, scratch: Scratch) -> None:
     """Fill ``room`` with an agent's download, buffer and decision; its numbers and counts stay where they are."""
-    unpack_sums(packed.download[agent], room.gram, room.moment)
-    unpack_sums(packed.buffer[agent], room.buffer_gram, room.buffer_moment)
+    unpack_into(packed.download[agent], room.gram, room.moment)
+    unpack_into(packed.buffer[agent], room.buffer_gram, room.buffer_moment)
     if not policy.every_round:
         linear.solve_ridge_into(room.gram, room.moment, policy.lambda_, scratch.upper, room.root, room.theta)
 

@@ -18,7 +18,7 @@ from fedcascade import Synthetic, TopK, get_policy
 from fedcascade.environments import draws
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit_inline
-from fedcascade.simulation.exact import kernels, ranking, screening
+from fedcascade.simulation.exact import arrays, kernels, ranking, screening
 from fedcascade.simulation.exact.driver import ExchangeDriver, make_states
 from fedcascade.simulation.exact.event_driven import EventDrivenEngine
 from fedcascade.simulation.exact.windows import make_batch, make_window
@@ -66,7 +66,7 @@ def screen(environment, policy, first, scratch, beta, margin):
 @jit_inline
 def select(environment, policy, state, first, scratch, margin):
     """The same, and the list."""
-    beta, columns = state.numbers[kernels.BETA], scratch.columns[: environment.thetas.shape[1]]
+    beta, columns = state.numbers[arrays.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
         screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
@@ -76,7 +76,7 @@ def select(environment, policy, state, first, scratch, margin):
 @jit_inline
 def count_regret(environment, policy, state, theta, first, scratch, margin):
     """The same, and the best list."""
-    beta, columns = state.numbers[kernels.BETA], scratch.columns[: environment.thetas.shape[1]]
+    beta, columns = state.numbers[arrays.BETA], scratch.columns[: environment.thetas.shape[1]]
     for t in range(first, first + ROUNDS):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
         screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
@@ -98,7 +98,7 @@ def play_and_trigger(environment, policy, state, theta, window, scratch, margin,
         kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
         if kernels.find_trigger(environment.seed, policy, state, scratch, t) >= 0:
             state.buffer_gram[:] = 0.0
-            state.numbers[kernels.SQUARED_WIDTHS] = 0.0
+            state.numbers[arrays.SQUARED_WIDTHS] = 0.0
         if anew:
             margin = kernels.prepare_decision(policy, state, scratch)
 
@@ -127,10 +127,10 @@ def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], 
     agent = first // ROUNDS % driver.environment.users  # another one in every turn: they do not all decide as easily
     theta = environment.thetas[agent]
     scratch = screening.make_scratch(theta.size, environment.most_items, policy.length)
-    room = kernels.select_agent(make_states(1, theta.size), 0)
+    room = arrays.select_agent(make_states(1, theta.size), 0)
     numbers, counts = driver.packed.numbers[agent].copy(), driver.packed.counts[agent].copy()
     state = room._replace(numbers=numbers, counts=counts)
-    kernels.unpack_agent(policy, driver.packed, agent, state, scratch)
+    arrays.unpack_agent(policy, driver.packed, agent, state, scratch)
     scratch.true_theta[: theta.size] = theta
     margin = kernels.prepare_decision(policy, state, scratch)
     window = make_window(driver, first, np.zeros(ROUNDS, np.int64))
@@ -140,7 +140,7 @@ def list_loops(engine: EventDrivenEngine, first: int) -> dict[str, Callable[[], 
         "drawing items: Box-Muller": lambda: draw_normals(environment, first, scratch),
         "drawing items: to length 1": lambda: draw_items(environment, first, scratch),
         "filter: all scores and true weights in single precision": lambda: screen(
-            environment, policy, first, scratch, state.numbers[kernels.BETA], margin
+            environment, policy, first, scratch, state.numbers[arrays.BETA], margin
         ),
         "list: candidates, exact scores of close ones, top K": lambda: select(
             environment, policy, state, first, scratch, margin

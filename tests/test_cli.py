@@ -19,7 +19,7 @@ from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.progress import COMPILING
 from fedcascade.cli.terminal import make_constants_table
 from fedcascade.federation.policies import POLICIES
-from fedcascade.simulation.exact import kernels, windows
+from fedcascade.simulation.exact import arrays, windows
 
 SMALL = {"--users": "6", "--clusters": "2", "--dimension": "5", "--items": "10", "--rounds": "300"}
 KEYS = {
@@ -507,10 +507,10 @@ def test_a_run_says_that_it_compiles_and_only_then(
     capsys.readouterr()
     main(small())
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(windows, "sort_rounds", numba.njit(unwrap(kernels.sort_rounds)))
+    monkeypatch.setattr(windows, "sort_rounds", numba.njit(unwrap(arrays.sort_rounds)))
     main(small())
     assert capsys.readouterr().err == f"{COMPILING}\n"
-    monkeypatch.setattr(windows, "sort_rounds", numba.njit(unwrap(kernels.sort_rounds)))
+    monkeypatch.setattr(windows, "sort_rounds", numba.njit(unwrap(arrays.sort_rounds)))
     main(small("--json"))
     assert capsys.readouterr().err == ""
 

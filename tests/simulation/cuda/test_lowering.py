@@ -11,7 +11,7 @@ from fedcascade.learning.confidence import Oful
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.cuda.layout import Layout
 from fedcascade.simulation.cuda.lowering import StopRule, find_unsupported, lower_triggers
-from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact import arrays
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
@@ -32,7 +32,7 @@ def test_parts_that_the_device_does_not_know_are_named() -> None:
     )
 
 
-def compile_policy(name: str) -> kernels.CompiledPolicy:
+def compile_policy(name: str) -> arrays.CompiledPolicy:
     scenario = Scenario(WORLD, POLICIES[name], 400, ORACLE)
     return ExchangeDriver(scenario, prepare_simulation(scenario)).compiled_policy
 
@@ -47,9 +47,9 @@ def test_every_trigger_says_where_its_agents_stop() -> None:
 
 def test_a_trigger_without_a_row_is_an_error() -> None:
     policy = compile_policy("fedind")._replace(
-        triggers=np.array([kernels.SYNCHRONISATION]), levels=np.ones(1), bounds=np.ones(1)
+        triggers=np.array([arrays.SYNCHRONISATION]), levels=np.ones(1), bounds=np.ones(1)
     )
-    with pytest.raises(NotImplementedError, match=f"kind {kernels.SYNCHRONISATION}"):
+    with pytest.raises(NotImplementedError, match=f"kind {arrays.SYNCHRONISATION}"):
         lower_triggers(policy)
 
 

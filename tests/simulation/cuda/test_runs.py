@@ -12,7 +12,7 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.cuda.runs import DeviceRun, find_auxiliary_rounds
-from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact import arrays, kernels
 from fedcascade.simulation.scenario import Scenario
 
 
@@ -20,12 +20,12 @@ def test_auxiliary_rounds_are_those_in_which_the_trigger_fires() -> None:
     world = Synthetic(users=2, clusters=1, dimension=3, items=5, seed=3)
     run = DeviceRun(Scenario(world, POLICIES["fedc3ucb-h"], 400, TopK(length=2)), ImmediateExecutor())
     states, policy = run.driver.states, run.driver.compiled_policy
-    states.numbers[:, kernels.SQUARED_WIDTHS] = -np.inf  # the determinant is not looked at
+    states.numbers[:, arrays.SQUARED_WIDTHS] = -np.inf  # the determinant is not looked at
     rounds = np.arange(1, 401)
     fired = [
         t
         for t in rounds.tolist()
-        if kernels.find_trigger_of(world.seed, policy, states, 0, run.scratch, t) == kernels.AUXILIARY
+        if kernels.find_trigger_of(world.seed, policy, states, 0, run.scratch, t) == arrays.AUXILIARY
     ]
     assert rounds[find_auxiliary_rounds(world.seed, 3.0, rounds)].tolist() == fired
     assert 10 < len(fired) < 200
@@ -35,7 +35,7 @@ def test_an_agent_is_silent_for_as_long_as_no_items_can_teach_it_enough() -> Non
     rng = np.random.default_rng(1)
     world = Synthetic(users=2, clusters=1, dimension=6, items=9, seed=3)
     run = DeviceRun(Scenario(world, POLICIES["no-auxiliary"], 100, TopK(length=3)), ImmediateExecutor())
-    run.uploads.append((1, 1, kernels.DETERMINANT))
+    run.uploads.append((1, 1, arrays.DETERMINANT))
     data = rng.standard_normal((400, 6)) * [5, 3, 1, 1, 1, 0.2]
     ridge = Ridge(Statistics(data.T @ data, np.zeros(6), 400, 0, 400), 4.0)
     run.driver.load_ridge(0, ridge)

@@ -7,9 +7,9 @@ from fedcascade import POLICIES, Ratings, Synthetic, Trace, simulate
 from fedcascade.environments.matrices import generate_ratings, to_triplets
 from fedcascade.simulation.engines import simulate_in_turns
 from fedcascade.simulation.exact import engine
+from fedcascade.simulation.exact.arrays import ItemCache
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.event_driven import EventDrivenEngine
-from fedcascade.simulation.exact.kernels import ItemCache
 from fedcascade.simulation.exact.windows import make_driver_scratch
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 

@@ -11,7 +11,7 @@ from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.learning.confidence import Constant, Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.cuda.layout import LANES, NEAR, Layout, Shape
-from fedcascade.simulation.exact import kernels, lowering
+from fedcascade.simulation.exact import arrays, lowering
 from fedcascade.simulation.exact.lowering import DECISIONS, PERSONAL_PARTS, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.scenario import Scenario
 
@@ -32,10 +32,10 @@ class StopRule(NamedTuple):
 
 # How a trigger of the exact engine's kinds, with its level and its bound, changes where an agent stops.
 TRIGGERS: dict[int, Callable[[StopRule, float, float], StopRule]] = {
-    kernels.DETERMINANT: lambda rule, level, bound: rule._replace(level=level, bound=bound),
-    kernels.AUXILIARY: lambda rule, level, _: rule._replace(p_scale=max(rule.p_scale, level)),
-    kernels.DOUBLING: lambda rule, *_: rule._replace(at_doublings=True),
-    kernels.ALWAYS: lambda rule, *_: rule._replace(always=True),
+    arrays.DETERMINANT: lambda rule, level, bound: rule._replace(level=level, bound=bound),
+    arrays.AUXILIARY: lambda rule, level, _: rule._replace(p_scale=max(rule.p_scale, level)),
+    arrays.DOUBLING: lambda rule, *_: rule._replace(at_doublings=True),
+    arrays.ALWAYS: lambda rule, *_: rule._replace(always=True),
 }
 FIXED_BETAS = {Constant, Theory}  # beta stays what it was in the download; the device computes none
 
@@ -72,7 +72,7 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield "number of items: too many for a multiprocessor"
 
 
-def lower_triggers(policy: kernels.CompiledPolicy) -> StopRule:
+def lower_triggers(policy: arrays.CompiledPolicy) -> StopRule:
     """Return where agents of a policy stop; raises for a kind of trigger without a row in ``TRIGGERS``."""
     rule = StopRule()
     triggers = zip(policy.triggers.tolist(), policy.levels.tolist(), policy.bounds.tolist(), strict=True)

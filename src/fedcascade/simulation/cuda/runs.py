@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedcascade.numerics.jit import jit
 from fedcascade.simulation.cuda import layout
 from fedcascade.simulation.cuda.lowering import lower_triggers
-from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact import arrays, kernels
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import CAUSES
 from fedcascade.simulation.exact.screening import make_scratch
@@ -82,7 +82,7 @@ class DeviceRun:
 
     def _make_segment(self, first: int, count: int) -> Segment:
         environment = self.environment
-        rounds, begin, end = kernels.sort_rounds(environment.arrivals(first, count), first, environment.users)
+        rounds, begin, end = arrays.sort_rounds(environment.arrivals(first, count), first, environment.users)
         p_scale = self.stop_rule.p_scale
         auxiliary = find_auxiliary_rounds(environment.seed, p_scale, rounds if p_scale > 0.0 else rounds[:0])
         return Segment(first, (rounds - first).astype(np.int32), begin.tolist(), end.tolist(), auxiliary.tolist())
@@ -143,9 +143,9 @@ class DeviceRun:
         states, d = self.driver.states, self.environment.dimension
         states.buffer_moment[agent] = own[layout.BUFFER : layout.BUFFER + d]
         states.buffer_gram[agent] = own[layout.BUFFER + d :].reshape(d, d)
-        states.numbers[agent, kernels.SQUARED_WIDTHS] = own[layout.TAUGHT]
-        states.counts[agent, : kernels.ARRIVALS] = own[layout.EXAMINED : layout.BUFFER]
-        states.counts[agent, kernels.ARRIVALS] = arrivals
+        states.numbers[agent, arrays.SQUARED_WIDTHS] = own[layout.TAUGHT]
+        states.counts[agent, : arrays.ARRIVALS] = own[layout.EXAMINED : layout.BUFFER]
+        states.counts[agent, arrays.ARRIVALS] = arrivals
 
     def run_exchanges(self) -> bool:
         """Run the exchanges before which no agent can upload any more; returns whether the segment has been played."""

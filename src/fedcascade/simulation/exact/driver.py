@@ -9,8 +9,8 @@ from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.exact import kernels
-from fedcascade.simulation.exact.kernels import AgentState, PackedStates, PersonalState
+from fedcascade.simulation.exact import arrays
+from fedcascade.simulation.exact.arrays import AgentState, PackedStates, PersonalState
 from fedcascade.simulation.exact.lowering import ENVIRONMENTS, PERSONAL_PARTS, compile_policy, lower
 from fedcascade.simulation.exact.sequential_kernels import fit_personal
 from fedcascade.simulation.scenario import Scenario, Simulation
@@ -115,17 +115,17 @@ class ExchangeDriver:
         """Let an agent decide with ``ridge`` from now on."""
         states, packed, sums = self.states, self.packed, ridge.statistics
         if packed.counts.size:  # such an agent has just uploaded all that it had
-            kernels.pack_sums(sums.gram, sums.moment, packed.download[agent])
+            arrays.pack_sums(sums.gram, sums.moment, packed.download[agent])
             packed.numbers[agent] = self._compute_numbers(ridge)
             return
         states.gram[agent], states.moment[agent] = sums.gram, sums.moment
         states.theta[agent], states.root[agent] = ridge.theta, ridge.root
         states.numbers[agent] = self._compute_numbers(ridge)
         # A push may come while the buffer holds data, whose widths by the new ridge were never added up.
-        if states.counts[agent, kernels.ROUNDS] > 0:
-            states.numbers[agent, kernels.SQUARED_WIDTHS] = np.inf
+        if states.counts[agent, arrays.ROUNDS] > 0:
+            states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf
         if self.policy.personal:
-            fit_personal(self.compiled_policy, kernels.select_agent(states, agent), self.personal, agent)
+            fit_personal(self.compiled_policy, arrays.select_agent(states, agent), self.personal, agent)
 
     def _compute_numbers(self, ridge: Ridge) -> tuple[float, float, float, float]:
         """``AgentState.numbers`` of an agent with this ridge and an empty buffer."""
@@ -144,8 +144,8 @@ def _fill_buffer(states: AgentState, agent: int, statistics: Statistics) -> None
     """Add statistics to the buffer of an agent."""
     states.buffer_gram[agent] += statistics.gram
     states.buffer_moment[agent] += statistics.moment
-    states.counts[agent, : kernels.ARRIVALS] += statistics.count, statistics.clicks, statistics.rounds
-    states.numbers[agent, kernels.SQUARED_WIDTHS] = np.inf  # the widths of these were never added up
+    states.counts[agent, : arrays.ARRIVALS] += statistics.count, statistics.clicks, statistics.rounds
+    states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf  # the widths of these were never added up
 
 
 def make_packed_states(users: int, d: int) -> PackedStates:
@@ -161,7 +161,7 @@ def _take_packed_buffer(packed: PackedStates, agent: int, d: int) -> Statistics:
     unpack_into(packed.buffer[agent], gram, moment)
     examined, clicks, rounds, _ = packed.counts[agent].tolist()
     packed.buffer[agent] = 0.0
-    packed.counts[agent, : kernels.ARRIVALS] = 0
+    packed.counts[agent, : arrays.ARRIVALS] = 0
     return Statistics(gram, moment, examined, clicks, rounds)
 
 
@@ -172,5 +172,5 @@ def _take_buffer(states: AgentState, agent: int) -> Statistics:
     buffer = Statistics(gram.copy(), moment.copy(), examined, clicks, rounds)
     gram[:] = 0.0
     moment[:] = 0.0
-    counts[: kernels.ARRIVALS] = 0
+    counts[: arrays.ARRIVALS] = 0
     return buffer

@@ -13,9 +13,9 @@ from itertools import zip_longest
 import numpy as np
 
 from fedcascade.checks import require_integer
+from fedcascade.simulation.exact.arrays import ItemCache
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.event_driven import EventDrivenEngine
-from fedcascade.simulation.exact.kernels import ItemCache
 from fedcascade.simulation.exact.lowering import REPLY_RULES, RoundOrder, find_unsupported, lower
 from fedcascade.simulation.exact.sequential import SequentialEngine
 from fedcascade.simulation.exact.windows import make_driver_scratch

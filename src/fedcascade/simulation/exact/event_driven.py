@@ -14,8 +14,9 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from fedcascade.simulation.exact.arrays import select_agent
 from fedcascade.simulation.exact.driver import ExchangeDriver, make_states
-from fedcascade.simulation.exact.kernels import advance_agents, select_agent
+from fedcascade.simulation.exact.kernels import advance_agents
 from fedcascade.simulation.exact.lowering import CAUSES
 from fedcascade.simulation.exact.screening import Indices
 from fedcascade.simulation.exact.windows import (

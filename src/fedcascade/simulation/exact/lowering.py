@@ -30,7 +30,7 @@ from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact import arrays
 from fedcascade.simulation.exact.constrained import CompiledLimits
 from fedcascade.simulation.exact.screening import bound_error
 from fedcascade.simulation.scenario import Scenario
@@ -47,22 +47,22 @@ class RoundOrder(Enum):
 
 
 class LoweredTrigger(NamedTuple):
-    """The kind of a trigger, as ``kernels`` numbers them, and its constant."""
+    """The kind of a trigger, as ``arrays`` numbers them, and its constant."""
 
     kind: int
     level: float
 
 
-def _lower_clustered(environment: Clustered) -> kernels.CompiledEnvironment:
+def _lower_clustered(environment: Clustered) -> arrays.CompiledEnvironment:
     items = environment.fewest_items, environment.most_items
-    return kernels.CompiledEnvironment(
+    return arrays.CompiledEnvironment(
         environment.seed, environment.lifted, *items, environment.thetas, environment.catalogue, environment.categories,
-        kernels.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
+        arrays.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
     )  # fmt: skip
 
 
 def _lower_growth(trigger: triggers.Determinant | triggers.Ratio) -> list[LoweredTrigger]:
-    return [LoweredTrigger(kernels.DETERMINANT, trigger.level)]
+    return [LoweredTrigger(arrays.DETERMINANT, trigger.level)]
 
 
 def _lower_fixed_beta(confidence: Confidence, lambda_: float, problem: ProblemSize) -> BetaTerms:
@@ -70,7 +70,7 @@ def _lower_fixed_beta(confidence: Confidence, lambda_: float, problem: ProblemSi
     return BetaTerms(confidence.radius(Ridge(Statistics.zero(problem.dimension), lambda_), problem), 0.0, 0.0)
 
 
-ENVIRONMENTS: dict[type, Callable[[Any], kernels.CompiledEnvironment]] = {
+ENVIRONMENTS: dict[type, Callable[[Any], arrays.CompiledEnvironment]] = {
     Synthetic: _lower_clustered,
     Ratings: _lower_clustered,
 }
@@ -86,19 +86,19 @@ DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True, Tho
 TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
     triggers.Determinant: _lower_growth,
     triggers.Ratio: _lower_growth,
-    triggers.Auxiliary: lambda trigger: [LoweredTrigger(kernels.AUXILIARY, trigger.p_scale)],
-    triggers.Doubling: lambda _: [LoweredTrigger(kernels.DOUBLING, 0.0)],
-    triggers.Always: lambda _: [LoweredTrigger(kernels.ALWAYS, 0.0)],
-    triggers.SyncBudget: lambda trigger: [LoweredTrigger(kernels.SYNCHRONISATION, trigger.budget)],
+    triggers.Auxiliary: lambda trigger: [LoweredTrigger(arrays.AUXILIARY, trigger.p_scale)],
+    triggers.Doubling: lambda _: [LoweredTrigger(arrays.DOUBLING, 0.0)],
+    triggers.Always: lambda _: [LoweredTrigger(arrays.ALWAYS, 0.0)],
+    triggers.SyncBudget: lambda trigger: [LoweredTrigger(arrays.SYNCHRONISATION, trigger.budget)],
     triggers.Never: lambda _: [],
 }
 CAUSES = {
-    kernels.DETERMINANT: Cause.DETERMINANT,
-    kernels.AUXILIARY: Cause.AUXILIARY,
-    kernels.DOUBLING: Cause.FORCED,
-    kernels.ALWAYS: Cause.FORCED,
-    kernels.SYNCHRONISATION: Cause.SYNCHRONISATION,
-    kernels.CHANGE: Cause.CHANGE,
+    arrays.DETERMINANT: Cause.DETERMINANT,
+    arrays.AUXILIARY: Cause.AUXILIARY,
+    arrays.DOUBLING: Cause.FORCED,
+    arrays.ALWAYS: Cause.FORCED,
+    arrays.SYNCHRONISATION: Cause.SYNCHRONISATION,
+    arrays.CHANGE: Cause.CHANGE,
 }
 REPLY_RULES: dict[type, RoundOrder] = {
     Asker: RoundOrder.BY_AGENT,
@@ -197,17 +197,17 @@ def list_triggers(trigger: triggers.Trigger) -> list[triggers.Trigger]:
     return [trigger]
 
 
-def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> kernels.CompiledPolicy:
+def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arrays.CompiledPolicy:
     """A policy as arrays and numbers."""
     lowered = merge_determinants(lower_triggers(policy.trigger))
-    budgets = [trigger.level for trigger in lowered if trigger.kind == kernels.SYNCHRONISATION]
-    checked = [trigger for trigger in lowered if trigger.kind != kernels.SYNCHRONISATION]
+    budgets = [trigger.level for trigger in lowered if trigger.kind == arrays.SYNCHRONISATION]
+    checked = [trigger for trigger in lowered if trigger.kind != arrays.SYNCHRONISATION]
     levels = np.array([trigger.level for trigger in checked], np.float64)
     beta = BetaTerms(np.nan, np.nan, np.nan)
     if _needs_beta_terms(policy):
         beta = lower(CONFIDENCES, policy.confidence)(policy.confidence, policy.lambda_, problem)
     d = problem.dimension
-    return kernels.CompiledPolicy(
+    return arrays.CompiledPolicy(
         length=oracle.length,
         alpha=oracle.alpha,
         limits=lower_limits(policy, oracle),
@@ -239,6 +239,6 @@ def lower_triggers(trigger: triggers.Trigger) -> list[LoweredTrigger]:
 
 def merge_determinants(lowered: list[LoweredTrigger]) -> list[LoweredTrigger]:
     """Of several determinant triggers only the one with the lowest level, which fires first, in the first's place."""
-    lowest = min((level for kind, level in lowered if kind == kernels.DETERMINANT), default=0.0)
-    merged = [LoweredTrigger(kind, lowest if kind == kernels.DETERMINANT else level) for kind, level in lowered]
+    lowest = min((level for kind, level in lowered if kind == arrays.DETERMINANT), default=0.0)
+    merged = [LoweredTrigger(kind, lowest if kind == arrays.DETERMINANT else level) for kind, level in lowered]
     return list(dict.fromkeys(merged))

@@ -16,7 +16,7 @@ from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation.exact import kernels, lowering
+from fedcascade.simulation.exact import arrays, kernels, lowering
 from fedcascade.simulation.exact import sequential_kernels as loops
 from fedcascade.simulation.exact.driver import ExchangeDriver, make_packed_states, make_states
 from fedcascade.simulation.exact.lowering import RoundOrder
@@ -38,20 +38,18 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     d, none = _DIMENSION, np.zeros(0, np.int64)
     history = OneChange(np.zeros(_USERS, np.int64), np.zeros((_USERS, d)))
     world = Clustered(seed=0, history=history, items=4, lifted=True)
-    personal = kernels.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
+    personal = arrays.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
     numbers, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
     results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))
-    window = kernels.Window(1, numbers, numbers, numbers, numbers, numbers, *results)
+    window = arrays.Window(1, numbers, numbers, numbers, numbers, numbers, *results)
     problem = ProblemSize(users=_USERS, dimension=d, list_length=1, rounds=2)
     compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
     states, scratch = make_states(_USERS, d), make_scratch(d, 4, 1)
     packed, environment = make_packed_states(_USERS, d), lowering.ENVIRONMENTS[Synthetic](world)
-    simulation = kernels.CompiledSimulation(environment, compiled, states, packed, personal)
+    simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal)
     orders = {lowering.REPLY_RULES.get(type(policy.reply_rule)) for policy in policies}
     if RoundOrder.BY_AGENT in orders:
-        kernels.advance_agents(
-            simulation, window, none, np.zeros(1, np.int64), scratch, kernels.select_agent(states, 0)
-        )
+        kernels.advance_agents(simulation, window, none, np.zeros(1, np.int64), scratch, arrays.select_agent(states, 0))
     if orders & {RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL}:
         loops.advance_by_time(simulation, window, loops.Schedule(none, none), 0, 0, scratch)
 

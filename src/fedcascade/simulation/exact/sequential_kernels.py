@@ -21,9 +21,9 @@ from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
-from fedcascade.simulation.exact import kernels
+from fedcascade.simulation.exact import arrays, kernels
+from fedcascade.simulation.exact.arrays import AgentState, CompiledPolicy, CompiledSimulation, PersonalState, Window
 from fedcascade.simulation.exact.constrained import select_constrained
-from fedcascade.simulation.exact.kernels import AgentState, CompiledPolicy, CompiledSimulation, PersonalState, Window
 from fedcascade.simulation.exact.ranking import compute_best_reward, select_pair_list
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
@@ -44,7 +44,7 @@ def advance_by_time(
     has_personal = personal.root.shape[0] > 0
     for i in range(begin, end):
         agent, t = schedule.agents[i], window.first + i
-        state = kernels.view_agent(simulation.states, agent)
+        state = arrays.view_agent(simulation.states, agent)
         theta = environment.thetas[schedule.users[i]]
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
@@ -55,7 +55,7 @@ def advance_by_time(
             kernels.play_round(environment, policy, theta, state, window, scratch, t, margin)
         fired = kernels.find_trigger(environment.seed, policy, state, scratch, t)
         if fired < 0 and policy.sync_budget < np.inf and _compute_spent(policy, state, scratch) >= policy.sync_budget:
-            fired = kernels.SYNCHRONISATION
+            fired = arrays.SYNCHRONISATION
         if fired >= 0:
             return i + 1, fired
         if has_personal:
@@ -67,8 +67,8 @@ def advance_by_time(
 def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) -> float:
     """n ln(det(A) / det(A - buffer)), as ``SyncBudget`` has it."""
     kernels.factorise_with_buffer(policy.lambda_, state, scratch.upper)
-    growth = linear.compute_log_det(scratch.upper) - state.numbers[kernels.LOG_DET]
-    return float(state.counts[kernels.EXAMINED] * growth)
+    growth = linear.compute_log_det(scratch.upper) - state.numbers[arrays.LOG_DET]
+    return float(state.counts[arrays.EXAMINED] * growth)
 
 
 @jit_no_refcount
@@ -82,8 +82,8 @@ def _play_personal_round(
 ) -> None:
     """Play one round of an agent with a personal part: two widths score an item, and its reward is split."""
     environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
-    state = kernels.view_agent(simulation.states, agent)
-    seed, beta, own_root = environment.seed, state.numbers[kernels.BETA], personal.root[agent]
+    state = arrays.view_agent(simulation.states, agent)
+    seed, beta, own_root = environment.seed, state.numbers[arrays.BETA], personal.root[agent]
     items = kernels.draw_items(environment, scratch, t)
     listed, best = select_constrained(
         policy.limits, seed, t, items, environment.categories, state.theta, state.root, own_root, beta, theta, scratch
@@ -125,7 +125,7 @@ def fit_personal(policy: CompiledPolicy, state: AgentState, personal: PersonalSt
     own_gram, own_moment = personal.gram[agent], personal.moment[agent]
     linear.solve_ridge_into(own_gram, own_moment, policy.lambda_, upper, personal.root[agent], own_theta)
     state.theta[:] = linear.limit_length(theta) + linear.limit_length(own_theta)
-    state.numbers[kernels.BETA] = compute_beta(policy.beta, log_det)
+    state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
 
 
 class Sums(NamedTuple):
@@ -179,13 +179,13 @@ def advance_every_round(
 ) -> int:
     """Play rounds until an edge may have to go; returns how many are done."""
     environment, policy = simulation.environment, simulation.policy
-    state = kernels.view_agent(simulation.states, 0)
+    state = arrays.view_agent(simulation.states, 0)
     for i in range(begin, users.size):
         user, label, theta = users[i], graph.labels[users[i]], environment.thetas[users[i]]
         gram, moment = graph.pooled.gram[label], graph.pooled.moment[label]
         log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
-        state.numbers[kernels.BETA] = compute_beta(policy.beta, log_det)
-        margin = load_decision(state.theta, state.root, state.numbers[kernels.BETA], np.inf, scratch)
+        state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
+        margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         kernels.play_round(environment, policy, theta, state, window, scratch, window.first + i, margin)

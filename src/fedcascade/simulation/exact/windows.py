@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.learning.knapsack import require_affordable
+from fedcascade.simulation.exact.arrays import CompiledSimulation, Window, sort_rounds
 from fedcascade.simulation.exact.driver import ExchangeDriver
-from fedcascade.simulation.exact.kernels import CompiledSimulation, Window, sort_rounds
 from fedcascade.simulation.exact.screening import Scratch, make_scratch
 
 LONGEST_WINDOW = 4_096

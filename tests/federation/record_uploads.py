@@ -31,13 +31,14 @@ def replay(name: str, uploads: list[Upload]) -> str:
         moved = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         [download] = server.receive(moved)
         digest.update(download.statistics.gram.tobytes() + download.statistics.moment.tobytes())
-        digest.update(repr((download.rounds, download.agents, server.groups.labels.tolist())).encode())
+        labels = [int(server.groups.labels[places[agent]]) for agent in sorted(places)]
+        digest.update(repr((download.rounds, download.agents, labels)).encode())
         if number == len(uploads) // 2:
             place = places.pop(forgotten)
             server.forget(place)
-            places = {agent: at - (at > place) for agent, at in places.items()}
-    for agent in range(len(server.holdings)):
-        for statistics in (server.holdings[agent], server.groups.pooled(agent)):
+            places = {agent: place if at == len(server.holdings) else at for agent, at in places.items()}
+    for agent in sorted(places):
+        for statistics in (server.holdings[places[agent]], server.groups.pooled(places[agent])):
             digest.update(statistics.gram.tobytes() + statistics.moment.tobytes())
             digest.update(repr((statistics.count, statistics.clicks, statistics.rounds)).encode())
     return digest.hexdigest()[:32]

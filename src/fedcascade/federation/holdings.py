@@ -137,9 +137,9 @@ class Holdings:
         return newcomer
 
     def forget(self, agent: int) -> None:
-        """Remove an agent; those after it move up by one."""
+        """Remove an agent; the last one takes its place."""
         for name in ARRAYS:
-            setattr(self, name, np.delete(getattr(self, name), agent, axis=0))
+            setattr(self, name, drop_row(getattr(self, name), agent))
 
     def total(self, members: NDArray[np.intp]) -> Statistics:
         counts = (int(count[members].sum()) for count in (self.count, self.clicks, self.rounds))
@@ -157,3 +157,19 @@ def append_zeros(rows: NDArray[Any], axes: int = 1) -> NDArray[Any]:
         memory = np.zeros((max(8, 2 * agents),) * axes + rows.shape[axes:], rows.dtype)
         memory[(slice(agents),) * axes] = rows
     return memory[(slice(agents + 1),) * axes]
+
+
+def drop_row(rows: NDArray[Any], place: int, axes: int = 1) -> NDArray[Any]:
+    """The array without a row, and with two ``axes`` without that column: the last one takes its place.
+
+    The memory stays, with zeros behind the end, for those who join later.
+
+    >>> drop_row(np.array([5, 6, 7, 8]), 1)
+    array([5, 8, 7])
+    """
+    last = len(rows) - 1
+    for axis in range(axes):
+        lines = rows.swapaxes(0, axis)
+        lines[place] = lines[last]
+        lines[last] = 0
+    return rows[(slice(last),) * axes]

@@ -177,7 +177,7 @@ class Server:
     def forget(self, agent: int) -> list[int]:
         """Remove an agent, its ghosts and all that it uploaded; returns the places that are gone, the last first.
 
-        The numbers of those after each of them fall by one.
+        Each of them, in that order, is taken by whoever has the last place then, so that nobody else moves.
         """
         gone = sorted([agent, *self.find_ghosts(agent)], reverse=True)
         self.ghosts = self.ghosts[self.ghosts[:, OWNER] != agent]
@@ -185,7 +185,7 @@ class Server:
             self.rounds -= int(self.holdings.rounds[place])
             self.holdings.forget(place)
             self.groups.forget(place)
-            self.ghosts = self.ghosts - (self.ghosts > place)
+            self.ghosts[self.ghosts == len(self.holdings)] = place
         return gone
 
     def _check(self, upload: Upload) -> None:

@@ -83,8 +83,8 @@ def test_forgetting_and_the_state_keep_leaves() -> None:
     server.forget(0)
     again = Server.from_state(server.to_state(), policy=server.policy, dimension=D)
     assert isinstance(again.groups, GuardedPartition)
-    assert again.groups.leaf.tolist() == [False, False, False, True]
-    assert relabel_canonically(again.groups.labels[:3]) == (0, 1, 1)
+    assert again.groups.leaf.tolist() == [True, False, False, False]
+    assert relabel_canonically(again.groups.labels[1:]) == (0, 1, 1)
 
 
 def draw_edges(random: np.random.Generator, agents: int, density: float) -> NDArray[np.bool_]:

@@ -72,10 +72,11 @@ def test_a_forgotten_agent_leaves_nothing_behind(play: Play, data: st.DataObject
     for grouping in (Everyone(), Alone(), HeterogeneityGraph(alpha_d=play.alpha_d)):
         server, numbers = play_with_newcomers(grouping, play)
         gone = data.draw(st.sampled_from(sorted(numbers)))
-        server.forget(numbers[gone])
-        left = sorted((number, agent) for agent, number in numbers.items() if agent != gone)
+        vacated = numbers.pop(gone)
+        server.forget(vacated)
+        left = {agent: vacated if number == len(numbers) else number for agent, number in numbers.items()}
         assert len(server.holdings) == len(server.groups.labels) == len(left)
-        for place, (_, agent) in enumerate(left):
+        for agent, place in left.items():
             own = [upload.statistics for upload in make_uploads(play) if upload.agent == agent]
             assert np.array_equal(server.holdings.gram[place], sum((s.gram for s in own[1:]), own[0].gram))
         assert server.rounds == server.holdings.rounds.sum()

@@ -30,7 +30,7 @@ from fedcascade.federation.grouping.members import NO_LABEL, Circles
 from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
 from fedcascade.federation.grouping.rows import Row, gather_rows, pack_row, sum_rows, unpack_row
 from fedcascade.federation.grouping.sampling import Sampling
-from fedcascade.federation.holdings import Holdings, append_zeros
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams
 
@@ -296,10 +296,10 @@ class EvidencePartition(Partition):
     def forget(self, agent: int) -> None:
         """Take out an agent, and the answer that may hold its data."""
         label = int(self.labels[agent])
-        self.labels, self.regrouped = np.delete(self.labels, agent), np.delete(self.regrouped, agent)
-        self.own_evidence = np.delete(self.own_evidence, agent)
-        remaining = self.spoken[self.spoken != agent]
-        self.spoken = remaining - (remaining > agent)
+        self.labels, self.regrouped = drop_row(self.labels, agent), drop_row(self.regrouped, agent)
+        self.own_evidence = drop_row(self.own_evidence, agent)
+        self.spoken = self.spoken[self.spoken != agent]
+        self.spoken[self.spoken == self.labels.size] = agent
         if label not in self.labels:
             self.listed_labels[self.listed_labels == label] = NO_LABEL
         self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)

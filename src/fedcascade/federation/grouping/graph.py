@@ -11,7 +11,7 @@ from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.distance import is_far_apart
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.grouping.sparse import SparsePartition
-from fedcascade.federation.holdings import Holdings, append_zeros
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit, jit_brief
 from fedcascade.numerics.linear import Matrix, Vector
@@ -99,7 +99,7 @@ class GraphPartition(Partition):
     def forget(self, agent: int) -> None:
         """Take out an agent; agents that it alone connected are split."""
         label = int(self.labels[agent])
-        self.edges = np.delete(np.delete(self.edges, agent, axis=0), agent, axis=1)
+        self.edges = drop_row(self.edges, agent, axes=2)
         super().forget(agent)
         self.split_group(label)
 

@@ -15,7 +15,7 @@ from fedcascade.checks import PROBABILITY, require
 from fedcascade.constants import constant
 from fedcascade.federation.grouping.graph import GraphPartition, HeterogeneityGraph, require_memory
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings
+from fedcascade.federation.holdings import Holdings, drop_row
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit
 
@@ -74,7 +74,7 @@ class GuardedPartition(GraphPartition):
         self.append_agent(int(labels[sizes.argmax()]) if labels.size else 0)
 
     def forget(self, agent: int) -> None:
-        self.leaf = np.delete(self.leaf, agent)
+        self.leaf = drop_row(self.leaf, agent)
         super().forget(agent)
 
     def split_group(self, label: int) -> None:

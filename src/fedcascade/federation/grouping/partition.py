@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.grouping.guard import NO_GUARD, limit_members, subtract_excess
-from fedcascade.federation.holdings import Holdings
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit_brief
 
@@ -127,10 +127,12 @@ class Partition:
         raise ValueError(f"{type(self).__name__} does not say with whom an agent shares after a change: it takes none")
 
     def forget(self, agent: int) -> None:
-        """Take out an agent that the holdings have just removed: its group is summed anew over who is left."""
+        """Take out an agent that the holdings have just removed: its group is summed anew over who is left.
+
+        As there, the last agent takes its place.
+        """
         label = int(self.labels[agent])
-        self.labels = np.delete(self.labels, agent)
-        self.regrouped = np.delete(self.regrouped, agent)
+        self.labels, self.regrouped = drop_row(self.labels, agent), drop_row(self.regrouped, agent)
         self.sum_group(label)
 
     def sum_group(self, label: int) -> None:
@@ -146,8 +148,8 @@ class Partition:
 
     def append_agent(self, label: int) -> None:
         """Put one more agent into the group of that label, which may be a new one."""
-        self.labels = np.append(self.labels, label)
-        self.regrouped = np.append(self.regrouped, False)
+        self.labels, self.regrouped = append_zeros(self.labels), append_zeros(self.regrouped)
+        self.labels[-1] = label
         self.pools.setdefault(label, Statistics.zero(self.holdings.dimension))
 
     def split(self, label: int, parts: Sequence[NDArray[np.intp]]) -> None:

@@ -39,7 +39,7 @@ from fedcascade.federation.grouping.mixture import (
     weigh,
 )
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings, append_zeros
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import Vector
@@ -311,15 +311,17 @@ class PopulationPartition(EvidencePartition):
         if not self.is_many:
             super().forget(agent)
             return
-        self.labels, self.regrouped = np.delete(self.labels, agent), np.delete(self.regrouped, agent)
-        slots = self.levels.size
-        is_alone = self.labels >= slots
-        self.labels[is_alone] = slots + np.flatnonzero(is_alone)
-        remaining = self.sample != agent
-        was_sampled = not remaining.all()
-        kept = self.sample[remaining]
-        self.sample, self.former = kept - (kept > agent), self.former[remaining]
+        slots, last = self.levels.size, self.labels.size - 1
+        label, place, moved = int(self.labels[agent]), self._place_of.pop(agent, None), self._place_of.pop(last, None)
+        if label < slots:
+            self._members[label] -= 1
+        self.labels, self.regrouped = drop_row(self.labels, agent), drop_row(self.regrouped, agent)
+        if agent < last and self.labels[agent] >= slots:
+            self.labels[agent] = slots + agent
+        if moved is not None:
+            self.sample[moved], self._place_of[agent] = agent, moved
         self.observations, self.speakers = int(self.holdings.count.sum()), int(np.count_nonzero(self.holdings.count))
-        self._derive()
-        if was_sampled:
+        if place is not None:
+            self.sample, self.former = np.delete(self.sample, place), np.delete(self.former, place, axis=0)
+            self._derive()
             self._fit(has_births=False)

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedcascade.federation.grouping.distance import is_far_apart
 from fedcascade.federation.grouping.partition import Labels, Partition
-from fedcascade.federation.holdings import Holdings, append_zeros
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit
@@ -85,10 +85,14 @@ class SparsePartition(Partition):
         ends = self.neighbours[agent, : self.degrees[agent]].copy()
         for neighbour in ends:
             remove_edge(self.neighbours, self.degrees, agent, neighbour)
-        self.neighbours, self.degrees = np.delete(self.neighbours, agent, axis=0), np.delete(self.degrees, agent)
-        self.neighbours -= self.neighbours > agent
+        last = self.labels.size - 1
+        for neighbour in self.neighbours[last, : self.degrees[last]]:
+            row = self.neighbours[neighbour]
+            row[row == last] = agent
+        ends[ends == last] = agent
+        self.neighbours, self.degrees = drop_row(self.neighbours, agent), drop_row(self.degrees, agent)
         super().forget(agent)
-        self._split((ends - (ends > agent)).tolist())
+        self._split(ends.tolist())
 
 
 @jit

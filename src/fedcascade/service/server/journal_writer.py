@@ -3,8 +3,6 @@
 Clusters have names that last (``cluster_names``).
 """
 
-from itertools import islice
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,7 +65,7 @@ class JournalWriter:
 
     def _name_all(self, labels: Labels, state: ServerState) -> dict[int, int]:
         """Find all names anew."""
-        self._labels, self._agents = labels.copy(), list(state.places)
+        self._labels, self._agents = labels.copy(), state.agents.tolist()
         names = assign_names(self._names, self._agents, labels)
         self._live = LiveNames(labels, list(names.values()))
         return names
@@ -75,7 +73,7 @@ class JournalWriter:
     def _name_some(self, changed: NDArray[np.intp], labels: Labels, state: ServerState) -> dict[int, int]:
         """Name the clusters of those whose labels changed, and of newcomers."""
         size = len(self._labels)
-        newcomers = list(islice(reversed(state.places), len(labels) - size))[::-1]
+        newcomers = state.agents[size:].tolist()
         agents = [self._agents[place] for place in changed.tolist()] + newcomers
         moved = np.append(labels[changed], labels[size:])
         known = [self._names.get(agent) for agent in agents]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcascade.federation.holdings import ARRAYS
+from fedcascade.federation.holdings import ARRAYS, append_zeros, drop_row
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
@@ -31,6 +31,7 @@ class ServerState:
         self.server: Server | None = None
         self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
+        self.agents = np.empty(0, np.int64)  # and back
         self.changed: set[int] = set()  # places whose statistics are others than in the snapshot of ``row_digests``
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; none if not known
 
@@ -117,22 +118,31 @@ class ServerState:
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
         self.position = position
-        self.row_digests = {}
         self.observations -= self.get_statistics(agent).count
         place = self.places.pop(agent, None)
         if not self.places:
-            self.server = None
+            self.server, self.agents, self.changed, self.row_digests = None, self.agents[:0].copy(), set(), {}
         elif place is not None and self.server is not None:
-            self.server.forget(place)
-            self.places = {neighbour: at - (at > place) for neighbour, at in self.places.items()}
+            for gone in self.server.forget(place):
+                self._fill_place(gone)
+
+    def _fill_place(self, gone: int) -> None:
+        """Note that the agent with the last place has another one now."""
+        last = self.agents.size - 1
+        moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
+        self.changed.discard(last)
+        if gone < last:
+            self.places[moved] = gone
+            self.changed.add(gone)
 
     def _find_place(self, agent: int) -> int:
         """The agent's place in the arrays; a newcomer joins."""
         if self.server is None:
             self.server = Server(policy=self.policy, agents=1, dimension=self.dimension)
-            self.places[agent] = 0
+            self.places[agent], self.agents = 0, np.array([agent])
         elif agent not in self.places:
-            self.places[agent] = self.server.join()
+            self.places[agent], self.agents = self.server.join(), append_zeros(self.agents)
+            self.agents[-1] = agent
         return self.places[agent]
 
     def dump(self) -> bytes:
@@ -144,7 +154,7 @@ class ServerState:
             "format": STATE_FORMAT,
             "origin": describe_origin(self.policy, self.dimension),
             "position": self.position,
-            "places": np.fromiter(self.places, np.int64, len(self.places)),  # agents, in the order of their places
+            "places": self.agents,
             "server": None if self.server is None else self.server.to_state(),
         }
 
@@ -155,7 +165,8 @@ class ServerState:
             return None
         restored = cls(policy, dimension)
         restored.position = state["position"]
-        restored.places = {agent: place for place, agent in enumerate(state["places"].tolist())}
+        restored.agents = state["places"]
+        restored.places = dict(zip(restored.agents.tolist(), range(restored.agents.size), strict=True))
         if state["server"] is not None:
             restored.server = Server.from_state(state["server"], policy=policy, dimension=dimension)
             restored.observations = int(restored.server.holdings.count.sum())

@@ -20,7 +20,7 @@ def measure(policy: str, model: str, seed: int, rounds: int) -> tuple[float, flo
     world = Synthetic(users=10, clusters=2, dimension=5, items=20, features="gaussian", seed=seed)
     if model != "cascade":
         world = world.with_behaviour(Behaviour(model=model))
-    curve = simulate(world, get_policy(policy), rounds=rounds, checkpoints=4, engine="reference").curve
+    curve = simulate(world, get_policy(policy), rounds=rounds, checkpoints=4).curve
     return curve[-1].regret, 4 * (curve[-1].regret - curve[-2].regret) / rounds
 
 

@@ -1,16 +1,23 @@
 """Users who click several items, or skip positions, do so by the chances of their model, and agents learn from it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade import POLICIES, Synthetic, Trace, simulate
 from fedcascade.environments.behaviours import Behaviour
-from fedcascade.environments.clustered import Clustered
 from fedcascade.evaluation.click_models import MODELS
 from fedcascade.evaluation.simulated import iterate_simulated_log
+from fedcascade.federation.changes import ChangeDetection
+from fedcascade.federation.decisions import ThompsonSampling
+from fedcascade.federation.policies import Policy
 from fedcascade.learning.click_log import concatenate
+from fedcascade.learning.discounts import PositionDiscounts
 from fedcascade.learning.exploration import EpsilonMixed
-from fedcascade.learning.oracles import TopK
+from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.simulation.cuda.lowering import find_unsupported
+from fedcascade.simulation.scenario import Scenario
 
 WORLD = Synthetic(users=4, clusters=2, dimension=4, items=6, seed=1)
 WEIGHTS = np.array([0.6, 0.3, 0.8])
@@ -42,14 +49,61 @@ def test_positions_are_clicked_with_the_chances_of_the_model(model: str, expecte
     assert any_click == pytest.approx(behaviour.compute_reward(WEIGHTS), abs=0.03)
 
 
+def play_both(model: str, policy: Policy, oracle: Oracle, rounds: int) -> tuple[Trace, Trace]:
+    """The same run of a world whose users click by a model, in the exact engine and in the reference."""
+    world = WORLD.with_behaviour(Behaviour(model=model, level=0.6))
+    exact, reference = (
+        simulate(world, policy, rounds=rounds, oracle=oracle, checkpoints=2, keep_lists=True, engine=engine)
+        for engine in ("exact", "reference")
+    )
+    assert (exact.engine, reference.engine) == ("exact", "reference")
+    assert exact.lists is not None
+    assert reference.lists is not None
+    assert np.array_equal(exact.lists, reference.lists)
+    return exact, reference
+
+
 @pytest.mark.parametrize("model", ["dcm", "dbn", "pbm"])
-def test_agents_learn_and_the_exact_engine_says_that_it_does_not_know_the_model(model: str) -> None:
-    world: Clustered = WORLD.with_behaviour(Behaviour(model=model))
-    with pytest.warns(UserWarning, match=f"the exact engine does not know the click model {model}"):
-        trace = simulate(world, POLICIES["fedind"], rounds=600, oracle=TopK(length=3), checkpoints=2)
-    assert trace.engine == "reference"
-    first, second = (point.regret for point in trace.curve)
-    assert second - first < 0.7 * first
+def test_the_exact_engine_plays_other_click_models_to_the_bit_and_agents_learn(model: str) -> None:
+    exact, reference = play_both(model, POLICIES["fedind"], TopK(length=3), rounds=500)
+    assert replace(exact, engine="reference") == reference
+    first, second = (point.regret for point in exact.curve)
+    assert second - first < 0.8 * first
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["dcm", "dbn", "pbm"])
+@pytest.mark.parametrize("name", ["fedc3ucb-e", "oful", "fedlinucb", "dislinucb", "club-cascade", "phase-fclub"])
+def test_all_loops_of_the_exact_engine_play_other_click_models(model: str, name: str) -> None:
+    exact, reference = play_both(model, POLICIES[name], TopK(length=3), rounds=400)
+    assert replace(exact, engine="reference") == reference
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["dcm", "dbn", "pbm"])
+def test_the_exact_engine_plays_click_models_with_chance_discounts_and_thompson_sampling(model: str) -> None:
+    discounted = replace(POLICIES["fedind"], positions=PositionDiscounts(discount=0.9))
+    sampled = replace(POLICIES["fedind"], decision=ThompsonSampling())
+    for policy, oracle in (
+        (POLICIES["fedind"], EpsilonMixed(length=3, epsilon=0.3)),
+        (discounted, TopK(length=3)),
+        (sampled, TopK(length=3)),
+    ):
+        exact, reference = play_both(model, policy, oracle, rounds=300)
+        assert replace(exact, engine="reference") == reference
+
+
+def test_a_policy_that_learns_from_one_click_refuses_users_who_click_several() -> None:
+    world = WORLD.with_behaviour(Behaviour(model="dcm"))
+    watchful = replace(POLICIES["fedind"], changes=ChangeDetection())
+    for engine in ("exact", "reference"):
+        with pytest.raises(ValueError, match="learns from one click of a list, and users who click by dcm may click"):
+            simulate(world, watchful, rounds=10, oracle=TopK(length=3), engine=engine)
+
+
+def test_a_gpu_says_that_it_does_not_know_the_model() -> None:
+    scenario = Scenario(WORLD.with_behaviour(Behaviour(model="pbm")), POLICIES["fedind"], 10, TopK(length=3))
+    assert find_unsupported(scenario) == "click model pbm"
 
 
 def test_a_log_has_all_clicks_and_their_model_is_recovered() -> None:

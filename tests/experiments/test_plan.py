@@ -7,6 +7,8 @@ import msgspec
 import pytest
 
 from fedcascade.cli.experiments import BUILTIN_PLANS
+from fedcascade.environments.behaviours import Behaviour
+from fedcascade.environments.clustered import Clustered
 from fedcascade.experiments.builtin_plans import (
     can_take_ratings,
     find_plan,
@@ -14,7 +16,7 @@ from fedcascade.experiments.builtin_plans import (
     load_builtin_plan,
     set_ratings_file,
 )
-from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec
+from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec, build_environment
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan, select_systems
 from fedcascade.experiments.plan_reader import load_plan, read_plan
@@ -312,6 +314,17 @@ def test_a_ratings_file_is_for_environments_that_name_none(tmp_path: Path) -> No
     assert [
         environment.spec.file for environment in plan.environments if isinstance(environment.spec, RatingsSpec)
     ] == [str(tmp_path / "other.csv")]
+
+
+def test_a_plan_says_how_users_click() -> None:
+    plan = read_plan(GOOD.replace('kind = "synthetic"', 'kind = "synthetic"\nclicks = "pbm"\nclick_level = 0.3', 1))
+    world = build_environment(plan.environments[0].spec, seed=1)
+    assert isinstance(world, Clustered)
+    assert world.behaviour == Behaviour(model="pbm", level=0.3)
+    spec = plan.environments[-1].spec
+    assert b"clicks" not in msgspec.json.encode(spec)  # runs of the cascade keep their keys
+    with pytest.raises(ValueError, match="click_level belongs to clicks"):
+        build_environment(SyntheticSpec(click_level=0.3), seed=1)
 
 
 def test_rounds_for_each_user_make_longer_runs_of_more_users() -> None:

@@ -65,7 +65,7 @@ def run(
     ] = 0,
     clicks: Annotated[
         Literal["cascade", "dcm", "dbn", "pbm"],
-        option("How users click: the cascade, or a model with several clicks, by the reference engine alone."),
+        option("How users click: the cascade, or a model in which they click several items or skip positions."),
     ] = "cascade",
     click_level: Annotated[
         float, option("dcm: the chance to go on after a click; pbm: that to look at a position, by that above it.")

@@ -3,17 +3,20 @@
 An item attracts a user by its weight, whatever the model. The models differ in what is looked at.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import PROBABILITY, require_known
 from fedcascade.learning.cascade import Examination, compute_expected_reward
+from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.linear import Vector
 from fedcascade.numerics.streams import LOOK, STAY, Integer, uniform
 
-Weights = NDArray[np.float64]
+DCM, DBN, PBM = 0, 1, 2  # as compiled code numbers the models
+BEHAVIOURS = {"dcm": DCM, "dbn": DBN, "pbm": PBM}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,46 +35,68 @@ class Behaviour:
         require_known("click model", self.model, BEHAVIOURS)
         PROBABILITY.check("level", self.level)
 
-    def click(self, seed: Integer, round_: int, attracted: NDArray[np.bool_], weights: Weights) -> tuple[int, ...]:
+    def compile(self, length: int) -> "CompiledBehaviour":
+        """The model for lists of up to ``length`` items, as compiled code reads it."""
+        fading = [float(self.level) ** k if self.model == "pbm" else 1.0 for k in range(length)]
+        return CompiledBehaviour(BEHAVIOURS[self.model], float(self.level), np.array(fading))
+
+    def click(self, seed: Integer, round_: int, attracted: NDArray[np.bool_], weights: Vector) -> tuple[int, ...]:
         """The positions of a list that the user clicks, from top to bottom."""
-        return BEHAVIOURS[self.model](self.level, seed, round_, attracted, weights)
+        clicked = np.zeros(attracted.size, np.bool_)
+        mark_clicks(self.compile(attracted.size), seed, round_, attracted, weights, clicked)
+        return tuple(np.flatnonzero(clicked).tolist())
 
-    def compute_reward(self, weights: Weights) -> float:
+    def compute_reward(self, weights: Vector) -> float:
         """The chance that anything in the list is clicked; that of the cascade where users look from the top."""
-        looked = self.level ** np.arange(len(weights)) if self.model == "pbm" else np.ones(len(weights))
-        return compute_expected_reward(weights * looked)
+        return compute_expected_reward(weights * self.compile(len(weights)).looked)
 
 
-def _click_until_satisfied(attracted: NDArray[np.bool_], stays: Callable[[int], bool]) -> tuple[int, ...]:
-    """Look from the top, and leave after the first click after which the user does not stay."""
-    clicks: list[int] = []
-    for position in np.flatnonzero(attracted).tolist():
-        clicks.append(position)
-        if not stays(position):
-            break
-    return tuple(clicks)
+class CompiledBehaviour(NamedTuple):
+    """The constants of a ``Behaviour``."""
+
+    model: int
+    level: float
+    looked: Vector  # the chance that each position is looked at by a user who has not left
 
 
-def _click_dcm(level: float, seed: Integer, round_: int, attracted: NDArray[np.bool_], _: Weights) -> tuple[int, ...]:
-    return _click_until_satisfied(attracted, lambda position: uniform(seed, STAY, round_, position) < level)
+@jit_inline
+def looks_at(behaviour: CompiledBehaviour, seed: Integer, round_: int, position: int) -> bool:
+    """Whether a user who has not left looks at a position."""
+    return bool(behaviour.model != PBM or uniform(seed, LOOK, round_, position) < behaviour.looked[position])
 
 
-def _click_dbn(_: float, seed: Integer, round_: int, attracted: NDArray[np.bool_], weights: Weights) -> tuple[int, ...]:
-    return _click_until_satisfied(
-        attracted, lambda position: uniform(seed, STAY, round_, position) >= weights[position]
-    )
+@jit_inline
+def goes_on(behaviour: CompiledBehaviour, seed: Integer, round_: int, position: int, weight: float) -> bool:
+    """Whether a user who has clicked an item of that weight looks further down."""
+    if behaviour.model == PBM:
+        return True
+    draw = uniform(seed, STAY, round_, position)
+    return bool(draw < behaviour.level if behaviour.model == DCM else draw >= weight)
 
 
-def _click_pbm(level: float, seed: Integer, round_: int, attracted: NDArray[np.bool_], _: Weights) -> tuple[int, ...]:
-    looked = (k for k in range(attracted.size) if uniform(seed, LOOK, round_, k) < level**k)
-    return tuple(k for k in looked if attracted[k])
+@jit
+def mark_clicks(
+    behaviour: CompiledBehaviour,
+    seed: Integer,
+    round_: int,
+    attracted: NDArray[np.bool_],
+    weights: Vector,
+    clicked: NDArray[np.bool_],
+) -> None:
+    """Say of each position of a list whether it is clicked; ``attracted`` says of which items it would be if seen."""
+    stays = True
+    for position in range(attracted.size):
+        clicked[position] = stays and attracted[position] and looks_at(behaviour, seed, round_, position)
+        if clicked[position]:
+            stays = goes_on(behaviour, seed, round_, position, weights[position])
 
 
-BEHAVIOURS: Mapping[str, Callable[[float, Integer, int, NDArray[np.bool_], Weights], tuple[int, ...]]] = {
-    "dcm": _click_dcm,
-    "dbn": _click_dbn,
-    "pbm": _click_pbm,
-}
+@jit_inline
+def fade_weight(behaviour: CompiledBehaviour | None, position: int, weight: float) -> float:
+    """The chance that an item of that weight is clicked in a position if nothing above it was; None is the cascade."""
+    if behaviour is None:
+        return weight
+    return float(weight * behaviour.looked[position])
 
 
 def guess_examination(length: int, clicks: tuple[int, ...]) -> Examination:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from fedcascade.checks import require
+from fedcascade.environments.behaviours import Behaviour
+from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.life import Life
 from fedcascade.environments.matrices import Triplets, generate_ratings, to_triplets
@@ -16,6 +18,8 @@ from fedcascade.environments.synthetic import DirectionKind, FeatureKind, Synthe
 from fedcascade.plugins import get_plugin
 
 Count = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+ClickModel = Literal["dcm", "dbn", "pbm"]  # left out for the cascade, so that runs of it keep their keys
 
 
 class SyntheticSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="synthetic"):
@@ -30,6 +34,8 @@ class SyntheticSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sy
     gap: float | None = None
     drift: Count | None = None
     life: Life | UnsetType = UNSET  # left out where there is none, so that runs without one keep their keys
+    clicks: ClickModel | UnsetType = UNSET
+    click_level: Share | UnsetType = UNSET
     arrivals: tuple[float, ...] | Literal["zipf"] | None = None
     categories: Count | None = None
     costs: bool = False
@@ -48,6 +54,8 @@ class RatingsSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rati
     dimension: Annotated[int, Meta(ge=2)] = 20
     items: Count = 200
     life: Life | UnsetType = UNSET
+    clicks: ClickModel | UnsetType = UNSET
+    click_level: Share | UnsetType = UNSET
     top_users: Count | None = None
     top_items: Count | None = None
     selection: Literal["independent", "nested"] | None = None
@@ -71,15 +79,30 @@ EnvironmentSpec = SyntheticSpec | RatingsSpec | PluginSpec
 
 def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
     """Build the environment of one run."""
+    if isinstance(spec, PluginSpec):
+        environment: Environment = get_plugin("environment", spec.name).build(**spec.arguments, seed=seed)
+        return environment
+    left_out = ("file", "clicks", "click_level")
+    values = {name: value for name, value in structs.asdict(spec).items() if name not in left_out}
+    return _set_clicks(_build_world(spec, values, seed), spec)
+
+
+def _build_world(spec: SyntheticSpec | RatingsSpec, values: dict[str, Any], seed: int) -> Clustered:
+    """Build a world of this package whose users follow the cascade."""
     if isinstance(spec, SyntheticSpec):
-        given = {name: value for name, value in structs.asdict(spec).items() if value is not UNSET}
+        given = {name: value for name, value in values.items() if value is not UNSET}
         return Synthetic(**given | {"items": _to_range(spec.items)}, seed=seed)
-    if isinstance(spec, RatingsSpec):
-        values = structs.asdict(spec).items()
-        options = {name: value for name, value in values if name != "file" and value not in (None, UNSET)}
-        return Ratings(_read_ratings(spec.file), seed=seed, **options)
-    environment: Environment = get_plugin("environment", spec.name).build(**spec.arguments, seed=seed)
-    return environment
+    options = {name: value for name, value in values.items() if value not in (None, UNSET)}
+    return Ratings(_read_ratings(spec.file), seed=seed, **options)
+
+
+def _set_clicks(world: Clustered, spec: SyntheticSpec | RatingsSpec) -> Clustered:
+    """The world with users who click as its plan says."""
+    if spec.clicks is UNSET:
+        require(spec.click_level is UNSET, "click_level belongs to clicks: name a click model, or leave it out")
+        return world
+    level = {} if spec.click_level is UNSET else {"level": spec.click_level}
+    return world.with_behaviour(Behaviour(model=spec.clicks, **level))
 
 
 def count_users(spec: EnvironmentSpec) -> int:

@@ -63,6 +63,14 @@ def list_news(scenario: Scenario, round_: int) -> list[tuple[int, int]]:
     return [(int(user), int(now.clusters[user])) for user in np.flatnonzero(before.clusters != now.clusters)]
 
 
+def require_one_click(environment: Environment, policy: Policy) -> None:
+    """Refuse a world whose users may click several items for a policy that learns from one click of a list."""
+    behaviour = getattr(environment, "behaviour", None)  # environments of other packages have none
+    if behaviour is not None and (policy.personal is not None or policy.keeps_own_data):
+        reason = f"{policy.name} learns from one click of a list"
+        raise ValueError(f"{reason}, and users who click by {behaviour.model} may click several: play the cascade")
+
+
 def prepare_simulation(scenario: Scenario) -> Simulation:
     """Check that the parts of a scenario fit together, and build its server and recorder."""
     environment, oracle = scenario.environment, scenario.oracle
@@ -72,6 +80,7 @@ def prepare_simulation(scenario: Scenario) -> Simulation:
     require(oracle.length <= most, f"list length must be <= items ({most}), got {oracle.length}")
     problem = ProblemSize(users=users, dimension=d, list_length=oracle.length, rounds=scenario.rounds)
     policy, truth = scenario.policy.fit_to(problem), environment.clusters
+    require_one_click(environment, policy)
     length = oracle.length if scenario.keep_lists else 0
     server = Server(policy=policy, agents=users, dimension=d, truth=truth)
     living = environment if isinstance(environment, Clustered) and environment.history.persons else None

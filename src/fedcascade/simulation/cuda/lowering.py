@@ -53,6 +53,8 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield f"oracle {type(scenario.oracle).__name__}"
     if isinstance(policy.decision, ThompsonSampling):
         yield "decision ThompsonSampling"
+    if environment.behaviour is not None:
+        yield f"click model {environment.behaviour.model}"
     if environment.drifts:
         yield "environment whose users drift apart"
     if environment.catalogue.shape[1] > 0:

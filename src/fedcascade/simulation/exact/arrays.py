@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.environments.behaviours import CompiledBehaviour
 from fedcascade.federation.changes import CompiledDetection
 from fedcascade.federation.own_data import OwnData, unpack_into
 from fedcascade.federation.trust import CompiledTrust
@@ -40,6 +41,7 @@ class CompiledEnvironment(NamedTuple):
     catalogue: NDArray[np.float32]  # one column per item; without columns, rounds draw fresh items
     categories: int  # that items belong to
     cache: ItemCache
+    behaviour: CompiledBehaviour | None = None  # how users click; None is the cascade
 
 
 class CompiledPolicy(NamedTuple):

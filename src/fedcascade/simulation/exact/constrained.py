@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedcascade.environments import draws
+from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight
 from fedcascade.learning.exploration import GREEDY, SAMPLED, compute_propensities, explore
 from fedcascade.learning.knapsack import find_best_within_budget, select_within_budget
 from fedcascade.learning.oracles import select_per_category, select_top
@@ -32,7 +33,7 @@ class CompiledLimits(NamedTuple):
 @jit
 def select_constrained(
     limits: CompiledLimits | None, seed: np.uint64, t: int, items: int, categories: int, theta: Vector, root: Matrix,
-    own_root: Matrix | None, beta: float, true_theta: Vector, scratch: Scratch,
+    own_root: Matrix | None, beta: float, behaviour: CompiledBehaviour | None, true_theta: Vector, scratch: Scratch,
 ) -> tuple[int, float]:  # fmt: skip
     """Write the list into ``scratch.selected``, and the squared widths of its items.
 
@@ -74,6 +75,6 @@ def select_constrained(
         item = selected[position]
         scratch.selected[position] = item
         scratch.squared_width[item] = widths[item]
-    for item in best:
-        missed *= 1.0 - weights[item]
+    for position in range(best.size):
+        missed *= 1.0 - fade_weight(behaviour, position, weights[best[position]])
     return int(selected.size), 1.0 - missed

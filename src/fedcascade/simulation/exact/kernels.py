@@ -41,8 +41,9 @@ from fedcascade.simulation.exact.arrays import (
     unpack_agent,
     view_agent,
 )
+from fedcascade.simulation.exact.clicking import add_other_clicks, click_list
 from fedcascade.simulation.exact.constrained import select_constrained
-from fedcascade.simulation.exact.ranking import compute_attraction, compute_best_reward, select_list
+from fedcascade.simulation.exact.ranking import compute_best_reward, select_list
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
 STEADY, WEIGHED, CHANGED = 0, 1, 2  # what an agent finds in its own data after a round
@@ -196,20 +197,32 @@ def play_round(
     seed, beta = environment.seed, state.numbers[BETA]
     items = draw_items(environment, scratch, t)
     listed, best = select_constrained(
-        policy.limits, seed, t, items, environment.categories, state.theta, state.root, None, beta, theta, scratch
+        policy.limits,
+        seed,
+        t,
+        items,
+        environment.categories,
+        state.theta,
+        state.root,
+        None,
+        beta,
+        environment.behaviour,
+        theta,
+        scratch,
     )
     if listed < 0:
         listed = min(policy.length, items)
         screen_items(items, listed, beta, margin, scratch)
         select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
-        best = compute_best_reward(theta, items, policy.length, scratch)
+        best = compute_best_reward(environment.behaviour, theta, items, policy.length, scratch)
     click, examined = show_list(environment, policy, theta, window, scratch, t, listed, best)
     for position in range(examined):
         width = np.sqrt(np.float64(scratch.squared_width[scratch.selected[position]])) + policy.slack
         state.numbers[SQUARED_WIDTHS] += width * width
     gram, moment = state.buffer_gram, state.buffer_moment
     add_listed(gram, moment, scratch.listed_features, examined, click, policy.gammas)
-    count_round(state, examined, click)
+    clicks = add_other_clicks(environment.behaviour, moment, policy.gammas, scratch, click, examined)
+    count_round(state, examined, clicks)
 
 
 @jit_inline
@@ -244,19 +257,13 @@ def show_list(
     listed: int,
     best: float,
 ) -> tuple[int, int]:
-    """Let the user see the list; returns the position of the click, or -1, and how many items were examined.
+    """Let the user see the list; returns the position of the first click, or -1, and how many items were examined.
 
     ``scratch.listed_features`` gets the features of those; ``best`` is the reward of the best list.
     """
-    seed, selected = environment.seed, scratch.selected[:listed]
-    click, missed = -1, 1.0
-    for position in range(selected.size):
-        item = selected[position]
-        attraction = compute_attraction(theta, scratch.columns, item)
-        missed *= 1.0 - attraction
-        if click < 0 and streams.uniform(seed, streams.CLICK, t, item) < attraction:
-            click = position
-    examined = selected.size if click < 0 else click + 1
+    selected = scratch.selected[:listed]
+    click, last, missed = click_list(environment.behaviour, environment.seed, theta, scratch, t, listed)
+    examined = selected.size if click < 0 else last + 1
     for position in range(examined):
         for k in range(scratch.listed_features.shape[1]):
             scratch.listed_features[position, k] = scratch.columns[k, selected[position]]
@@ -274,11 +281,11 @@ def show_list(
 
 
 @jit_inline
-def count_round(state: AgentState, examined: int, click: int) -> None:
-    """Count a round in which so many items were examined; ``click`` is -1 without one."""
+def count_round(state: AgentState, examined: int, clicks: int) -> None:
+    """Count a round; after a click, the rest of its list counts as another one (``Examination.rounds``)."""
     state.counts[EXAMINED] += examined
-    state.counts[CLICKS] += click >= 0
-    state.counts[ROUNDS] += 1
+    state.counts[CLICKS] += clicks
+    state.counts[ROUNDS] += max(1, clicks)
     state.counts[ARRIVALS] += 1
 
 

@@ -55,9 +55,11 @@ class LoweredTrigger(NamedTuple):
 
 def _lower_clustered(environment: Clustered) -> arrays.CompiledEnvironment:
     items = environment.fewest_items, environment.most_items
+    behaviour = environment.behaviour
     return arrays.CompiledEnvironment(
         environment.seed, environment.lifted, *items, environment.thetas, environment.catalogue, environment.categories,
         arrays.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
+        None if behaviour is None else behaviour.compile(environment.most_items),
     )  # fmt: skip
 
 
@@ -151,8 +153,6 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
             yield f"{kind} {type(part).__name__}{_explain_subclass(part, name, table)}"
     if isinstance(policy.decision, ThompsonSampling) and type(scenario.oracle) is not TopK:
         yield f"oracle {type(scenario.oracle).__name__} beside Thompson sampling"
-    if (behaviour := getattr(scenario.environment, "behaviour", None)) is not None:
-        yield f"click model {behaviour.model}"
     fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
     if policy.personal and not fits:
         yield "personal part beside such a reply rule or decision"

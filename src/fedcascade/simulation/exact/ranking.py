@@ -6,6 +6,7 @@ further apart than they can be wrong; everything closer is scored again, to the 
 
 import numpy as np
 
+from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight
 from fedcascade.learning.oracles import select_top_into
 from fedcascade.numerics import linear, simd, streams
 from fedcascade.numerics.jit import jit_inline
@@ -72,7 +73,9 @@ def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
 
 
 @jit_inline
-def compute_best_reward(theta: Vector, items: int, length: int, scratch: Scratch) -> float:
+def compute_best_reward(
+    behaviour: CompiledBehaviour | None, theta: Vector, items: int, length: int, scratch: Scratch
+) -> float:
     """The reward of the best list for known weights; single precision says which items can be in it."""
     margin = bound_error(theta.size, 1.0)  # ||theta|| is at most 1
     floor = scratch.reached[screening.TRUTH] - 2.0 * margin
@@ -82,8 +85,8 @@ def compute_best_reward(theta: Vector, items: int, length: int, scratch: Scratch
     for item in scratch.candidates[:count]:
         screening.insert_descending(best, compute_attraction(theta, scratch.columns, item))
     missed = 1.0
-    for value in best:
-        missed *= 1.0 - value
+    for position in range(best.size):
+        missed *= 1.0 - fade_weight(behaviour, position, best[position])
     return 1.0 - missed
 
 

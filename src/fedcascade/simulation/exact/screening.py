@@ -56,6 +56,7 @@ class Scratch(NamedTuple):
     selected: NDArray[np.intp]  # the list
     chances: NDArray[np.float64]  # of each of its items given those above, where lists are chosen by chance
     listed_features: Singles
+    clicked: NDArray[np.bool_]  # which positions of the list, by users who may click several
 
 
 def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
@@ -92,6 +93,7 @@ def make_scratch(dimension: int, most_items: int, length: int) -> Scratch:
         selected=np.empty(length, np.intp),
         chances=np.ones(length),
         listed_features=np.empty((length, dimension), np.float32),
+        clicked=np.zeros(length, np.bool_),
     )
 
 

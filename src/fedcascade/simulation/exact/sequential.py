@@ -75,12 +75,13 @@ class SequentialEngine:
         """Play agents that exchange in every round, in compiled code until the heterogeneity graph may change."""
         driver, users, done = self.driver, batch.arrivals, 0
         groups = cast(GraphPartition, driver.server.groups)
+        before = int(groups.holdings.rounds.sum())
         while done < users.size:
             graph = loops.copy_graph(groups)
             done = loops.advance_every_round(batch.simulation, graph, batch.window, users, done, self._scratch)
             loops.write_back(graph, groups)
             groups.revise(int(users[done - 1]))
-        driver.server.rounds += users.size
+        driver.server.rounds += int(groups.holdings.rounds.sum()) - before
         size = count_payload_bytes(driver.problem.dimension)
         driver.recorder.ledger.extend(
             Exchange(batch.window.first + i, agent, Cause.FORCED, size, size) for i, agent in enumerate(users.tolist())

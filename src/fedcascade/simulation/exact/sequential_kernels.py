@@ -86,17 +86,28 @@ def _play_personal_round(
     seed, beta, own_root = environment.seed, state.numbers[arrays.BETA], personal.root[agent]
     items = kernels.draw_items(environment, scratch, t)
     listed, best = select_constrained(
-        policy.limits, seed, t, items, environment.categories, state.theta, state.root, own_root, beta, theta, scratch
+        policy.limits,
+        seed,
+        t,
+        items,
+        environment.categories,
+        state.theta,
+        state.root,
+        own_root,
+        beta,
+        environment.behaviour,
+        theta,
+        scratch,
     )
     if listed < 0:
         listed = min(policy.length, items)
         margin = load_decision(state.theta, state.root, beta, np.inf, scratch)
         screen_items(items, listed, beta, margin, scratch)
         select_pair_list(seed, t, items, state.theta, state.root, own_root, beta, scratch)
-        best = compute_best_reward(theta, items, policy.length, scratch)
+        best = compute_best_reward(environment.behaviour, theta, items, policy.length, scratch)
     click, examined = kernels.show_list(environment, policy, theta, window, scratch, t, listed, best)
     _split_rewards(policy, state, personal, agent, scratch.listed_features, examined, click)
-    kernels.count_round(state, examined, click)
+    kernels.count_round(state, examined, int(click >= 0))
 
 
 @jit  # it makes arrays

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedcascade.data.saved import load_agent, load_server, save_agent, save_server
     from fedcascade.environments.ratings import Ratings
     from fedcascade.environments.synthetic import Synthetic
     from fedcascade.federation.agent import Agent
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "load_agent": "data.saved", "load_server": "data.saved",
+    "save_agent": "data.saved", "save_server": "data.saved",
     "Ratings": "environments.ratings", "Synthetic": "environments.synthetic",
     "Agent": "federation.agent", "Server": "federation.server",
     "POLICIES": "federation.policies", "Policy": "federation.policies", "get_policy": "federation.policies",
@@ -36,7 +39,8 @@ _HOME = {
 
 # ``connect``, ``connect_async`` and ``AgentPool`` need the extra ``service``, so a star import leaves them out.
 __all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",
-           "__version__", "get_policy", "normalise", "simulate"]  # fmt: skip
+           "__version__", "get_policy", "load_agent", "load_server", "normalise", "save_agent", "save_server",
+           "simulate"]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

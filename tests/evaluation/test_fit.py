@@ -43,7 +43,7 @@ def test_the_command_fits_and_the_file_round_trips(log: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main(["fit", str(log), "--out", str(out)])
     assert "is complete already" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="is not what fedcascade fit writes"):
+    with pytest.raises(ValueError, match="is not a state that fedcascade wrote"):
         load_warm(log)
 
 

@@ -18,7 +18,7 @@ from fedcascade.cli.options import Json, option
 
 LIBRARIES = ("numpy", "numba", "llvmlite", "polars", "matplotlib", "msgspec", "rich", "cyclopts")
 EXTRAS = {"service": "litestar", "postgres": "psycopg", "gpu": "numba_cuda", "ray": "ray", "mlflow": "mlflow",
-          "otel": "opentelemetry"}  # fmt: skip
+          "gymnasium": "gymnasium", "otel": "opentelemetry"}  # fmt: skip
 
 
 @dataclass(frozen=True)

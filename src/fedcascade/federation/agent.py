@@ -1,7 +1,8 @@
 """The agent of one user: recommend, observe, perhaps upload, receive (Algorithm 2)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,6 +22,7 @@ from fedcascade.learning.statistics import Statistics
 LARGEST_SQUARE = 1.0 + 1e-5
 # A list without feedback is forgotten once so many others have been shown.
 OPEN_LISTS = 1024
+STATE_FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +196,39 @@ class Agent:
         self.download = Ridge(download, self.policy.lambda_)
         self._open = {open_list.impression: open_list for open_list in shown}
         self._decide()
+
+    def to_state(self) -> dict[str, Any]:
+        """What outlives a process, as values and arrays that this agent may go on changing: encode or copy them.
+
+        Its number, the policy, the sizes of the problem and the oracle are not part of it.
+        """
+        return {
+            "format": STATE_FORMAT,
+            "arrivals": self.arrivals,
+            "uploads": self.uploads,
+            "buffer": self.buffer,
+            "unanswered": self.unanswered,
+            "download": self.download.statistics,
+            "personal": None if self.personal is None else self.personal.statistics,
+            "own_data": None if self.own_data is None else self.own_data.to_state(),
+            "shown": [
+                {"impression": shown.impression, "items": shown.items, "features": shown.features,
+                 "propensities": shown.propensities}
+                for shown in self._open.values()
+            ],
+        }  # fmt: skip
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``to_state`` of an agent with the same policy gave."""
+        written = state["format"]
+        require(written == STATE_FORMAT, f"the state of an agent must have format {STATE_FORMAT}, got {written}")
+        if self.personal is not None:
+            self.personal.statistics = state["personal"]
+        if self.own_data is not None:
+            self.own_data.load_state(state["own_data"])
+        shown = [ShownList(self.id, **open_list) for open_list in state["shown"]]
+        names = ("arrivals", "uploads", "buffer", "unanswered", "download")
+        self.resume(**{name: state[name] for name in names}, shown=shown)
 
     def set_unanswered(self, statistics: Statistics) -> None:
         """Take over what was sent and waits for an answer, after an upload was withdrawn."""

@@ -45,7 +45,8 @@ POLICY = POLICIES["fedc3ucb-h"]
 SNAPSHOT_EVERY = 10_000  # what the server takes for up to 200,000 agents
 MOST_JOINING = 20_000  # more agents are written into the store, each with an upload, because to join takes too long
 SPEAKING = 5_000  # of those, so many go on
-ADVICE = "give --policy fedc3ucb-e --turns 0, which writes agents into the store as if they had spoken"
+FILLED = "fedc3ucb-e", "fedc3ucb-p"
+ADVICE = "give --policy fedc3ucb-p --turns 0, which writes agents into the store as if they had spoken"
 
 
 def observed(random: np.random.Generator, dimension: int) -> Statistics:
@@ -200,8 +201,7 @@ def filled_store(folder: Path, agents: int, messages: list[wire.UploadMessage]) 
     templates = store_size.make_templates()
     public = {place: bytes(key.verify_key) for place, key in keys.items()}
     store_size.fill_rows(store, agents, templates, public)
-    with store.transaction():
-        save_snapshot(store, store_size.make_state(agents, templates))
+    store_size.fill_snapshot(store, store_size.make_state(guard_policy(POLICY), agents, templates))
     store.close()
     load = Load([AgentClient(None, key, store_size.NUMBER + place) for place, key in keys.items()], messages)
     load.sent = len(load.agents)  # one upload of each is there
@@ -318,7 +318,7 @@ def main() -> None:
         results["sync_ms"] = sync_milliseconds(folder)
         is_filled = given.agents > MOST_JOINING
         if is_filled:
-            require(POLICY.name == "fedc3ucb-e" and not given.turns, f"beyond {MOST_JOINING} agents: {ADVICE}")
+            require(POLICY.name in FILLED and not given.turns, f"beyond {MOST_JOINING} agents: {ADVICE}")
             load = filled_store(folder / "group", given.agents, messages)
         else:
             load = loaded_store(folder / "group", given.agents, messages, given.connections)

@@ -1,24 +1,28 @@
 """What a store of many agents costs, operation by operation: ``python benchmarks/store_size.py --agents 1000000``.
 
 Fills a store fast: rows are written in bulk, each agent with one upload, and the state that such a log leads to is
-built from a few templates, with ten clusters. Then it does by turns what a server does, and prints seconds for each,
-and the peak of memory. No network and no other process is involved.
+built from that of a few thousand agents of ten clusters. Then it does by turns what a server does, and prints seconds
+for each, and the memory. ``--store`` names an empty PostgreSQL database, which stays as it is then. Last, a server
+starts on the store, as a process of its own, unless it is told not to (``--no-server``).
 """
 
 import argparse
 import os
-import resource
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from fedcascade.federation.grouping.evidence import EvidencePartition
+from fedcascade.federation.holdings import ARRAYS
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import POLICIES, guard_policy
+from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
@@ -29,10 +33,11 @@ from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import GENESIS, digest_upload, extend_link
 from fedcascade.service.store.open import open_store
+from fedcascade.service.store.snapshot import digest_chunk, encode_in_chunks
 from fedcascade.service.store.sql_store import SqlStore
 
-POLICY = guard_policy(POLICIES["fedc3ucb-e"])
 DIMENSION, TEMPLATES, CLUSTERS, ROUNDS, BATCH = 20, 100, 10, 10, 64
+PLAYED = 4_000  # agents whose uploads a server takes one by one; the others are copies of these
 AGENT_COLUMNS = ["id", "public_key", "enrolled", "revoked", "folded"]
 UPLOAD_COLUMNS = ["position", "agent", "sequence", "cause", "count", "clicks", "rounds", "numbers", "nonce"]
 UPLOAD_COLUMNS += ["uploads", "salt", "link"]
@@ -44,13 +49,16 @@ NUMBER = 10**11  # of the first agent
 def make_templates() -> list[Statistics]:
     """What agents may have seen in ten rounds each, some of each cluster."""
     random = np.random.default_rng(0)
+    tastes = random.normal(size=(CLUSTERS, DIMENSION))
+    tastes /= np.linalg.norm(tastes, axis=1, keepdims=True)
     templates = []
-    for _ in range(TEMPLATES):
+    for number in range(TEMPLATES):
         seen = Statistics.zero(DIMENSION)
         for _ in range(ROUNDS):
             drawn = random.normal(size=(4, DIMENSION))
             listed = round_to_grid(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
-            seen = seen.observe(listed, int(random.integers(0, 4)))
+            likes = random.random(4) < 0.5 + listed @ tastes[number % CLUSTERS]
+            seen = seen.observe(listed, int(likes.argmax()) if likes.any() else None)
         templates.append(seen)
     return templates
 
@@ -80,29 +88,49 @@ def fill_rows(
             store.write_table("move", MOVE_COLUMNS, rows)
 
 
-def make_state(agents: int, templates: list[Statistics]) -> ServerState:
-    """A state in which each agent has spoken once, in ten clusters."""
-    state = ServerState(POLICY, DIMENSION)
-    state.server = Server(policy=POLICY, agents=agents, dimension=DIMENSION)
-    held, small = state.server.holdings, Server(policy=POLICY, agents=TEMPLATES, dimension=DIMENSION).holdings
-    for number, each in enumerate(templates):
-        small.add(number, each)
-    kinds = np.arange(agents) % TEMPLATES
-    for name in ("gram", "moment", "theta", "length", "width", "count", "clicks", "rounds"):
-        array = getattr(held, name)
-        for start in range(0, agents, 10_000):
-            array[start : start + 10_000] = getattr(small, name)[kinds[start : start + 10_000]]
-    groups = state.server.groups
-    assert isinstance(groups, EvidencePartition)
-    groups.labels, groups.spoken = np.arange(agents) % CLUSTERS, np.arange(agents)
-    groups.own_evidence = np.array([POLICIES["fedc3ucb-e"].grouping.measure(each) for each in templates])[kinds]
-    groups.listed_labels[:CLUSTERS], groups.samplings = np.arange(CLUSTERS), agents
-    groups.median_bits = int(np.median(held.count)).bit_length()
-    groups.rebuild()
-    state.server.rounds = agents * ROUNDS
-    state.places = dict(zip(range(NUMBER, NUMBER + agents), range(agents), strict=True))
-    state.position, state.observations = agents, int(held.count.sum())
+def make_state(policy: Policy, agents: int, templates: list[Statistics]) -> ServerState:
+    """A state in which each agent has spoken once: some are played, and the others are copies of these."""
+    played = min(PLAYED, agents)
+    server = Server(policy=policy, agents=played, dimension=DIMENSION)
+    for agent in range(played):
+        upload = Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=templates[agent % TEMPLATES])
+        server.take(upload)
+    state = ServerState(policy, DIMENSION)
+    state.server = copy_agents(server, agents)
+    state.agents = np.arange(NUMBER, NUMBER + agents)
+    state.places = dict(zip(state.agents.tolist(), range(agents), strict=True))
+    state.position, state.observations = agents, int(state.server.holdings.count.sum())
     return state
+
+
+def copy_agents(server: Server, agents: int) -> Server:
+    """A server of many agents, each in the group of the one that it is a copy of."""
+    kinds = np.arange(agents) % len(server.holdings)
+    values = server.to_state()
+    held, groups = values["holdings"], values["groups"]
+    for name in ARRAYS:
+        held[name] = held[name][kinds]
+    groups["labels"], groups["regrouped"] = groups["labels"][kinds], np.zeros(agents, np.bool_)
+    if groups.get("is_many"):
+        slots = groups["levels"].size
+        is_alone = groups["labels"] >= slots
+        groups["labels"][is_alone] = slots + np.flatnonzero(is_alone)
+        groups["speakers"], groups["observations"] = agents, int(held["count"].sum())
+        groups["fit_due"] = groups["births_due"] = 1.2 * groups["observations"]
+    else:
+        first = groups["labels"][: len(server.holdings)]
+        alone = np.setdiff1d(first, groups["listed_labels"])
+        copies = np.flatnonzero(np.isin(groups["labels"], alone) & (np.arange(agents) >= first.size))
+        groups["labels"][copies] = first.max() + 1 + np.arange(copies.size)
+        groups["own_evidence"], groups["spoken"] = groups["own_evidence"][kinds], np.arange(agents)
+        groups["samplings"] = agents
+    values["rounds"] = int(held["rounds"].sum())
+    return Server.from_state(values, policy=server.policy, dimension=DIMENSION)
+
+
+def read_memory(field: str = "VmRSS") -> float:
+    """Memory of this process in GB; ``VmHWM`` is the most that it ever was."""
+    return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text(encoding="utf-8"))[1]) / 2**20
 
 
 @contextmanager
@@ -110,9 +138,8 @@ def timed(what: str) -> Iterator[None]:
     """Print how long something took, in seconds."""
     began, cpu = time.perf_counter(), time.process_time()
     yield
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     took = f"{time.perf_counter() - began:9.3f} {time.process_time() - cpu:9.3f}"
-    print(f"{what:<44} {took} {peak:8.2f}", flush=True)
+    print(f"{what:<44} {took} {read_memory():8.2f} {read_memory('VmHWM'):8.2f}", flush=True)
 
 
 def upload_batch(store: SqlStore, state: ServerState, journal: JournalWriter, templates: list[Statistics]) -> None:
@@ -128,56 +155,102 @@ def upload_batch(store: SqlStore, state: ServerState, journal: JournalWriter, te
         journal.write(store, state, before)
 
 
-def measure(open_it: Callable[[], SqlStore], agents: int, templates: list[Statistics]) -> None:
+def measure(open_it: Callable[[], SqlStore], policy: Policy, agents: int, templates: list[Statistics]) -> None:
     """Start as a server does, then do what it does."""
     store = open_it()
     with timed("start: read the snapshot, replay"), store.transaction():
-        state = replay_log(store, POLICY, DIMENSION)
+        state = replay_log(store, policy, DIMENSION)
     journal = JournalWriter()
     with timed("first batch: names of clusters are read"):
         upload_batch(store, state, journal, templates)
     with timed(f"ten batches of {BATCH} uploads"):
         for _ in range(10):
             upload_batch(store, state, journal, templates)
-    with timed("an agent joins"), store.transaction():
-        newcomer = store.add_agent(b"n" * 32, time.time())
-        before = state.position
-        upload = Upload(agent=newcomer, sequence=1, cause=Cause.FORCED, statistics=templates[0])
-        operations.record_upload(store, state, upload, 1)
-        journal.write(store, state, before)
+    join_agent(store, state, journal, templates[0], 1)
+    for number in range(2, 5):
+        with timed("an agent joins"):
+            join_agent(store, state, journal, templates[0], number)
     with timed("overview"), store.transaction():
         operations.read_overview(store, state)
     with timed("a page of 100 agents"), store.transaction():
         operations.describe_agents(store.list_agents(0, 100), more=True)(store, state)
-    with timed("dashboard: a page opens"):
-        feed = read_feed_state(store, store.find_head(), round(1000 * time.time()))
-        build_view(store, feed.position, round(1000 * time.time()))
+    measure_dashboard(store, lambda: upload_batch(store, state, journal, templates))
+    with timed("a snapshot after few uploads"):
+        write_snapshot(store, state)
+    for what in ("an agent is forgotten", "another is forgotten"):
+        with timed(what):
+            with store.transaction():
+                before = state.position
+                operations.forget(NUMBER + agents // len(what))(store, state)
+                journal.write(store, state, before)
+            store.purge_deleted_rows()
     upload_batch(store, state, journal, templates)
+    with timed("start again after that"), store.transaction():
+        again = replay_log(store, policy, DIMENSION)
+    assert again.position == state.position
+    ours, theirs = again.server.holdings, state.server.holdings
+    assert all(np.array_equal(getattr(ours, name), getattr(theirs, name)) for name in ARRAYS)
+    store.close()
+
+
+def join_agent(
+    store: SqlStore, state: ServerState, journal: JournalWriter, statistics: Statistics, number: int
+) -> None:
+    """Let an agent enrol and speak."""
+    with store.transaction():
+        newcomer, before = store.add_agent(number.to_bytes(2) * 16, time.time()), state.position
+        upload = Upload(agent=newcomer, sequence=1, cause=Cause.FORCED, statistics=statistics)
+        operations.record_upload(store, state, upload, 1)
+        journal.write(store, state, before)
+
+
+def measure_dashboard(store: SqlStore, upload_more: Callable[[], None]) -> None:
+    """Open a page of the dashboard, and bring it up to date."""
+    for what in ("dashboard: the first page opens", "dashboard: another page opens"):
+        with timed(what):
+            feed = read_feed_state(store, store.find_head(), round(1000 * time.time()))
+            build_view(store, feed.position, round(1000 * time.time()))
+    upload_more()
     with timed("dashboard: an update"):
         build_update(feed, store, store.find_head(), round(1000 * time.time()))
-    with timed("a snapshot after few uploads"):
-        snapshots.AGENTS_PER_UPLOAD = 10**9  # it is due now, not after an upload of every twentieth
-        schedule = snapshots.SnapshotSchedule(1)
-        while True:
-            with store.transaction():
-                schedule.advance(store, state)
-            if not schedule.is_busy:
-                break
-            time.sleep(0.001)
-        schedule.close()
-    with timed("an agent is forgotten"), store.transaction():
-        operations.forget(NUMBER + agents // 2)(store, state)
-    store.close()
+
+
+def write_snapshot(store: SqlStore, state: ServerState) -> None:
+    """Write what has changed, a piece in each transaction, as a server does beside uploads."""
+    snapshots.AGENTS_PER_UPLOAD = 10**9  # it is due now, not after an upload of every twentieth
+    schedule = snapshots.SnapshotSchedule(1)
+    while True:
+        with store.transaction():
+            schedule.advance(store, state)
+        if not schedule.is_busy:
+            break
+        time.sleep(0.001)
+    schedule.close()
+
+
+def start_server(url: str, policy: Policy) -> None:
+    """Start a server as a process, and print when it is ready, its memory, and how long it takes to end."""
+    command = [sys.executable, "-m", "fedcascade", "serve", "--store", url, "--port", "0", "--policy", policy.name]
+    began = time.perf_counter()
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        next(line for line in process.stderr if " on http" in line)
+        took = time.perf_counter() - began
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+        held, most = (int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 2**20 for name in ("VmRSS", "VmHWM"))
+        print(f"{'fedcascade serve: ready':<44} {took:9.3f} {'':9} {held:8.2f} {most:8.2f}", flush=True)
+        process.terminate()
 
 
 def main() -> None:
     """Fill a store and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=10_000)
+    parser.add_argument("--policy", choices=("fedc3ucb-e", "fedc3ucb-p"), default="fedc3ucb-p")
     parser.add_argument("--store", help="a URL, such as that of an empty PostgreSQL database; else a file that goes")
+    parser.add_argument("--no-server", action="store_true", help="start no server at the end")
     given = parser.parse_args()
-    templates = make_templates()
-    warm_up(POLICY, DIMENSION)
+    policy, templates = guard_policy(POLICIES[given.policy]), make_templates()
+    warm_up(policy, DIMENSION)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         url = given.store or f"sqlite:///{folder}/store.db"
 
@@ -186,14 +259,42 @@ def main() -> None:
             assert isinstance(store, SqlStore)
             return store
 
-        print(f"{given.agents:,} agents, {os.cpu_count()} cores{'seconds':>27}{'cpu':>10}{'peak GB':>9}")
+        head = f"{given.agents:,} agents, {given.policy}, {os.cpu_count()} cores"
+        print(f"{head:<44} {'seconds':>9} {'cpu':>9} {'GB':>8} {'most GB':>8}")
         store = open_it()
         with timed("(rows are written)"):
             fill_rows(store, given.agents, templates)
-        with timed("(the first snapshot is written)"), store.transaction():
-            snapshots.save_snapshot(store, make_state(given.agents, templates))
+        with timed("(the first snapshot is written)"):
+            fill_snapshot(store, make_state(policy, given.agents, templates))
         store.close()
-        measure(open_it, given.agents, templates)
+        reset_peak()
+        measure(open_it, policy, given.agents, templates)
+        if not given.no_server:
+            start_server(url, policy)
+
+
+def fill_snapshot(store: SqlStore, state: ServerState) -> None:
+    """Write the first snapshot, some chunks in each transaction, so that it is never in memory as a whole."""
+    digests: list[bytes] = []
+    for some in batched(encode_in_chunks(state.to_state()), 4096):
+        chunks = {digest_chunk(chunk): chunk for chunk in some}
+        digests += map(digest_chunk, some)
+        with store.transaction():
+            store.save_chunks(chunks)
+        store.run_maintenance()
+    with store.transaction():
+        assert store.save_snapshot(state.position, digests)
+
+
+def batched(chunks: Iterator[bytes], size: int) -> Iterator[list[bytes]]:
+    """Lists of so many chunks each."""
+    while some := list(islice(chunks, size)):
+        yield some
+
+
+def reset_peak() -> None:
+    """Let the most memory be counted from now on."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,13 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient, enrol_agent
 from fedcascade.service.protocol import wire
-from fedcascade.service.server.state import replay_log
+from fedcascade.service.server.journal_writer import JournalWriter
+from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.snapshots import SnapshotSchedule
+from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.open import open_store
+from fedcascade.simulation.trace import relabel_canonically
 
 from ..helpers import RunningService, serve_in_process
 
@@ -141,3 +146,55 @@ def test_the_rest_is_to_the_bit_as_if_the_agent_had_never_been(policy: str, tmp_
         assert not edges[~np.eye(4, dtype=np.bool_)].all()
         for place, other in zip(ours, theirs, strict=True):
             np.testing.assert_array_equal(left.groups.pooled(place).gram, right.groups.pooled(other).gram)
+
+
+@pytest.mark.parametrize(
+    ("policy", "people"), [("fedc3ucb-h", 12), ("fedlinucb", 12), ("fedc3ucb-e", 12), ("fedc3ucb-p", 80)]
+)
+def test_whoever_joins_speaks_and_is_forgotten_in_any_order_the_rest_is_as_if_the_forgotten_had_never_been(
+    policy: str, people: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held of those who are left has the same bits; the store and its journal follow at every step."""
+    monkeypatch.setattr("fedcascade.service.server.journal_writer.FEW", 5)
+    random, system = np.random.default_rng(people), POLICIES[policy]
+    state, journal, schedule = ServerState(system, 3), JournalWriter(), SnapshotSchedule(every=20)
+    uploads: dict[int, list[Upload]] = {}
+    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as store:
+        for step in range(3 * people):
+            with store.transaction():
+                before, spoken = state.position, sorted(uploads)
+                if step % (people // 4) == 2:
+                    gone = spoken[int(random.integers(len(spoken)))]
+                    forget(gone)(store, state)
+                    del uploads[gone]
+                    spoken.remove(gone)
+                if len(spoken) < people * min(1.0, step / people + 0.1):
+                    speaker = store.add_agent(random.bytes(32), 1.0)
+                else:
+                    speaker = spoken[int(random.integers(len(spoken)))]
+                statistics = draw_statistics(random, 4)
+                own = uploads.setdefault(speaker, [])
+                own.append(Upload(agent=speaker, sequence=len(own) + 1, cause=Cause.FORCED, statistics=statistics))
+                record_upload(store, state, own[-1], step)
+                journal.write(store, state, before)
+                schedule.advance(store, state)
+            named, labels = store.read_clusters(state.position), state.get_labels()
+            assert named.keys() == labels.keys() == uploads.keys()
+            agents = sorted(labels)
+            assert relabel_canonically([named[agent] for agent in agents]) == relabel_canonically(
+                [labels[agent] for agent in agents]
+            )
+        schedule.close()
+        assert replay_log(store, system, 3).dump() == state.dump()
+    assert len(uploads) > people // 2
+    never = ServerState(system, 3)
+    for position, upload in enumerate((upload for own in uploads.values() for upload in own), 1):
+        never.apply(LogEntry(position=position, upload=upload))
+    assert state.server is not None
+    assert never.server is not None
+    ours, theirs = ([each.places[agent] for agent in sorted(uploads)] for each in (state, never))
+    for name in ARRAYS:
+        np.testing.assert_array_equal(
+            getattr(state.server.holdings, name)[ours], getattr(never.server.holdings, name)[theirs]
+        )
+    assert (state.rounds, state.observations) == (never.rounds, never.observations)

@@ -38,7 +38,7 @@ def test_names_follow_those_who_move(start: list[int], steps: list[list[int]]) -
     """Each step writes some numbers over the first labels, and appends the rest as newcomers."""
     labels = list(start)
     names = list(assign_names({}, list(range(len(labels))), np.array(labels)).values())
-    live = LiveNames(np.array(labels), names)
+    live = LiveNames(np.array(labels), np.array(names))
     for step in steps:
         before = list(labels)
         fresh = [*step, *labels[len(step) :]]
@@ -56,7 +56,7 @@ def test_names_follow_those_who_move(start: list[int], steps: list[list[int]]) -
 
 
 def test_a_group_that_gets_another_label_keeps_its_name_among_many() -> None:
-    live = LiveNames(np.array([5, 5, 7]), [1, 1, 2])
+    live = LiveNames(np.array([5, 5, 7]), np.array([1, 1, 2]))
     assert live.move([5, 5], [9, 9], [1, 1]) == [1, 1]
     assert live.move([9], [4], [1]) == [3]
     assert live.move([7], [9], [2]) == [1]

@@ -6,7 +6,7 @@ somebody moves. Among many, only those who moved are looked at, so that a batch 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import count
 
 import numpy as np
@@ -20,13 +20,20 @@ Labels = NDArray[np.int64]
 class LiveNames:
     """The name of each group that has members, by its label, and the names that are free."""
 
-    def __init__(self, labels: Labels, names: Sequence[int]) -> None:
-        self.names = dict(zip(labels.tolist(), names, strict=True))
-        self._sizes = Counter(labels.tolist())
-        used = set(self.names.values())
-        self._next = max(used, default=0) + 1
-        self._free = [name for name in range(1, self._next) if name not in used]
-        heapify(self._free)
+    def __init__(self, labels: Labels, names: Labels) -> None:
+        distinct, first, sizes = np.unique(labels, return_index=True, return_counts=True)
+        used = names[first]
+        self.names = dict(zip(distinct.tolist(), used.tolist(), strict=True))
+        self._sizes = Counter(dict(zip(distinct.tolist(), sizes.tolist(), strict=True)))
+        self._next = int(used.max(initial=0)) + 1
+        self._free: list[int] = np.setdiff1d(np.arange(1, self._next), used).tolist()  # sorted, hence a heap
+
+    def leave(self, label: int) -> None:
+        """Let an agent leave its group for good."""
+        self._sizes[label] -= 1
+        if not self._sizes[label]:
+            del self._sizes[label]
+            heappush(self._free, self.names.pop(label))
 
     def move(self, former: Sequence[int], labels: Sequence[int], known: Sequence[int | None]) -> list[int]:
         """Let agents change groups; returns the name of each one's new group.
@@ -60,6 +67,13 @@ class LiveNames:
             return heappop(self._free)
         self._next += 1
         return self._next - 1
+
+
+def are_consistent(labels: Labels, names: Labels) -> bool:
+    """Whether all agents of a group have one name, and no two groups the same; 0 is no name."""
+    distinct, first, groups = np.unique(labels, return_index=True, return_inverse=True)
+    used = names[first]
+    return bool((used > 0).all() and (names == used[groups]).all() and np.unique(used).size == distinct.size)
 
 
 def generate_names(names: Mapping[int, int]) -> Iterator[int]:

@@ -6,13 +6,14 @@ Clusters have names that last (``cluster_names``).
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.holdings import append_zeros
+from fedcascade.federation.holdings import append_zeros, drop_row
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
-from fedcascade.service.server.cluster_names import LiveNames, assign_names
+from fedcascade.service.server.cluster_names import LiveNames, are_consistent, assign_names
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
 Labels = NDArray[np.int64]
+NO_LABEL = -1
 NOBODY: Labels = np.zeros(0, np.int64)
 FEW = 1_000  # agents; among up to so many, all names are found anew when somebody moves
 
@@ -23,64 +24,83 @@ class JournalWriter:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._position = -1
-        self._names: dict[int, int] = {}  # of agents' clusters
-        self._live = LiveNames(NOBODY, ())
-        self._labels = NOBODY  # of the partition, when the journal was last written
-        self._agents: list[int] = []  # in the order of the labels
+        self._state: ServerState | None = None  # whose places those of the arrays are
+        self._labels = self._names = NOBODY  # of each place, when the journal was last written; 0 is no name
+        self._live = LiveNames(NOBODY, NOBODY)
 
     def write(self, store: Store, state: ServerState, after: int) -> None:
         """Note everything that happened beyond a position of the log."""
         now = self._clock.read_milliseconds()
         if state.position > after:
             store.record_exchanges(after, now, state.clusters)
-        self._read_moves(store, after)
         labels = NOBODY if state.server is None else state.server.groups.labels
-        if moved := self._find_moves(labels, state):
-            store.record_moves(state.position, now, moved.items())
+        self._follow(store, state, after)
+        changed = self._find_changed(labels)
+        is_new = not len(self._labels)
+        moved = self._name_all(labels, changed) if is_new or len(labels) <= FEW else self._name_some(labels, changed)
+        if moved.size:
+            store.record_moves(
+                state.position, now, zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
+            )
         self._position = state.position
 
-    def _read_moves(self, store: Store, upto: int) -> None:
-        """Read what other processes wrote; after a forgetting, places in the arrays mean other agents."""
-        if self._position < 0:
-            self._names = store.read_clusters(upto)
-        elif self._position < upto:
-            self._names |= {move.agent: move.cluster for move in store.read_moves(self._position, upto)}
-        if self._position != upto or store.find_last_rewriting() > self._position:
+    def _follow(self, store: Store, state: ServerState, upto: int) -> None:
+        """Read what other processes wrote, and let who has another place since somebody was forgotten have it here."""
+        vacated, state.vacated = state.vacated, []
+        if self._state is not state or (vacated and self._position < upto):
+            self._state, self._names, self._labels = state, read_names(store, state, upto), NOBODY
+            return
+        if self._position < upto:
             self._labels = NOBODY
+            self._names = np.append(self._names, np.zeros(max(0, state.agents.size - self._names.size), np.int64))
+            for move in store.read_moves(self._position, upto):
+                if move.agent in state.places:
+                    self._names[state.places[move.agent]] = move.cluster
+        for gone, last in vacated:
+            if gone < len(self._labels) and self._labels[gone] != NO_LABEL:
+                self._live.leave(int(self._labels[gone]))
+            if last < len(self._labels):
+                self._labels, self._names = drop_row(self._labels, gone), drop_row(self._names, gone)
+            elif gone < len(self._labels):  # a newcomer has it, of whom the journal does not know yet
+                self._labels[gone], self._names[gone] = NO_LABEL, 0
 
-    def _find_moves(self, labels: Labels, state: ServerState) -> dict[int, int]:
-        """The agents whose cluster is another than the journal says, and that cluster."""
+    def _find_changed(self, labels: Labels) -> NDArray[np.intp]:
+        """The places whose labels are others than when the journal was last written; newcomers come last."""
         size = len(self._labels)
-        changed = np.flatnonzero(labels[:size] != self._labels)
-        newcomers = len(labels) - size
-        if not size or (changed.size and len(labels) <= FEW):
-            names = self._name_all(labels, state)
-        elif changed.size or newcomers:
-            names = self._name_some(changed, labels, state)
+        return np.append(np.flatnonzero(labels[:size] != self._labels), np.arange(size, len(labels)))
+
+    def _name_all(self, labels: Labels, changed: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Find all names anew, unless nobody has changed; returns the places of those whose names are others now."""
+        if not changed.size:
+            return changed
+        before = np.zeros(len(labels), np.int64)
+        size = min(len(self._names), len(labels))
+        before[:size] = self._names[:size]
+        if are_consistent(labels, before):
+            self._names = before
         else:
-            return {}
-        moved = {agent: name for agent, name in names.items() if self._names.get(agent) != name}
-        self._names |= moved
-        return moved
+            known = {place: name for place, name in enumerate(before.tolist()) if name}
+            names = assign_names(known, list(range(len(labels))), labels)
+            self._names = np.fromiter(names.values(), np.int64, len(labels))
+        self._labels, self._live = labels.copy(), LiveNames(labels, self._names)
+        return np.flatnonzero(self._names != before)
 
-    def _name_all(self, labels: Labels, state: ServerState) -> dict[int, int]:
-        """Find all names anew."""
-        self._labels, self._agents = labels.copy(), state.agents.tolist()
-        names = assign_names(self._names, self._agents, labels)
-        self._live = LiveNames(labels, list(names.values()))
-        return names
-
-    def _name_some(self, changed: NDArray[np.intp], labels: Labels, state: ServerState) -> dict[int, int]:
-        """Name the clusters of those whose labels changed, and of newcomers."""
+    def _name_some(self, labels: Labels, changed: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Name the clusters of those who have changed; returns the places of those whose names are others now."""
         size = len(self._labels)
-        newcomers = state.agents[size:].tolist()
-        agents = [self._agents[place] for place in changed.tolist()] + newcomers
-        moved = np.append(labels[changed], labels[size:])
-        known = [self._names.get(agent) for agent in agents]
-        names = self._live.move(self._labels[changed].tolist(), moved.tolist(), known)
+        while len(self._labels) < len(labels):
+            self._labels, self._names = append_zeros(self._labels), append_zeros(self._names)
+        self._labels[size:] = NO_LABEL
+        former = [label for label in self._labels[changed].tolist() if label != NO_LABEL]
+        before = self._names[changed]
+        known = [name or None for name in before.tolist()]
+        self._names[changed] = self._live.move(former, labels[changed].tolist(), known)
         self._labels[changed] = labels[changed]
-        for label in labels[size:]:
-            self._labels = append_zeros(self._labels)
-            self._labels[-1] = label
-        self._agents += newcomers
-        return dict(zip(agents, names, strict=True))
+        is_moved: NDArray[np.bool_] = self._names[changed] != before
+        return changed[is_moved]
+
+
+def read_names(store: Store, state: ServerState, upto: int) -> Labels:
+    """Read the names of the clusters of all agents at a position, in the order of their places; 0 for none."""
+    clusters = store.read_clusters(upto)
+    return np.fromiter((clusters.get(agent, 0) for agent in state.agents.tolist()), np.int64, state.agents.size)

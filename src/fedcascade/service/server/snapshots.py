@@ -72,10 +72,11 @@ class SnapshotSchedule:
     def _begin(self, store: Store, state: ServerState) -> None:
         """Copy what has changed since the last snapshot, and let another thread encode it.
 
-        Until this one is saved, nobody knows the digests of what the store holds.
+        Until this one is saved, the last one counts: somebody may be forgotten meanwhile, and is taken out of that.
         """
         self.position, self._unused = state.position, deque(store.find_unused_chunks())
-        self._copy = copy_state(take_changes(state), self._copy)
+        self._copy = copy_state(track_rows(state.to_state(), state.changed, state.row_digests), self._copy)
+        state.changed_lately = set()
         known = set(store.list_snapshot_chunks())
         self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
 
@@ -85,8 +86,8 @@ class SnapshotSchedule:
         store.save_chunks(chunks)
         store.delete_chunks([self._unused.popleft() for _ in range(min(len(self._unused), 2 * len(chunks)))])
         if not snapshot.unwritten:
-            if store.save_snapshot(snapshot.position, snapshot.digests):
-                state.row_digests = snapshot.row_digests
+            is_saved = store.save_snapshot(snapshot.position, snapshot.digests)
+            state.note_snapshot(snapshot.row_digests if is_saved else {}, state.changed_lately)
             self._snapshot = None
 
     def drop(self) -> None:
@@ -103,24 +104,16 @@ class SnapshotSchedule:
         self._executor.shutdown()
 
 
-def take_changes(state: ServerState) -> dict[str, Any]:
-    """What the last snapshot lacks of a state, of which it is unknown from now on what the store holds."""
-    changed, digests = state.changed, state.row_digests
-    state.changed, state.row_digests = set(), {}
-    taken: dict[str, Any] = track_rows(state.to_state(), changed, digests)
-    return taken
-
-
 def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
     """Write a snapshot at once: what the store lacks of it; what only earlier ones needed goes."""
     known = set(store.list_snapshot_chunks())
-    snapshot = encode_snapshot(state.position, take_changes(state), known)
+    snapshot = encode_snapshot(state.position, track_rows(state.to_state(), state.changed, state.row_digests), known)
     store.save_chunks(snapshot.unwritten)
     if not store.save_snapshot(snapshot.position, snapshot.digests):  # another server has deleted chunks
-        snapshot = encode_snapshot(state.position, take_changes(state), known=set())
+        snapshot = encode_snapshot(state.position, track_rows(state.to_state(), None, {}), known=set())
         store.save_chunks(snapshot.unwritten)
         store.save_snapshot(snapshot.position, snapshot.digests)
-    state.row_digests = snapshot.row_digests
+    state.note_snapshot(snapshot.row_digests, set())
     store.delete_chunks(store.find_unused_chunks())
 
 

@@ -14,7 +14,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
 from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
-from fedcascade.service.store.snapshot import Piece, copy_changed, decode_state, encode_state, gather_chunks
+from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
 STATE_FORMAT = 3  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
 UNKNOWN = b"?"
@@ -32,7 +32,9 @@ class ServerState:
         self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
         self.agents = np.empty(0, np.int64)  # and back
+        self.vacated: list[tuple[int, int]] = []  # places of the forgotten, and of who has each since; for the journal
         self.changed: set[int] = set()  # places whose statistics are others than in the snapshot of ``row_digests``
+        self.changed_lately: set[int] = set()  # since the snapshot was begun that is on its way into the store
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; none if not known
 
     @property
@@ -102,7 +104,7 @@ class ServerState:
         assert self.server is not None
         placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
-        self.changed.add(place)
+        self._note_change(place)
         self.position = entry.position
         self.observations += upload.statistics.count
         for download in downloads:
@@ -121,7 +123,8 @@ class ServerState:
         self.observations -= self.get_statistics(agent).count
         place = self.places.pop(agent, None)
         if not self.places:
-            self.server, self.agents, self.changed, self.row_digests = None, self.agents[:0].copy(), set(), {}
+            self.server, self.agents = None, self.agents[:0].copy()
+            self.note_snapshot({}, set())
         elif place is not None and self.server is not None:
             for gone in self.server.forget(place):
                 self._fill_place(gone)
@@ -130,10 +133,20 @@ class ServerState:
         """Note that the agent with the last place has another one now."""
         last = self.agents.size - 1
         moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
+        self.vacated.append((gone, last))
         self.changed.discard(last)
+        self.changed_lately.discard(last)
         if gone < last:
             self.places[moved] = gone
-            self.changed.add(gone)
+            self._note_change(gone)
+
+    def _note_change(self, place: int) -> None:
+        self.changed.add(place)
+        self.changed_lately.add(place)
+
+    def note_snapshot(self, row_digests: dict[str, list[bytes]], changed: set[int]) -> None:
+        """Note what chunks the snapshot in the store has, and the places that have changed since it was begun."""
+        self.row_digests, self.changed, self.changed_lately = row_digests, changed, set()
 
     def _find_place(self, agent: int) -> int:
         """The agent's place in the arrays; a newcomer joins."""
@@ -198,9 +211,9 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
     return state
 
 
-def _restore_state(store: Store, body: bytes, policy: Policy, dimension: int) -> ServerState | None:
+def _restore_state(store: Store, chunks: Iterable[bytes], policy: Policy, dimension: int) -> ServerState | None:
     """The state of a snapshot, which knows what chunks it came from; None if it is of another kind."""
-    decoded = decode_state(body)
+    decoded = read_state(chunks)
     state = ServerState.from_state(decoded, policy, dimension)
     if state is not None and decoded["server"] is not None:
         state.row_digests = find_row_digests(decoded, store.list_snapshot_chunks())

@@ -162,8 +162,11 @@ class SnapshotStore(Protocol):
     def find_last_snapshot(self) -> int:
         """Find the position of the snapshot; 0 if there is none."""
 
-    def load_snapshot(self) -> tuple[int, bytes] | None:
-        """Load the snapshot with its position; raise ``DamagedStore`` if it is not what was written."""
+    def load_snapshot(self) -> tuple[int, Iterator[bytes]] | None:
+        """Load the snapshot with its position, as chunks in order that are read while they are taken.
+
+        Raise ``DamagedStore`` at a chunk that is not what was written.
+        """
 
     def list_snapshot_chunks(self) -> list[bytes]:
         """List the digests of the chunks of the snapshot, in order."""

@@ -20,6 +20,9 @@ from fedcascade.learning.statistics import Statistics
 CHUNK_BYTES = 1 << 14
 DIGEST_BYTES = 32
 PACKED_BYTES = 1 << 16
+# Of MessagePack: how many bytes follow a tag, as the value itself or as the length of bytes, text or an array.
+SIZES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
 ROWS = 256  # a multiple of 8, so that so many rows fill whole bytes
 
 
@@ -122,7 +125,15 @@ def split_digests(digests: bytes) -> list[bytes]:
 
 def decode_state(body: bytes) -> Any:
     """Decode the bytes of a state."""
-    return _from_plain(msgspec.msgpack.decode(body))
+    return read_state([body])
+
+
+def read_state(chunks: Iterable[bytes]) -> Any:
+    """Decode a state from its chunks, each of which is asked for when the ones before are used up.
+
+    A large array is filled piece by piece, so that no more than the state and a chunk are in memory.
+    """
+    return _StateReader(chunks).read()
 
 
 def copy_state(state: Any, previous: Any = None) -> Any:
@@ -244,28 +255,72 @@ def _to_plain(value: Any) -> Any:
     raise TypeError(f"a snapshot cannot hold a {type(value).__name__}")
 
 
-def _from_plain(value: Any) -> Any:
-    """Turn a value of MessagePack into the one that it was made from."""
-    match value:
-        case ["array", str(dtype), list(shape), list(pieces)]:
-            return _decode_array(np.dtype(dtype), shape, pieces)
-        case ["statistics", gram, moment, [int(count), int(clicks), int(rounds)]]:
-            return Statistics(_from_plain(gram), _from_plain(moment), count, clicks, rounds)
-        case ["map", list(items)]:
-            return {_from_plain(key): _from_plain(item) for key, item in items}
-        case ["list", list(items)]:
-            return [_from_plain(item) for item in items]
-    return value
+class _StateReader:
+    """Reads the values that MessagePack has, and those whose kind is named by the first element of an array."""
 
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._buffer = memoryview(b"")
 
-def _decode_array(dtype: np.dtype[Any], shape: list[int], pieces: list[bytes]) -> NDArray[Any]:
-    """Decode an array that owns its memory and may be changed."""
-    if dtype == np.bool_:
-        bits = np.frombuffer(b"".join(map(zlib.decompress, pieces)), np.uint8)
-        return np.unpackbits(bits, count=int(np.prod(shape))).view(np.bool_).reshape(shape).copy()
-    array = np.empty(shape, dtype)
-    view, end = array.reshape(-1).view(np.uint8), 0
-    for piece in pieces:
-        view[end : end + len(piece)] = np.frombuffer(piece, np.uint8)
-        end += len(piece)
-    return array
+    def read(self) -> Any:
+        """The next value."""
+        tag = self._take(1)[0]
+        if 0x90 <= tag <= 0x9F:
+            return self._read_kind(tag & 0x0F)
+        if tag in (0xDC, 0xDD):
+            return self._read_kind(self._take_number(LENGTHS[tag]))
+        if tag in (0xC4, 0xC5, 0xC6):
+            return bytes(self._take(self._take_number(LENGTHS[tag])))
+        if tag in LENGTHS:
+            return bytes(self._take(self._take_number(LENGTHS[tag]))).decode()
+        if 0xA0 <= tag <= 0xBF:
+            return bytes(self._take(tag & 0x1F)).decode()
+        return msgspec.msgpack.decode(bytes([tag]) + self._take(SIZES.get(tag, 0)))
+
+    def _read_kind(self, size: int) -> Any:
+        """The value that an array of so many elements stands for."""
+        kind = self.read() if size else None
+        match kind, size:
+            case "array", 4:
+                return self._read_array(np.dtype(self.read()), self.read())
+            case "statistics", 4:
+                gram, moment, counts = self.read(), self.read(), self.read()
+                return Statistics(gram, moment, *counts)
+            case "map", 2:
+                return dict(self._read_pair() for _ in range(self._read_count()))
+            case "list", 2:
+                return [self.read() for _ in range(self._read_count())]
+        return [kind, *(self.read() for _ in range(size - 1))] if size else []
+
+    def _read_pair(self) -> tuple[Any, Any]:
+        self._take(1)
+        return self.read(), self.read()
+
+    def _read_count(self) -> int:
+        """How many elements the array has that comes next."""
+        tag = self._take(1)[0]
+        return tag & 0x0F if tag < 0xA0 else self._take_number(LENGTHS[tag])
+
+    def _read_array(self, dtype: np.dtype[Any], shape: list[int]) -> NDArray[Any]:
+        """An array that owns its memory and may be changed."""
+        pieces = (self.read() for _ in range(self._read_count()))
+        if dtype == np.bool_:
+            bits = np.frombuffer(b"".join(map(zlib.decompress, pieces)), np.uint8)
+            return np.unpackbits(bits, count=int(np.prod(shape))).view(np.bool_).reshape(shape).copy()
+        array = np.empty(shape, dtype)
+        view, end = array.reshape(-1).view(np.uint8), 0
+        for piece in pieces:
+            view[end : end + len(piece)] = np.frombuffer(piece, np.uint8)
+            end += len(piece)
+        return array
+
+    def _take_number(self, size: int) -> int:
+        return int.from_bytes(self._take(size))
+
+    def _take(self, size: int) -> memoryview:
+        """The next bytes."""
+        while len(self._buffer) < size:
+            chunk = next(self._chunks)
+            self._buffer = memoryview(bytes(self._buffer) + chunk if len(self._buffer) else chunk)
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return taken

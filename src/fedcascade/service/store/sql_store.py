@@ -2,6 +2,8 @@
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 from fedcascade.checks import require
@@ -21,6 +23,7 @@ CONDITIONS: dict[AgentState, str] = {
     "silent": "upload.position IS NULL",
     "revoked": "revoked IS NOT NULL",
 }
+CHUNKS_READ = 256  # in one statement: some 4 MB
 NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
 
 
@@ -91,6 +94,15 @@ class SqlIdentities(SqlDatabase):
         return [AgentRecord(int(row[0]), float(row[1]), row[2] is not None, row[3]) for row in rows]
 
 
+def check_chunks(position: int, digests: Sequence[bytes], rows: Iterable[Sequence[Any]]) -> list[bytes]:
+    """The chunks of some digests, in order; raise ``DamagedStore`` where one is missing or not what was written."""
+    chunks = {bytes(digest): bytes(body) for digest, body in rows}
+    for digest in digests:
+        if digest not in chunks or digest_chunk(chunks[digest]) != digest:
+            raise DamagedStore(f"the snapshot at position {position} is not the one that was written")
+    return [chunks[digest] for digest in digests]
+
+
 class SqlSnapshots(SqlDatabase):
     """Snapshots, each as the digests of its chunks; a chunk that several need is there once."""
 
@@ -99,9 +111,13 @@ class SqlSnapshots(SqlDatabase):
             self.run("INSERT INTO chunk (digest, body) VALUES (?, ?) ON CONFLICT DO NOTHING", digest, body)
 
     def save_snapshot(self, position: int, digests: Sequence[bytes]) -> bool:
-        """Make chunks that are there a snapshot, in place of the one before."""
-        if not set(digests) <= self._list_chunks():
-            return False
+        """Make chunks that are there a snapshot, in place of the one before, whose chunks need no look."""
+        unsure = list(set(digests).difference(self.list_snapshot_chunks()))
+        for start in range(0, len(unsure), CHUNKS_READ):
+            wanted = unsure[start : start + CHUNKS_READ]
+            marks = ", ".join("?" * len(wanted))
+            if self.fetch_row(f"SELECT count(*) FROM chunk WHERE digest IN ({marks})", *wanted)[0] < len(wanted):
+                return False
         self.run("DELETE FROM snapshot")
         self.run("INSERT INTO snapshot (position, digests) VALUES (?, ?)", position, b"".join(digests))
         return True
@@ -109,17 +125,23 @@ class SqlSnapshots(SqlDatabase):
     def find_last_snapshot(self) -> int:
         return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM snapshot")[0])
 
-    def load_snapshot(self) -> tuple[int, bytes] | None:
-        """Load the snapshot, and check every chunk against its digest."""
+    def load_snapshot(self) -> tuple[int, Iterator[bytes]] | None:
         row = self.fetch_row("SELECT position, digests FROM snapshot")
-        if row is None:
-            return None
-        chunks = {bytes(digest): bytes(body) for digest, body in self.fetch_rows("SELECT digest, body FROM chunk")}
-        digests = split_digests(bytes(row[1]))
-        for digest in set(digests):
-            if digest not in chunks or digest_chunk(chunks[digest]) != digest:
-                raise DamagedStore(f"the snapshot at position {row[0]} is not the one that was written")
-        return int(row[0]), b"".join(chunks[digest] for digest in digests)
+        return None if row is None else (int(row[0]), self._read_chunks(int(row[0]), split_digests(bytes(row[1]))))
+
+    def _read_chunks(self, position: int, digests: Sequence[bytes]) -> Iterator[bytes]:
+        """Read chunks in order, some in each statement; while some are used, a thread checks the next ones."""
+        with ThreadPoolExecutor(1, "fedcascade-digests") as executor:
+            checks: list[Future[list[bytes]]] = []
+            for start in range(0, len(digests), CHUNKS_READ):
+                wanted = digests[start : start + CHUNKS_READ]
+                marks = ", ".join("?" * len(wanted))
+                rows = self.fetch_rows(f"SELECT digest, body FROM chunk WHERE digest IN ({marks})", *wanted)
+                checks.append(executor.submit(check_chunks, position, wanted, rows))
+                if len(checks) > 1:
+                    yield from checks.pop(0).result()
+            for check in checks:
+                yield from check.result()
 
     def list_snapshot_chunks(self) -> list[bytes]:
         row = self.fetch_row("SELECT digests FROM snapshot")
@@ -173,7 +195,7 @@ class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
             self.check_pages()
             position, link = self.verify_log(noted)
             snapshot = self.load_snapshot()
-            for _ in self.read_audit():
+            for _ in chain(self.read_audit(), () if snapshot is None else snapshot[1]):
                 pass
         except self.failures as error:
             raise DamagedStore(" ".join(str(error).split())) from None

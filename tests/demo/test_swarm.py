@@ -10,14 +10,19 @@ from fedcascade.data.logs import read_log
 from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.evaluation.simulated import write_simulated_log
+from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import POLICIES, Policy
-from fedcascade.learning.confidence import Theory
+from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.terms import build_policy
 from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
+from fedcascade.service.server.state import ServerState
+from fedcascade.service.store.contract import LogEntry
+from fedcascade.service.store.snapshot import decode_state
 from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Trace
 
 from ..service.helpers import ServerProcess, serve_in_process
@@ -107,6 +112,46 @@ def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> N
     finally:
         process.stop()
     assert_same(trace, simulated)
+
+
+def test_newcomers_begin_with_what_the_server_knows_and_play_as_in_the_library(tmp_path: Path) -> None:
+    policy, welcomed = make_policy("fedc3ucb-e"), list[int]()
+    others = Synthetic(users=4, clusters=3, dimension=6, items=20, seed=4)
+    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+
+        def play(world: Synthetic, rounds: int) -> Trace:
+            return run_swarm(world, policy, rounds=rounds, operator=running.operator, folder=None, list_length=3,
+                             transport=Borrowed(running.transport), checkpoints=1,
+                             on_welcome=welcomed.append)  # fmt: skip
+
+        play(WORLD, 2_000)
+        assert running.writer is not None
+        assert running.writer.state is not None
+        state = ServerState.from_state(decode_state(running.writer.state.dump()), policy, 6)
+        trace = play(others, 300)
+    assert welcomed == [0, 4]
+    assert state is not None
+    assert play_newcomers(others, policy, state, 300) == (trace.communications(), trace.curve[-1].regret)
+
+
+def play_newcomers(world: Synthetic, policy: Policy, state: ServerState, rounds: int) -> tuple[int, float]:
+    """The exchanges and the regret of newcomers to a server in this process, which meets them as they first speak."""
+    problem = ProblemSize(users=world.users, dimension=6, list_length=3, rounds=rounds)
+    agents = [Agent(id=10**6 + user, policy=policy, problem=problem, oracle=TopK(length=3)) for user in range(4)]
+    for agent in agents:
+        welcome = state.welcome(agent.id)
+        assert welcome is not None
+        agent.receive(welcome)
+    exchanges, regret = 0, 0.0
+    for t in range(1, rounds + 1):
+        agent = agents[world.arrival(t)]
+        outcome = play_round(world, TopK(length=3), t, world.arrival(t), agent.recommend, agent.observe)
+        regret += outcome.regret
+        if outcome.upload is not None:
+            exchanges += 1
+            answer = state.apply(LogEntry(position=state.position + 1, upload=outcome.upload))
+            agent.receive(replace(answer, agent=agent.id))
+    return exchanges, regret
 
 
 def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:

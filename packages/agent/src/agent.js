@@ -110,12 +110,12 @@ function sendBuffer(state, cause) {
 }
 
 /**
- * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers.
- * @param {AgentState} state @param {Upload} upload @param {{statistics: Statistics, rounds: number, agents: number}} download
+ * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers, if any.
+ * @param {AgentState} state @param {Upload | null} upload @param {{statistics: Statistics, rounds: number, agents: number}} download
  * @returns {AgentState}
  */
 export function receive(state, upload, { statistics, rounds, agents }) {
-  const outbox = state.outbox.filter(({ sequence }) => sequence !== upload.sequence);
+  const outbox = state.outbox.filter(({ sequence }) => sequence !== upload?.sequence);
   return { ...state, outbox, download: statistics, rounds, agents, since: 0 };
 }
 

@@ -7,7 +7,7 @@ import { MSGPACK, decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } 
 /**
  * @import { Upload } from "./agent.js"
  * @import { Key } from "./sign.js"
- * @import { Answer, Credential, Receipt, Standing, Terms, Welcome } from "./wire.js"
+ * @import { Answer, Credential, Pooled, Receipt, Standing, Terms, Welcome } from "./wire.js"
  */
 
 const NOTHING = new Uint8Array();
@@ -123,17 +123,17 @@ export class AgentClient {
 /**
  * Enrol an agent with a token, or again with a credential.
  * @param {Transport} transport @param {Key} key @param {string | null} token @param {Credential | null} credential
- * @returns {Promise<Welcome>}
+ * @returns {Promise<Welcome & {download?: Pooled}>}
  */
 export async function enrolAgent(transport, key, token, credential) {
   const attempt = async (/** @type {number} */ now) => {
     const created = Math.floor(now), proof = await signEnrolment(key, created, encodeGrounds(token, credential));
     const body = encodeEnrolment({ publicKey: key.publicKey, created, proof, token, credential });
-    return send(transport, "POST", "/v1/agents", body, {});
+    return send(transport, "POST", "/v1/agents?download=1", body, {});
   };
   const reply = await attempt(transport.now()), time = readServerTime(reply);
-  const { agent, terms, credential: fresh = null } = decodeReply(time === null ? reply : await attempt(time), "welcome");
-  return { agent, terms, credential: fresh };
+  const { agent, terms, credential: fresh = null, download } = decodeReply(time === null ? reply : await attempt(time), "welcome");
+  return { agent, terms, credential: fresh, download };
 }
 
 /** What a server runs: policy, constants, dimension. @param {Transport} transport @returns {Promise<Terms>} */

@@ -3,7 +3,7 @@
 import { begin } from "./agent.js";
 import { require } from "./checks.js";
 import { Refused, enrolAgent } from "./client.js";
-import { beginSaved, follow } from "./ledger.js";
+import { beginSaved, follow, takeWelcome } from "./ledger.js";
 import { createKey, exportSeed, importSeed } from "./sign.js";
 
 /**
@@ -36,11 +36,11 @@ export async function enrol(store, transport, { credential = null, withNewKey = 
   const [token = null] = await store.update(["token"], (values) => ({ result: values }));
   if (token === null && !credential) throw new Refused(403, "enrolment", NO_TOKEN, 0);
   try {
-    const welcome = await enrolAgent(transport, await readKey(entry), token, credential);
+    const { download, ...welcome } = await enrolAgent(transport, await readKey(entry), token, credential);
     return await store.update(["state"], ([state]) => {
       const agent = state ? follow(state, welcome) : begin(welcome.terms.dimension);
       const saved = state && !withNewKey ? agent : beginSaved(welcome, agent); // who has a new key has taught nothing yet
-      const next = { ...saved, version: saved.version + 1 }, isTokenUsed = credential?.agent !== welcome.agent;
+      const next = { ...takeWelcome(saved, download), version: saved.version + 1 }, isTokenUsed = credential?.agent !== welcome.agent;
       return { puts: [["key", entry], ["state", next]], deletes: isTokenUsed ? ["nextKey", "token"] : ["nextKey"], result: next };
     });
   } catch (error) {

@@ -9,7 +9,7 @@ import { add, check, isPossible, subtract, unpackStatistics, zero } from "./stat
 /**
  * @import { AgentState, Upload } from "./agent.js"
  * @import { Statistics } from "./statistics.js"
- * @import { Answer, Receipt, Standing, Welcome } from "./wire.js"
+ * @import { Answer, Pooled, Receipt, Standing, Welcome } from "./wire.js"
  */
 
 /**
@@ -32,6 +32,20 @@ const TOLERANCE = 1e-6; // of sums over features that are on no grid
 export function beginSaved(welcome, state) {
   const confirmed = zero(welcome.terms.dimension);
   return { version: 0, lost: 0, lastUpload: null, groupAgents: 0, ...state, welcome, confirmed, isSettled: true, receipt: null };
+}
+
+/**
+ * Go on with what the server knows of anybody, if that is of use, unless an upload was answered before.
+ * @param {SavedState} state @param {Pooled} [message] @returns {SavedState}
+ */
+export function takeWelcome(state, message) {
+  const { terms } = state.welcome;
+  if (!message || state.download.count) return state;
+  try {
+    return { ...state, ...receive(state, null, checkAnswer(message, terms.dimension, terms.constants.lambda_)) };
+  } catch {
+    return state;
+  }
 }
 
 /**
@@ -113,7 +127,7 @@ function compareSums(confirmed, held) {
 
 /**
  * The download of an answer; refused if no agent can decide with it.
- * @param {Answer} answer @param {number} dimension @param {number} lambda @returns {Download}
+ * @param {Pooled} answer @param {number} dimension @param {number} lambda @returns {Download}
  */
 export function checkAnswer(answer, dimension, lambda) {
   const statistics = unpackChecked(answer, dimension), { system_rounds: rounds, agents } = answer;
@@ -125,7 +139,7 @@ export function checkAnswer(answer, dimension, lambda) {
 /** What the server holds of an agent; refused if nobody can hold that. @param {Standing} standing @param {number} dimension */
 const checkStanding = (standing, dimension) => (standing.numbers.length ? unpackChecked(standing, dimension) : zero(dimension));
 
-/** @param {Answer | Standing} message @param {number} dimension */
+/** @param {Pooled | Standing} message @param {number} dimension */
 function unpackChecked(message, dimension) {
   const statistics = unpackStatistics(message, dimension), largest = Math.max(statistics.count, statistics.rounds);
   check(statistics, dimension);

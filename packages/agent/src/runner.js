@@ -21,7 +21,8 @@ const ANSWERS = {
       const store = folder === null ? new MemoryStore() : new FileStore(`${folder}/agent-${user}.json`);
       return connect({ url, token, store, minObservations, problem });
     }));
-    return { agents: agents.map(({ id }) => id) };
+    const isWelcomed = agents.map(({ state: { download } }) => !download.count && download.gram.some(Boolean));
+    return { agents: agents.map(({ id }) => id), isWelcomed };
   },
   async recommend({ agent, items, k, ties }) {
     const shown = agents[agent].recommend(new Float32Array(readBytes(items)), { k, ties: new Uint32Array(readBytes(ties)) });

@@ -15,9 +15,9 @@ const MOST_DEPTH = 8;
  * @typedef {{protocol: number, policy: string, constants: Record<string, any>, dimension: number, longest_list: number,
  *   min_observations: number, terms_id: string}} Terms
  * @typedef {{agent: number, terms: Terms, credential: Credential | null}} Welcome
- * @typedef {{sequence: number, count: number, clicks: number, rounds: number, system_rounds: number, agents: number,
- *   group_agents: number, held_count: number, held_rounds: number, terms_id: string, receipt: Receipt,
- *   numbers: Uint8Array}} Answer
+ * @typedef {{count: number, clicks: number, rounds: number, system_rounds: number, agents: number, numbers: Uint8Array}} Pooled
+ * @typedef {Pooled & {sequence: number, group_agents: number, held_count: number, held_rounds: number, terms_id: string,
+ *   receipt: Receipt}} Answer
  * @typedef {{count: number, clicks: number, rounds: number, numbers: Uint8Array, last_sequence: number, epoch: string,
  *   credential: Credential}} Standing
  */

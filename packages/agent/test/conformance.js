@@ -7,7 +7,7 @@ import { log } from "../src/linear.js";
 import { budget } from "../src/knapsack.js";
 import { perCategory, topK } from "../src/oracles.js";
 import { followTerms } from "../src/policies.js";
-import { beginSaved, follow, settle, withdraw } from "../src/ledger.js";
+import { beginSaved, follow, settle, takeWelcome, withdraw } from "../src/ledger.js";
 import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
 import { SavedAgent } from "../src/saved-agent.js";
 import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
@@ -114,6 +114,11 @@ const STEPS = {
     await agent.receive(agent.state.outbox[0], decodeMessage("answer", fromHex(body)));
     return agent.state.isSettled;
   },
+  async welcome({ agent }, { body }) {
+    await agent.change((state) => ({ state: takeWelcome(state, decodeMessage("welcome", fromHex(body)).download) }));
+    const { download } = agent.state;
+    return download.count === 0 && download.gram.some(Boolean);
+  },
   settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.floor))) !== null,
   withdraw: ({ agent }, { is_lost }) => agent.change((state) => ({ state: withdraw(state, state.outbox[0], is_lost, agent.floor), result: null })),
   async refused({ agent, impressions }, { items, k, impression, clicked }) {
@@ -144,6 +149,7 @@ const EXPECTED = {
   recommend: ({ list }) => list,
   feedback: ({ upload }) => upload,
   answer: ({ is_settled }) => is_settled,
+  welcome: ({ is_welcomed }) => is_welcomed,
   settle: ({ is_lost }) => is_lost,
   withdraw: () => null,
   refused: () => "refused",

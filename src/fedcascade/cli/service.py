@@ -24,7 +24,7 @@ from fedcascade.cli.options import (
     parse_value,
     split_assignments,
 )
-from fedcascade.cli.progress import add_bar, show_progress_bars
+from fedcascade.cli.progress import add_bar, print_line, show_progress_bars
 from fedcascade.federation.policies import DEFAULT_POLICY
 
 if TYPE_CHECKING:
@@ -258,13 +258,15 @@ def swarm(
         remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
         require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
         environment = replace(environment_options, users=users, dimension=offered.dimension).build()
-        bar, reporter = add_bar(bars, policy.name, rounds), RegretReporter(operator)
+        bar, reporter, welcomed = add_bar(bars, policy.name, rounds), RegretReporter(operator), list[int]()
         connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
         trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder, list_length=list_length,
                           oracle=chooser, keep_lists=log is not None, transport=HttpTransport(url),
                           checkpoints=min(checkpoints, rounds), progress=bar,
                           lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
-                          after_round=reporter.report_round)  # fmt: skip
+                          after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
+    if any(welcomed):
+        print_line(f"{welcomed[0]} of {users} agents began with what the server knows of anybody")
     if log is not None:
         write_simulated_log(log, environment, trace)
     summary = summarise(trace, seed=environment_options.seed)

@@ -66,6 +66,7 @@ class NodeAgent:
     place: int
     id: int
     problem: ProblemSize
+    is_welcomed: bool = False
     trouble: str | None = None
 
     def recommend(self, items: ArrayLike, *, ties: NDArray[np.uint32], **attributes: object) -> ShownList:
@@ -116,4 +117,5 @@ def connect_in_node(
     except ValueError:
         process.close()
         raise
-    return [NodeAgent(process, place, agent, problem) for place, agent in enumerate(reply["agents"])]
+    newcomers = enumerate(zip(reply["agents"], reply["isWelcomed"], strict=True))
+    return [NodeAgent(process, place, agent, problem, is_welcomed) for place, (agent, is_welcomed) in newcomers]

@@ -48,6 +48,9 @@ class SwarmAgent(Protocol):
     def trouble(self) -> str | None: ...
 
     @property
+    def is_welcomed(self) -> bool: ...
+
+    @property
     def recommend(self) -> Callable[..., ShownList]: ...
 
     @property
@@ -83,6 +86,7 @@ def run_swarm(
     connect_agents: ConnectAgents | None = None,
     progress: Callable[[int], None] | None = None,
     after_round: Callable[[int, Recorder], None] | None = None,
+    on_welcome: Callable[[int], None] | None = None,
 ) -> Trace:
     """Play a simulation with agents that speak to a server, which runs the same policy.
 
@@ -92,7 +96,8 @@ def run_swarm(
     ``oracle`` chooses lists of ``list_length``; the best items if None.
     ``connect_agents`` enrols agents of another kind, with a token each. ``progress`` is called now and then with the
     number of rounds that are done, ``after_round`` after every round with the totals so far; it may take its time,
-    which sets the pace.
+    which sets the pace. ``on_welcome`` is called before the first round with how many agents begin with what the server
+    knows of anybody, from those who were there before.
     """
     oracle, kept = oracle or TopK(length=list_length), list_length if keep_lists else 0
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept,
@@ -110,6 +115,8 @@ def run_swarm(
     else:
         opened = _close_agents(connect_agents(tokens, problem))
     with opened as (agents, wait_for_all):
+        if on_welcome is not None:
+            on_welcome(sum(agent.is_welcomed for agent in agents))
         for t in range(1, rounds + 1):
             user = environment.arrival(t)
             outcome = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
@@ -138,8 +145,9 @@ def _create_tokens(operator: OperatorClient, count: int) -> list[str]:
 
 @contextmanager
 def _open_agents(open_pool: Callable[[], AgentPool], users: int) -> Iterator[OpenAgents]:
-    """Open a pool with an agent for each user."""
+    """Open a pool with an agent for each user; the first one enrols, and hears for all what the server knows."""
     with open_pool() as pool:
+        pool.enrol("0")
         yield [pool.get(str(user)) for user in range(users)], lambda: _wait_for_pool(pool)
 
 

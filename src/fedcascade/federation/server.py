@@ -157,6 +157,17 @@ class Server:
         """The download of an agent as of now, as after an upload without content."""
         return self._answer_agents([agent])[0]
 
+    def welcome(self, agent: int) -> Download | None:
+        """What a newcomer of that number is told before its first list; None where nothing is known of anybody.
+
+        Nothing changes: neither who shares with whom, nor what the next answers are.
+        """
+        known = self.groups.tell_newcomer()
+        if known is None:
+            return None
+        agents = len(self.holdings) - len(self.ghosts)
+        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=agents)
+
     def _build_answer(self, agent: int) -> Statistics:
         """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""
         pooled, sharing = self.groups.answer(agent), self.policy.sharing

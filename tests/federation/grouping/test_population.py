@@ -9,6 +9,7 @@ from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.grouping.evidence import FEW
 from fedcascade.federation.grouping.expectation import set_population
 from fedcascade.federation.grouping.fitting import make_fitted
+from fedcascade.federation.grouping.guard import Guard
 from fedcascade.federation.grouping.mixture import (
     FREE,
     WEIGHT,
@@ -27,6 +28,7 @@ from fedcascade.federation.server import Server
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
+from fedcascade.service.store.snapshot import encode_state
 from fedcascade.simulation.engines import simulate
 
 OURS = POLICIES["fedc3ucb-p"]
@@ -266,3 +268,23 @@ def test_engines_agree_among_many() -> None:
     assert exact.ledger == reference.ledger
     assert exact.curve == reference.curve
     assert len({entry.agent for entry in exact.ledger}) > FEW
+
+
+def test_a_newcomer_is_told_what_an_agent_without_data_is_answered_and_nothing_changes() -> None:
+    server = play(3)
+    told, before = server.welcome(99), deepcopy(server.to_state())
+    assert told is not None
+    assert (told.agent, told.agents, told.statistics.count) == (99, AGENTS, 0)
+    joined = server.join()
+    answered = server.answer(joined).statistics
+    np.testing.assert_array_equal(told.statistics.gram, answered.gram)
+    np.testing.assert_array_equal(told.statistics.moment, answered.moment)
+    server.forget(joined)
+    again = server.to_state()
+    assert encode_state(again["groups"]) == encode_state(before["groups"])
+
+
+def test_a_newcomer_is_told_nothing_where_a_guard_hides_everybody() -> None:
+    server = play(3)
+    server.groups.guard = Guard(AGENTS, 2.0)
+    assert server.welcome(0) is None

@@ -27,6 +27,7 @@ from fedcascade.federation.grouping.gibbs import Crowd, Model, compute_evidence,
 from fedcascade.federation.grouping.guard import NO_GUARD
 from fedcascade.federation.grouping.listing import LISTED, Listing
 from fedcascade.federation.grouping.members import NO_LABEL, Circles
+from fedcascade.federation.grouping.newcomers import match_groups
 from fedcascade.federation.grouping.partition import Labels, Partition, relabel_by_appearance
 from fedcascade.federation.grouping.rows import Row, gather_rows, pack_row, sum_rows, unpack_row
 from fedcascade.federation.grouping.sampling import Sampling
@@ -166,6 +167,18 @@ class EvidencePartition(Partition):
         if place is None or listing.sizes[place] <= self.guard.min_others:
             return own
         return own + self._unpack(listing.sums[place] - pack_row(own, self.limit))
+
+    def tell_newcomer(self) -> Statistics | None:
+        """The mixture of groups by size, those that are large enough to hide each of their members."""
+        listing = self.derived.listing
+        places = np.flatnonzero(listing.sizes >= max(2, self.guard.min_others))
+        if not places.size:
+            return None
+        told, sizes = [self._unpack(row) for row in listing.sums[places]], listing.sizes[places]
+        return match_groups(
+            np.stack([group.gram for group in told]), np.stack([group.moment for group in told]), sizes,
+            self.spoken.size - int(sizes.sum()), variance=self.model.variance, lambda_=float(self.holdings.lambda_),
+        )  # fmt: skip
 
     def _find_place(self, agent: int) -> int | None:
         return self.derived.listing.place_of.get(int(self.labels[agent]))

@@ -52,6 +52,7 @@ FADE = 0.995  # what a prediction counts after one more upload
 SHUT, OPEN = -8.0, 0.0  # a sum of log-evidence below or above which something is told no more, or again
 MOST = 20.0  # to which a sum is limited, so that what was right for long is not trusted for long when it is not
 COMPONENTS, POPULATION = 0, 1  # places in ``scores`` and ``is_told``
+NOBODY = -1  # stands for an agent without a place
 _SEED = np.uint64(0)  # of the sample: a server has none of its own, and replays must agree
 
 
@@ -144,11 +145,22 @@ class PopulationPartition(EvidencePartition):
         if not self.is_many:
             return super().answer(agent)
         own = self.holdings[agent]
+        told = self._tell(agent, own)
+        return own if told is None else told
+
+    def tell_newcomer(self) -> Statistics | None:
+        """What the mixture says of anybody, under the rules of every answer."""
+        if not self.is_many:
+            return super().tell_newcomer()
+        return self._tell(NOBODY, Statistics.zero(self.holdings.dimension))
+
+    def _tell(self, agent: int, own: Statistics) -> Statistics | None:
+        """What is known of an agent that has sent ``own``; None where others' data do not help, or must not."""
         if self.fits == 0 or not self.is_told[POPULATION] or self.speakers <= self.guard.min_others:
-            return own
+            return None
         gram, moment = self._tell_mixture(agent, own) if self.is_told[COMPONENTS] else self._tell_population(own)
         is_sound = bool(np.isfinite(gram).all() and np.isfinite(moment).all())
-        return Statistics(gram, moment, own.count, own.clicks, own.rounds) if is_sound else own
+        return Statistics(gram, moment, own.count, own.clicks, own.rounds) if is_sound else None
 
     def _tell_mixture(self, agent: int, own: Statistics) -> tuple[Any, Vector]:
         self._weigh(agent, own.gram, own.moment)

@@ -83,7 +83,8 @@ def enrol_agent(
         created, proof = int(now), auth.sign_enrolment(key, int(now), grounds)
         message = wire.Enrolment(protocol=protocol, public_key=public_key, created=created, proof=proof, token=token,
                                  credential=credential)  # fmt: skip
-        return transport.send("POST", "/v1/agents", msgspec.msgpack.encode(message), {"content-type": MSGPACK})
+        path = f"{wire.ENROLMENTS}?{wire.WITH_DOWNLOAD}=1"  # an older server does not look at the query
+        return transport.send("POST", path, msgspec.msgpack.encode(message), {"content-type": MSGPACK})
 
     reply = send(clock.now())
     server_time = _read_server_time(reply)

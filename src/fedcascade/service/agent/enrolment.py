@@ -1,5 +1,10 @@
-"""Enrol agents, also many from one address: keys and tokens are saved before they are sent, so none is used twice."""
+"""Enrol agents, also many from one address: keys and tokens are saved before they are sent, so none is used twice.
 
+What the server tells a newcomer of anybody is kept twice: for the agent that enrolled, and for those of the same file
+that have not enrolled yet. An agent goes on with it until its first upload is answered.
+"""
+
+import logging
 from dataclasses import dataclass, field
 
 import msgspec
@@ -7,7 +12,10 @@ from nacl.signing import SigningKey
 from nacl.utils import random as random_bytes
 
 from fedcascade.service.agent.client import AgentClient, enrol_agent, fetch_terms
-from fedcascade.service.agent.local_store import LocalStore
+from fedcascade.service.agent.ledger import check_answer
+from fedcascade.service.agent.local_store import LocalStore, RoundEstimate
+from fedcascade.service.agent.store_file import EVERYBODY
+from fedcascade.service.agent.terms import build_policy
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
@@ -15,6 +23,8 @@ from fedcascade.service.protocol.errors import Refused
 
 NO_TOKEN = "the server does not know this agent, which needs an enrolment token: ask the operator for one"
 KEY, NEXT_KEY, TOKEN, WELCOME = "key", "next_key", "token", "welcome"
+LAST_WELCOME = "last_welcome"  # a setting of everybody: the last welcome with a download, for those who have none yet
+log = logging.getLogger("fedcascade.agent")
 
 
 @dataclass
@@ -75,6 +85,8 @@ class ServerLink:
             raise
         with store.transaction():
             store.set_setting(KEY, bytes(key))
+            keep_download(store, welcome)
+            welcome = _share_download(store, welcome)
             store.set_setting(WELCOME, msgspec.json.encode(welcome))
             if key_name == NEXT_KEY:
                 store.begin_ledger()
@@ -88,6 +100,45 @@ class ServerLink:
         wait = self._enrol_after - self.clock.elapsed()
         if wait > 0:
             raise Refused(429, "too-many-requests", f"too many enrol: try again in {wait:.2f} s", retry_after=wait)
+
+
+def begin_with_shared_download(store: LocalStore, terms: wire.Terms) -> None:
+    """Let an agent that has not enrolled begin with what the server told another one of its file, on the same terms."""
+    shared = LocalStore(store.file, EVERYBODY).get_setting(LAST_WELCOME)
+    if shared is not None:
+        welcome = msgspec.json.decode(shared, type=wire.Welcome)
+        if welcome.terms.terms_id == terms.terms_id:
+            with store.transaction():
+                keep_download(store, welcome)
+
+
+def keep_download(store: LocalStore, welcome: wire.Welcome) -> None:
+    """Let an agent go on with what the server knows of anybody, unless an upload of it was answered before.
+
+    The caller holds a transaction. What nobody can decide with is left out: an agent can do without.
+    """
+    message, dimension = welcome.download, welcome.terms.dimension
+    if isinstance(message, msgspec.UnsetType):
+        return
+    try:
+        download = check_answer(message, welcome.agent, dimension, build_policy(welcome.terms).lambda_)
+        is_answered = store.load_statistics("download", dimension).count > 0
+    except ValueError as error:
+        log.info("agent %d: what the server told a newcomer is of no use: %s", welcome.agent, error)
+        return
+    if not is_answered:
+        arrivals, uploads, _ = store.load_counters()
+        store.save_statistics("download", download.statistics)
+        store.save_counters(arrivals, uploads, RoundEstimate(download.rounds, download.agents))
+
+
+def _share_download(store: LocalStore, welcome: wire.Welcome) -> wire.Welcome:
+    """Keep a welcome that has a download for others of the file; the same without it, which older versions can read."""
+    if isinstance(welcome.download, msgspec.UnsetType):
+        return welcome
+    shared = msgspec.structs.replace(welcome, agent=0, credential=None)
+    LocalStore(store.file, EVERYBODY).set_setting(LAST_WELCOME, msgspec.json.encode(shared))
+    return msgspec.structs.replace(welcome, download=msgspec.UNSET)
 
 
 def _prepare(store: LocalStore, key_name: str) -> tuple[SigningKey, str | None]:

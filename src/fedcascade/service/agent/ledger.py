@@ -89,7 +89,9 @@ class Ledger:
         self._store.set_setting("unconfirmed", b"")
 
 
-def check_answer(answer: wire.AnswerMessage, agent: int, dimension: int, lambda_: float) -> Download:
+def check_answer(
+    answer: wire.AnswerMessage | wire.DownloadMessage, agent: int, dimension: int, lambda_: float
+) -> Download:
     """The download of an answer; ValueError if no agent can decide with it."""
     download = answer.to_download(agent, dimension)
     pooled, rounds, agents = download.statistics, download.rounds, download.agents

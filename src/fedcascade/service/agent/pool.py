@@ -12,18 +12,18 @@ from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle
 from fedcascade.service.agent.client import PAUSES
-from fedcascade.service.agent.enrolment import TOKEN, WELCOME, ServerLink
+from fedcascade.service.agent.enrolment import TOKEN, WELCOME, ServerLink, begin_with_shared_download
 from fedcascade.service.agent.exchange_loop import ExchangeLoop
 from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.agent.remote import PoolAgent
 from fedcascade.service.agent.saved_agent import KEEP_LISTS, KEEP_SECONDS, AgentOptions
-from fedcascade.service.agent.store_file import StoreFile
+from fedcascade.service.agent.store_file import EVERYBODY, StoreFile
 from fedcascade.service.agent.terms import PolicyCache
 from fedcascade.service.agent.transport import HttpTransport, Transport
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 
-EVERYBODY, TERMS = 0, "terms"  # a setting that belongs to no single agent
+TERMS = "terms"  # a setting that belongs to no single agent
 SENDERS = 16
 IN_MEMORY = 10_000
 
@@ -31,8 +31,9 @@ IN_MEMORY = 10_000
 class AgentPool:
     """The agents of many users, each with its own key, statistics and number at the server, in one file.
 
-    An agent enrols when it has something to send for the first time, with a token of the stock; until then it decides
-    by itself. What is not used for long leaves the memory, and is read from the file when it is asked for again.
+    An agent enrols when it has something to send for the first time, with a token of the stock. Until then it decides
+    by itself, from what the server told the last one of the pool that enrolled of anybody. What is not used for long
+    leaves the memory, and is read from the file when it is asked for again.
     """
 
     def __init__(
@@ -177,6 +178,7 @@ class AgentPool:
         stored = store.get_setting(WELCOME)
         if stored is None:
             welcome = wire.Welcome(protocol=self._link.protocol, agent=0, terms=self._get_terms())
+            begin_with_shared_download(store, welcome.terms)
         else:
             welcome = msgspec.json.decode(stored, type=wire.Welcome)
         return self._kind(store, self._link, welcome, options=self._options, loop=self._loop, pauses=self._pauses)

@@ -21,6 +21,7 @@ from fedcascade.learning.cascade import examine
 from fedcascade.learning.click_log import ClickLog, concatenate
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle, TopK
+from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.feedback import Positions, read_positions
@@ -222,6 +223,12 @@ class SavedAgent:
         return self.agent.buffer.count
 
     @property
+    def is_welcomed(self) -> bool:
+        """Whether it decides with what the server knows of anybody: from enrolment to the first answer."""
+        known = self.agent.download.statistics
+        return known.count == 0 and bool(known.gram.any())
+
+    @property
     def estimate(self) -> NDArray[np.float64]:
         """Theta, as this agent estimates it now."""
         return self.agent.decision.theta.copy()
@@ -351,10 +358,19 @@ class SavedAgent:
             uploads=uploads,
             buffer=self.store.load_statistics("buffer", self.dimension),
             unanswered=self.ledger.sum_outbox(),
-            download=self.store.load_statistics("download", self.dimension),
+            download=self._load_download(policy.lambda_),
             shown=(),
         )
         return agent, round_estimate
+
+    def _load_download(self, lambda_: float) -> Statistics:
+        """The last download; the agent's own data where a ridge with the lambda of today can make nothing of it."""
+        download, own = self.store.load_statistics("download", self.dimension), self.ledger.confirmed
+        try:
+            Ridge(download, lambda_)
+        except ValueError:
+            return Statistics.zero(self.dimension) if own is None else own
+        return download
 
     def _estimate_problem_size(self, list_length: int) -> ProblemSize:
         """The sizes of the problem, as far as this agent knows: nobody knows how many rounds there will be."""

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS recorded_list (
 """
 TABLES = ("setting", "statistics", "outbox", "open_list", "recorded_list")
 VERSION = 3
+EVERYBODY = 0  # in the place of an agent, for settings that belong to no single one
 SINGLE = 1  # the agent of a file of version 1 or 2, which held no others
 # Version 1 did not keep what the server has confirmed: its agents ask the server what it holds.
 FROM_VERSION_1 = f"INSERT OR REPLACE INTO setting VALUES ({SINGLE}, 'unconfirmed', x'01')"

@@ -31,7 +31,7 @@ AGENT = {"name": "agent", "in": "path", "required": True, "schema": {"type": "in
 # method, path, summary, security, request, status, response
 ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], ...] = (
     ("get", "/v1/terms", "What this server runs.", None, None, 200, wire.Terms),
-    ("post", "/v1/agents", "Enrol an agent.", None, wire.Enrolment, 201, wire.Welcome),
+    ("post", wire.ENROLMENTS, "Enrol an agent; query download.", None, wire.Enrolment, 201, wire.Welcome),
     (
         "post",
         wire.EXCHANGES,

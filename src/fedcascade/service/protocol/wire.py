@@ -20,6 +20,8 @@ from fedcascade.service.protocol.errors import Refused
 
 PROTOCOLS = (2,)
 EXCHANGES = "/v1/exchanges"
+ENROLMENTS = "/v1/agents"
+WITH_DOWNLOAD = "download"  # the query of an enrolment by an agent that understands ``Welcome.download``
 JSON, MSGPACK = "application/json", "application/msgpack"
 LARGEST_DIMENSION = 512
 
@@ -134,8 +136,7 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
-        statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
-        return Download(agent=agent, statistics=statistics, rounds=self.system_rounds, agents=self.agents)
+        return _unpack_download(self, agent, dimension)
 
 
 # How an answer of the next protocol is written in an older one, by the older one's number. There is none yet.
@@ -195,12 +196,42 @@ class Terms(Message, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, terms_id=hashlib.sha256(content).hexdigest()[:16])
 
 
+class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the server knows of a user who has said nothing, in the form of an answer; its counts are 0."""
+
+    count: Sum
+    clicks: Sum
+    rounds: Sum
+    system_rounds: Sum
+    agents: Sum
+    numbers: Numbers
+
+    @classmethod
+    def from_download(cls, download: Download) -> "DownloadMessage":
+        known, rounds, agents = download.statistics, download.rounds, download.agents
+        counts = {"count": known.count, "clicks": known.clicks, "rounds": known.rounds}
+        return cls(**counts, system_rounds=rounds, agents=agents, numbers=pack_numbers(known))
+
+    def to_download(self, agent: int, dimension: int) -> Download:
+        """Unpack the download; ValueError if it is of another dimension."""
+        return _unpack_download(self, agent, dimension)
+
+
+def _unpack_download(message: AnswerMessage | DownloadMessage, agent: int, dimension: int) -> Download:
+    statistics = unpack_statistics(message.numbers, (message.count, message.clicks, message.rounds), dimension)
+    return Download(agent=agent, statistics=statistics, rounds=message.system_rounds, agents=message.agents)
+
+
 class Welcome(Message, frozen=True, kw_only=True):
-    """A newcomer's number, under which it signs from now on, a credential for bad days, and the server's terms."""
+    """A newcomer's number, under which it signs from now on, a credential for bad days, and the server's terms.
+
+    ``download`` is there if the agent asked for it and the server knows something of anybody.
+    """
 
     agent: int
     terms: Terms
     credential: Credential | None = None
+    download: DownloadMessage | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokenRequest(Message, frozen=True, kw_only=True):

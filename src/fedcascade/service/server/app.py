@@ -88,7 +88,7 @@ async def show_terms(request: HttpRequest) -> Response[bytes]:
     return encode_reply(get_service(request).get_terms(), request)
 
 
-@post("/v1/agents", status_code=201)
+@post(wire.ENROLMENTS, status_code=201)
 async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     """Enrol an agent: a public key and a one-time token, or a credential of before, for a number."""
     service = get_service(request)
@@ -98,11 +98,15 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
         message.public_key, message.proof, message.created, wire.encode_grounds(message.token, message.credential)
     )
     auth.require_fresh(message.created, service.clock.now())
-    credential = await service.writer.run(operations.enrol(message, service.clock.now()))
+    credential, known = await service.writer.run(
+        operations.enrol(message, service.clock.now(), is_told=wire.WITH_DOWNLOAD in request.query_params)
+    )
     agent, terms = credential.agent, service.get_terms()
     log.debug("agent %d enrolled", agent)
     service.identities.pop(agent, None)
     welcome = wire.Welcome(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
+    if known is not None:
+        welcome = msgspec.structs.replace(welcome, download=wire.DownloadMessage.from_download(known))
     return encode_reply(welcome, request, 201)
 
 

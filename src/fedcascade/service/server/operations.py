@@ -6,7 +6,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from fedcascade.federation.messages import Upload
+from fedcascade.federation.messages import Download, Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised, hash_token
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK
@@ -122,11 +122,20 @@ def require_active(store: Store, _: ServerState, signature: SignatureHeaders) ->
 
 
 @defer
-def enrol(store: Store, state: ServerState, message: wire.Enrolment, now: float) -> wire.Credential:
+def enrol(
+    store: Store, state: ServerState, message: wire.Enrolment, now: float, *, is_told: bool = False
+) -> tuple[wire.Credential, Download | None]:
     """Take in a key: a newcomer's with a token, which is used up, or that of an agent that a restore has lost.
 
-    A repeated call with the same key gets the same number.
+    A repeated call with the same key gets the same number. Who ``is_told`` gets what is known of anybody by then, if it
+    has not spoken. That is not kept: like an answer it holds the data of others, who may ask to be forgotten.
     """
+    credential = _take_in(store, state, message, now)
+    return credential, state.welcome(credential.agent) if is_told else None
+
+
+def _take_in(store: Store, state: ServerState, message: wire.Enrolment, now: float) -> wire.Credential:
+    """Find or make the agent of a key; refuse one that has neither a token nor a credential."""
     epoch, key, credential = state.epoch, message.public_key, message.credential
     is_known = credential is not None and epoch.is_credential(credential, key)
     token_hash = None if message.token is None else hash_token(message.token)

@@ -1,6 +1,7 @@
 """The state of a server, replayed from its log: the same uploads in the same order give the same bits."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class ServerState:
         self.vacated: list[tuple[int, int]] = []  # places of the forgotten, and of who has each since; for the journal
         self.changed: set[int] = set()  # places whose statistics are others than in the snapshot of ``row_digests``
         self.changed_lately: set[int] = set()  # since the snapshot was begun that is on its way into the store
+        self._welcome: tuple[int, Download | None] = (-1, None)  # what newcomers are told at a position of the log
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; none if not known
 
     @property
@@ -116,6 +118,16 @@ class ServerState:
         """The download of an agent whose upload was counted before: what its group holds now."""
         assert self.server is not None
         return self.server.answer(self.places[agent])
+
+    def welcome(self, agent: int) -> Download | None:
+        """What an agent is told when it enrols; None where nothing is known, or where it has spoken before."""
+        if self.server is None or agent in self.places:
+            return None
+        position, known = self._welcome
+        if position != self.position:  # many may enrol between two uploads
+            known = self.server.welcome(agent)
+            self._welcome = self.position, known
+        return known if known is None else replace(known, agent=agent)
 
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
@@ -258,4 +270,5 @@ def warm_up(policy: Policy, dimension: int) -> None:
         state.apply(LogEntry(position=position, upload=upload))
         state.answer(upload.agent)
         state.count_group(upload.agent)
+    state.welcome(7)
     state.forget(0, 7)

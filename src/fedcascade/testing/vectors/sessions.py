@@ -15,6 +15,7 @@ from fedcascade.federation.messages import Download, Upload
 from fedcascade.federation.policies import get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
+from fedcascade.service.agent.enrolment import keep_download
 from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.agent.saved_agent import AgentOptions, SavedAgent
 from fedcascade.service.agent.store_file import SINGLE, StoreFile
@@ -119,6 +120,22 @@ class Session:
         is_settled = self.agent.ledger.is_settled
         self.record("answer", body=msgspec.msgpack.encode(message).hex(), is_settled=is_settled)
 
+    def welcome(self) -> None:
+        """Tell the agent what is known of anybody, as at its enrolment; some of it is of no use."""
+        agent, d = self.agent, self.agent.dimension
+        told, luck = draw_statistics(self.draws, d + (self.draws.random() < 0.1), 9), self.draws.random()
+        shift = agent.agent.policy.lambda_ * (0.5 if luck < 0.8 else 1.5 if luck < 0.9 else np.nan)
+        size = told.dimension
+        gram = told.gram * float(self.draws.random()) - shift * np.eye(size)
+        known = Statistics(gram, told.moment * float(self.draws.random()), 0, 0, 0)
+        download = Download(agent=agent.id, statistics=known, rounds=int(self.draws.integers(1, 10**6)), agents=9)
+        message = wire.DownloadMessage.from_download(download)
+        welcome = msgspec.structs.replace(agent.welcome, download=message)
+        with agent.store.transaction():
+            keep_download(agent.store, welcome)
+        agent.follow(agent.welcome)
+        self.record("welcome", body=msgspec.msgpack.encode(welcome).hex(), is_welcomed=agent.is_welcomed)
+
     def settle(self) -> None:
         credential, held = self.agent.welcome.credential, self.held
         assert credential is not None
@@ -186,6 +203,8 @@ class Session:
             self.restart()
         elif luck > 0.88:
             self.refuse()
+        elif luck > 0.83 or not self.steps:
+            self.welcome()
         elif self.agent.open_lists() and luck < 0.55:
             self.feed_back()
         else:

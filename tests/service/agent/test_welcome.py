@@ -1,0 +1,295 @@
+"""A newcomer is told what the server knows of anybody when it enrols, and decides with it from its first list on."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from nacl.signing import SigningKey
+
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.policies import POLICIES, guard_policy
+from fedcascade.federation.triggers import Always
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.grid import round_to_grid
+from fedcascade.service.agent.client import enrol_agent
+from fedcascade.service.agent.connection import connect
+from fedcascade.service.agent.enrolment import ServerLink
+from fedcascade.service.agent.local_store import LocalStore
+from fedcascade.service.agent.pool import AgentPool
+from fedcascade.service.agent.store_file import SINGLE, StoreFile
+from fedcascade.service.agent.transport import HttpReply
+from fedcascade.service.protocol import wire
+from fedcascade.service.server.operations import record_upload
+from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.store.contract import Store
+
+from ..helpers import CuttableTransport, RunningService, serve_in_process
+
+D = 3
+OURS = POLICIES["fedc3ucb-e"]
+TALKATIVE = replace(OURS, trigger=Always())
+
+
+class LossyTransport(CuttableTransport):
+    """Loses the replies to the next enrolments, after the server has answered them."""
+
+    losses = 1
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+        reply = super().send(method, path, body, headers)
+        if path.startswith(wire.ENROLMENTS) and self.losses:
+            self.losses -= 1
+            raise ConnectionError("the reply was lost")
+        return reply
+
+
+class OlderTransport(CuttableTransport):
+    """Speaks to a server from before there was a download in a welcome: it does not look at the query."""
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+        return super().send(method, path.partition("?")[0], body, headers)
+
+
+def fill_server(running: RunningService, agents: int = 6, rounds: int = 80) -> None:
+    """Let agents of two kinds speak."""
+    random = np.random.default_rng(3)
+
+    def record(store: Store, state: ServerState) -> None:
+        for number in range(agents):
+            agent, total = store.add_agent(random.bytes(32), 0.0), Statistics.zero(D)
+            for row in round_to_grid(random.normal(size=(rounds, D)) / 4):
+                total = total.observe(row[None], 0 if row[number % 2] > 0 else None)
+            record_upload(store, state, Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=total), number)
+
+    assert running.writer is not None
+    running.writer.submit(record).result()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[RunningService]:
+    with serve_in_process(tmp_path / "store.db", policy=OURS) as service:
+        fill_server(service)
+        yield service
+
+
+def get_state(running: RunningService) -> ServerState:
+    assert running.writer is not None
+    assert running.writer.state is not None
+    return running.writer.state
+
+
+def get_told(running: RunningService) -> Statistics:
+    server = get_state(running).server
+    assert server is not None
+    download = server.welcome(0)
+    assert download is not None
+    return download.statistics
+
+
+def assert_same(first: Statistics, second: Statistics) -> None:
+    assert wire.pack_numbers(first) == wire.pack_numbers(second)
+    assert (first.count, first.clicks, first.rounds) == (second.count, second.clicks, second.rounds)
+
+
+def test_a_newcomer_decides_with_what_is_known_of_anybody_also_after_a_restart(
+    running: RunningService, tmp_path: Path
+) -> None:
+    token, path = running.operator.create_tokens()[0], str(tmp_path / "agent.db")
+    with connect("", store=path, token=token, policy=TALKATIVE, min_observations=0,
+                 transport=CuttableTransport(running)) as agent:  # fmt: skip
+        assert agent.is_welcomed
+        assert_same(agent.agent.download.statistics, get_told(running))
+        assert agent.recommend(np.eye(D), 2).items.tolist() != [2]
+        assert agent.estimate[:2].min() > agent.estimate[2]
+    with connect("", store=path, policy=TALKATIVE, min_observations=0, transport=CuttableTransport(running)) as agent:
+        assert agent.is_welcomed
+        agent.feedback(agent.recommend(np.eye(D), 1), 0)
+        assert agent.flush(20), agent.trouble
+        assert not agent.is_welcomed  # its own data are in the answer now
+        assert agent.agent.download.statistics.rounds >= 1
+
+
+def test_a_welcome_changes_nothing_of_the_server(running: RunningService) -> None:
+    """Nothing of it is logged, so a replay has the same bits; until somebody speaks it is the same for everybody."""
+    before, position = get_state(running).dump(), get_state(running).position
+    tokens = running.operator.create_tokens(3)
+    welcomes = [enrol_agent(running.transport, token, SigningKey.generate()) for token in tokens]
+    assert len({welcome.agent for welcome in welcomes}) == 3
+    for welcome in welcomes:
+        assert isinstance(welcome.download, wire.DownloadMessage)
+        download = welcome.download.to_download(welcome.agent, D)
+        assert_same(download.statistics, get_told(running))
+        assert (download.rounds, download.agents) == (480, 6)
+    assert (get_state(running).dump(), get_state(running).position) == (before, position)
+
+    def replay(store: Store, _: ServerState) -> bytes:
+        return replay_log(store, OURS, D, ServerState(OURS, D)).dump()
+
+    assert running.writer is not None
+    assert running.writer.submit(replay).result() == before
+
+
+def test_a_welcome_whose_reply_was_lost_comes_again(running: RunningService, tmp_path: Path) -> None:
+    transport, token = LossyTransport(running), running.operator.create_tokens()[0]
+    path = str(tmp_path / "agent.db")
+    with pytest.raises(ConnectionError):
+        connect("", store=path, token=token, transport=transport)
+    with connect("", store=path, transport=transport) as agent:
+        assert agent.is_welcomed
+        assert running.operator.fetch_overview().enrolled == 7
+
+
+def test_a_process_that_dies_after_enrolment_has_kept_the_welcome(running: RunningService, tmp_path: Path) -> None:
+    path, token = str(tmp_path / "agent.db"), running.operator.create_tokens()[0]
+    with AgentPool("", store=path, tokens=[token], transport=CuttableTransport(running)) as pool:
+        pool.get("")  # makes the file
+    file = StoreFile(path)
+    store, link = LocalStore(file, SINGLE), ServerLink(CuttableTransport(running))
+    welcome = link.enrol(store)  # and then nothing more happens in this process
+    file.close()
+    assert welcome.download is msgspec.UNSET  # the file of an agent can be read by an older version
+    with connect("", store=path, transport=CuttableTransport(running)) as agent:
+        assert (agent.is_welcomed, agent.id) == (True, welcome.agent)
+
+
+def test_an_agent_with_answers_keeps_them_when_it_enrols_anew(running: RunningService, tmp_path: Path) -> None:
+    """One that was revoked has data of its own, which count for more than what is known of anybody."""
+    first, second = running.operator.create_tokens(2)
+    with connect("", store=str(tmp_path / "agent.db"), token=first, policy=TALKATIVE, min_observations=0,
+                 transport=CuttableTransport(running), pauses=(0.005, 0.05)) as agent:  # fmt: skip
+        agent.feedback(agent.recommend(np.eye(D), 1), 0)
+        assert agent.flush(20), agent.trouble
+        known = agent.agent.download.statistics
+        running.operator.revoke(agent.id)
+        agent.store.set_setting("token", second.encode())
+        transport = agent.client.transport
+        assert isinstance(transport, CuttableTransport)
+        welcome = ServerLink(transport).enrol(agent.store, new_key=True)
+        agent.load_ledger()
+        agent.follow(welcome)
+        assert_same(agent.agent.download.statistics, known)
+
+
+def test_an_agent_that_has_spoken_is_not_welcomed_again(running: RunningService) -> None:
+    key, token = SigningKey.generate(), running.operator.create_tokens()[0]
+    agent = enrol_agent(running.transport, token, key).agent
+    assert isinstance(enrol_agent(running.transport, token, key).download, wire.DownloadMessage)
+
+    def speak(store: Store, state: ServerState) -> None:
+        own = Statistics.zero(D).observe(np.eye(1, D, dtype=np.float32), 0)
+        record_upload(store, state, Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=own), 99)
+
+    assert running.writer is not None
+    running.writer.submit(speak).result()
+    assert enrol_agent(running.transport, token, key).download is msgspec.UNSET
+
+
+def test_older_agents_are_sent_nothing_that_they_do_not_know_and_older_servers_are_understood(
+    running: RunningService, tmp_path: Path
+) -> None:
+    first, second = running.operator.create_tokens(2)
+    older = OlderTransport(running)
+    assert enrol_agent(older, first, SigningKey.generate()).download is msgspec.UNSET
+    with connect("", store=str(tmp_path / "agent.db"), token=second, transport=older) as agent:
+        assert not agent.is_welcomed
+        assert not agent.estimate.any()
+
+
+@pytest.mark.parametrize(("min_others", "is_told"), [(2, True), (5, False)])
+def test_a_newcomer_is_told_of_nobody_whom_others_do_not_hide(tmp_path: Path, min_others: int, is_told: bool) -> None:
+    """There are two groups of three: where answers hide somebody among five, they tell nothing, and nor does this."""
+    policy = guard_policy(OURS).with_constants(min_others=min_others)
+    with serve_in_process(tmp_path / "store.db", policy=policy) as running:
+        fill_server(running)
+        welcome = enrol_agent(running.transport, running.operator.create_tokens()[0], SigningKey.generate())
+        assert isinstance(welcome.download, wire.DownloadMessage) is is_told
+
+
+def test_who_is_forgotten_is_in_no_later_welcome(running: RunningService) -> None:
+    """What newcomers are told is the mixture of the groups of those who are left, by size, and of nothing else."""
+    before = get_told(running)
+    running.operator.forget(next(iter(get_state(running).places)))
+    server = get_state(running).server
+    assert server is not None
+    labels, held, lambda_, variance = server.groups.labels, server.holdings, 4.0, 0.2
+    weights, means, spreads = [], [], []
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        covariance = np.linalg.inv(held.gram[members].sum(axis=0) + lambda_ * np.eye(D))
+        is_told = members.size > 1
+        weights.append(members.size / labels.size)
+        means.append(covariance @ held.moment[members].sum(axis=0) if is_told else np.zeros(D))
+        spreads.append(covariance if is_told else np.eye(D) / lambda_)
+    mean = np.array(weights) @ means
+    second = sum(w * (c + np.outer(m, m) / variance) for w, m, c in zip(weights, means, spreads, strict=True))
+    told = get_told(running)
+    precision = told.gram + lambda_ * np.eye(D)
+    np.testing.assert_allclose(np.linalg.solve(precision, told.moment), mean, atol=1e-12)
+    widths = np.linalg.eigvalsh(second - np.outer(mean, mean) / variance)
+    np.testing.assert_allclose(1 / np.linalg.eigvalsh(precision)[::-1], np.minimum(widths, 1 / lambda_), rtol=1e-9)
+    assert not np.allclose(before.gram, told.gram)
+
+
+def test_agents_of_a_pool_begin_with_what_the_last_one_of_them_was_told(
+    running: RunningService, tmp_path: Path
+) -> None:
+    """They need neither a token nor the server for that; but it must run on the same terms."""
+    transport, path = CuttableTransport(running), str(tmp_path / "agents.db")
+    with AgentPool("", store=path, tokens=running.operator.create_tokens(2), transport=transport) as pool:
+        early = pool.get("early")
+        assert not early.is_welcomed  # nobody of the pool has enrolled
+        assert pool.enrol("first").is_welcomed
+    transport.up = False
+    with AgentPool("", store=path, transport=transport) as pool:
+        visitor = pool.get("visitor")
+        assert (visitor.is_welcomed, visitor.id) == (True, 0)
+        assert_same(visitor.agent.download.statistics, get_told(running))
+        assert pool.get("early").is_welcomed
+        pool._link.terms = msgspec.structs.replace(visitor.welcome.terms, terms_id="others")
+        assert not pool.get("other").is_welcomed
+
+
+def test_what_nobody_can_decide_with_is_left_out(running: RunningService, tmp_path: Path) -> None:
+    """A broken or hostile server cannot keep an agent from its work."""
+    nan, wide = np.full((D, D), np.nan), -10.0 * np.eye(D)
+    for number, gram in enumerate((nan, wide)):
+        broken = wire.DownloadMessage(
+            count=0, clicks=0, rounds=0, system_rounds=1, agents=1,
+            numbers=wire.pack_numbers(Statistics(gram, np.zeros(D), 0, 0, 0)),
+        )  # fmt: skip
+
+        class BrokenTransport(CuttableTransport):
+            def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+                reply = super().send(method, path, body, headers)
+                if not path.startswith(wire.ENROLMENTS):
+                    return reply
+                welcome = msgspec.msgpack.decode(reply.body, type=wire.Welcome)
+                told = msgspec.structs.replace(welcome, download=broken)  # noqa: B023 (it is used in this turn)
+                return replace(reply, body=msgspec.msgpack.encode(told))
+
+        token = running.operator.create_tokens()[0]
+        with connect("", store=str(tmp_path / f"{number}.db"), token=token,
+                     transport=BrokenTransport(running)) as agent:  # fmt: skip
+            assert not agent.is_welcomed
+            assert agent.recommend(np.eye(D), 1).items.size == 1
+
+
+def test_an_agent_goes_on_with_its_own_data_where_a_ridge_makes_nothing_of_the_last_download(
+    running: RunningService, tmp_path: Path
+) -> None:
+    """What is told under one lambda may be no statistics under a smaller one, which the operator chooses later."""
+    path, token = str(tmp_path / "agent.db"), running.operator.create_tokens()[0]
+    with connect("", store=path, token=token, transport=CuttableTransport(running)) as agent:
+        told = Statistics(-3.5 * np.eye(D), np.ones(D), 0, 0, 0)  # fit for a lambda of 4
+        with agent.store.transaction():
+            agent.store.save_statistics("download", told)
+        agent.follow(agent.welcome)
+        assert agent.is_welcomed
+        constants = agent.welcome.terms.constants | {"lambda_": 1.0}
+        terms = msgspec.structs.replace(agent.welcome.terms, constants=constants, terms_id="smaller")
+        agent.follow(msgspec.structs.replace(agent.welcome, terms=terms))
+        assert not agent.is_welcomed
+        assert agent.recommend(np.eye(D), 1).items.size == 1

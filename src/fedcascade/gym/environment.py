@@ -1,0 +1,146 @@
+"""Any world of fedcascade as a Gymnasium environment: a user arrives, you show a list, the user clicks or not."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from fedcascade.checks import require, require_integer, require_known
+from fedcascade.environments.behaviours import guess_examination
+from fedcascade.environments.clustered import Clustered
+from fedcascade.environments.environment import Environment
+from fedcascade.gym.spaces import Action, RankedLists, is_list_of_distinct
+from fedcascade.learning.click_log import NOBODY
+from fedcascade.learning.oracles import TopK
+from fedcascade.simulation.reference import click_list
+
+Observation = dict[str, Any]
+REWARDS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {  # from what became of a list
+    "click": lambda played: float(played["click"] != NOBODY),
+    "clicks": lambda played: float(played["clicks"].sum()),
+    "attraction": lambda played: float(played["attraction"]),
+}
+
+
+class CascadeEnv(gymnasium.Env[Observation, Action]):
+    """A world, round by round. An episode is ``rounds`` rounds long, and then truncated; it never terminates.
+
+    An observation has the ``user`` who arrives, the features of the ``items``, a row each, and how many are on offer
+    (``offered``); rows beyond that are 0. An action is a list of distinct items, best first, as numbers of rows.
+
+    ``info`` of a step says what became of the list: ``click`` (the first position that was clicked, or -1), ``clicks``
+    (1 for each position that was), ``looked_until`` (the last position that was looked at), ``attraction`` (the chance
+    of a click), ``best`` (that of the best list) and ``regret``, which is 0 for liars, as in a simulation. For the
+    observation that comes with it, it has ``round``, and what our own agents are given: ``ties`` and ``draw``.
+
+    Args:
+        world: any ``Environment``, for instance ``Synthetic()``; users click by its own model.
+        list_length: K, how many items a list has.
+        rounds: how long an episode is.
+        reward: "click": 1 if anything was clicked; "clicks": how often; "attraction": the chance of a click, which
+            is the expectation of the first.
+        render_mode: None; there is nothing to draw.
+
+    >>> from fedcascade import Synthetic
+    >>> env = CascadeEnv(Synthetic(users=3, clusters=1, dimension=4, items=6), list_length=2)
+    >>> observation, info = env.reset(seed=1)
+    >>> observation["items"].shape, info["round"]
+    ((6, 4), 1)
+    >>> _, reward, terminated, truncated, info = env.step(np.array([5, 0]))
+    >>> reward in (0.0, 1.0), terminated, truncated, info["regret"] >= 0.0
+    (True, False, False, True)
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
+
+    def __init__(
+        self,
+        world: Environment,
+        *,
+        list_length: int = 4,
+        rounds: int = 10_000,
+        reward: str = "click",
+        render_mode: str | None = None,
+    ) -> None:
+        require_integer("rounds", rounds)
+        require_known("reward", reward, REWARDS)
+        require(render_mode is None, f"render_mode must be None: there is nothing to draw, got '{render_mode}'")
+        most = world.most_items
+        oracle = TopK(length=list_length)
+        require(list_length <= most, f"list length must be <= items ({most}), got {list_length}")
+        self.world, self.rounds, self.oracle, self.render_mode = world, rounds, oracle, render_mode
+        self._original, self._measure_reward, self._round = world, REWARDS[reward], 0
+        persons = world.history.persons if isinstance(world, Clustered) else ()
+        self._lying = frozenset(user for user, person in enumerate(persons) if person.kind == "liar")
+        fewest = getattr(world, "fewest_items", most)
+        self.action_space: RankedLists = RankedLists(items=most, length=list_length, fewest=fewest)
+        self.observation_space = spaces.Dict(
+            {
+                "user": spaces.Discrete(world.users),
+                "items": spaces.Box(-1.0, 1.0, (most, world.dimension), np.float32),
+                "offered": spaces.Discrete(most, start=1),
+            }
+        )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Any]:
+        """Begin an episode: the same users with the same wishes, in rounds that ``seed`` names.
+
+        The seed of the world itself gives the rounds that ``simulate`` plays. A world that cannot draw other rounds
+        plays the same ones in every episode.
+        """
+        super().reset(seed=seed, options=options)
+        drawn = int(self.np_random.integers(2**63)) if seed is None else seed
+        begin = getattr(self._original, "with_other_rounds", None)
+        self.world = self._original if begin is None else begin(drawn)
+        self._round = 0
+        return self._observe()
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Show a list to the user, and go on to the next round; a list that cannot be shown is refused."""
+        require(1 <= self._round <= self.rounds, "there is no round to play: call reset() first")
+        world, t = self.world, self._round
+        items = self._read_list(action)
+        weights = world.weights(t, self._user, self._features)
+        clicks, compute_reward = click_list(world, t, items, weights[items])
+        best, attraction = compute_reward(weights[self.oracle.best(weights)]), compute_reward(weights[items])
+        marks = np.zeros(self.oracle.length, np.int8)
+        marks[list(clicks)] = 1
+        played = {
+            "click": clicks[0] if clicks else NOBODY,
+            "clicks": marks,
+            "looked_until": guess_examination(items.size, clicks).examined - 1,
+            "attraction": attraction,
+            "best": best,
+            "regret": 0.0 if self._user in self._lying else best - attraction,
+        }
+        observation, info = self._observe()
+        return observation, self._measure_reward(played), False, t == self.rounds, played | info
+
+    def _observe(self) -> tuple[Observation, dict[str, Any]]:
+        """Go on to the next round: who arrives, and what is on offer."""
+        self._round += 1
+        world, t = self.world, self._round
+        self._user, self._features = world.arrival(t), world.items(t)
+        offered = len(self._features)
+        items = np.zeros((world.most_items, world.dimension), np.float32)
+        ties = np.zeros(world.most_items, np.uint32)
+        items[:offered], ties[:offered] = self._features, world.ties(t, offered)
+        observation = {"user": np.int64(self._user), "items": items, "offered": np.int64(offered)}
+        return observation, {"round": t, "ties": ties, "draw": world.draw(t)}
+
+    def _read_list(self, action: Any) -> NDArray[np.intp]:
+        """The items of an action, without what fills it up."""
+        length, offered = self.oracle.length, len(self._features)
+        row = np.asarray(action)
+        is_row = row.shape == (length,) and row.dtype.kind in "iu"
+        require(is_row, f"an action must be {length} whole numbers, got {row.dtype} of shape {row.shape}")
+        row = row.astype(np.int64)
+        is_good = is_list_of_distinct(row) and row.min() >= NOBODY and row.max() < offered
+        require(is_good, f"an action must name distinct items in 0..{offered - 1}, then -1, got {row.tolist()}")
+        items: NDArray[np.intp] = row[row != NOBODY].astype(np.intp)
+        is_long = items.size == length or self.action_space.fewest < length
+        require(is_long, f"an action must name {length} items, got {items.size}")
+        return items

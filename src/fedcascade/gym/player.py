@@ -1,0 +1,81 @@
+"""Our own systems as players of an environment, to compare yours with."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from fedcascade.checks import require
+from fedcascade.environments.behaviours import guess_examination
+from fedcascade.federation.agent import ShownList
+from fedcascade.federation.delivery import deliver_arrival, run_exchange
+from fedcascade.federation.messages import Download
+from fedcascade.federation.policies import Policy
+from fedcascade.gym.environment import CascadeEnv, Observation
+from fedcascade.gym.spaces import Action
+from fedcascade.learning.click_log import NOBODY
+from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation.ledger import Ledger
+from fedcascade.simulation.reference import make_agents
+from fedcascade.simulation.scenario import Scenario, list_news, prepare_simulation
+
+
+class Player:
+    """Plays a policy: the agents of all users and their server, with what the environment shows alone.
+
+    It does what ``simulate`` does, to the bit. Make one for each episode, after ``reset``.
+
+    >>> from fedcascade import POLICIES, Synthetic
+    >>> env = CascadeEnv(Synthetic(users=3, clusters=1, dimension=4, items=6), list_length=2, rounds=50)
+    >>> observation, info = env.reset(seed=1)
+    >>> player, truncated = Player(env, POLICIES["fedc3ucb-e"]), False
+    >>> while not truncated:
+    ...     observation, _, _, truncated, info = env.step(player.act(observation, info))
+    ...     player.learn(info)
+    >>> len(player.ledger) > 0
+    True
+    """
+
+    def __init__(self, env: gymnasium.Env[Observation, Action], policy: Policy) -> None:
+        world = env.unwrapped
+        require(isinstance(world, CascadeEnv), f"a player needs a CascadeEnv, got a {type(world).__name__}")
+        assert isinstance(world, CascadeEnv)
+        self._scenario = Scenario(world.world, policy, world.rounds, world.oracle, checkpoints=1)
+        simulation = prepare_simulation(self._scenario)
+        self._server, self._recorder = simulation.server, simulation.recorder
+        self._agents = make_agents(simulation, world.oracle)
+        self._open: tuple[ShownList, int, float, int, tuple[Download, ...]] | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """Every exchange so far."""
+        return self._recorder.ledger
+
+    def act(self, observation: Observation, info: dict[str, Any]) -> Action:
+        """Let the agent of the user who arrives choose a list."""
+        t, user, offered = int(info["round"]), int(observation["user"]), int(observation["offered"])
+        for changed, cluster in list_news(self._scenario, t):
+            self._server.tell_cluster(changed, cluster)
+            reset = self._agents[changed].part(Statistics.zero(self._scenario.environment.dimension))
+            self._recorder.record_exchange(t, *run_exchange(self._server, self._agents, reset))
+        fetched = deliver_arrival(self._server, self._agents, user)
+        shown = self._agents[user].recommend(observation["items"][:offered], info["ties"][:offered])
+        self._open = shown, t, float(info["draw"]), user, fetched
+        action = np.full(self._scenario.oracle.length, NOBODY, np.int64)
+        action[: shown.items.size] = shown.items
+        return action
+
+    def learn(self, info: dict[str, Any]) -> None:
+        """Let the agent learn what became of the list that ``act`` chose, and exchange if it wants to."""
+        require(self._open is not None, "there is no list to learn from: call act() first")
+        assert self._open is not None
+        (shown, t, draw, user, fetched), self._open = self._open, None
+        clicks = tuple(np.flatnonzero(info["clicks"]).tolist())
+        first = clicks[0] if clicks else None
+        seen = guess_examination(shown.items.size, clicks) if len(clicks) > 1 else first
+        upload = self._agents[user].observe(shown, seen, round_=t, draw=draw)
+        if upload is not None:
+            uploads, downloads = run_exchange(self._server, self._agents, upload)
+            uploads, downloads = self._server.reply_state.select_counted(uploads, fetched + downloads)
+            cause = self._scenario.policy.reply_rule.download_cause
+            self._recorder.record_exchange(t, uploads, downloads, cause)

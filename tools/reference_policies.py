@@ -77,7 +77,8 @@ their download and with their own data since, so they can speak more rarely.""",
     "fedc3ucb-l": """`fedc3ucb-e` for people who change, arrive, leave and lie. An agent tests whether its own
 data come from one user or from two, and says when its user has become another one: the earlier self stays behind,
 and the new one is placed as a newcomer. What others added to a download counts with the weight under which the agent's
-own clicks are likely, weighed anew every 4 rounds of its own
+own clicks are likely, weighed anew every 4 rounds of its own. A download also tells of the largest groups: for its
+first 128 rounds an agent finds out by itself which of them it is like, and a move to one of them is found sooner
 ([living populations](explanation-living-populations.md)).""",
     "fedc3ucb-ht": """The paper's system with the trust of `fedc3ucb-l` at its agents, and nothing else of it: the graph
 pools too many users for long, and agents find out how far to believe it.""",

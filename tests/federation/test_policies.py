@@ -37,7 +37,7 @@ PARTS = {
     "phase-fclub": (SplitAndMerge(), Always(), LastDownload()),
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
     "fedc3ucb-e": (Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
-    "fedc3ucb-l": (Evidence(), Determinant(alpha_c=2.0), DownloadAndBuffer()),
+    "fedc3ucb-l": (Evidence(hurdle=1.0), Determinant(alpha_c=2.0), DownloadAndBuffer()),
     "fedc3ucb-ht": (HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload()),
     "fedind-c": (Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
     "fedc3ucb-p": (Population(), Determinant(alpha_c=2.0), DownloadAndBuffer()),

@@ -176,7 +176,7 @@ class Agent:
         self.unanswered = Statistics.zero(self.problem.dimension) if unanswered is None else unanswered
         received = download.statistics
         if self.own_data is not None:
-            received = self.own_data.receive(received, self._sum_pending())
+            received = self.own_data.receive(received, self._sum_pending(), download.components)
         self.download = Ridge(received, self.policy.lambda_)
         self._decide()
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, whole_numbers
 from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.components import weigh_components
 from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
 from fedcascade.federation.grouping.gibbs import Model, make_memory, measure_sum
 from fedcascade.federation.grouping.rows import COUNTS
@@ -16,6 +17,8 @@ from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
 FEWEST = 4  # observations that an older self must have
+RECENT = 128  # rounds of its own in which an agent looks for a change to one of the groups that it was told of
+LIKELY = 1e-9  # components less probable given all own data are not looked at for a part of them
 LEAST_LIKELY, MOST_LIKELY = 0.05, 0.95  # probabilities of a click between which the CUSUM looks at an item
 
 
@@ -150,16 +153,27 @@ def _keep_blocks(own: OwnData, first: int) -> None:
 def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
     """The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak."""
     total, count, memory = own.total, own.total.size - COUNTS, make_memory(own.total)
-    newer = np.zeros_like(total)
+    newer, older, told = np.zeros_like(total), np.empty_like(total), own.components
+    weights, others = np.ones(told.shape[0] + 1), np.empty(told.shape[0] + 1)
     whole = measure_sum(total, total, 0.0, rule.model, memory)
+    whole_told = weigh_components(total, told, rule.model, memory, weights, 0.0)
     least, cut = -rule.threshold, 0
     for first in range(own.used[0] - 1, 0, -1):
         add_row(newer, own.blocks[first])
         if total[count] - newer[count] < FEWEST:
             break
         apart = measure_sum(total, newer, -1.0, rule.model, memory) + measure_sum(newer, newer, 0.0, rule.model, memory)
-        if whole - apart < least:
-            least, cut = whole - apart, first
+        gain = whole - apart
+        if told.shape[0] > 0 and newer[count + 2] <= RECENT:
+            for k in range(total.size):
+                older[k] = total[k] - newer[k]
+            others[:] = weights
+            apart = weigh_components(older, told, rule.model, memory, others, LIKELY)
+            others[:] = 1.0
+            apart += weigh_components(newer, told, rule.model, memory, others, 0.0)
+            gain = min(gain, whole_told - apart)
+        if gain < least:
+            least, cut = gain, first
     return cut
 
 

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcascade.learning.statistics import Statistics
 
 
@@ -43,17 +46,20 @@ class Download:
 
     The paper sends Sigma and theta; gram and moment are the same information and also let an agent add data
     of its own. ``rounds`` and ``agents`` are what the server knows of: an agent without a global clock
-    extrapolates the round from them.
+    extrapolates the round from them. ``components`` are the groups of a system whose agents find out by themselves to
+    which they belong (``grouping.components``).
     """
 
     agent: Final[int]
     statistics: Final[Statistics]
     rounds: Final[int]
     agents: Final[int]
+    components: Final[NDArray[np.float64] | None] = None
 
     @property
     def bytes(self) -> int:
-        return count_payload_bytes(self.statistics.dimension)
+        told = 0 if self.components is None else 8 * self.components.size
+        return count_payload_bytes(self.statistics.dimension) + told
 
 
 def count_payload_bytes(dimension: int) -> int:

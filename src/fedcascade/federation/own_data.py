@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.federation.grouping.components import NUMBERS
 from fedcascade.federation.grouping.rows import COUNTS, Row, Rows, compute_width
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
@@ -24,7 +25,7 @@ class OwnData(NamedTuple):
     ``total`` is all that the agent observed since its user is who it is. ``blocks`` are the same data in the order of
     time, of which ``used`` are filled; block i holds 2^levels[i] times as many rounds as a new one. ``since`` is what
     was observed since the CUSUM was last 0. ``others_gram`` and ``others_moment`` are what others added to the last
-    download.
+    download; ``components`` are groups that it told of (``grouping.components``).
     """
 
     total: Row
@@ -34,10 +35,11 @@ class OwnData(NamedTuple):
     since: Row
     others_gram: Matrix
     others_moment: Vector
+    components: Rows
     numbers: Vector  # CUSUM and WEIGHT
 
 
-def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> OwnData:
+def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool, components: int = 0) -> OwnData:
     """The data of agents that have seen nothing, one for each place of ``shape``; () for one agent."""
     lead, width, blocks = tuple(shape), compute_width(dimension), MOST_BLOCKS if has_blocks else 0
     numbers = np.zeros((*lead, 2))
@@ -45,7 +47,7 @@ def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> 
     return OwnData(
         np.zeros((*lead, width)), np.zeros((*lead, blocks, width)), np.zeros((*lead, blocks), np.int64),
         np.zeros((*lead, 1), np.int64), np.zeros((*lead, width)), np.zeros((*lead, dimension, dimension)),
-        np.zeros((*lead, dimension)), numbers,
+        np.zeros((*lead, dimension)), np.zeros((*lead, components, dimension + NUMBERS)), numbers,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What an agent keeps of its own data, apart from what others sent: the readable side of ``own_data``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.changes import follow_list
-from fedcascade.federation.grouping.rows import pack_row, unpack_row
+from fedcascade.federation.grouping.rows import Rows, pack_row, unpack_row
 from fedcascade.federation.own_data import WEIGHT, OwnData, make_own_data
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.trust import is_due, split_download, weigh_others
@@ -17,14 +17,20 @@ from fedcascade.learning.ridge import Estimate
 from fedcascade.learning.statistics import Statistics
 
 
+def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> OwnData:
+    """The own data of agents of a policy that have seen nothing."""
+    components = 0 if policy.trust is None else policy.trust.components
+    return make_own_data(shape, dimension, has_blocks=policy.changes is not None, components=components)
+
+
 class OwnDataKeeper:
     """Follows the lists of one user: finds changes, and weighs what others sent."""
 
     def __init__(self, policy: Policy, dimension: int, data: OwnData | None = None) -> None:
         self.dimension = dimension
-        self.data = make_own_data((), dimension, has_blocks=policy.changes is not None) if data is None else data
+        self.data = make_policy_data(policy, (), dimension) if data is None else data
         self._detection = None if policy.changes is None else policy.changes.compile(dimension)
-        self._trust = None if policy.trust is None else policy.trust.compile(dimension)
+        self._trust = None if policy.trust is None else policy.trust.compile(dimension, policy.lambda_)
 
     @property
     def total(self) -> Statistics:
@@ -48,10 +54,12 @@ class OwnDataKeeper:
         """Whether it is time to weigh others' data anew."""
         return self._trust is not None and bool(is_due(self.data, self._trust))
 
-    def receive(self, download: Statistics, pending: Statistics) -> Statistics:
+    def receive(self, download: Statistics, pending: Statistics, components: Rows | None = None) -> Statistics:
         """The part of a download that is believed; ``pending`` is what of the agent's own it does not hold."""
         if self._trust is None:
             return download
+        if components is not None:
+            self.data.components[...] = components
         split_download(self.data, pending.gram, pending.moment, download.gram, download.moment)
         return self.weigh(pending)
 
@@ -79,6 +87,7 @@ class OwnDataKeeper:
         return self.data._asdict()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave."""
+        """Take over what ``to_state`` gave. Components of another number are left: the next download brings some."""
         for name in OwnData._fields:
-            getattr(self.data, name)[...] = state[name]
+            if name != "components" or state[name].shape == self.data.components.shape:
+                getattr(self.data, name)[...] = state[name]

@@ -259,7 +259,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("fedc3ucb-p", Population(), Determinant(alpha_c=2.0), DownloadAndBuffer(),
                "the same among few; among many, an agent is told what the population's data say of somebody like it",
                confidence=DEPLOYED),
-        Policy("fedc3ucb-l", Evidence(), Determinant(alpha_c=2.0), DownloadAndBuffer(),
+        Policy("fedc3ucb-l", Evidence(hurdle=1.0), Determinant(alpha_c=2.0), DownloadAndBuffer(),
                "for living populations: fedc3ucb-e, and agents find out when their users change and whom to believe",
                trust=Trust(), changes=ChangeDetection(), confidence=DEPLOYED),
         Policy("fedc3ucb-ht", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),

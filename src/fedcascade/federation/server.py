@@ -146,9 +146,11 @@ class Server:
 
     def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
         rounds, known, downloads = self.rounds, len(self.holdings) - len(self.ghosts), []
+        trust = self.policy.trust
         for agent in agents:
             statistics = self._build_answer(agent)
-            downloads.append(Download(agent=agent, statistics=statistics, rounds=rounds, agents=known))
+            told = None if trust is None else self.groups.describe_groups(agent, trust.components)
+            downloads.append(Download(agent=agent, statistics=statistics, rounds=rounds, agents=known, components=told))
         for download in downloads:
             self.reply_state.record_download(download.agent, download.statistics)
         return tuple(downloads)

@@ -15,7 +15,7 @@ from fedcascade.federation.warm_start import warm_up
 from fedcascade.learning.cascade import compute_expected_reward, find_first_click
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.scenario import Progress, Scenario, Simulation, list_news, prepare_simulation
+from fedcascade.simulation.scenario import Progress, Scenario, Simulation, list_newcomers, list_news, prepare_simulation
 from fedcascade.simulation.trace import Trace
 
 REPORT_EVERY = 500
@@ -43,6 +43,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
             server.tell_cluster(changed, cluster)
             reset = agents[changed].part(Statistics.zero(environment.dimension))
             recorder.record_exchange(t, *run_exchange(server, agents, reset))
+        for newcomer in list_newcomers(scenario, t):
+            agents[newcomer].receive(server.answer(newcomer))
         user = environment.arrival(t)  # line 5
         fetched = deliver_arrival(server, agents, user)
         # line 6: LocalAgent

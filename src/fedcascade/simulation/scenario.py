@@ -71,6 +71,14 @@ def require_one_click(environment: Environment, policy: Policy) -> None:
         raise ValueError(f"{reason}, and users who click by {behaviour.model} may click several: play the cascade")
 
 
+def list_newcomers(scenario: Scenario, round_: int) -> list[int]:
+    """Who comes late, in this round, and is told of the groups before its first list, where a policy's agents are."""
+    environment = scenario.environment
+    if scenario.policy.trust is None or not isinstance(environment, Clustered):
+        return []
+    return [user for user, person in enumerate(environment.history.persons) if person.joined == round_]
+
+
 def prepare_simulation(scenario: Scenario) -> Simulation:
     """Check that the parts of a scenario fit together, and build its server and recorder."""
     environment, oracle = scenario.environment, scenario.oracle

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import POSITIVE, whole_numbers
 from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.components import fill_component, make_components
 from fedcascade.federation.grouping.gibbs import Crowd, Model, compute_evidence, measure_row
 from fedcascade.federation.grouping.guard import NO_GUARD
 from fedcascade.federation.grouping.listing import LISTED, Listing
@@ -179,6 +180,22 @@ class EvidencePartition(Partition):
             np.stack([group.gram for group in told]), np.stack([group.moment for group in told]), sizes,
             self.spoken.size - int(sizes.sum()), variance=self.model.variance, lambda_=float(self.holdings.lambda_),
         )  # fmt: skip
+
+    def describe_groups(self, agent: int, most: int) -> NDArray[np.float64]:
+        """The largest groups as components; the agent's own data are left out of its own."""
+        listing, components = self.derived.listing, make_components(most, self.holdings.dimension)
+        places, own_place = listing.find_places(), self._find_place(agent)
+        sizes = listing.sizes[places] - (places == own_place)
+        is_told = sizes >= max(1, self.guard.min_others)
+        places, sizes = places[is_told], sizes[is_told]
+        largest = np.argsort(-sizes, kind="stable")[:most]
+        total = max(1, int(sizes[largest].sum()))
+        for component, i in zip(components, largest, strict=False):
+            row = listing.sums[places[i]]
+            if places[i] == own_place:
+                row = row - pack_row(self.holdings[agent], self.limit)
+            fill_component(row, sizes[i] / total, self.model, component)
+        return components
 
     def _find_place(self, agent: int) -> int | None:
         return self.derived.listing.place_of.get(int(self.labels[agent]))

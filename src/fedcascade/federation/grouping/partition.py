@@ -77,6 +77,10 @@ class Partition:
         """What is known of a user who has said nothing, as statistics without counts; None where nothing is told."""
         return None
 
+    def describe_groups(self, agent: int, most: int) -> NDArray[np.float64] | None:  # noqa: ARG002
+        """What ``agent`` is told of the largest groups (``grouping.components``); None if groups are not told."""
+        return None
+
     def sum_groups(self, agent: int, groups: Labels) -> Statistics:
         """What ``agent`` is told of some groups, its own among them: their sum. Each label is named once.
 

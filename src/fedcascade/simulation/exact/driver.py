@@ -3,8 +3,8 @@
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.federation.own_data import OwnData, make_own_data, unpack_into
-from fedcascade.federation.own_data_keeper import OwnDataKeeper
+from fedcascade.federation.own_data import OwnData, unpack_into
+from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge
@@ -40,7 +40,7 @@ class ExchangeDriver:
         self.personal = PersonalState(np.zeros((learners, d, d)), np.zeros((learners, d)), np.zeros((learners, d, d)))
         self.own_data = None
         if policy.keeps_own_data:
-            self.own_data = make_own_data((users,), d, has_blocks=policy.changes is not None)
+            self.own_data = make_policy_data(policy, (users,), d)
         self.uploads = np.zeros(users, np.int64)
         blank = Ridge(Statistics.zero(d), policy.lambda_)
         self.packed.numbers[:] = self._compute_numbers(blank)
@@ -102,7 +102,7 @@ class ExchangeDriver:
             nothing = Statistics.zero(self.problem.dimension)  # such agents are answered when they upload
             for download in downloads:
                 keeper = self._keep_own_data(download.agent, self.own_data)
-                believed = keeper.receive(download.statistics, nothing)
+                believed = keeper.receive(download.statistics, nothing, download.components)
                 self.load_ridge(download.agent, Ridge(believed, self.policy.lambda_))
             return
         ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics

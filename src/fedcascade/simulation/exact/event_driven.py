@@ -27,7 +27,7 @@ from fedcascade.simulation.exact.windows import (
     make_driver_scratch,
     record_batch,
 )
-from fedcascade.simulation.scenario import Scenario, list_news
+from fedcascade.simulation.scenario import Scenario, list_newcomers, list_news
 
 SHORTEST_WINDOW = 64
 
@@ -77,15 +77,18 @@ class EventDrivenEngine:
         rounds = now.window.stop - now.window.cursor
         # Agents with the most rounds come first, so that no thread begins a long task last.
         present = np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
-        news = list_news(self.scenario, now.window.first)
-        if news:  # nobody may play on before all know
+        first = now.window.first
+        news, newcomers = list_news(self.scenario, first), list_newcomers(self.scenario, first)
+        is_told = bool(news or newcomers)
+        if is_told:  # nobody may play on before all know
             self.settle(before)
-            self.driver.tell_changes(now.window.first, news)
+            self.driver.tell_changes(first, news)
+            self.driver.receive(tuple(map(self.driver.server.answer, newcomers)))
             before = now
         waiting = before.window.upload_round[present] > 0
         free, late = Task(now, present[~waiting]), Task(now, present[waiting])
         helpers = self._start_helpers(free)
-        if not news:
+        if not is_told:
             self.settle(before)
         helpers += self._start_helpers(late)
         following = make_batch(self.driver, now.last + 1, self.window or self.length)

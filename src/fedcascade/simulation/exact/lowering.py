@@ -115,7 +115,10 @@ POSITIONS: dict[type, Callable[[Any, int], NDArray[np.float64] | None]] = {
     type(None): lambda *_: None,
     PositionDiscounts: lambda positions, length: None if positions.discount == 1 else positions.compute_gammas(length),
 }
-TRUSTS: dict[type, Callable[[Any, int], CompiledTrust | None]] = {type(None): lambda *_: None, Trust: Trust.compile}
+TRUSTS: dict[type, Callable[[Any, int, float], CompiledTrust | None]] = {
+    type(None): lambda *_: None,
+    Trust: Trust.compile,
+}
 DETECTIONS: dict[type, Callable[[Any, int], CompiledDetection | None]] = {
     type(None): lambda *_: None,
     ChangeDetection: ChangeDetection.compile,
@@ -221,7 +224,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
         beta=beta,
         sync_budget=min(budgets, default=np.inf),
         detection=lower(DETECTIONS, policy.changes)(policy.changes, d),
-        trust=lower(TRUSTS, policy.trust)(policy.trust, d),
+        trust=lower(TRUSTS, policy.trust)(policy.trust, d, policy.lambda_),
     )
 
 

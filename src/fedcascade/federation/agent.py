@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
@@ -53,6 +54,7 @@ class Agent:
         personal = policy.personal
         self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
         self.own_data = OwnDataKeeper(policy, problem.dimension) if policy.keeps_own_data else None
+        self.is_parting = False  # whether the user has become another one, and no reset has said so yet
         self._open: dict[int, ShownList] = {}
         self._decide()
 
@@ -129,8 +131,10 @@ class Agent:
         else:
             known, place = self.download.statistics, _find_only_click(self.policy.name, len(shown.items), click)
             self.buffer = self.personal.observe(known, self.buffer, shown.features, place)
-        upload = self._follow_user(shown, click)
-        if upload is None:
+        self._follow_user(shown, click)
+        if self.is_parting:
+            upload = self._send_reset_if_due()
+        else:
             occasion = Occasion(
                 round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
             )
@@ -139,31 +143,49 @@ class Agent:
         self._decide()
         return upload
 
-    def _follow_user(self, shown: ShownList, click: int | Examination | None) -> Upload | None:
-        """Look in the agent's own data for a new user, and weigh others'; returns the reset that is due, if any."""
+    def _follow_user(self, shown: ShownList, click: int | Examination | None) -> None:
+        """Look in the agent's own data for a new user, and weigh others'."""
         keeper = self.own_data
         if keeper is None:
-            return None
+            return
         seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
         if keeper.follow(shown.features, seen, self.decision):
-            return self.part(keeper.total)
-        if keeper.is_weighing_due():
+            self.begin_anew(keeper.total)
+        elif keeper.is_weighing_due():
             self.download = Ridge(keeper.weigh(self._sum_pending()), self.policy.lambda_)
-        return None
 
     def _sum_pending(self) -> Statistics:
         """What of the agent's own data is not in the last download."""
         return self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
 
-    def part(self, kept: Statistics) -> Upload:
-        """Send a reset: the user has become another one, to whom of all data so far ``kept`` belong."""
-        self.uploads += 1
-        upload = Upload(agent=self.id, sequence=self.uploads, cause=Cause.CHANGE, statistics=self.buffer, kept=kept)
+    def begin_anew(self, kept: Statistics) -> None:
+        """Go on as who the user has become, to whom of all data so far ``kept`` belong; a reset is due.
+
+        Nothing was downloaded for the new user. The buffer may hold data of the earlier one, which the reset carries:
+        ``unanswered`` is then what makes ``kept`` of it.
+        """
         nothing = Statistics.zero(self.problem.dimension)
-        self.buffer, self.unanswered, self.download = nothing, kept, Ridge(nothing, self.policy.lambda_)
+        self.unanswered, self.download = kept - self.buffer, Ridge(nothing, self.policy.lambda_)
+        self.is_parting = True
         if self.own_data is not None:
             self.own_data.begin_anew(kept)
+
+    def part(self, kept: Statistics) -> Upload:
+        """Send a reset: the user has become another one, to whom of all data so far ``kept`` belong."""
+        self.begin_anew(kept)
+        upload = self._send_reset(kept)
         self._decide()
+        return upload
+
+    def _send_reset_if_due(self) -> Upload | None:
+        """The reset that is due, once both what it sends and what it keeps are enough to hide single observations."""
+        kept, least = self.unanswered + self.buffer, self.policy.trigger.least
+        return self._send_reset(kept) if min(self.buffer.count, kept.count) >= max(1, least) else None
+
+    def _send_reset(self, kept: Statistics) -> Upload:
+        self.uploads += 1
+        upload = Upload(agent=self.id, sequence=self.uploads, cause=Cause.CHANGE, statistics=self.buffer, kept=kept)
+        self.buffer, self.unanswered, self.is_parting = Statistics.zero(self.problem.dimension), kept, False
         return upload
 
     def receive(self, download: Download, *, unanswered: Statistics | None = None) -> None:
@@ -189,10 +211,17 @@ class Agent:
         unanswered: Statistics,
         download: Statistics,
         shown: Iterable[ShownList],
+        own_data: OwnData | None = None,
+        is_parting: bool = False,
     ) -> None:
-        """Take over the state of an earlier agent of the same user; ``shown`` are the lists without feedback."""
-        self.arrivals, self.uploads = arrivals, uploads
+        """Take over the state of an earlier agent of the same user; ``shown`` are the lists without feedback.
+
+        ``own_data`` is what the policy keeps apart, if it does.
+        """
+        self.arrivals, self.uploads, self.is_parting = arrivals, uploads, is_parting
         self.buffer, self.unanswered = buffer, unanswered
+        if self.own_data is not None and own_data is not None:
+            self.own_data.load_state(own_data._asdict())
         self.download = Ridge(download, self.policy.lambda_)
         self._open = {open_list.impression: open_list for open_list in shown}
         self._decide()
@@ -211,6 +240,7 @@ class Agent:
             "download": self.download.statistics,
             "personal": None if self.personal is None else self.personal.statistics,
             "own_data": None if self.own_data is None else self.own_data.to_state(),
+            "is_parting": self.is_parting,
             "shown": [
                 {"impression": shown.impression, "items": shown.items, "features": shown.features,
                  "propensities": shown.propensities}
@@ -228,7 +258,7 @@ class Agent:
             self.own_data.load_state(state["own_data"])
         shown = [ShownList(self.id, **open_list) for open_list in state["shown"]]
         names = ("arrivals", "uploads", "buffer", "unanswered", "download")
-        self.resume(**{name: state[name] for name in names}, shown=shown)
+        self.resume(**{name: state[name] for name in names}, shown=shown, is_parting=state.get("is_parting", False))
 
     def set_unanswered(self, statistics: Statistics) -> None:
         """Take over what was sent and waits for an answer, after an upload was withdrawn."""
@@ -260,11 +290,46 @@ class Agent:
         return upload
 
     def take_back(self, statistics: Statistics, least: int) -> Upload | None:
-        """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations."""
+        """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations.
+
+        Where a reset is due, it carries that instead.
+        """
         self.buffer = self.buffer + statistics
-        upload = self.send_buffer(Cause.FORCED) if self.buffer.count >= max(1, least) else None
+        if self.is_parting:
+            self.unanswered = self.unanswered - statistics
+            upload = self._send_reset_if_due()
+        else:
+            if self.own_data is not None and self.policy.trust is not None:
+                self.download = Ridge(self.own_data.weigh(self._sum_pending()), self.policy.lambda_)
+            upload = self.send_buffer(Cause.FORCED) if self.buffer.count >= max(1, least) else None
         self._decide()
         return upload
+
+    def restart_own_data(self, held: Statistics) -> None:
+        """Take what the server holds and what is on its way for all own data; others' are known at the next download.
+
+        What a newcomer was told before it said anything is all others'. An agent that has found a change of its user
+        knows better.
+        """
+        if self.own_data is None or self.is_parting:
+            return
+        pending, known = self._sum_pending(), self.download.statistics
+        self.own_data.begin_anew(held + pending)
+        if self.policy.trust is not None:
+            is_newcomer = held.count == known.count == 0
+            weighed = self.own_data.receive(known, pending) if is_newcomer else self.own_data.weigh(pending)
+            self.download = Ridge(weighed, self.policy.lambda_)
+        self._decide()
+
+    def resume_parting(self) -> None:
+        """Let a reset be due again that was sent, and that the server has not counted; ``take_back`` has its data."""
+        assert self.own_data is not None, "an agent without data of its own has sent no reset"
+        self.is_parting, self.unanswered = True, self.own_data.total - self.buffer
+
+    def learn_before(self, statistics: Statistics) -> None:
+        """Let what the user did before there was an agent be the agent's own data; ``take_back`` sends it."""
+        if self.own_data is not None:
+            self.own_data.begin_anew(self.own_data.total + statistics)
 
     def _decide(self) -> None:
         """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""

@@ -71,11 +71,16 @@ class OwnDataKeeper:
         own = self.total - pending
         return Statistics(gram, moment, own.count, own.clicks, own.rounds)
 
+    def restate(self, pending: Statistics) -> Statistics:
+        """What a download would hold, without ``pending``: own data, and others' as they were in the last one."""
+        own, others = self.total - pending, (self.data.others_gram, self.data.others_moment)
+        return Statistics(own.gram + others[0], own.moment + others[1], own.count, own.clicks, own.rounds)
+
     def begin_anew(self, kept: Statistics) -> None:
         """Forget all but ``kept``, which may be what ``follow`` has left, and what others sent."""
         data = self.data
         if not np.array_equal(data.total, row := pack_row(kept, np.inf)):
-            for array in data:
+            for array in (data.blocks, data.levels, data.used, data.since, data.numbers):
                 array[...] = 0
             data.total[:] = row
             if len(data.blocks):

@@ -16,6 +16,7 @@ from fedcascade.learning.statistics import Statistics
 STATE_FORMAT = 1
 OWNER, PLACE = 0, 1  # columns of Server.ghosts
 MOST_GHOSTS = 4  # of an agent that is told of its changes
+MOST_GHOSTS_IN_ALL = 10_000
 
 
 class Server:
@@ -115,19 +116,28 @@ class Server:
 
     def _make_ghost(self, agent: int, old: Statistics) -> int | None:
         """Hold the data of an earlier self, and return its place; an agent's oldest ghost gives way to one more."""
-        most = self.most_ghosts
-        own = self.ghosts[self.ghosts[:, OWNER] == agent, PLACE]
-        if most == 0:
+        if self.most_ghosts == 0:
             self.rounds -= old.rounds
             return None
-        place = len(self.holdings) if own.size < most else int(own[0])
-        if own.size < most:
-            self.holdings.join()
+        place = self._find_superfluous_ghost(agent)
+        if place is None:
+            place = self.holdings.join()
         else:
             self.rounds -= int(self.holdings.rounds[place])
         self.ghosts = np.vstack([self.ghosts[self.ghosts[:, PLACE] != place], [agent, place]])
         self.holdings.replace(place, old)
         return place
+
+    def _find_superfluous_ghost(self, agent: int) -> int | None:
+        """The place of the ghost that gives way to one more of an agent; None while there is room.
+
+        Where all agents together have too many, an agent that has some gives up its own: whoever resets often takes
+        nothing from others.
+        """
+        own, is_full = self.find_ghosts(agent), len(self.ghosts) >= MOST_GHOSTS_IN_ALL
+        if len(own) >= self.most_ghosts or (own and is_full):
+            return own[0]
+        return int(self.ghosts[0, PLACE]) if is_full else None
 
     @property
     def most_ghosts(self) -> int:

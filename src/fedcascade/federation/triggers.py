@@ -32,6 +32,11 @@ class Occasion:
 class Trigger(Part, ABC):
     """Says whether an agent speaks, and why. Triggers join with ``|``; the first that fires is the cause."""
 
+    @property
+    def least(self) -> int:
+        """The fewest observations that an upload may hold, whatever its cause."""
+        return 0
+
     @abstractmethod
     def cause(self, occasion: Occasion) -> Cause | None:
         """Why to speak now, or None."""
@@ -149,6 +154,10 @@ class AtLeast(Trigger):
 
     trigger: Trigger
     observations: int = constant(meaning="an upload never holds fewer observations", range=whole_numbers(0))
+
+    @property
+    def least(self) -> int:
+        return self.observations
 
     def cause(self, occasion: Occasion) -> Cause | None:
         return self.trigger.cause(occasion) if occasion.buffer.count >= self.observations else None

@@ -5,6 +5,7 @@ Each protocol of ``service.store`` has a contract of its own, for a store that i
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -396,8 +397,48 @@ class StoreContract(
         assert len(list(store.read_entries(after=0))) == 3 * 6
         store.close()
 
+    def test_resets_are_logged_replayed_folded_and_forgotten(self) -> None:
+        """Former selves of agents are in snapshots and in replays, and go with their agents."""
+        store, policy = self.open(), POLICIES["fedc3ucb-l"]
+        live = ServerState(policy, DIMENSION)
+        with store.transaction():
+            agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(3)]
+        for day in range(1, 16):
+            with store.transaction():
+                start = live.position
+                for number, agent in enumerate(agents):
+                    kept = make_unit_statistics(number) if (day + number) % 4 == 0 else None
+                    self._exchange(store, live, agent, day, number, kept)
+                store.record_exchanges(start, 1000 * SECONDS_PER_DAY * day, live.clusters)
+                if day == 3:
+                    save_snapshot(store, live)
+                if day == 7:
+                    store.delete_snapshots()
+                if day == 9:
+                    before = live.sum_statistics()
+                    assert not retain(3.0, SECONDS_PER_DAY * (day + 1.0))(store, live)
+                    assert np.array_equal(live.sum_statistics().gram, before.gram)
+                if day == 12:
+                    forget(agents.pop(0))(store, live)
+            assert store.verify()[0] == live.position
+            assert replay_log(store, policy, DIMENSION).dump() == live.dump()
+        assert live.sum_statistics().rounds == live.rounds == 15 * 2
+        assert [live.count_held(agent)[1] for agent in agents] == [5, 1]
+        assert [store.find_last_reset(agent) for agent in agents] == [11, 15]
+        assert live.ghosts > 2
+        folded = [entry.upload for entry in store.read_entries(after=0) if entry.upload.sequence <= 6]
+        assert len(folded) == 2
+        assert all(upload.kept is not None and upload.kept.rounds < upload.statistics.rounds for upload in folded)
+        with store.transaction():
+            forget(agents.pop())(store, live)
+        assert live.sum_statistics().rounds == live.rounds == 15
+        store.close()
+
     _nonce = 0
 
-    def _exchange(self, store: Store, live: ServerState, agent: int, sequence: int, axis: int) -> bytes:
+    def _exchange(
+        self, store: Store, live: ServerState, agent: int, sequence: int, axis: int, kept: Statistics | None = None
+    ) -> bytes:
         self._nonce += 1
-        return record_upload(store, live, make_unit_upload(agent, sequence, axis), self._nonce)
+        upload = replace(make_unit_upload(agent, sequence, axis), kept=kept)
+        return record_upload(store, live, upload, self._nonce)

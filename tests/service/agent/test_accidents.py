@@ -244,6 +244,7 @@ INSERT INTO two_statistics SELECT name, numbers, count, clicks, rounds FROM stat
 INSERT INTO two_outbox SELECT sequence, cause, numbers, count, clicks, rounds FROM outbox;
 INSERT INTO two_open_list SELECT impression, items, features FROM open_list;
 DROP TABLE owner; DROP TABLE token; DROP TABLE setting; DROP TABLE statistics; DROP TABLE outbox; DROP TABLE open_list;
+DROP TABLE recorded_list; DROP TABLE own_data;
 ALTER TABLE two_setting RENAME TO setting; ALTER TABLE two_statistics RENAME TO statistics;
 ALTER TABLE two_outbox RENAME TO outbox; ALTER TABLE two_open_list RENAME TO open_list;
 PRAGMA user_version = 2

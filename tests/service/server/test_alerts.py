@@ -19,7 +19,8 @@ def make_state(counts: list[int]) -> ServerState:
     state = ServerState(POLICIES["fedlinucb"], 3)
     state.server = Server(policy=state.policy, agents=len(counts), dimension=3)
     state.server.holdings.count[:] = counts
-    state.places = {100 + place: place for place in range(len(counts))}
+    state.agents = 100 + np.arange(len(counts))
+    state.places = {agent: place for place, agent in enumerate(state.agents.tolist())}
     return state
 
 

@@ -65,7 +65,10 @@ class Exchanger:
         """Send an upload, and learn from its answer; returns what was wrong with that, if anything."""
         saved = self._saved
         saved.store.file.sync_to_disk()
-        message = wire.UploadMessage.from_upload(upload, self.client.protocol, saved.ledger.receipt)
+        ledger = saved.ledger
+        message = wire.UploadMessage.from_upload(
+            upload, self.client.protocol, ledger.receipt, ledger.count_left(upload)
+        )
         try:
             answer = self.client.exchange(message)
         except BadReply as error:
@@ -108,6 +111,8 @@ class Exchanger:
             saved.renumber(outbox[0], self.client.fetch_standing())
         elif refusal.reason == "superseded":
             self._resolve_superseded(outbox[0])
+        elif refusal.reason == "reset":
+            saved.repair_reset(self.client.fetch_standing())
         elif refusal.reason == "too-few":
             self._refresh_terms()
             saved.withdraw(outbox[0], is_lost=False)
@@ -135,7 +140,10 @@ class Exchanger:
     def _resolve_superseded(self, upload: Upload) -> None:
         """Decide by the sums whether a folded upload is this one; it is given up where they leave that open."""
         standing, confirmed = self.client.fetch_standing(), self._saved.ledger.confirmed
-        excess = 1 if confirmed is None else standing.rounds - confirmed.rounds - upload.statistics.rounds
+        if upload.kept is not None:
+            excess = 0 if standing.last_reset >= upload.sequence else -1
+        else:
+            excess = 1 if confirmed is None else standing.rounds - confirmed.rounds - upload.statistics.rounds
         if excess < 0:
             self._saved.renumber(upload, standing)
         elif excess == 0:

@@ -12,13 +12,14 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.store_file import StoreFile
-from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
+from fedcascade.service.protocol.wire import pack_kept, pack_numbers, unpack_kept, unpack_statistics
 
 SAVE_SETTING = "INSERT INTO setting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 SAVE_STATISTICS = (
     "INSERT INTO statistics VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET numbers = excluded.numbers, "
     "count = excluded.count, clicks = excluded.clicks, rounds = excluded.rounds"
 )
+SAVE_OWN_DATA = "INSERT INTO own_data VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET body = excluded.body"
 # More are dropped than a new list adds, so that nothing old stays for long; no statement reads all lists of an agent.
 DROP_OLD_LISTS = (
     "DELETE FROM open_list WHERE agent = ?1 AND (impression <= ?2 OR shown_at < ?3 AND impression IN "
@@ -79,10 +80,27 @@ class LocalStore:
     def save_statistics(self, name: str, statistics: Statistics) -> None:
         self.file.execute(SAVE_STATISTICS, (self.agent, name, *_list_columns(statistics)))
 
+    def delete_statistics(self, name: str) -> None:
+        self.file.execute("DELETE FROM statistics WHERE agent = ? AND name = ?", (self.agent, name))
+
+    def load_own_data(self) -> dict[str, bytes]:
+        """Load the parts of the agent's own data, by their names; none where the policy keeps none apart."""
+        rows = self.file.execute("SELECT part, body FROM own_data WHERE agent = ?", (self.agent,))
+        return {part: bytes(body) for part, body in rows}
+
+    def save_own_data(self, part: str, body: bytes) -> None:
+        """Save a part of the agent's own data."""
+        self.file.execute(SAVE_OWN_DATA, (self.agent, part, body))
+
+    def delete_own_data(self) -> None:
+        self.file.execute("DELETE FROM own_data WHERE agent = ?", (self.agent,))
+
     def begin_ledger(self) -> None:
         """Note that the server holds nothing of this agent, which has a new identity."""
-        self.file.execute("DELETE FROM statistics WHERE agent = ? AND name = 'confirmed'", (self.agent,))
-        self.file.execute("DELETE FROM setting WHERE agent = ? AND name IN ('receipt', 'unconfirmed')", (self.agent,))
+        names = "('receipt', 'unconfirmed', 'last_reset')"
+        self.delete_statistics("confirmed")
+        self.delete_statistics("former")
+        self.file.execute(f"DELETE FROM setting WHERE agent = ? AND name IN {names}", (self.agent,))
 
     def load_counters(self) -> tuple[int, int, RoundEstimate]:
         """Load how often the user came, how many uploads there were, and what is known of t."""
@@ -151,16 +169,20 @@ class LocalStore:
         self.file.execute("DELETE FROM open_list WHERE agent = ? AND impression = ?", (self.agent, impression))
 
     def add_to_outbox(self, upload: Upload) -> None:
-        row = (self.agent, upload.sequence, upload.cause.value, *_list_columns(upload.statistics))
-        self.file.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        kept = None if upload.kept is None else pack_kept(upload.kept)
+        row = (self.agent, upload.sequence, upload.cause.value, *_list_columns(upload.statistics), kept)
+        self.file.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def load_outbox(self, agent: int, dimension: int) -> list[Upload]:
         """Load the uploads that have not been answered, oldest first."""
-        query = "SELECT sequence, cause, numbers, count, clicks, rounds FROM outbox WHERE agent = ? ORDER BY sequence"
+        columns = "sequence, cause, numbers, count, clicks, rounds, kept"
+        query = f"SELECT {columns} FROM outbox WHERE agent = ? ORDER BY sequence"
         uploads = []
-        for sequence, cause, numbers, *counts in self.file.execute(query, (self.agent,)):
+        for sequence, cause, numbers, *counts, body in self.file.execute(query, (self.agent,)):
             statistics = unpack_statistics(numbers, tuple(counts), dimension)
-            uploads.append(Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics))
+            kept = None if body is None else unpack_kept(body, dimension)
+            upload = Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics, kept=kept)
+            uploads.append(upload)
         return uploads
 
     def delete_from_outbox(self, sequence: int) -> None:

@@ -14,7 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import POSITIVE, read_index, require, require_integer
 from fedcascade.federation.agent import Agent, ShownList
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.grouping.rows import unpack_row
+from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data_keeper import make_policy_data
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.warm_start import sum_history
 from fedcascade.learning.cascade import examine
@@ -25,11 +28,12 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.feedback import Positions, read_positions
-from fedcascade.service.agent.ledger import Ledger, check_standing
+from fedcascade.service.agent.ledger import Ledger, check_standing, repair_reset
 from fedcascade.service.agent.local_store import LocalStore, OpenList, RoundEstimate
+from fedcascade.service.agent.own_data_codec import decode_own_data, encode_own_data
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
-from fedcascade.service.protocol.validation import check_upload
+from fedcascade.service.protocol.validation import can_factorise, check_upload
 
 KEEP_LISTS, KEEP_SECONDS = 1024, 365 * 86_400.0
 HISTORY = "history"  # the setting that says of how many rounds a history was
@@ -80,6 +84,8 @@ class SavedAgent:
         self.ledger = Ledger(store, welcome.agent, self.dimension)
         self.store, self._options, self._announce = store, options, announce
         policy, self.floor = options.follow_terms(welcome.terms)
+        self._closed_blocks: bytes | None = None  # of the agent's own data, as they are in the store
+        self._saved_download: Ridge | None = None
         self.agent, self._round_estimate = self._load_agent(policy)
 
     def recommend(
@@ -155,7 +161,7 @@ class SavedAgent:
                 self.store.delete_open_list(shown.impression)
                 self.store.record_feedback(shown.impression, seen)
                 self.store.save_statistics("buffer", self.agent.buffer)
-                self._save_counters()
+                self._save_progress()
                 if upload is not None:
                     self.ledger.add(upload)
             if upload is not None:
@@ -180,8 +186,9 @@ class SavedAgent:
             require(is_new, f"agent {self.id} has learned a history already: a second one may count lists twice")
             with self._saving():
                 self.store.set_setting(HISTORY, str(statistics.rounds).encode())
+                self.agent.learn_before(statistics)
                 upload = self._take_back(statistics)
-                self._save_counters()
+                self._save_progress()
             if upload is not None:
                 self._announce()
             return upload
@@ -235,19 +242,49 @@ class SavedAgent:
 
     def skip_answer(self, upload: Upload, answer: wire.AnswerMessage | None) -> None:
         """Go on with what was known before and with the upload itself: the server has it, and its answer is broken."""
-        known, estimate = self.agent.download.statistics + upload.statistics, self._round_estimate
-        download = Download(agent=self.welcome.agent, statistics=known, rounds=estimate.rounds, agents=estimate.agents)
-        self.receive(upload, download, answer)
+        with self.lock:
+            keeper, estimate = self.agent.own_data, self._round_estimate
+            if keeper is None:
+                known = self.agent.download.statistics + upload.statistics
+            else:
+                known = keeper.restate(self._sum_unanswered(skip=1) + self.agent.buffer)
+            number = self.welcome.agent
+            download = Download(agent=number, statistics=known, rounds=estimate.rounds, agents=estimate.agents)
+            self.receive(upload, download, answer)
 
     def receive(self, upload: Upload, download: Download, answer: wire.AnswerMessage | None) -> None:
         """Decide with a download from now on, and keep it in the place of the upload."""
         with self.lock:
-            self.agent.receive(download, unanswered=self.ledger.sum_outbox(skip=1))
+            unanswered = self._sum_unanswered(skip=1)
+            self.agent.receive(self._trim(download, unanswered), unanswered=unanswered)
             self._round_estimate = RoundEstimate(download.rounds, download.agents, 0)
             with self._saving():
                 self.ledger.confirm(upload, answer)
-                self.store.save_statistics("download", download.statistics)
-                self._save_counters()
+                self._save_progress()
+
+    def _sum_unanswered(self, *, skip: int = 0) -> Statistics:
+        """What waits for an answer beyond the first ``skip`` uploads; from a change on, what is kept of all data."""
+        if self.agent.is_parting and self.agent.own_data is not None:
+            return self.agent.own_data.total - self.agent.buffer
+        return self.ledger.sum_outbox(skip=skip)
+
+    def _trim(self, download: Download, unanswered: Statistics) -> Download:
+        """The part of a download that an agent can use that keeps its own data apart.
+
+        Nothing, where it is for who the user was. Its own data alone, where the rest cannot be others' data: the server
+        holds other data of this agent than it has sent, and both will compare.
+        """
+        keeper, trust = self.agent.own_data, self.agent.policy.trust
+        nothing = Statistics.zero(self.dimension)
+        if keeper is not None and (self.agent.is_parting or self.ledger.has_reset(skip=1)):
+            return replace(download, statistics=nothing)
+        if keeper is None or trust is None:
+            return download
+        own = keeper.total - (unanswered + self.agent.buffer)
+        model = trust.compile(self.dimension, self.agent.policy.lambda_).model
+        if can_factorise(download.statistics.gram - own.gram, nothing.gram, model.prior):
+            return download
+        return replace(download, statistics=own if own.count >= 0 else nothing)
 
     def settle(self, standing: wire.Standing) -> str | None:
         """Go on from what the server holds of this agent, and send again what it has lost; returns what happened.
@@ -259,32 +296,64 @@ class SavedAgent:
             if self.ledger.outbox:
                 return None
             with self._saving():
-                missing, note = self.ledger.settle(held)
+                settlement = self.ledger.settle(held, standing.last_reset)
                 self.agent.uploads = max(self.agent.uploads, standing.last_sequence)
                 self._save_welcome(msgspec.structs.replace(self.welcome, credential=standing.credential))
-                if missing is not None:
-                    self._take_back(missing)
-                self._save_counters()
-            return note
+                if settlement.is_new_self:
+                    self.agent.restart_own_data(held)
+                if settlement.lost_reset and self.agent.own_data is not None:
+                    self.agent.resume_parting()
+                if settlement.missing is not None:
+                    self._take_back(settlement.missing)
+                self._save_progress()
+            return settlement.note
 
     def renumber(self, upload: Upload, standing: wire.Standing) -> None:
-        """Give an upload that was not counted a number that the server does not know."""
+        """Give an upload that was not counted a number that the server does not know.
+
+        Where a reset waits, all that waits becomes one: what it keeps depends on what comes before it.
+        """
         with self.lock, self._saving():
             self.agent.uploads = max(standing.last_sequence, self.agent.uploads) + 1
-            self.ledger.remove(upload)
+            if self.ledger.has_reset():
+                sent, kept = self.ledger.take_all()
+                upload = replace(upload, cause=Cause.CHANGE, statistics=sent, kept=kept)
+            else:
+                self.ledger.remove(upload)
             self.ledger.add(replace(upload, sequence=self.agent.uploads))
-            self._save_counters()
+            self._save_progress()
+
+    def repair_reset(self, standing: wire.Standing) -> None:
+        """Send a reset anew that keeps what the server does not hold: it was restored, or a copy of this file spoke."""
+        held = check_standing(standing, self.dimension)
+        with self.lock, self._saving():
+            before = self.ledger.confirmed or Statistics.zero(self.dimension)
+            sent, kept = self.ledger.take_all()
+            if kept is not None:
+                self.ledger.accept_held(held, standing.last_reset)
+                self.agent.uploads = max(standing.last_sequence, self.agent.uploads) + 1
+                statistics = repair_reset(held, before, sent, kept)
+                number, cause = self.agent.uploads, Cause.CHANGE
+                reset = Upload(agent=self.id, sequence=number, cause=cause, statistics=statistics, kept=kept)
+                self.ledger.add(reset)
+            self._save_progress()
 
     def withdraw(self, upload: Upload, *, is_lost: bool) -> None:
         """Send an upload no more: the server will never take it. What is not lost goes back into the buffer."""
         with self.lock, self._saving():
-            self.ledger.remove(upload)
-            self.agent.set_unanswered(self.ledger.sum_outbox())
-            if is_lost:
-                self.ledger.count_lost(upload.statistics.rounds)
+            if self.ledger.has_reset() and not is_lost and self.agent.own_data is not None:
+                sent, _ = self.ledger.take_all()
+                self.agent.resume_parting()
+                self._take_back(sent)
             else:
-                self._take_back(upload.statistics)
-            self._save_counters()
+                self.ledger.remove(upload)
+                self.agent.set_unanswered(self._sum_unanswered())
+                if is_lost:
+                    self.ledger.count_lost(upload.statistics.rounds)
+                    self._restart_own_data()
+                else:
+                    self._take_back(upload.statistics)
+            self._save_progress()
 
     def _take_back(self, statistics: Statistics) -> Upload | None:
         """Put statistics back into the buffer, and send it if it is large enough; the caller holds a transaction."""
@@ -295,9 +364,18 @@ class SavedAgent:
         return upload
 
     def load_ledger(self) -> None:
-        """Read anew what was sent and confirmed: the agent has enrolled under another key."""
+        """Read anew what was sent and confirmed: the agent has enrolled under another key.
+
+        The server holds nothing of it. So a reset that waits becomes an upload of what it keeps.
+        """
         with self.lock:
             self.ledger = Ledger(self.store, self.id, self.dimension)
+            with self._saving():
+                self.store.delete_own_data()
+                if self.ledger.has_reset():
+                    last, kept = self.ledger.outbox[-1], self.ledger.sum_outbox()
+                    self.ledger.take_all()
+                    self.ledger.add(replace(last, cause=Cause.FORCED, statistics=kept, kept=None))
 
     def erase(self) -> None:
         """Delete everything that this device keeps of the agent, whatever the server holds; it cannot be used again."""
@@ -313,6 +391,8 @@ class SavedAgent:
         with self.lock:
             with self._saving():
                 self._save_welcome(welcome)
+                if not policy.keeps_own_data:
+                    self.store.delete_own_data()
             self.floor = floor
             self.agent, self._round_estimate = self._load_agent(policy)
 
@@ -353,14 +433,22 @@ class SavedAgent:
         size = ProblemSize(users=1, dimension=self.dimension, list_length=oracle.length, rounds=1)
         agent = Agent(id=self.welcome.agent, policy=policy, problem=self._options.problem or size, oracle=oracle)
         arrivals, uploads, round_estimate = self.store.load_counters()
+        own_data, is_parting = self._load_own_data(policy)
+        buffer, unanswered = self.store.load_statistics("buffer", self.dimension), self.ledger.sum_outbox()
+        if own_data is not None and is_parting:
+            unanswered = unpack_row(own_data.total, self.dimension) - buffer
         agent.resume(
             arrivals=arrivals,
             uploads=uploads,
-            buffer=self.store.load_statistics("buffer", self.dimension),
-            unanswered=self.ledger.sum_outbox(),
+            buffer=buffer,
+            unanswered=unanswered,
             download=self._load_download(policy.lambda_),
             shown=(),
+            own_data=own_data,
+            is_parting=is_parting,
         )
+        if own_data is None:
+            agent.restart_own_data(self._get_confirmed())
         return agent, round_estimate
 
     def _load_download(self, lambda_: float) -> Statistics:
@@ -372,13 +460,43 @@ class SavedAgent:
             return Statistics.zero(self.dimension) if own is None else own
         return download
 
+    def _load_own_data(self, policy: Policy) -> tuple[OwnData | None, bool]:
+        """Load own data, and whether a reset is due; None where there are none, or those of another kind of policy."""
+        parts = self.store.load_own_data() if policy.keeps_own_data else {}
+        self._closed_blocks = self._saved_download = None
+        if not parts:
+            return None, False
+        data = make_policy_data(policy, (), self.dimension)
+        is_parting = decode_own_data(parts["recent"], parts["closed"], data)
+        return (None, False) if is_parting is None else (data, is_parting)
+
+    def _get_confirmed(self) -> Statistics:
+        """What the server holds of who the user is now; nothing where a reset that waits keeps some of it."""
+        nothing = Statistics.zero(self.dimension)
+        return nothing if self.ledger.confirmed is None or self.ledger.has_reset() else self.ledger.confirmed
+
+    def _restart_own_data(self) -> None:
+        """Take what the server holds and will hold for the agent's own data, after some of them were lost."""
+        self.agent.restart_own_data(self._get_confirmed())
+
     def _estimate_problem_size(self, list_length: int) -> ProblemSize:
         """The sizes of the problem, as far as this agent knows: nobody knows how many rounds there will be."""
         rounds, users = self._round_estimate.estimate_round(self.agent.arrivals), self._round_estimate.agents
         return ProblemSize(users=users, dimension=self.dimension, list_length=list_length, rounds=rounds)
 
-    def _save_counters(self) -> None:
-        self.store.save_counters(self.agent.arrivals, self.agent.uploads, self._round_estimate)
+    def _save_progress(self) -> None:
+        """Save how far the agent is, with what it decides with and its own data, where these are kept apart."""
+        agent = self.agent
+        self.store.save_counters(agent.arrivals, agent.uploads, self._round_estimate)
+        if agent.download is not self._saved_download:
+            self.store.save_statistics("download", agent.download.statistics)
+            self._saved_download = agent.download
+        if agent.own_data is not None:
+            recent, closed = encode_own_data(agent.own_data.data, is_parting=agent.is_parting)
+            self.store.save_own_data("recent", recent)
+            if closed != self._closed_blocks:
+                self.store.save_own_data("closed", closed)
+                self._closed_blocks = closed
 
     def _save_welcome(self, welcome: wire.Welcome) -> None:
         self.welcome = welcome

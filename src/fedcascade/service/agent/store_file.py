@@ -27,7 +27,10 @@ CREATE TABLE IF NOT EXISTS statistics (
     rounds INTEGER NOT NULL, PRIMARY KEY (agent, name));
 CREATE TABLE IF NOT EXISTS outbox (
     agent INTEGER NOT NULL, sequence INTEGER NOT NULL, cause TEXT NOT NULL, numbers BLOB NOT NULL,
-    count INTEGER NOT NULL, clicks INTEGER NOT NULL, rounds INTEGER NOT NULL, PRIMARY KEY (agent, sequence));
+    count INTEGER NOT NULL, clicks INTEGER NOT NULL, rounds INTEGER NOT NULL, kept BLOB,
+    PRIMARY KEY (agent, sequence));
+CREATE TABLE IF NOT EXISTS own_data (
+    agent INTEGER NOT NULL, part TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (agent, part));
 CREATE TABLE IF NOT EXISTS open_list (
     agent INTEGER NOT NULL, impression INTEGER NOT NULL, shown_at REAL NOT NULL, items BLOB NOT NULL,
     features BLOB NOT NULL, PRIMARY KEY (agent, impression)) WITHOUT ROWID;
@@ -35,8 +38,10 @@ CREATE TABLE IF NOT EXISTS recorded_list (
     agent INTEGER NOT NULL, impression INTEGER NOT NULL, shown_at REAL NOT NULL, items BLOB NOT NULL, chances BLOB,
     offered BLOB NOT NULL, clicks BLOB, looked INTEGER, PRIMARY KEY (agent, impression)) WITHOUT ROWID;
 """
-TABLES = ("setting", "statistics", "outbox", "open_list", "recorded_list")
-VERSION = 3
+TABLES = ("setting", "statistics", "outbox", "open_list", "recorded_list", "own_data")
+VERSION = 4
+POOLED = 3  # the first version of files that may hold several agents
+FIRST_TABLES = ("setting", "statistics", "outbox", "open_list")  # of the versions before that
 EVERYBODY = 0  # in the place of an agent, for settings that belong to no single one
 SINGLE = 1  # the agent of a file of version 1 or 2, which held no others
 # Version 1 did not keep what the server has confirmed: its agents ask the server what it holds.
@@ -190,17 +195,20 @@ class StoreFile:
 def _migrate(connection: sqlite3.Connection, version: int) -> None:
     """Bring a file of an older version, or a new one, to this version; the caller holds a transaction."""
     run, now = connection.execute, time.time()
-    if 0 < version < VERSION:
-        for table in TABLES:
+    if 0 < version < POOLED:
+        for table in FIRST_TABLES:
             run(f"ALTER TABLE {table} RENAME TO old_{table}")
     for statement in SCHEMA.split(";"):
         run(statement)
-    if 0 < version < VERSION:
+    if version == POOLED:
+        run("ALTER TABLE outbox ADD COLUMN kept BLOB")
+    if 0 < version < POOLED:
         run("INSERT INTO owner VALUES (?, '')", (SINGLE,))
         run("INSERT INTO open_list SELECT ?, impression, ?, items, features FROM old_open_list", (SINGLE, now))
-        for table in ("setting", "statistics", "outbox"):
+        run("INSERT INTO outbox SELECT ?, *, NULL FROM old_outbox", (SINGLE,))
+        for table in ("setting", "statistics"):
             run(f"INSERT INTO {table} SELECT ?, * FROM old_{table}", (SINGLE,))
-        for table in TABLES:
+        for table in FIRST_TABLES:
             run(f"DROP TABLE old_{table}")
     if version == 1:
         run(FROM_VERSION_1)

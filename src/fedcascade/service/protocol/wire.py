@@ -33,7 +33,7 @@ LAYOUT = (
     "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
     "MessagePack: bin. JSON: base64."
 )
-_FLOAT64 = np.dtype("<f8")
+_FLOAT64, _INT64 = np.dtype("<f8"), np.dtype("<i8")
 MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
@@ -57,8 +57,33 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     proof: Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
-class UploadMessage(Message, frozen=True, kw_only=True):
-    """An agent's upload (Algorithm 1, line 8). Who it is from is said by the signature."""
+class KeptData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of all that an agent ever uploaded belongs to who its user is now; the rest belongs to who it was.
+
+    ``left`` is how many observations that leaves: a server that holds others of this agent than it has sent refuses.
+    """
+
+    count: Count
+    clicks: Count
+    rounds: Count
+    numbers: Numbers
+    left: Count | None = None
+
+    @classmethod
+    def from_statistics(cls, statistics: Statistics, left: int | None = None) -> "KeptData":
+        counts = {"count": statistics.count, "clicks": statistics.clicks, "rounds": statistics.rounds}
+        return cls(numbers=pack_numbers(statistics), left=left, **counts)
+
+    def to_statistics(self, dimension: int) -> Statistics:
+        """Unpack what is kept; ValueError if it is of another dimension."""
+        return unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
+
+
+class UploadMessage(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent's upload (Algorithm 1, line 8). Who it is from is said by the signature.
+
+    With ``kept`` it is a reset: the agent's user has become another one.
+    """
 
     sequence: Sequence
     cause: Cause
@@ -67,20 +92,24 @@ class UploadMessage(Message, frozen=True, kw_only=True):
     rounds: Count
     numbers: Numbers
     receipt: Receipt | None = None
+    kept: KeptData | None = None
 
     @classmethod
     def from_upload(
-        cls, upload: Upload, protocol: int = PROTOCOLS[-1], receipt: Receipt | None = None
+        cls, upload: Upload, protocol: int = PROTOCOLS[-1], receipt: Receipt | None = None, left: int | None = None
     ) -> "UploadMessage":
+        """Pack an upload; ``left`` is what a reset leaves to who the user was, in observations."""
         sent = upload.statistics
         counts = {"count": sent.count, "clicks": sent.clicks, "rounds": sent.rounds}
         key = {"protocol": protocol, "sequence": upload.sequence}
-        return cls(**key, cause=upload.cause, numbers=pack_numbers(sent), receipt=receipt, **counts)
+        kept = None if upload.kept is None else KeptData.from_statistics(upload.kept, left)
+        return cls(**key, cause=upload.cause, numbers=pack_numbers(sent), receipt=receipt, kept=kept, **counts)
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
         """Unpack the upload; ValueError if it is of another dimension."""
         statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
-        return Upload(agent=agent, sequence=self.sequence, cause=self.cause, statistics=statistics)
+        kept = None if self.kept is None else self.kept.to_statistics(dimension)
+        return Upload(agent=agent, sequence=self.sequence, cause=self.cause, statistics=statistics, kept=kept)
 
 
 class AnswerMessage(Message, frozen=True, kw_only=True):
@@ -255,7 +284,8 @@ class Overview(Message, frozen=True, kw_only=True):
     """What the server holds, for operators: how many agents have spoken, and the label of each one's group.
 
     Of more than ``MOST_LABELS`` agents there are no labels: ``sizes`` has how many agents the largest groups have, and
-    a list of agents, page by page, has the group of each.
+    a list of agents, page by page, has the group of each. ``resets`` are changes of users that agents told of, and
+    ``ghosts`` the former selves of agents whose data the server keeps.
     """
 
     position: int
@@ -265,12 +295,14 @@ class Overview(Message, frozen=True, kw_only=True):
     spoken: int = 0
     clusters: int = 0
     sizes: list[int] = []
+    resets: int = 0
+    ghosts: int = 0
 
 
 class Standing(Message, frozen=True, kw_only=True):
     """One agent, as the server knows it: the sums over its uploads, and the last sequence number among them.
 
-    ``numbers`` is empty where the server holds no upload.
+    After a reset, the sums are those of who its user is now. ``numbers`` is empty where the server holds no upload.
     """
 
     agent: int
@@ -280,6 +312,7 @@ class Standing(Message, frozen=True, kw_only=True):
     rounds: Sum
     numbers: Annotated[bytes, Meta(max_length=MOST_BYTES, description=LAYOUT)]
     last_sequence: Annotated[int, Meta(ge=0)]
+    last_reset: Annotated[int, Meta(ge=0, description="The sequence number of the last reset; 0 if there is none.")] = 0
     epoch: EpochName
     revoked: bool
     credential: Credential
@@ -406,3 +439,16 @@ def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: i
         raise ValueError(f"numbers must hold {expected} float64 in dimension {dimension}, got {len(numbers) / 8:g}")
     values, size = np.frombuffer(numbers, _FLOAT64), expected - dimension
     return Statistics(values[:size].take(_locate_triangle(dimension)[1]), values[size:].copy(), *counts)
+
+
+def pack_kept(statistics: Statistics) -> bytes:
+    """What a reset keeps, as a store has it: the bytes of ``pack_numbers``, then count, clicks and rounds."""
+    counts = np.array([statistics.count, statistics.clicks, statistics.rounds], _INT64)
+    return pack_numbers(statistics) + counts.tobytes()
+
+
+def unpack_kept(body: bytes, dimension: int) -> Statistics:
+    """Statistics from the bytes of ``pack_kept``."""
+    size = 8 * count_numbers(dimension)
+    count, clicks, rounds = np.frombuffer(bytes(body[size:]), _INT64).tolist()
+    return unpack_statistics(bytes(body[:size]), (count, clicks, rounds), dimension)

@@ -32,16 +32,16 @@ def find_outsized_agents(state: ServerState | None) -> list[OutsizedAgent]:
     server = None if state is None else state.server
     if state is None or server is None or len(server.holdings) < FEWEST_AGENTS:
         return []
-    agents, counts, labels = list(state.places), server.holdings.count.copy(), server.groups.labels.copy()
-    if not len(agents) == counts.size == labels.size:  # the writer is just letting somebody in
+    if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # just now, somebody is let in
         return []
+    agents, labels, counts = (array.copy() for array in state.list_agents())
     logs = np.log(np.maximum(counts, 1))
     middle = float(np.median(logs))
     spread = NORMAL * float(np.median(np.abs(logs - middle)))
     places = np.flatnonzero(logs - middle > max(math.log(LEAST_RATIO), DEVIATIONS * spread))
     found = [
         OutsizedAgent(
-            agents[place],
+            int(agents[place]),
             float(counts[place] / counts[labels == labels[place]].sum()),
             float(np.exp(logs[place] - middle)),
         )

@@ -70,6 +70,7 @@ class Exchange:
             receipt=message.receipt,
             terms_id=self.service.terms.terms_id,
             numbers=message.numbers,
+            left=None if message.kept is None else message.kept.left,
             limit=self.limit,
         )
         return message, answer

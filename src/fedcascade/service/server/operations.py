@@ -49,6 +49,7 @@ def record_upload(
     receipt: wire.Receipt | None = None,
     terms_id: str = "",
     numbers: bytes = b"",
+    left: int | None = None,
     limit: Callable[[Upload, int], None] = lambda _, __: None,
 ) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
@@ -58,8 +59,8 @@ def record_upload(
 
     ``nonce`` and ``created`` are those of its signature, ``numbers`` its gram and moment as they came. ``receipt`` is
     the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
-    ``limit`` is called with a new upload and the agent's rounds so far, and may refuse it. Nothing was counted before
-    the last refusal.
+    ``left`` is how many observations a reset leaves to who the user was, as far as the agent knows. ``limit`` is called
+    with a new upload and the agent's rounds so far, and may refuse it. Nothing was counted before the last refusal.
     """
     if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
         log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
@@ -68,11 +69,12 @@ def record_upload(
     entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"), numbers=numbers)
     earlier, (held_count, held_rounds) = _find_earlier(store, upload), state.count_held(upload.agent)
     if earlier is None:
-        limit(upload, held_rounds)
+        limit(upload, state.count_sent_rounds(upload.agent))
         state.check(upload)
+        state.check_reset(upload, left)
         download = state.apply(entry)
         store.append(entry)
-        held_count, held_rounds = held_count + upload.statistics.count, held_rounds + upload.statistics.rounds
+        held_count, held_rounds = state.count_held(upload.agent)
     else:
         _require_repeated(store, earlier, entry, created)
         download = state.answer(upload.agent)
@@ -183,8 +185,8 @@ def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing
     counts = {"uploads": uploads, "count": held.count, "clicks": held.clicks, "rounds": held.rounds}
     return wire.Standing(
         protocol=wire.PROTOCOLS[-1], agent=agent, **counts, numbers=wire.pack_numbers(held) if uploads else b"",
-        last_sequence=store.find_last_sequence(agent), epoch=state.epoch.name, revoked=identity.revoked,
-        credential=state.epoch.give_credential(identity),
+        last_sequence=store.find_last_sequence(agent), last_reset=store.find_last_reset(agent),
+        epoch=state.epoch.name, revoked=identity.revoked, credential=state.epoch.give_credential(identity),
     )  # fmt: skip
 
 
@@ -297,5 +299,5 @@ def read_overview(store: Store, state: ServerState) -> wire.Overview:
     return wire.Overview(
         protocol=wire.PROTOCOLS[-1], position=state.position, enrolled=store.count_agents(), rounds=state.rounds,
         labels={str(agent): label for agent, label in labels.items()}, spoken=spoken, clusters=state.clusters,
-        sizes=state.list_sizes(wire.LARGEST_GROUPS),
+        sizes=state.list_sizes(wire.LARGEST_GROUPS), resets=state.resets, ghosts=state.ghosts,
     )  # fmt: skip

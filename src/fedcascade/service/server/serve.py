@@ -81,8 +81,6 @@ class ServerSettings:
         for symbol, regulariser in list_regularisers(self.policy, self.dimension).items():
             words = f"so that no sum of uploads can fail to be solved, got {regulariser:g}"
             require(regulariser >= least, f"{symbol} must be at least {least:g} in dimension {self.dimension}, {words}")
-        words = "its agents keep their own data apart, which a server is not told of"
-        require(not self.policy.keeps_own_data, f"{name} runs in simulations: {words}")
         require(not self.policy.yardstick, f"{name} is a yardstick for simulations: no real server knows")
 
 

@@ -123,6 +123,8 @@ class Service:
                 "agents": ("Agents that have spoken.", lambda: len(self._read_state("places") or ())),
                 "log_position": ("Uploads and forgettings so far.", lambda: self._read_state("position")),
                 "rounds": ("Rounds that the server knows of.", lambda: self._read_state("rounds")),
+                "resets": ("Changes of users that agents told of.", lambda: self._read_state("resets")),
+                "ghosts": ("Former selves of agents whose data are kept.", lambda: self._read_state("ghosts")),
                 "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
                 "connections": ("Open connections.", lambda: len(self.connections)),
             }

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.federation.holdings import ARRAYS, append_zeros, drop_row
 from fedcascade.federation.messages import Cause, Download, Upload
@@ -12,13 +13,15 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
+from fedcascade.service.protocol.validation import can_factorise, check_part, find_smallest_lambda
 from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
-STATE_FORMAT = 3  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
+STATE_FORMAT = 4  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
+READABLE = (3, STATE_FORMAT)  # in format 3, nobody has reset
 UNKNOWN = b"?"
+Integers = NDArray[np.int64]
 
 
 class ServerState:
@@ -32,8 +35,10 @@ class ServerState:
         self.server: Server | None = None
         self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
-        self.agents = np.empty(0, np.int64)  # and back
+        self.agents = np.empty(0, np.int64)  # and back; at the place of an agent's former self, the number inverted
         self.vacated: list[tuple[int, int]] = []  # places of the forgotten, and of who has each since; for the journal
+        self.resets = 0  # changes of users that agents have told of
+        self.parted_rounds: dict[int, int] = {}  # of agents that have reset: how many rounds belong to former selves
         self.changed: set[int] = set()  # places whose statistics are others than in the snapshot of ``row_digests``
         self.changed_lately: set[int] = set()  # since the snapshot was begun that is on its way into the store
         self._welcome: tuple[int, Download | None] = (-1, None)  # what newcomers are told at a position of the log
@@ -46,6 +51,21 @@ class ServerState:
     @property
     def clusters(self) -> int:
         return 0 if self.server is None else len(self.server.groups)
+
+    @property
+    def ghosts(self) -> int:
+        """How many former selves of agents the server holds."""
+        return 0 if self.server is None else len(self.server.ghosts)
+
+    def list_agents(self) -> tuple[Integers, Integers, Integers]:
+        """The agents that have spoken, in the order of their places; the label and the observations of each."""
+        if self.server is None:
+            return self.agents, self.agents, self.agents
+        labels, counts = self.server.groups.labels, self.server.holdings.count
+        if not self.ghosts:
+            return self.agents, labels, counts
+        is_agent = self.agents >= 0
+        return self.agents[is_agent], labels[is_agent], counts[is_agent]
 
     def get_labels(self) -> dict[int, int]:
         """The label of the group of every agent that has spoken."""
@@ -60,7 +80,7 @@ class ServerState:
         """How many agents the largest groups have, at most so many groups, the largest first."""
         if self.server is None:
             return []
-        sizes = np.bincount(self.server.groups.labels)
+        sizes = np.bincount(self.list_agents()[1])
         largest = np.sort(np.partition(sizes, -most)[-most:] if sizes.size > most else sizes)[::-1]
         return [size for size in largest.tolist() if size]
 
@@ -75,6 +95,10 @@ class ServerState:
             return 0, 0
         place = self.places[agent]
         return int(self.server.holdings.count[place]), int(self.server.holdings.rounds[place])
+
+    def count_sent_rounds(self, agent: int) -> int:
+        """How many rounds an agent has uploaded in all, those of former selves included."""
+        return self.count_held(agent)[1] + self.parted_rounds.get(agent, 0)
 
     def get_statistics(self, agent: int) -> Statistics:
         if self.server is None or agent not in self.places:
@@ -100,19 +124,75 @@ class ServerState:
         if not can_factorise(held, upload.statistics.gram, self._smallest_lambda):
             raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
 
+    def check_reset(self, upload: Upload, left: int | None) -> None:
+        """Refuse a reset that keeps what its agent never uploaded.
+
+        What is kept and the rest must both be what some data can have, as uploads must be. The rest must have as many
+        observations as the agent says in ``left``, if it does: else the server has lost data of the agent.
+        """
+        if upload.kept is None:
+            return
+        words = "what is kept must be a part of all that was uploaded"
+        rest = self.count_held(upload.agent)[0] + upload.statistics.count - upload.kept.count
+        if left is not None and left != rest:
+            raise Refused(
+                409, "reset", f"{words}: that leaves {rest} observations here, and {left} by the agent's count"
+            )
+        try:
+            self._check_parts(upload, upload.kept)
+        except ValueError as error:
+            raise Refused(409, "reset", f"{words}: {error}") from None
+
+    def _check_parts(self, upload: Upload, kept: Statistics) -> None:
+        check_part("kept", kept, self.dimension)
+        check_part("the rest", self.get_statistics(upload.agent) + upload.statistics - kept, self.dimension)
+
     def apply(self, entry: LogEntry) -> Download:
-        """Take the next upload of the log; return the agent's download."""
+        """Take the next upload of the log; return the agent's download.
+
+        A reset is an upload like others where the policy takes none, or where another policy took it that held more of
+        the agent.
+        """
         upload, place = entry.upload, self._find_place(entry.upload.agent)
         assert self.server is not None
-        placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
+        kept = self._find_kept(upload)
+        before = self.count_held(upload.agent)[1]
+        placed = Upload(
+            agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics, kept=kept
+        )
         downloads = self.server.take(placed)
         self._note_change(place)
         self.position = entry.position
         self.observations += upload.statistics.count
+        if kept is not None:
+            self._note_reset(upload.agent, place, before + upload.statistics.rounds - kept.rounds)
         for download in downloads:
             if download.agent == place:  # other agents get their downloads when they upload
                 return download
         raise AssertionError("a server answers the agent that uploads")
+
+    def _find_kept(self, upload: Upload) -> Statistics | None:
+        """What a reset keeps, where it is taken as one."""
+        if upload.kept is None or not self.policy.takes_resets:
+            return None
+        try:
+            self._check_parts(upload, upload.kept)
+        except ValueError:
+            return None
+        return upload.kept
+
+    def _note_reset(self, agent: int, place: int, rounds: int) -> None:
+        """Follow what the server did with the former self of an agent, of so many rounds."""
+        assert self.server is not None
+        self.resets += 1
+        self.parted_rounds[agent] = self.parted_rounds.get(agent, 0) + rounds
+        self.observations = int(self.server.holdings.count.sum())  # an older ghost may have given way
+        ghosts = self.server.find_ghosts(place)
+        while self.agents.size < len(self.server.holdings):
+            self.agents = append_zeros(self.agents)
+        self.agents[ghosts] = ~agent
+        for ghost in ghosts:
+            self._note_change(ghost)
 
     def answer(self, agent: int) -> Download:
         """The download of an agent whose upload was counted before: what its group holds now."""
@@ -132,25 +212,28 @@ class ServerState:
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
         self.position = position
-        self.observations -= self.get_statistics(agent).count
+        self.parted_rounds.pop(agent, None)
         place = self.places.pop(agent, None)
         if not self.places:
-            self.server, self.agents = None, self.agents[:0].copy()
+            self.server, self.agents, self.observations = None, self.agents[:0].copy(), 0
             self.note_snapshot({}, set())
         elif place is not None and self.server is not None:
+            selves = [place, *self.server.find_ghosts(place)]
+            self.observations -= int(self.server.holdings.count[selves].sum())
             for gone in self.server.forget(place):
                 self._fill_place(gone)
 
     def _fill_place(self, gone: int) -> None:
-        """Note that the agent with the last place has another one now."""
+        """Note that the agent, or former self, with the last place has another one now."""
         last = self.agents.size - 1
         moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
         self.vacated.append((gone, last))
         self.changed.discard(last)
         self.changed_lately.discard(last)
         if gone < last:
-            self.places[moved] = gone
             self._note_change(gone)
+            if moved >= 0:
+                self.places[moved] = gone
 
     def _note_change(self, place: int) -> None:
         self.changed.add(place)
@@ -180,18 +263,22 @@ class ServerState:
             "origin": describe_origin(self.policy, self.dimension),
             "position": self.position,
             "places": self.agents,
+            "resets": self.resets,
+            "parted": np.array([*self.parted_rounds.items()], np.int64).reshape(-1, 2),
             "server": None if self.server is None else self.server.to_state(),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], policy: Policy, dimension: int) -> "ServerState | None":
         """The state whose ``to_state`` gave ``state``; None if it is that of another format, policy or dimension."""
-        if (state.get("format"), state.get("origin")) != (STATE_FORMAT, describe_origin(policy, dimension)):
+        if state.get("format") not in READABLE or state.get("origin") != describe_origin(policy, dimension):
             return None
         restored = cls(policy, dimension)
         restored.position = state["position"]
         restored.agents = state["places"]
-        restored.places = dict(zip(restored.agents.tolist(), range(restored.agents.size), strict=True))
+        restored.resets = state.get("resets", 0)
+        restored.parted_rounds = dict(state["parted"].tolist()) if "parted" in state else {}
+        restored.places = {agent: place for place, agent in enumerate(restored.agents.tolist()) if agent >= 0}
         if state["server"] is not None:
             restored.server = Server.from_state(state["server"], policy=policy, dimension=dimension)
             restored.observations = int(restored.server.holdings.count.sum())

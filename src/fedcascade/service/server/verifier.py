@@ -19,7 +19,7 @@ from nacl.exceptions import BadSignatureError
 
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.validation import are_possible, check_upload
+from fedcascade.service.protocol.validation import are_possible, check_part, check_upload
 from fedcascade.service.server.logs import configure_as_parent
 from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, write_frame
 
@@ -100,7 +100,8 @@ def verify_signature(request: SignedRequest) -> None:
 def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wire.UploadMessage:
     """Decode the upload of a request; refuse one of another form, dimension or sequence number than was signed."""
     message = wire.decode(request.body, wire.UploadMessage, media_type)
-    if len(message.numbers) != 8 * wire.count_numbers(dimension):
+    size = 8 * wire.count_numbers(dimension)
+    if len(message.numbers) != size or (message.kept is not None and len(message.kept.numbers) != size):
         check_message(message, dimension)
     if message.sequence != request.signature.sequence:
         raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
@@ -108,20 +109,27 @@ def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wi
 
 
 def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) -> list[int]:
-    """The keys of uploads that no data can have, found in one compiled call."""
+    """The keys of uploads that no data can have, or whose kept part none can, found in one compiled call."""
     if not messages:
         return []
-    body = bytearray().join(message.numbers for message in messages.values())  # writable, as compiled functions expect
-    numbers = np.frombuffer(body, "<f8").reshape(len(messages), wire.count_numbers(dimension))
-    counts = np.array([(message.count, message.clicks, message.rounds) for message in messages.values()], np.int64)
-    possible = are_possible(numbers, counts)
-    return [place for place, is_possible in zip(messages, possible.tolist(), strict=True) if not is_possible]
+    parts: list[tuple[int, wire.UploadMessage | wire.KeptData]] = list(messages.items())
+    parts += [(place, message.kept) for place, message in messages.items() if message.kept and message.kept.rounds]
+    body = bytearray().join(part.numbers for _, part in parts)  # writable, as compiled functions expect
+    numbers = np.frombuffer(body, "<f8").reshape(len(parts), wire.count_numbers(dimension))
+    counts = np.array([(part.count, part.clicks, part.rounds) for _, part in parts], np.int64)
+    suspects = {place for (place, _), is_possible in zip(parts, are_possible(numbers, counts).tolist(), strict=True)
+                if not is_possible}  # fmt: skip
+    suspects |= {place for place, message in messages.items() if message.kept and not message.kept.rounds}
+    return sorted(suspects)
 
 
 def check_message(message: wire.UploadMessage, dimension: int) -> None:
     """Refuse an upload that no data can have, and say why."""
     try:
-        check_upload(message.to_upload(0, dimension).statistics, dimension)
+        upload = message.to_upload(0, dimension)
+        check_upload(upload.statistics, dimension)
+        if upload.kept is not None:
+            check_part("kept", upload.kept, dimension)
     except ValueError as error:
         raise Refused(422, "impossible", str(error)) from None
 

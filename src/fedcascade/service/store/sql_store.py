@@ -24,6 +24,7 @@ CONDITIONS: dict[AgentState, str] = {
     "revoked": "revoked IS NOT NULL",
 }
 CHUNKS_READ = 256  # in one statement: some 4 MB
+ADDED_COLUMNS = {"upload": {"kept"}}  # which backups of earlier versions lack, and which may be empty
 NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
 
 
@@ -179,8 +180,9 @@ class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
         """Insert rows as they were read from another store."""
         require(table in TABLES, f"the backup has a table '{table}', which this version does not know")
         known = self.run(f"SELECT * FROM {table} LIMIT 0").description
-        names = {column[0] for column in known}
-        require(names == set(columns), f"the backup has other columns in '{table}': it is of another version")
+        missing = {column[0] for column in known} ^ set(columns)
+        is_known = missing <= ADDED_COLUMNS.get(table, set())
+        require(is_known, f"the backup has other columns in '{table}': it is of another version")
         marks = ", ".join("?" * len(columns))
         insert = f"INSERT INTO {table} ({', '.join(columns)}) {self.explicit_identity} VALUES ({marks})"
         for row in rows:

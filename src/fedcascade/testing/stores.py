@@ -261,6 +261,29 @@ class JournalContract(StoreTestCase):
             assert clusters == [{}, {7: 1, 8: 1}, {7: 1, 8: 1}, {7: 1, 8: 3}]
             assert [(move.position, move.agent, move.cluster) for move in store.read_moves(3, 9)] == [(9, 8, 3)]
 
+    def test_many_agents_are_counted_in_the_store(self) -> None:
+        """Sizes of clusters, the largest first, how many clusters have each size, and when some agents last spoke."""
+        with closing(self.open()) as store:
+            with store.transaction():
+                agents = sorted(store.add_agent(bytes([name]) * 32, 1.0) for name in range(6))
+                for position, agent in enumerate((*agents, agents[0]), 1):
+                    store.append(make_entry(position, agent, position))
+                store.record_exchanges(0, 5_000, 3)
+                store.append(make_entry(8, agents[1], 8))
+                store.record_exchanges(7, 6_000, 3)
+                store.record_moves(7, 5_000, [(agent, 1 + place // 3) for place, agent in enumerate(agents)])
+                store.record_moves(8, 6_000, [(agents[0], 7), (agents[1], 9)])
+            sizes = store.count_sizes(8, 2)
+            assert sizes.largest == [(2, 3), (1, 1)]
+            assert sizes.histogram == [(1, 3), (3, 1)]
+            assert (sizes.clusters, sizes.agents) == (4, 6)
+            assert store.count_sizes(7, 9).largest == [(1, 3), (2, 3)]
+            assert [store.has_more_agents(8, than) for than in (5, 6)] == [True, False]
+            assert sorted(store.sample_last(8, 2)) == [5_000, 6_000]
+            assert store.sample_last(7, 9) == [5_000] * 6
+            assert store.sample_last(6, 9) == []
+            assert (store.count_sizes(6, 9).largest, store.has_more_agents(6, 0)) == ([], False)
+
     def test_refusals_and_measures_add_up(self) -> None:
         with closing(self.open()) as store:
             with store.transaction():

@@ -52,7 +52,7 @@ def _drop_clock(health: Plain) -> Plain:
 
 
 def _encode_view(store: Store, state: FeedState, now: int, health: Plain) -> bytes:
-    view = build_view(store, state.position, now) | {"health": health, "head": state.position}
+    view = build_view(store, state.position, now, crowd=state.crowd) | {"health": health, "head": state.position}
     return encode_event("view", state, view)
 
 
@@ -72,6 +72,7 @@ class Feed:
         self._describe_health = describe_health
         self._store: Store | None = None
         self._state: FeedState | None = None
+        self._last_view: tuple[EventId, bytes] | None = None  # of many agents, and up to where it goes
         self._last_health: Plain = {}
         self._reading = asyncio.Lock()
         self._pages: set[asyncio.Queue[bytes | None]] = set()
@@ -125,16 +126,29 @@ class Feed:
     def _build_first_event(self, store: Store, event_id: EventId | None) -> bytes:
         """Build a page's first event, and bring the feed up to date: the shared updates begin where this event ends."""
         if not self._pages or self._state is None:
-            self._state = read_feed_state(store, store.find_head(), self._clock.read_milliseconds())
+            crowd = None if self._state is None else self._state.crowd
+            self._state = read_feed_state(store, store.find_head(), self._clock.read_milliseconds(), crowd)
             self._last_health = _drop_clock(self._describe_health())
         state, now, health = self._state, self._clock.read_milliseconds(), self._describe_health()
         if event_id is None or not _can_catch_up(store, state, event_id[0]):
-            return _encode_view(store, state, now, health)
-        page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {})
+            return self._build_whole_view(store, state, now, health)
+        page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {}, state.crowd)
         update = build_update(page_state, store, state.position, now)
         if update is None:
             return encode_event("health", state, health)
         return encode_event("update", state, update | {"health": health})
+
+    def _build_whole_view(self, store: Store, state: FeedState, now: int, health: Plain) -> bytes:
+        """Build the whole view. Among many agents it is one of a moment ago, if there is one, and what came since."""
+        if state.crowd is not None and self._last_view is not None:
+            event_id, view = self._last_view
+            if _can_catch_up(store, state, event_id[0]):
+                page_state = FeedState(*event_id, crowd=state.crowd)
+                update = build_update(page_state, store, state.position, now)
+                return view + (b"" if update is None else encode_event("update", state, update | {"health": health}))
+        view = _encode_view(store, state, now, health)
+        self._last_view = ((state.position, state.measure), view) if state.crowd is not None else None
+        return view
 
     async def _poll(self) -> None:
         """Push what is new to all pages, four times a second, until no page is left."""
@@ -148,7 +162,6 @@ class Feed:
                 for queue in self._pages:
                     _push(queue, event)
             await asyncio.sleep(POLL_SECONDS)
-        self._state = None
 
     def _build_next_event(self, store: Store) -> bytes | None:
         state, health = self._state, self._describe_health()

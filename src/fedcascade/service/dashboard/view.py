@@ -1,11 +1,11 @@
 """What a page shows, as plain data: the whole view at one position of the log, or an update from one to the next.
 
 Both come from the journal alone, so every server on a store gives the same. Up to ``DETAILED`` agents are shown one by
-one; more are summarised, so that a view and an update stay small however many there are.
+one; more are counted in the database, so that a view and an update stay small however many there are.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 
 from fedcascade.service.store.contract import Store
-from fedcascade.service.store.journal import ExchangeRecord
+from fedcascade.service.store.journal import ClusterSizes, ExchangeRecord, Move
 
 DETAILED = 200
 LATEST = 12
 LARGEST = 60
+SAMPLED = 10_000  # agents whose ages stand for those of all
+FRESH_COSTS = 20  # times as long as it took, a summary of many agents is good
 MOVES = 4_000
 BINS = 120
 SECOND = 1_000
@@ -34,59 +36,108 @@ MOVE_COLUMNS = attrgetter("at", "agent", "cluster")
 Plain = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """What is shown of more agents than can be shown one by one: how many there are, in what clusters, of what ages."""
+
+    members: int
+    sizes: Plain
+    ages: list[int]
+    at: float  # seconds on a steady clock when this was counted
+    cost: float  # seconds that it took
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it is time to count anew: a twentieth of the time at most goes into that."""
+        return time.monotonic() - self.at > FRESH_COSTS * self.cost
+
+
 @dataclass
 class FeedState:
-    """What the reader of a journal remembers to make updates: where agents are, and when each last spoke."""
+    """What the reader of a journal remembers to make updates: where agents are, and when each last spoke.
+
+    Of more than ``DETAILED`` agents it has a summary instead.
+    """
 
     position: int = 0
     measure: int = 0
     clusters: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
+    crowd: Crowd | None = None
 
 
-def read_feed_state(store: Store, position: int, now: int) -> FeedState:
-    """Read everything up to a position."""
+def read_feed_state(store: Store, position: int, now: int, crowd: Crowd | None = None) -> FeedState:
+    """Read everything up to a position; ``crowd`` is an earlier summary of many agents, which is good for a while."""
     measures = store.read_measures(0, now)
-    return FeedState(
-        position=position,
-        measure=measures[-1].number if measures else 0,
-        clusters=store.read_clusters(position),
-        last={totals.agent: totals.last for totals in store.sum_by_agent(position)},
-        refused=store.count_refusals(now),
-    )
+    state = FeedState(position, measures[-1].number if measures else 0, refused=store.count_refusals(now))
+    if store.has_more_agents(position, DETAILED):
+        state.crowd = count_crowd(store, position, now) if crowd is None or crowd.is_stale else crowd
+    else:
+        state.clusters = store.read_clusters(position)
+        state.last = {totals.agent: totals.last for totals in store.sum_by_agent(position)}
+    return state
 
 
-def build_view(store: Store, position: int, now: int, span: int | None = None) -> Plain:
-    """Build the whole view at a position; ``span`` is how many milliseconds before it the curves begin."""
-    agents, clusters = store.sum_by_agent(position), store.read_clusters(position)
+def count_crowd(store: Store, position: int, now: int) -> Crowd:
+    """Count agents in the store: none of them is read by itself, but for a sample, which gives the ages."""
+    began = time.monotonic()
+    sizes, last = store.count_sizes(position, LARGEST), store.sample_last(position, SAMPLED)
+    ages = scale_counts(count_ages(last, now), sizes.agents)
+    ended = time.monotonic()
+    return Crowd(sizes.agents, summarise_sizes(sizes), ages, ended, ended - began)
+
+
+def build_view(store: Store, position: int, now: int, span: int | None = None, crowd: Crowd | None = None) -> Plain:
+    """Build the whole view at a position; ``span`` is how many milliseconds before it the curves begin.
+
+    ``crowd`` is what is known of more than ``DETAILED`` agents there, so that they need not be counted again.
+    """
     first, last = store.find_time_range(position)
     since = max(first, last - span) if span else first
     width = choose_bin_width(since or now, now)
     bins = list(map(BIN_COLUMNS, store.sum_by_interval(position, since, width)))
-    detailed = len(agents) <= DETAILED
+    latest = store.read_exchanges(max(0, position - LATEST), position)
+    causes = store.sum_by_interval(position, 0, 1 << 62)  # also those of an unknown time
+    if crowd is None and store.has_more_agents(position, DETAILED):
+        crowd = count_crowd(store, position, now)
     return {
         "position": position,
         "at": now,
         "first": first,
         "last": last,
-        "detailed": detailed,
+        "detailed": crowd is None,
         "enrolled": store.count_agents(),
-        "members": len(agents),
-        "uploads": sum(totals.uploads for totals in agents),
-        "rounds": sum(totals.rounds for totals in agents),
-        "clicks": sum(totals.clicks for totals in agents),
-        "clusters": len(set(clusters.values())),
-        "agents": [(*AGENT_COLUMNS(totals), clusters.get(totals.agent, 0)) for totals in agents] if detailed else None,
-        "moves": list(map(MOVE_COLUMNS, store.read_moves(0, position)[-MOVES:])) if detailed else None,
-        "sizes": summarise_sizes(clusters),
-        "ages": count_ages((totals.last for totals in agents), now),
-        "causes": _count_causes(store, position),
+        "uploads": sum(totals.exchanges for totals in causes),
+        "rounds": sum(totals.rounds for totals in causes),
+        "clicks": sum(totals.clicks for totals in causes),
+        "causes": {totals.cause: totals.exchanges for totals in causes},
         "bins": {"since": since, "width": width, "rows": bins},
-        "latest": list(map(EXCHANGE_COLUMNS, store.read_exchanges(max(0, position - LATEST), position))),
+        "latest": list(map(EXCHANGE_COLUMNS, latest)),
         "measures": list(map(MEASURE_COLUMNS, store.read_measures(0, now))),
         "refused": store.count_refusals(now),
+        **(describe_agents(store, position, now) if crowd is None else describe_crowd(crowd)),
     }
+
+
+def describe_agents(store: Store, position: int, now: int) -> Plain:
+    """The part of a view that shows agents one by one."""
+    agents, clusters = store.sum_by_agent(position), store.read_clusters(position)
+    return {
+        "members": len(agents),
+        "clusters": len(set(clusters.values())),
+        "agents": [(*AGENT_COLUMNS(totals), clusters.get(totals.agent, 0)) for totals in agents],
+        "moves": list(map(MOVE_COLUMNS, store.read_moves(0, position)[-MOVES:])),
+        "sizes": summarise_sizes(store.count_sizes(position, LARGEST)),
+        "ages": count_ages((totals.last for totals in agents), now),
+    }
+
+
+def describe_crowd(crowd: Crowd) -> Plain:
+    """The part of a view that shows many agents at once."""
+    clusters = crowd.sizes["others"] + len(crowd.sizes["largest"])
+    shown = {"members": crowd.members, "clusters": clusters, "sizes": crowd.sizes, "ages": crowd.ages}
+    return {**shown, "agents": None, "moves": None}
 
 
 def build_update(state: FeedState, store: Store, position: int, now: int) -> Plain | None:
@@ -97,30 +148,35 @@ def build_update(state: FeedState, store: Store, position: int, now: int) -> Pla
     state.position = position
     if not (exchanges or moves or measures or refused != state.refused):
         return None
-    state.clusters |= {move.agent: move.cluster for move in moves}
-    state.last |= {exchange.agent: exchange.at for exchange in exchanges}
     state.refused = refused
     state.measure = measures[-1].number if measures else state.measure
-    detailed = len(state.last) <= DETAILED
-    update: Plain = {
+    if state.crowd is None:
+        state.clusters |= {move.agent: move.cluster for move in moves}
+        state.last |= {exchange.agent: exchange.at for exchange in exchanges}
+    if len(state.last) > DETAILED or (state.crowd is not None and state.crowd.is_stale):
+        state.crowd, state.clusters, state.last = count_crowd(store, position, now), {}, {}
+    return {
         "after": after,
         "position": position,
         "at": now,
         "uploads": len(exchanges),
-        "members": len(state.last),
-        "clusters": len(set(state.clusters.values())),
         "rows": _sum_by_second(exchanges),
         "latest": list(map(EXCHANGE_COLUMNS, exchanges[-LATEST:])),
         "refused": refused,
         "measures": list(map(MEASURE_COLUMNS, measures)),
-        "detailed": detailed,
+        "detailed": state.crowd is None,
+        **_describe_changes(state, exchanges, moves),
     }
-    if detailed:
-        update |= {"agents": _sum_by_agent(exchanges), "moves": list(map(MOVE_COLUMNS, moves))}
-    else:
-        update |= {"ages": count_ages(state.last.values(), now)}
-        update |= {"sizes": summarise_sizes(state.clusters)} if moves else {}
-    return update
+
+
+def _describe_changes(state: FeedState, exchanges: Sequence[ExchangeRecord], moves: Sequence[Move]) -> Plain:
+    """The part of an update that shows agents."""
+    if state.crowd is None:
+        counts = {"members": len(state.last), "clusters": len(set(state.clusters.values()))}
+        return {**counts, "agents": _sum_by_agent(exchanges), "moves": list(map(MOVE_COLUMNS, moves))}
+    shown = describe_crowd(state.crowd)
+    clusters = exchanges[-1].clusters if exchanges else shown["clusters"]
+    return {**{name: shown[name] for name in ("members", "ages", "sizes")}, "clusters": clusters}
 
 
 def choose_bin_width(since: int, until: int) -> int:
@@ -132,16 +188,24 @@ def choose_bin_width(since: int, until: int) -> int:
     return next((width for width in WIDTHS if (until - since) <= width * BINS), WIDTHS[-1])
 
 
-def summarise_sizes(clusters: Mapping[int, int]) -> Plain:
+def summarise_sizes(sizes: ClusterSizes) -> Plain:
     """Summarise the sizes of clusters: the largest, how many there are of each size, and how many are left out."""
-    sizes = Counter(clusters.values())
-    largest = sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0]))
     return {
-        "largest": [list(pair) for pair in largest[:LARGEST]],
-        "others": len(largest[LARGEST:]),
-        "others_agents": sum(size for _, size in largest[LARGEST:]),
-        "histogram": sorted([size, count] for size, count in Counter(sizes.values()).items())[:LARGEST],
+        "largest": [list(pair) for pair in sizes.largest],
+        "others": sizes.clusters - len(sizes.largest),
+        "others_agents": sizes.agents - sum(size for _, size in sizes.largest),
+        "histogram": [list(pair) for pair in sizes.histogram[:LARGEST]],
     }
+
+
+def scale_counts(counts: Sequence[int], total: int) -> list[int]:
+    """Counts of a sample as counts of so many, in whole numbers.
+
+    >>> scale_counts([2, 1, 0], 100), scale_counts([0, 0], 5)
+    ([67, 33, 0], [0, 0])
+    """
+    shares = np.cumsum(counts) * total / max(1, sum(counts))
+    return [int(count) for count in np.diff(np.round(shares), prepend=0.0)]
 
 
 def count_ages(last: Iterable[int], now: int) -> list[int]:
@@ -153,14 +217,6 @@ def count_ages(last: Iterable[int], now: int) -> list[int]:
     elapsed = now - np.fromiter(last, np.int64)
     counts = np.bincount(np.searchsorted(AGES, elapsed, side="right"), minlength=len(AGES) + 1)
     return [int(count) for count in counts]
-
-
-def _count_causes(store: Store, position: int) -> dict[str, int]:
-    """Count all exchanges by cause, also those of an unknown time."""
-    counts: Counter[str] = Counter()
-    for totals in store.sum_by_interval(position, 0, 1 << 62):
-        counts[totals.cause] += totals.exchanges
-    return dict(sorted(counts.items()))
 
 
 def _sum_by_second(exchanges: Sequence[ExchangeRecord]) -> list[list[object]]:

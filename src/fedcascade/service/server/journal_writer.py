@@ -3,6 +3,9 @@
 Clusters have names that last (``cluster_names``).
 """
 
+from collections.abc import Callable
+from weakref import ref
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,7 +27,7 @@ class JournalWriter:
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._position = -1
-        self._state: ServerState | None = None  # whose places those of the arrays are
+        self._state: Callable[[], ServerState | None] = lambda: None  # whose places those of the arrays are
         self._labels = self._names = NOBODY  # of each place, when the journal was last written; 0 is no name
         self._live = LiveNames(NOBODY, NOBODY)
 
@@ -48,8 +51,9 @@ class JournalWriter:
     def _follow(self, store: Store, state: ServerState, upto: int) -> None:
         """Read what other processes wrote, and let who has another place since somebody was forgotten have it here."""
         vacated, state.vacated = state.vacated, []
-        if self._state is not state or (vacated and self._position < upto):
-            self._state, self._names, self._labels = state, read_names(store, state, upto), NOBODY
+        if self._state() is not state or (vacated and self._position < upto):
+            self._state = ref(state)  # so that a large one that is not needed any more goes
+            self._names, self._labels = read_names(store, state, upto), NOBODY
             return
         if self._position < upto:
             self._labels = NOBODY

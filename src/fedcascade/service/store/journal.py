@@ -48,6 +48,22 @@ class AgentTotals:
 
 
 @dataclass(frozen=True)
+class ClusterSizes:
+    """How large clusters are: names and sizes of the largest ones, and of each size how many clusters have it."""
+
+    largest: list[tuple[int, int]]
+    histogram: list[tuple[int, int]]
+
+    @property
+    def clusters(self) -> int:
+        return sum(times for _, times in self.histogram)
+
+    @property
+    def agents(self) -> int:
+        return sum(size * times for size, times in self.histogram)
+
+
+@dataclass(frozen=True)
 class IntervalTotals:
     """Sums over the exchanges of one cause in one interval of time; ``clusters`` is the most there were.
 
@@ -97,6 +113,18 @@ class Journal(Protocol):
 
     def read_clusters(self, upto: int) -> dict[int, int]:
         """Read the cluster of every agent at a position."""
+
+    def has_more_agents(self, upto: int, than: int) -> bool:
+        """Whether more than so many agents have joined a cluster up to a position."""
+
+    def count_sizes(self, upto: int, most: int) -> ClusterSizes:
+        """Count how many agents clusters have at a position; of the largest, at most so many are named."""
+
+    def sample_last(self, upto: int, most: int) -> list[int]:
+        """Find when some agents last exchanged up to a position: at most so many of those that joined a cluster.
+
+        Numbers of agents are drawn at random, so that those with the smallest numbers are a fair sample.
+        """
 
     def sum_by_agent(self, upto: int) -> list[AgentTotals]:
         """Sum the exchanges of every agent up to a position."""

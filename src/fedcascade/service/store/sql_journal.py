@@ -2,11 +2,23 @@
 
 from collections.abc import Iterable, Mapping
 
-from fedcascade.service.store.journal import MINUTE, AgentTotals, ExchangeRecord, IntervalTotals, Measure, Move
+from fedcascade.service.store.journal import (
+    MINUTE,
+    AgentTotals,
+    ClusterSizes,
+    ExchangeRecord,
+    IntervalTotals,
+    Measure,
+    Move,
+)
 from fedcascade.service.store.sql import SqlDatabase
 
 COLUMNS = "position, at, agent, cause, rounds, count, clicks, clusters"
 MOVE_COLUMNS = "position, at, agent, cluster"
+LAST_MOVES = (  # of each agent up to a position
+    "move JOIN (SELECT agent, max(position) AS position FROM move WHERE position <= ? GROUP BY agent) AS latest "
+    "USING (agent, position)"
+)
 STATEMENT_ROWS = 64  # moves that are written in one statement
 
 
@@ -53,9 +65,28 @@ class SqlJournal(SqlDatabase):
         return [Move(*row) for row in self.fetch_rows(statement, after, upto)]
 
     def read_clusters(self, upto: int) -> dict[int, int]:
-        latest = "SELECT agent, max(position) AS position FROM move WHERE position <= ? GROUP BY agent"
-        statement = f"SELECT agent, cluster FROM move JOIN ({latest}) AS latest USING (agent, position) ORDER BY agent"
-        return dict(self.fetch_rows(statement, upto))
+        return dict(self.fetch_rows(f"SELECT agent, cluster FROM {LAST_MOVES} ORDER BY agent", upto))
+
+    def has_more_agents(self, upto: int, than: int) -> bool:
+        some = "SELECT DISTINCT agent FROM move WHERE position <= ? LIMIT ?"
+        return bool(self.fetch_row(f"SELECT count(*) FROM ({some}) AS few", upto, than + 1)[0] > than)
+
+    def count_sizes(self, upto: int, most: int) -> ClusterSizes:
+        """Count in the database: there may be a million agents, each in a cluster of its own."""
+        sizes = f"WITH sizes AS (SELECT cluster, count(*) AS size FROM {LAST_MOVES} GROUP BY cluster)"
+        largest = f"SELECT cluster, size FROM sizes ORDER BY size DESC, cluster LIMIT {int(most)}"
+        named = f"SELECT 1 AS kind, cluster, size FROM ({largest}) AS largest"
+        counted = "SELECT 2 AS kind, size, count(*) FROM sizes GROUP BY size"
+        rows = [tuple(map(int, row)) for row in self.fetch_rows(f"{sizes} {named} UNION ALL {counted}", upto)]
+        pairs = sorted((-size, cluster) for kind, cluster, size in rows if kind == 1)
+        histogram = sorted((size, times) for kind, size, times in rows if kind == 2)
+        return ClusterSizes([(cluster, -size) for size, cluster in pairs], histogram)
+
+    def sample_last(self, upto: int, most: int) -> list[int]:
+        some = "SELECT DISTINCT agent FROM move WHERE position <= ? ORDER BY agent LIMIT ?"
+        largest = self.fetch_row(f"SELECT coalesce(max(agent), 0) FROM ({some}) AS few", upto, most)[0]
+        statement = "SELECT max(at) FROM journal WHERE position <= ? AND agent <= ? GROUP BY agent"
+        return [int(at) for [at] in self.fetch_rows(statement, upto, int(largest))]
 
     def sum_by_agent(self, upto: int) -> list[AgentTotals]:
         totals = "agent, sum(exchanges), sum(rounds), sum(clicks), max(at)"

@@ -110,7 +110,8 @@ REVIEW = b'{"user_id": "a", "business_id": "b", "stars": 3.0, "text": "x"}\n'
     [
         ("a.csv", b"user,item,rating\n1,2,3\n\xe9,3,4\n", "line 3 is not UTF-8 text"),
         ("a.csv", "user,item,rating\n1,2,3\n".encode("utf-16"), "line 1 is not UTF-8 text"),
-        ("a.csv", "user,item,rating\n1,2,3\n".encode("utf-16-le"), "line 1 is not UTF-8 text"),
+        ("a.csv", "user,item,rating\n1,2,3\n".encode("utf-16-le"), "line 1 holds a NUL byte: it is not UTF-8 text"),
+        ("a.csv", b"user,item,rating\n1,2,3\n\0,3,4\n", "line 3 holds a NUL byte"),
         ("a.csv", b"user,item,rating\n1,2,\xc3", "line 2 is not UTF-8 text"),
         ("a.csv", b"", "cannot be read: empty CSV"),
         ("a.csv", b"user,item,rating\n", "holds no ratings"),

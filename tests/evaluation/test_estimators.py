@@ -8,7 +8,7 @@ import pytest
 from estimator_study import LOGGERS, Shape, World, evaluate_log, simulate_log
 
 from fedcascade.evaluation.estimators import ESTIMATORS, gather_evidence
-from fedcascade.evaluation.evaluate import evaluate_frozen, find_refusals
+from fedcascade.evaluation.evaluate import EvaluationOptions, evaluate_frozen, find_refusals
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.learning.click_log import ClickLog
 
@@ -151,8 +151,9 @@ def test_what_a_log_lacks_is_said() -> None:
     assert set(find_refusals(whole, "any")) == {"rips", "cascade-dr", "replay"}
     assert "not chosen uniformly" in find_refusals(log, "any")["replay"]
     assert "first click" in find_refusals(log, "clicks")["dm"]
+    options = EvaluationOptions(estimators=["ips"])
     with pytest.raises(ValueError, match=r"ips: this log has no propensities: only replay and the direct method apply"):
-        evaluate_frozen(iter([(0, bare)]), [world.make_policy()], world.taste[None], world.items, estimators=["ips"])
+        evaluate_frozen(iter([(0, bare)]), [world.make_policy()], world.taste[None], world.items, options)
 
 
 def test_replay_is_refused_where_offers_were_not_chosen_from_uniformly() -> None:

@@ -11,7 +11,7 @@ from fedcascade import POLICIES
 from fedcascade.cli import main
 from fedcascade.data.logs import read_log, write_log
 from fedcascade.data.logs.items import read_items
-from fedcascade.evaluation.evaluate import evaluate
+from fedcascade.evaluation.evaluate import EvaluationOptions, evaluate
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.oracles import TopK
 
@@ -41,7 +41,15 @@ def test_estimates_lie_where_the_policies_are(files: tuple[Path, Path]) -> None:
         assert values[policy, "dm"].value > logged.value
         assert values[policy, "ips"].low < values[policy, "snips"].value < values[policy, "ips"].high + 0.2
     assert not found.refusals
-    assert repr(evaluate(log, policies, TopK(length=2), threads=1)) == repr(found)  # NaN is not NaN
+    alone = evaluate(log, policies, TopK(length=2), options=EvaluationOptions(threads=1))
+    assert repr(alone) == repr(found)  # NaN is not NaN
+
+
+def test_options_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="unknown reward 'click': did you mean 'clicks'"):
+        EvaluationOptions(reward="click")
+    with pytest.raises(ValueError, match="resamples must be a whole number >= 1"):
+        EvaluationOptions(resamples=0)
 
 
 def test_the_command_prints_a_table_json_and_a_report(

@@ -43,6 +43,9 @@ def test_the_command_fits_and_the_file_round_trips(log: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main(["fit", str(log), "--out", str(out)])
     assert "is complete already" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["fit", str(log), "--policy", "async-linucb-am", "--out", str(log.with_name("none.npz"))])
+    assert "async-linucb-am has a personal part, which a log cannot teach" in capsys.readouterr().err
     with pytest.raises(ValueError, match="is not a state that fedcascade wrote"):
         load_warm(log)
 
@@ -101,6 +104,10 @@ def test_both_engines_start_warm_to_the_bit(policy: str) -> None:
 def test_a_log_that_does_not_fit_is_refused_by_both_engines() -> None:
     world, sums = Synthetic(users=3, clusters=2, dimension=4, items=8), LogSums(4)
     for engine in ("exact", "reference"):
-        for policy, warm, words in (("async-linucb-am", sums, "personal part"), ("fedind", LogSums(5), "dimension 5")):
+        for policy, warm, words in (
+            ("async-linucb-am", sums, "personal part"),
+            ("fedc3ucb-l", sums, "must start cold"),
+            ("fedind", LogSums(5), "dimension 5"),
+        ):
             with pytest.raises(ValueError, match=words):
                 simulate(world, POLICIES[policy], rounds=10, warm=warm, engine=engine)

@@ -8,7 +8,7 @@ import pytest
 from fedcascade import POLICIES, Synthetic
 from fedcascade.cli import main
 from fedcascade.data.logs import read_log
-from fedcascade.evaluation.evaluate import evaluate
+from fedcascade.evaluation.evaluate import EvaluationOptions, evaluate
 from fedcascade.evaluation.simulated import iterate_simulated_log, write_simulated_log
 from fedcascade.learning.click_log import concatenate
 from fedcascade.learning.exploration import EpsilonMixed
@@ -32,7 +32,9 @@ def test_a_log_says_what_the_run_earned(tmp_path: Path) -> None:
     write_simulated_log(tmp_path / "log.parquet", WORLD, trace)
     read = read_log(tmp_path / "log.parquet")
     assert (read.read().clicks == log.clicks).all()
-    found = evaluate(read, [POLICIES["fedind"].with_beta(0.1)], TopK(length=2), resamples=100)
+    found = evaluate(
+        read, [POLICIES["fedind"].with_beta(0.1)], TopK(length=2), options=EvaluationOptions(resamples=100)
+    )
     values = {row.estimator: row.value for row in found.estimates}
     assert values["cascade-dr"] > values["average"]
     sums = LogSums(4)
@@ -63,3 +65,10 @@ def test_the_command_writes_a_log_of_one_system(tmp_path: Path, capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["run", *world, "--policy", "fedind", "--policy", "oful", "--log", str(path)])
     assert "--log holds the lists of one system" in capsys.readouterr().err
+    for refused, words in (("log.xlsx", "must end in one of .parquet, .csv, .jsonl"), ("no/log.csv", "no folder")):
+        with pytest.raises(SystemExit):  # before the first round
+            main(["run", *world, "--policy", "fedind", "--rounds", "1e12", "--log", str(tmp_path / refused)])
+        assert words in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", *world, "--policy", "fedind", "--engine", "cuda", "--log", str(path)])
+    assert "leave out --engine cuda" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedcascade.cli import main
+from fedcascade.data.logs import read_log
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent.client import OperatorClient, fetch_terms
@@ -62,6 +63,22 @@ def test_a_swarm_in_lockstep_prints_what_run_prints(process: ServerProcess, caps
     trace = simulate(world, POLICIES["fedc3ucb-h"], rounds=300, engine="reference")
     assert (swarm["engine"], swarm["regret"], swarm["reward"]) == ("swarm", trace.regret, trace.reward)
     assert swarm["communications"]["total"] == trace.communications() > 0
+
+
+def test_a_swarm_that_explores_leaves_a_log_with_propensities(
+    process: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log.csv"
+    main(["swarm", *told(process), "--agents", "3", "--rounds", "60", "--clusters", "2", "--items", "8", "--lockstep",
+          "--oracle", "epsilon", "--list-length", "2", "--log", str(path), "--among-agents", "--json"])  # fmt: skip
+    reward = json.loads(capsys.readouterr().out)["reward"]
+    log = read_log(path).read()
+    assert (len(log), int(log.clicks.any(axis=1).sum())) == (60, reward)
+    assert log.propensities is not None
+    assert (log.propensities < 1.0).all()
+    with pytest.raises(SystemExit):
+        main(["swarm", *told(process), "--among-agents", "--log", str(tmp_path / "log.xlsx")])
+    assert "must end in one of .parquet, .csv, .jsonl" in capsys.readouterr().err
 
 
 def test_a_server_guards_its_answers_unless_it_is_told_otherwise(process: ServerProcess, tmp_path: Path) -> None:

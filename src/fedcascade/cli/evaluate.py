@@ -52,8 +52,12 @@ def evaluate(
 
     Example: fedcascade evaluate log.parquet --policy fedc3ucb-e --policy fedind
     """
+    from fedcascade.evaluation.evaluate import EvaluationOptions
     from fedcascade.evaluation.evaluate import evaluate as evaluate_log
 
+    options = EvaluationOptions(
+        estimators=estimator or None, reward=reward, resamples=resamples, seed=seed, threads=threads
+    )
     log = log_options.open(file)
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     length = list_length or next(log.batches(1)).items.shape[1]
@@ -64,11 +68,7 @@ def evaluate(
             constant_options.select_policies(policy),
             build_oracle(oracle, length, arguments),
             train=train,
-            estimators=estimator or None,
-            reward=reward,
-            resamples=resamples,
-            seed=seed,
-            threads=threads,
+            options=options,
             progress=progress,
         )
     if report is not None:
@@ -98,11 +98,14 @@ def fit(
     """
     from fedcascade.evaluation.fit import fit_log
     from fedcascade.federation.policies import get_policy
+    from fedcascade.federation.warm_start import require_teachable
 
+    system = get_policy(policy)
+    require_teachable(system)
     log = log_options.open(file)
     with show_progress_bars() as bars:
         progress = add_bar(bars, "learning", log.count())
-        state = fit_log(log, get_policy(policy).name, out, progress=progress)
+        state = fit_log(log, system.name, out, progress=progress)
     total = state.sums.total()
     facts = {"lists": state.lists, "users": state.sums.users, "dimension": state.sums.dimension, "looked": total.count,
              "clicks": total.clicks, "out": str(out)}  # fmt: skip

@@ -127,15 +127,16 @@ class LogOptions:
     def is_log(self, path: Path) -> bool:
         """Whether a file is a log of lists: these options say so, or the names of its columns do."""
         from fedcascade.data.logs.columns import has_log_columns
-        from fedcascade.data.logs.files import SCANNERS, list_columns, scan_file
+        from fedcascade.data.logs.files import SCANNERS, TEXTS, list_columns, scan_file
+        from fedcascade.data.text import read_header, strip_packing
 
         if self != LogOptions():
             return True
         known = path.is_file() and any(ending in SCANNERS for ending in path.suffixes[-2:])
         try:
             return known and has_log_columns(list(list_columns(scan_file(path), path)))
-        except ValueError:
-            return False
+        except ValueError:  # the log's reader says what is wrong with it
+            return strip_packing(path) in TEXTS and has_log_columns(read_header(path))
 
     def open(self, path: Path) -> "Log":
         """Open a log."""

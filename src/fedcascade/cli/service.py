@@ -228,6 +228,7 @@ def swarm(
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
+    from fedcascade.data.logs.writer import check_log_path
     from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.evaluation.simulated import write_simulated_log
@@ -239,6 +240,8 @@ def swarm(
 
     for name, value in (("agents", agents), ("rounds", rounds), ("checkpoints", checkpoints)):
         require_integer(name, 1 if value is None else value)
+    if log is not None:
+        check_log_path(log)
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     chooser = build_oracle(oracle, list_length, arguments)
     is_known = agents_in == "python" or oracle == "top-k"

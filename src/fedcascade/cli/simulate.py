@@ -85,6 +85,7 @@ def run(
 
     Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
     """
+    from fedcascade.data.logs.writer import check_log_path
     from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.simulation.engines import simulate, simulate_together
     from fedcascade.simulation.scenario import Scenario
@@ -105,7 +106,10 @@ def run(
         if json_:
             print(json.dumps(summaries[-1]), flush=True)
 
-    require(log is None or len(systems) == 1, "--log holds the lists of one system: give --policy once")
+    if log is not None:  # before hours of rounds
+        check_log_path(log)
+        require(len(systems) == 1, "--log holds the lists of one system: give --policy once")
+        require(engine != "cuda", "--log is written by the exact and the reference engine: leave out --engine cuda")
     with say_while_compiling(quiet=json_), show_progress_bars() as bars:
         if engine == "cuda":
             clustered, top_k = cast(Clustered, environment), cast(TopK, chooser)  # the engine reports what it lacks

@@ -13,7 +13,15 @@ from polars.exceptions import PolarsError
 
 from fedcascade.checks import require
 from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
-from fedcascade.data.text import describe_long_line, find_line_end, find_separator, open_bytes, open_text, read_head
+from fedcascade.data.text import (
+    HOLDS_NUL,
+    describe_long_line,
+    find_line_end,
+    find_separator,
+    open_bytes,
+    open_text,
+    read_head,
+)
 from fedcascade.environments.matrices import Triplets
 
 CHUNK = 1 << 20
@@ -118,7 +126,7 @@ def _check_text(path: Path) -> None:
                 raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
             if "\0" in text:  # UTF-16 without a byte order mark
                 line += text.partition("\0")[0].count("\n")
-                raise ValueError(f"{path}, line {line} {NOT_TEXT}")
+                raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
             line += chunk.count(b"\n")
             if not chunk:
                 return

@@ -13,6 +13,7 @@ from fedcascade.checks import require
 
 PACKED = (".gz", ".zst")
 SEPARATORS = ",;\t|"
+HOLDS_NUL = "holds a NUL byte: it is not UTF-8 text, or was cut by a crash"
 HEAD = 1 << 16  # bytes that are looked at to find separator and line ends
 
 
@@ -57,6 +58,13 @@ def find_separator(head: bytes) -> str:
     return max(SEPARATORS, key=header.count)
 
 
+def read_header(path: Path) -> list[str]:
+    """The names in the first line of a file of text, whatever follows it."""
+    head = read_head(path)
+    line = head.replace(b"\r", b"\n").partition(b"\n")[0].decode("utf-8-sig", "replace")
+    return [name.strip(' "') for name in line.split(find_separator(head))]
+
+
 def find_line_end(head: bytes) -> str:
     """What ends a line: old Macs wrote a carriage return alone."""
     return "\r" if b"\r" in head and b"\n" not in head else "\n"
@@ -67,7 +75,7 @@ def refuse_nul(head: bytes, path: Path) -> None:
     require(head[:2] not in (b"\xff\xfe", b"\xfe\xff"), f"{path} is UTF-16: convert it to UTF-8, for instance by iconv")
     if b"\0" in head:
         line = head.partition(b"\0")[0].count(b"\n") + 1
-        raise ValueError(f"{path}, line {line} holds a NUL byte: it is not UTF-8 text, or was cut by a crash")
+        raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
 
 
 def describe_long_line(path: Path, separator: str) -> str:

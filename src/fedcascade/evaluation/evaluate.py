@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import SHARE, require, require_known
+from fedcascade.checks import SHARE, require, require_integer, require_known
 from fedcascade.data.logs.reader import Log
 from fedcascade.evaluation.estimators import ESTIMATORS, Evidence, gather_evidence
 from fedcascade.evaluation.frozen import FrozenPolicy, fit_attraction, freeze_policy
@@ -23,6 +23,33 @@ Progress = Callable[[int], None]  # called with the number of lists that are don
 LOGGED = "logged"  # what the lists of the log earned themselves
 REWARDS = ("any", "clicks")
 UNIFORM = 1e-6  # propensities of lists that differ by less, relative to the least, are those of uniform lists
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """How policies are evaluated on a log, whichever they are.
+
+    Args:
+        estimators: names of ``ESTIMATORS``; all that apply if None. One that does not apply is refused.
+        reward: ``any``, whether a list was clicked, or ``clicks``, how often.
+        resamples: how often users are resampled for the intervals.
+        seed: names the random numbers of resampling and rejection.
+        threads: how many cores rate lists.
+    """
+
+    estimators: Sequence[str] | None = None
+    reward: str = "any"
+    resamples: int = 1000
+    seed: int = 0
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        require_known("reward", self.reward, REWARDS)
+        require_integer("resamples", self.resamples)
+        require_integer("threads", self.threads)
+
+
+PLAIN = EvaluationOptions()
 
 
 @dataclass(frozen=True)
@@ -121,34 +148,30 @@ def evaluate_frozen(
     policies: Sequence[FrozenPolicy],
     model: NDArray[np.float64],
     table: NDArray[np.float32] | None,
-    *,
-    estimators: Sequence[str] | None = None,
-    reward: str = "any",
-    resamples: int = 1000,
-    seed: int = 0,
-    threads: int = 2,
+    options: EvaluationOptions = PLAIN,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Evaluate policies that learn no more on batches of a log, each with the number of its first row."""
+    reward, seed = options.reward, options.seed
     totals: list[Totals] = []
     logged = LoggedTotals()
     refusals: dict[str, str] = {}
     for first, batch in batches:
         if not totals:
             refusals = find_refusals(batch, reward)
-            chosen = choose_estimators(estimators, refusals)
+            chosen = choose_estimators(options.estimators, refusals)
             totals = [Totals(chosen) for _ in policies]
         draws = draw_replay(np.uint64(seed), first, len(batch))
         for policy, total in zip(policies, totals, strict=True):
-            ratings = rate_log(policy, model, batch, table, first_row=first, threads=threads)
+            ratings = rate_log(policy, model, batch, table, first_row=first, threads=options.threads)
             total.add(batch.users, gather_evidence(batch, ratings, draws, reward=reward))
         logged.add(batch, reward)
         if progress is not None:
             progress(first + len(batch))
     require(len(totals) > 0, "no list of the log is left to evaluate: lower the share that is learned from")
-    estimates = [logged.estimate(resamples=resamples, seed=seed)]
+    estimates = [logged.estimate(resamples=options.resamples, seed=seed)]
     for policy, total in zip(policies, totals, strict=True):
-        estimates += total.estimate(policy.name, resamples=resamples, seed=seed)
+        estimates += total.estimate(policy.name, resamples=options.resamples, seed=seed)
     return Evaluation(tuple(estimates), refusals)
 
 
@@ -197,11 +220,7 @@ def evaluate(
     oracle: Oracle,
     *,
     train: float = 0.5,
-    estimators: Sequence[str] | None = None,
-    reward: str = "any",
-    resamples: int = 1000,
-    seed: int = 0,
-    threads: int = 2,
+    options: EvaluationOptions = PLAIN,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Let policies learn from the first share ``train`` of a log, and estimate what they would earn on the rest.
@@ -211,15 +230,10 @@ def evaluate(
         policies: the systems; each is frozen after the first part.
         oracle: how they choose lists from scores: top-k, plackett-luce or epsilon.
         train: the share of lists that is learned from.
-        estimators: names of ``ESTIMATORS``; all that apply if None. One that does not apply is refused.
-        reward: ``any``, whether a list was clicked, or ``clicks``, how often.
-        resamples: how often users are resampled for the intervals.
-        seed: names the random numbers of resampling and rejection.
-        threads: how many cores rate lists.
-        progress: called with the number of lists that are done, of twice those in the log.
+        options: which estimators, of which reward, and how their intervals are found.
+        progress: called with the number of lists that are done.
     """
     SHARE.check("train", train)
-    require_known("reward", reward, REWARDS)
     lists = log.count()
     split = int(train * lists)
     require(0 < split < lists, f"train must leave lists on both sides of {lists:,}, got {train}")
@@ -227,8 +241,7 @@ def evaluate(
     frozen = [freeze_policy(policy, sums, oracle) for policy in policies]
     table = None if log.table is None else log.table.features
     rest = skip_rows(log.batches(), split)
-    return evaluate_frozen(rest, frozen, fit_attraction(sums), table, estimators=estimators, reward=reward,
-                           resamples=resamples, seed=seed, threads=threads, progress=progress)  # fmt: skip
+    return evaluate_frozen(rest, frozen, fit_attraction(sums), table, options, progress)
 
 
 def sum_first(log: Log, rows: int) -> LogSums:

@@ -220,6 +220,8 @@ NARROW = Oful(noise=0.1, delta=0.1)
 DEFAULT_POLICY = "fedc3ucb-e"  # of every command that is not the paper's evaluation
 DEPLOYED = Constant(beta=0.7)  # right without tuning in all worlds that were tried: docs/how-to-choose-a-policy.md
 
+SAMPLED = Constant(beta=0.2)  # of Thompson sampling: docs/reference-policies.md#fedc3ucb-ts
+
 POLICIES: Mapping[str, Policy] = {
     row.name: row
     for row in (
@@ -256,6 +258,9 @@ POLICIES: Mapping[str, Policy] = {
         Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
                "beyond the paper: others' data count by the probability that they are alike; own data count at once",
                confidence=DEPLOYED),
+        Policy("fedc3ucb-ts", Evidence(), Determinant(alpha_c=5.0), ThompsonSampling(),
+               "fedc3ucb-e by Thompson sampling: lists are the best by a theta that is drawn around the estimate",
+               confidence=SAMPLED),
         Policy("fedc3ucb-p", Population(), Determinant(alpha_c=2.0), DownloadAndBuffer(),
                "the same among few; among many, an agent is told what the population's data say of somebody like it",
                confidence=DEPLOYED),

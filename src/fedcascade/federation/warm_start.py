@@ -42,11 +42,16 @@ def make_empty_upload(agent: int, dimension: int) -> Upload:
     return Upload(agent=agent, sequence=2, cause=Cause.FORCED, statistics=Statistics.zero(dimension))
 
 
+def require_teachable(policy: Policy) -> None:
+    """Refuse a policy that must start cold."""
+    require(policy.personal is None, f"{policy.name} has a personal part, which a log cannot teach")
+    require(not policy.keeps_own_data, f"{policy.name} keeps own data apart from others', and must start cold")
+
+
 def check_warm_start(server: Server, sums: LogSums) -> None:
     """Refuse a log that cannot teach the agents of a server."""
-    users, d, name = len(server.holdings), server.holdings.dimension, server.policy.name
-    require(server.policy.personal is None, f"{name} has a personal part, which a log cannot teach")
-    require(not server.policy.keeps_own_data, f"{name} keeps own data apart from others', and must start cold")
+    users, d = len(server.holdings), server.holdings.dimension
+    require_teachable(server.policy)
     require(sums.users <= users, f"a log of {sums.users} users cannot warm {users} agents")
     require(sums.dimension == d, f"a log of dimension {sums.dimension} cannot warm agents of dimension {d}")
 
@@ -79,5 +84,6 @@ def learn_history(agent: Agent, log: ClickLog, table: Features | None = None) ->
     ``table`` has the features of all items, one row each; None where the log has its own. Returns the upload to send,
     if there is anything in it.
     """
-    require(agent.personal is None, f"{agent.policy.name} has a personal part, which a log cannot teach")
-    return agent.take_back(sum_history(log, table, agent.problem.dimension), least=1)
+    require_teachable(agent.policy)
+    history = sum_history(log, table, agent.problem.dimension)
+    return agent.take_back(history, least=1)

@@ -15,6 +15,12 @@ from fedcascade.learning.click_log import NOBODY, ClickLog
 ENDINGS = (".parquet", ".csv", ".jsonl")
 
 
+def check_log_path(path: Path) -> None:
+    """Refuse a name under which no log can be written."""
+    require(path.suffix in ENDINGS, f"{path} must end in one of {', '.join(ENDINGS)}")
+    require(path.parent.is_dir(), f"there is no folder {path.parent}")
+
+
 class LogWriter:
     """Appends batches to a log; the file appears under its name when the writer is closed without an error.
 
@@ -25,9 +31,7 @@ class LogWriter:
         self, path: str | PathLike[str], *, users: Sequence[str] | None = None, items: Sequence[str] | None = None
     ) -> None:
         self.path = Path(path)
-        endings = ", ".join(ENDINGS)
-        require(self.path.suffix in ENDINGS, f"{self.path} must end in one of {endings}")
-        require(self.path.parent.is_dir(), f"there is no folder {self.path.parent}")
+        check_log_path(self.path)
         self._users, self._items = users, items
         self._parts: list[Path] = []
 

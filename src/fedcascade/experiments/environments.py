@@ -1,6 +1,6 @@
 """Environments as plain values: what a plan names, and a process on any machine builds."""
 
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -82,18 +82,26 @@ def build_environment(spec: EnvironmentSpec, seed: int) -> Environment:
     if isinstance(spec, PluginSpec):
         environment: Environment = get_plugin("environment", spec.name).build(**spec.arguments, seed=seed)
         return environment
-    left_out = ("file", "clicks", "click_level")
-    values = {name: value for name, value in structs.asdict(spec).items() if name not in left_out}
-    return _set_clicks(_build_world(spec, values, seed), spec)
+    world = _build_ratings(spec, seed) if isinstance(spec, RatingsSpec) else _build_synthetic(spec, seed)
+    return _set_clicks(world, spec)
 
 
-def _build_world(spec: SyntheticSpec | RatingsSpec, values: dict[str, Any], seed: int) -> Clustered:
-    """Build a world of this package whose users follow the cascade."""
-    if isinstance(spec, SyntheticSpec):
-        given = {name: value for name, value in values.items() if value is not UNSET}
-        return Synthetic(**given | {"items": _to_range(spec.items)}, seed=seed)
-    options = {name: value for name, value in values.items() if value not in (None, UNSET)}
+def _build_synthetic(spec: SyntheticSpec, seed: int) -> Synthetic:
+    return Synthetic(**_select_options(spec) | {"items": _to_range(spec.items)}, seed=seed)
+
+
+@lru_cache(maxsize=4)
+def _build_ratings(spec: RatingsSpec, seed: int) -> Ratings:
+    """Factorise the ratings once for systems that meet the same users, whose runs come one after another."""
+    options = {name: value for name, value in _select_options(spec).items() if value is not None}
     return Ratings(_read_ratings(spec.file), seed=seed, **options)
+
+
+def _select_options(spec: SyntheticSpec | RatingsSpec) -> dict[str, Any]:
+    """What a plan says of a world whose users follow the cascade."""
+    left_out = ("file", "clicks", "click_level")
+    values = structs.asdict(spec).items()
+    return {name: value for name, value in values if name not in left_out and value is not UNSET}
 
 
 def _set_clicks(world: Clustered, spec: SyntheticSpec | RatingsSpec) -> Clustered:

@@ -44,15 +44,18 @@ demo: $(INSTALLED) ## run the paper's evaluation at its full length, twice, and 
 live: $(INSTALLED_SERVICE) ## watch it at work: a server, simulated users, and a page that shows both
 	$(BIN)/fedcascade live
 
+# Neighbours share fixtures and compiled code: a worker takes a stretch of tests, and another's rest when it has done.
+SHARE = -n auto --dist worksteal
+
 test: $(INSTALLED_DEV) ## run the fast tests
-	$(BIN)/python -m pytest -m 'not long' -n auto
+	$(BIN)/python -m pytest -m 'not long' $(SHARE)
 
 test-long: $(INSTALLED_DEV) ## run the tests that take minutes
-	$(BIN)/python -m pytest -m long -n auto
+	$(BIN)/python -m pytest -m long $(SHARE)
 
 # First with compilation off, which shows the lines of compiled functions; then as usual, which also runs the CUDA
 # kernels in numba's simulator. Long runs take minutes under a tracer and reach nothing new.
-COVER = $(BIN)/coverage run -m pytest -m 'not long' -n auto
+COVER = $(BIN)/coverage run -m pytest -m 'not long' $(SHARE)
 INTERPRET = NUMBA_DISABLE_JIT=1 $(COVER) -p tests.simulation.interpreted -W ignore::RuntimeWarning
 CORE = numerics learning federation environments simulation
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,13 @@ def _state_of_sources() -> str:
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba" / _state_of_sources()))
 
+# For processes that tests start, and not for the tests themselves, which compare with scipy.
+collect_ignore = ["without_scipy"]
+WITHOUT_SCIPY = str(ROOT / "tests" / "without_scipy")
+sys.path[:] = [folder for folder in sys.path if folder != WITHOUT_SCIPY]
+if WITHOUT_SCIPY not in os.environ.get("PYTHONPATH", ""):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WITHOUT_SCIPY, os.environ.get("PYTHONPATH")]))
+
 
 HAS_SIGNALS, HAS_PROC = hasattr(signal, "SIGSTOP"), Path("/proc/self").exists()
 NEEDS = {  # what the tests of a file cannot do without, and whether it is here
@@ -43,6 +51,13 @@ NEEDS = {  # what the tests of a file cannot do without, and whether it is here
     "service/test_patroni.py": ("/proc", HAS_PROC),
     "experiments/test_runner.py": ("the signals of POSIX", HAS_SIGNALS),
 }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than cores: tests of servers often wait for something, and a core would be idle meanwhile."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

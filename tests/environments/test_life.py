@@ -158,6 +158,9 @@ def test_a_plan_describes_a_life() -> None:
         [[environments]]
         name = "ratings"
         kind = "ratings"
+        top_users = 100
+        top_items = 100
+        items = 20
         life.change = { at = 50 }
         [[policies]]
         name = "fedind"

@@ -19,7 +19,6 @@ from fedcascade.experiments.runner import execute
 from fedcascade.experiments.schedulers import make_local_scheduler
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-KINDS = ("svg", "pdf", "png")
 BEGINNINGS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 
 
@@ -67,17 +66,18 @@ def test_any_results_folder_has_a_report(small_results: Results) -> None:
     assert page.drawings == 3
     assert page.loaded == []
     for quantity in figures.QUANTITIES:
-        for kind in KINDS:
+        for kind in figures.FORMATS:
             file = small_results.folder / "figures" / f"small-j---3-{quantity.replace('_', '-')}.{kind}"
             assert file.read_bytes().startswith(BEGINNINGS[kind])
 
 
 def test_the_numbers_of_the_table_are_those_of_the_runs(small_results: Results) -> None:
+    written = summary.write_report(small_results).read_text(encoding="utf-8")
     for line in summary.summarise_systems(small_results):
         own = small_results.runs.filter(pl.col("system") == line.system)["regret"].to_numpy()
         assert line.regret.mean == pytest.approx(own.mean())
         assert line.regret.half_width == pytest.approx(12.706 * own.std(ddof=1) / np.sqrt(2))
-        assert summary.format_mean(line.regret) in summary.write_report(small_results).read_text()
+        assert summary.format_mean(line.regret) in written
 
 
 def test_the_same_results_give_the_same_files(small_results: Results) -> None:
@@ -104,7 +104,7 @@ def test_the_paper_report_is_whole_and_needs_nothing_else(paper_folder: Path) ->
     assert page.drawings == 4
     assert page.loaded == []
     assert {file.name for file in (paper_folder / "figures").iterdir()} == {
-        f"figure-1{letter}.{kind}" for letter in "abcd" for kind in KINDS
+        f"figure-1{letter}.{kind}" for letter in "abcd" for kind in figures.FORMATS
     }
     for words in ("generated ratings", "alpha_d = 7.0", "beta = 10.5", "seeds 0, 1", "numba", "not comparable",
                   "half of the 95% interval of a mean", "same direction in"):  # fmt: skip

@@ -22,11 +22,10 @@ from dataclasses import replace
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation.cuda import batches, engine, items, lowering
+from fedcascade.simulation.cuda import batches, engine, items
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.scenario import Scenario
 
-lowering.THREADS = lowering.THREADS_OF_ONE_TEAM = 64
 batches.ROUNDS_PER_LAUNCH = 4
 d, shelf, features, length, rounds, items.UNROLLED = {shape}
 world = Synthetic(users=3, clusters=2, dimension=d, items=shelf, features=features, directions="random", seed=5)

@@ -23,6 +23,7 @@ STYLE: Any = {
     "axes.grid": True, "grid.color": "#E6E6E6", "grid.linewidth": 0.6, "axes.axisbelow": True,
     "legend.frameon": False, "legend.fontsize": 8,
 }  # fmt: skip
+FORMATS = ("svg", "pdf", "png")
 QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
 
 
@@ -118,8 +119,11 @@ def format_percent(value: float, _position: int | None = None) -> str:
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> str:
-    """Write a figure as SVG, PDF and PNG; returns the SVG."""
-    content_of_kind = {kind: _render(figure, kind, name) for kind in ("svg", "pdf", "png")}
+    """Write a figure as SVG, PDF and PNG; returns the SVG. Its parts are laid out once, for the SVG."""
+    content_of_kind = {}
+    for kind in FORMATS:
+        content_of_kind[kind] = _render(figure, kind, name)
+        figure.set_layout_engine("none")
     for kind, content in content_of_kind.items():
         write_atomically(folder / f"{name}.{kind}", content)
     return content_of_kind["svg"].decode()

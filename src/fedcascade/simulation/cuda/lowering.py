@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from numba.cuda import config
+
 from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.learning.confidence import Constant, Theory
 from fedcascade.learning.oracles import TopK
@@ -15,8 +17,9 @@ from fedcascade.simulation.exact import arrays, lowering
 from fedcascade.simulation.exact.lowering import DECISIONS, PERSONAL_PARTS, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.scenario import Scenario
 
-THREADS = 512  # of a block whose teams play different rounds
-THREADS_OF_ONE_TEAM = 256  # of a block whose threads play one round together
+# Of a block whose teams play different rounds, and of one whose threads play one round together. Numba's simulator
+# starts a thread of Python for each.
+THREADS, THREADS_OF_ONE_TEAM = (64, 64) if config.ENABLE_CUDASIM else (512, 256)
 SHARED_BYTES = 46_000  # what the large arrays of a block may use
 
 

@@ -3,10 +3,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { begin } from "../src/agent.js";
-import { normalise, perCategory } from "../src/index.js";
+import { connect, normalise, perCategory } from "../src/index.js";
 import { beginSaved } from "../src/ledger.js";
 import { SavedAgent } from "../src/saved-agent.js";
+import { packNumbers } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
+import { encode } from "../src/wire.js";
 
 const ITEMS = [[0.5, 0.5], [0.5, -0.5], [0.1, 0.9]];
 const TERMS = { policy: "fedc3ucb-e", constants: { alpha_c: 5, lambda_: 4, beta: 1, confidence: "constant" }, dimension: 2, longest_list: 50,
@@ -65,4 +67,36 @@ test("other policies and betas are refused with the names of those that are know
 
 test("features are scaled", () => {
   assert.deepEqual(normalise([[3, 4], [0, 0]]), [[0.599853515625, 0.7998046875], [0, 0]]);
+});
+
+/** A server that enrols everybody, and tells newcomers so much of theta; it keeps the addresses that it was asked at. */
+function makeServer(gram, moment) {
+  const addresses = [], told = { gram: Float64Array.from(gram), moment: Float64Array.from(moment) };
+  const download = { count: 0, clicks: 0, rounds: 0, system_rounds: 90, agents: 9, numbers: packNumbers(told) };
+  const body = encode({ protocol: 2, agent: 7, terms: { ...TERMS, protocol: 2 }, credential: null, download });
+  const fetch = async (address) => {
+    addresses.push(address);
+    return new Response(body, { status: 201, headers: { "content-type": "application/msgpack" } });
+  };
+  return { addresses, options: { url: "http://server", token: "a-token-of-sixteen", fetch } };
+}
+
+test("a newcomer decides with what the server knows of anybody, also after a restart", async (t) => {
+  const { addresses, options } = makeServer([12, 0, 0, 12], [0, 8]), store = new MemoryStore();
+  const agent = await connect({ ...options, store });
+  t.after(() => agent.close());
+  assert.deepEqual(addresses, ["http://server/v1/agents?download=1"]);
+  assert.deepEqual([[...agent.estimate], agent.state.rounds, agent.state.agents], [[0, 0.5], 90, 9]);
+  assert.deepEqual(agent.recommend(ITEMS, { k: 1 }).items, [2]);
+  assert.deepEqual(Object.keys(agent.state.welcome), ["agent", "terms", "credential"]);
+  const [state] = await store.update(["state"], (values) => ({ result: values }));
+  assert.deepEqual([...new SavedAgent(store, state).estimate], [0, 0.5]);
+});
+
+test("a newcomer does without what nobody can decide with", async (t) => {
+  for (const gram of [[-9, 0, 0, 1], [NaN, 0, 0, 1], [1, 0, 0, 1, 0, 0, 0, 0, 0]]) {
+    const agent = await connect({ ...makeServer(gram, gram.length === 4 ? [1, 1] : [1, 1, 1]).options, store: new MemoryStore() });
+    t.after(() => agent.close());
+    assert.deepEqual([...agent.estimate], [0, 0]);
+  }
 });

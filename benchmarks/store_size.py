@@ -41,7 +41,7 @@ DIMENSION, TEMPLATES, CLUSTERS, ROUNDS, BATCH = 20, 100, 10, 10, 64
 PLAYED = 4_000  # agents whose uploads a server takes one by one; the others are copies of these
 AGENT_COLUMNS = ["id", "public_key", "enrolled", "revoked", "folded"]
 UPLOAD_COLUMNS = ["position", "agent", "sequence", "cause", "count", "clicks", "rounds", "numbers", "nonce"]
-UPLOAD_COLUMNS += ["uploads", "salt", "link"]
+UPLOAD_COLUMNS += ["kept", "uploads", "salt", "link"]
 JOURNAL_COLUMNS = ["position", "at", "agent", "cause", "rounds", "count", "clicks", "clusters", "exchanges"]
 MOVE_COLUMNS = ["position", "at", "agent", "cluster"]
 NUMBER = 10**11  # of the first agent
@@ -76,7 +76,7 @@ def fill_rows(
         for place in places:
             count, clicks, rounds, numbers = packed[place % TEMPLATES]
             key = place + 1, NUMBER + place, 1, Cause.FORCED.value
-            row = (*key, count, clicks, rounds, numbers, place.to_bytes(8), 1, place.to_bytes(16))
+            row = (*key, count, clicks, rounds, numbers, place.to_bytes(8), None, 1, place.to_bytes(16))
             link = extend_link(link, place + 1, digest_upload(row))
             uploads.append((*row, link))
         with store.transaction():

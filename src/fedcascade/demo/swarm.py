@@ -104,7 +104,7 @@ def run_swarm(
                         has_propensities=isinstance(oracle, Explorer))  # fmt: skip
     users, dimension = environment.users, environment.dimension
     problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
-    tokens, store = _create_tokens(operator, users), ":memory:" if folder is None else str(folder / "agents.db")
+    tokens, store = create_tokens(operator, users), ":memory:" if folder is None else str(folder / "agents.db")
 
     def open_pool() -> AgentPool:
         return AgentPool("", store=store, tokens=tokens, policy=policy, problem=problem, oracle=oracle,
@@ -128,16 +128,16 @@ def run_swarm(
             recorder.record_round(outcome.regret, outcome.click, outcome.examined)
             recorder.record_list(t, outcome.shown.items, outcome.shown.propensities)
             if t == recorder.stops[len(recorder.curve)]:
-                recorder.record_checkpoint(t, _fetch_labels(agents, operator))
+                recorder.record_checkpoint(t, fetch_labels([agent.id for agent in agents], operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
                 progress(t)
             if after_round is not None:
                 after_round(t, recorder)
         wait_for_all()
-        return recorder.build_trace(policy.name, "swarm", _fetch_labels(agents, operator))
+        return recorder.build_trace(policy.name, "swarm", fetch_labels([agent.id for agent in agents], operator))
 
 
-def _create_tokens(operator: OperatorClient, count: int) -> list[str]:
+def create_tokens(operator: OperatorClient, count: int) -> list[str]:
     """Create as many tokens as there are agents; a server makes so many at once."""
     parts = [min(MOST_TOKENS, count - start) for start in range(0, count, MOST_TOKENS)]
     return [token for part in parts for token in operator.create_tokens(part)]
@@ -148,7 +148,7 @@ def _open_agents(open_pool: Callable[[], AgentPool], users: int) -> Iterator[Ope
     """Open a pool with an agent for each user; the first one enrols, and hears for all what the server knows."""
     with open_pool() as pool:
         pool.enrol("0")
-        yield [pool.get(str(user)) for user in range(users)], lambda: _wait_for_pool(pool)
+        yield [pool.get(str(user)) for user in range(users)], lambda: wait_for_pool(pool)
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def _wait_for_answers(agent: SwarmAgent) -> None:
     require(done, f"the server has not answered agent {agent.id} for {ANSWER_SECONDS:.0f} s: {agent.trouble}")
 
 
-def _wait_for_pool(pool: AgentPool) -> None:
+def wait_for_pool(pool: AgentPool) -> None:
     """Wait as long as answers come: the enrolment of many agents takes its time."""
     unsent = pool.unsent
     while not pool.flush(ANSWER_SECONDS):
@@ -179,10 +179,11 @@ def _wait_for_pool(pool: AgentPool) -> None:
         require(unsent < before, f"the server has answered nobody for {ANSWER_SECONDS:.0f} s: {pool.trouble}")
 
 
-def _fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDArray[np.int64]:
+def fetch_labels(agents: Sequence[int], operator: OperatorClient) -> NDArray[np.int64]:
+    """Ask the server for the groups of agents of these numbers."""
     overview = operator.fetch_overview()
     labels = overview.labels if overview.spoken <= MOST_LABELS else _list_labels(operator)
-    return order_labels([agent.id for agent in agents], labels)
+    return order_labels(agents, labels)
 
 
 def _list_labels(operator: OperatorClient) -> dict[str, int]:
@@ -195,7 +196,7 @@ def _list_labels(operator: OperatorClient) -> dict[str, int]:
     return labels
 
 
-def order_labels(agents: list[int], labels: Mapping[str, int]) -> NDArray[np.int64]:
+def order_labels(agents: Sequence[int], labels: Mapping[str, int]) -> NDArray[np.int64]:
     """Put the groups in the order of users; each agent that has never spoken gets a group of its own.
 
     >>> order_labels([7, 8, 9], {"7": 0, "9": 0}).tolist()
@@ -215,10 +216,14 @@ class RegretReporter:
         self._accepted = self._send(fresh=True)
 
     def report_round(self, t: int, recorder: Recorder) -> None:
-        if not self._accepted or (time.monotonic() < self._due and t != recorder.rounds):
-            return
-        self._due = time.monotonic() + MEASURE_SECONDS
-        self._send((SERIES, t, recorder.regret, recorder.reward))
+        """Report the totals of a recorder after a round."""
+        self.report_totals(t, recorder.regret, recorder.reward, is_last=t == recorder.rounds)
+
+    def report_totals(self, t: int, regret: float, reward: int, *, is_last: bool = False) -> None:
+        """Report totals after so many rounds, if it is time to."""
+        if self._accepted and (is_last or time.monotonic() >= self._due):
+            self._due = time.monotonic() + MEASURE_SECONDS
+            self._send((SERIES, t, regret, reward))
 
     def _send(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:
         """Send a report; False if the server did not take it, which is no reason to stop."""

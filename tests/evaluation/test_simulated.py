@@ -67,7 +67,7 @@ def test_the_command_writes_a_log_of_one_system(tmp_path: Path, capsys: pytest.C
     assert "--log holds the lists of one system" in capsys.readouterr().err
     for refused, words in (("log.xlsx", "must end in one of .parquet, .csv, .jsonl"), ("no/log.csv", "no folder")):
         with pytest.raises(SystemExit):  # before the first round
-            main(["run", *world, "--policy", "fedind", "--rounds", "1e12", "--log", str(tmp_path / refused)])
+            main(["run", *world[:-1], "1e12", "--policy", "fedind", "--log", str(tmp_path / refused)])
         assert words in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["run", *world, "--policy", "fedind", "--engine", "cuda", "--log", str(path)])

@@ -12,7 +12,7 @@ import pytest
 import fedcascade
 
 BLOCKED = (
-    *("rich", "cyclopts", "scipy", "networkx", "msgspec", "polars", "matplotlib"),
+    *("rich", "cyclopts", "scipy", "networkx", "msgspec", "polars", "matplotlib", "pandas", "gymnasium"),
     *("litestar", "uvicorn", "httpx2", "nacl", "psycopg", "prometheus_client"),
 )
 BLOCK = f"""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedcascade.learning.features import normalise
     from fedcascade.learning.knapsack import Budget
     from fedcascade.learning.oracles import PerCategory, TopK
+    from fedcascade.ranker import Ranker
     from fedcascade.service.agent.connection import connect as connect
     from fedcascade.service.agent.connection import connect_async as connect_async
     from fedcascade.service.agent.pool import AgentPool as AgentPool
@@ -32,14 +33,15 @@ _HOME = {
     "POLICIES": "federation.policies", "Policy": "federation.policies", "get_policy": "federation.policies",
     "Budget": "learning.knapsack", "normalise": "learning.features",
     "PerCategory": "learning.oracles", "TopK": "learning.oracles",
+    "Ranker": "ranker",
     "connect": "service.agent.connection", "connect_async": "service.agent.connection",
     "AgentPool": "service.agent.pool",
     "Trace": "simulation.trace", "simulate": "simulation.engines",
 }  # fmt: skip
 
 # ``connect``, ``connect_async`` and ``AgentPool`` need the extra ``service``, so a star import leaves them out.
-__all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK", "Trace",
-           "__version__", "get_policy", "load_agent", "load_server", "normalise", "save_agent", "save_server",
+__all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ranker", "Ratings", "Server", "Synthetic", "TopK",
+           "Trace", "__version__", "get_policy", "load_agent", "load_server", "normalise", "save_agent", "save_server",
            "simulate"]  # fmt: skip
 
 

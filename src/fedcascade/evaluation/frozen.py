@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.server import Server
 from fedcascade.federation.warm_start import warm_server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import lower_exploration
@@ -33,8 +34,11 @@ class FrozenPolicy:
     length: int
 
 
-def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle) -> FrozenPolicy:
-    """The policy after it has learned from a log, for lists that ``oracle`` chooses."""
+def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: bool = False) -> FrozenPolicy:
+    """The policy after it has learned from a log, for lists that ``oracle`` chooses.
+
+    A newcomer begins with nothing, or with what the population knows where it ``is_told``.
+    """
     rounds = max(1, int(sums.counts[:, 2].sum()))
     problem = ProblemSize(users=max(1, sums.users), dimension=sums.dimension, list_length=oracle.length, rounds=rounds)
     fitted = policy.fit_to(problem)
@@ -44,8 +48,9 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle) -> FrozenPolicy
     if fitted.reply_rule.single_learner:
         known = [sums.total()] * (sums.users + 1)
     else:
-        _, downloads = warm_server(fitted, sums)
-        known = [*(download.statistics for download in downloads), nothing]
+        server, downloads = warm_server(fitted, sums)
+        newcomer = tell_newcomer(server, sums) if is_told else nothing
+        known = [*(download.statistics for download in downloads), newcomer]
     ridges = [fitted.decision.ridge(Ridge(statistics, fitted.lambda_), nothing) for statistics in known]
     kind, level = lower_exploration(oracle)
     return FrozenPolicy(
@@ -57,6 +62,12 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle) -> FrozenPolicy
         level=level,
         length=oracle.length,
     )
+
+
+def tell_newcomer(server: Server, sums: LogSums) -> Statistics:
+    """What is known of a user who is in no log: what the server tells a newcomer, or else what all have in common."""
+    welcome = server.welcome(sums.users)
+    return sums.total() if welcome is None else welcome.statistics
 
 
 def fit_attraction(sums: LogSums, lambda_: float = 1.0) -> NDArray[np.float64]:

@@ -30,6 +30,14 @@ class LogSums:
             self.gram, self.moment, self.counts, log.users, gather_features(log, table), log.clicks, log.count_looked()
         )
 
+    def merge(self, other: "LogSums", users: NDArray[np.int64]) -> None:
+        """Add other sums; ``users`` are the numbers here of the users there, each once."""
+        count = other.users
+        self._grow(int(users.max(initial=-1)) + 1)
+        self.gram[users] += other.gram[:count]
+        self.moment[users] += other.moment[:count]
+        self.counts[users] += other.counts[:count]
+
     def __getitem__(self, user: int) -> Statistics:
         looked, clicks, rounds = (int(count) for count in self.counts[user])
         return Statistics(self.gram[user].copy(), self.moment[user].copy(), looked, clicks, rounds)

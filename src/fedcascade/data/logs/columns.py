@@ -92,6 +92,9 @@ def _convert_lists(column: pl.Expr, kind: pl.DataType, wanted: pl.List, *, is_cl
             column = column.list.eval(pl.element().explode()) if isinstance(kind, pl.List) else column.arr.explode()
         lists = column.cast(wanted, strict=False)
         return pl.when(column.is_null()).then(empty).otherwise(lists) if is_clicks else lists
+    if kind.is_float():  # whole numbers beside missing ones, as pandas has them
+        is_whole = column.round() == column
+        column = pl.when(is_whole).then(column.cast(pl.Int64, strict=False).cast(pl.String)).otherwise(column)
     text = column.cast(pl.String).str.strip_chars()
     lists = text.str.extract_all(ELEMENT).cast(wanted, strict=False)
     if is_clicks:  # no click is no element

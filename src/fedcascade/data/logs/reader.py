@@ -115,29 +115,36 @@ def read_log(
         items: the table of items, with their features; only items of this table may occur then.
     """
     file = Path(path)
-    names = {"items": Names(items.names, closed=True)} if items is not None else {}
     if form is not None:
+        names = {"items": Names(items.names, closed=True)} if items is not None else {}
         require_known("format of a log", form, PUBLISHED)
         require(not columns, "columns are named for logs of our form, and not for published ones")
         reader = PUBLISHED[form]
         return Log(path=file, columns=reader.columns, frames=lambda rows: ((b, b) for b in reader.read(file, rows)),
                    table=items, count_rows=None, **names)  # fmt: skip
-    frame = scan_file(file)
-    roles = find_log_columns(list(list_columns(frame, file)), columns or {}, file)
+    return open_frame(scan_file(file), file, columns=columns, items=items)
+
+
+def open_frame(
+    frame: pl.LazyFrame, path: Path, *, columns: Mapping[str, str] | None = None, items: ItemTable | None = None
+) -> Log:
+    """Open a log that is a table; ``path`` is what refusals call it. The others are those of ``read_log``."""
+    names = {"items": Names(items.names, closed=True)} if items is not None else {}
+    roles = find_log_columns(list(list_columns(frame, path)), columns or {}, path)
     chosen = frame.select(**{role: pl.col(name) for role, name in roles.items()})
-    kinds = list_columns(chosen, file)
+    kinds = list_columns(chosen, path)
     has_content = ~pl.all_horizontal(pl.all().is_null())  # unlike an empty line
     converting = [convert_column(role, kind).alias(role) for role, kind in kinds.items()]
 
     def read_frames(rows: int) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
-        for raw in read_batches(chosen, file, rows):
+        for raw in read_batches(chosen, path, rows):
             filled = raw.filter(has_content)
             yield filled.select(converting), filled
 
     def count_rows() -> int:
-        return sum(int(batch.item()) for batch in read_batches(chosen.filter(has_content).select(pl.len()), file, 1))
+        return sum(int(batch.item()) for batch in read_batches(chosen.filter(has_content).select(pl.len()), path, 1))
 
-    return Log(path=file, columns=tuple(roles), frames=read_frames, count_rows=count_rows, table=items, **names)
+    return Log(path=path, columns=tuple(roles), frames=read_frames, count_rows=count_rows, table=items, **names)
 
 
 def read_history(log: Log, user: str) -> ClickLog:

@@ -1,0 +1,273 @@
+"""A ranker in the manner of scikit-learn: ``fit`` it on a log, ask it for lists. scikit-learn itself is not needed."""
+
+import inspect
+import zlib
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fedcascade.checks import require, require_integer, require_known
+from fedcascade.data.logs.frames import is_table, read_table
+from fedcascade.data.logs.items import ItemTable, check_features, convert_features, convert_items, join_tables
+from fedcascade.data.logs.names import Names
+from fedcascade.data.logs.reader import Log, open_frame, read_log
+from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
+from fedcascade.data.logs.writer import to_frame
+from fedcascade.data.saved import describe_policy, find_policy
+from fedcascade.evaluation.frozen import FrozenPolicy, freeze_policy
+from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
+from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.log_sums import NO_FEATURES, LogSums
+from fedcascade.learning.oracles import TopK, select_top
+from fedcascade.numerics.linear import compute_ucb_scores
+from fedcascade.numerics.streams import TIE, words
+
+Features = NDArray[np.float32]
+
+
+class Ranker:
+    """Learns from logs of lists and clicks, and ranks items for a user.
+
+    What it knows after ``fit`` is what ``fedcascade fit`` writes, and it ranks as ``fedcascade evaluate`` takes a
+    system to: users who are alike share what they know, by the policy. A user who is in no log is served with what the
+    population knows; items that were in none, by their features. Ranking teaches nothing: feed the next log.
+
+    Args:
+        policy: the name of a system (see ``fedcascade policies``), or a ``Policy``.
+        constants: constants of it that you set, such as ``{"beta": 0.5}``.
+        list_length: how many items ``rank`` returns unless it is told.
+        explore: whether items of which little is known go up, as the system does; else the best guess ranks.
+        columns: which column of a log plays which role, where it has no usual name: ``{"items": "shown"}``.
+        normalise: divide the features of each item by their length; else a longer one than 1 is refused.
+        seed: names the order of items with equal scores.
+
+    >>> log = {"user": ["ann", "ann", "bob"], "items": [["tea", "milk"], ["milk", "tea"], ["tea", "milk"]],
+    ...        "clicks": [[0], [1], []]}
+    >>> items = {"item": ["tea", "milk"], "warm": [0.9, 0.1], "white": [0.0, 0.9]}
+    >>> ranker = Ranker(policy="fedind", explore=False).fit(log, items)
+    >>> ranker.rank("ann", ["milk", "tea"], k=1), ranker.rank("ann", np.array([[0.1, 0.8], [0.8, 0.1]])).tolist()
+    (['tea'], [1, 0])
+    """
+
+    sums_: LogSums
+    users_: Names
+    items_: ItemTable | None
+    lists_: int
+
+    def __init__(
+        self,
+        policy: str | Policy = DEFAULT_POLICY,
+        *,
+        constants: Mapping[str, Any] | None = None,
+        list_length: int = 4,
+        explore: bool = True,
+        columns: Mapping[str, str] | None = None,
+        normalise: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.policy, self.constants, self.list_length, self.explore = policy, constants, list_length, explore
+        self.columns, self.normalise, self.seed = columns, normalise, seed
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (no parameter has parameters)
+        """The arguments that this ranker was made with, by name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change arguments; what was learned stays."""
+        for name, value in params.items():
+            require_known("parameter of a Ranker", name, self.get_params())
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = type(self)().get_params()
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name]]
+        return f"Ranker({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "sums_")
+
+    def __sklearn_tags__(self) -> Any:
+        utils = import_module("sklearn.utils")  # whoever calls this has it
+        return utils.Tags(estimator_type=None, target_tags=utils.TargetTags(required=False))
+
+    def fit(self, log: Any, items: Any = None) -> Self:
+        """Forget what was learned, and learn from a log. The arguments are those of ``partial_fit``."""
+        fresh = type(self)(**self.get_params()).partial_fit(log, items)
+        return self._learn(fresh.sums_, fresh.users_, fresh.items_, fresh.lists_)
+
+    def partial_fit(self, log: Any, items: Any = None) -> Self:
+        """Learn from one more log, whoever chose its lists; one that is refused teaches nothing.
+
+        Args:
+            log: a table of pandas or polars, a mapping of columns, a ``ClickLog``, what ``read_log`` returned, or the
+                path of a file, with the columns of the log (docs/reference-logs.md).
+            items: the features of items: a table with a column ``item``, a path, or an array with a row for each of the
+                items 0, 1, 2, ...; not needed again for items that are known, nor where the log has features.
+        """
+        given = None if items is None else convert_items(items, normalise=self.normalise)
+        table = join_tables(getattr(self, "items_", None), given)
+        opened = self._open_log(log, table)
+        features = None if opened.table is None else opened.table.features
+        sums: LogSums | None = None
+        lists = 0
+        for batch in opened.batches():
+            sums = self._make_sums(batch, features) if sums is None else sums
+            sums.add(batch, features)
+            lists += len(batch)
+        assert sums is not None
+        if not self.__sklearn_is_fitted__():
+            return self._learn(sums, opened.users, table, lists)
+        self.sums_.merge(sums, self.users_.number(pl.Series(list(opened.users), dtype=pl.String)))
+        return self._learn(self.sums_, self.users_, table, self.lists_ + lists)
+
+    def _learn(self, sums: LogSums, users: Names, items: ItemTable | None, lists: int) -> Self:
+        """Know this from now on."""
+        self.sums_, self.users_, self.items_, self.lists_ = sums, users, items, lists
+        self._frozen: tuple[dict[str, Any], FrozenPolicy] | None = None
+        return self
+
+    @property
+    def n_features_in_(self) -> int:
+        """How many features an item has."""
+        self._require_fitted()
+        return self.sums_.dimension
+
+    def rank(self, user: Any, items: Any = None, k: int | None = None) -> Any:
+        """The best ``k`` items for a user, best first.
+
+        Args:
+            user: as the log names it; one that it does not know is told what the population knows.
+            items: names of items that are known; or an array of features, a row for each; or a table of items, with
+                features, as in ``partial_fit``. All items that are known if None.
+            k: how many; ``list_length`` if None, and never more than there are.
+
+        Returns:
+            A list of names; for an array of features, an array of the numbers of rows.
+        """
+        length = self.list_length if k is None else k
+        require_integer("k", length)
+        names, features = self._read_candidates(items)
+        scores = self._compute_scores(user, features)
+        ties = words(np.uint64(self.seed), TIE, zlib.crc32(str(user).encode()), len(scores))
+        order = select_top(scores, ties, length)
+        return order if names is None else [names[place] for place in order]
+
+    def scores(self, user: Any, items: Any = None) -> NDArray[np.float64]:
+        """The scores by which ``rank`` ranks, in the order of ``items``."""
+        return self._compute_scores(user, self._read_candidates(items)[1])
+
+    def freeze(self) -> FrozenPolicy:
+        """What was learned, as ``evaluate_frozen`` takes it: theta, root and beta of each user, the newcomer last."""
+        self._require_fitted()
+        params = self.get_params()
+        if self._frozen is None or self._frozen[0] != params:
+            oracle = TopK(length=self.list_length)
+            self._frozen = params, freeze_policy(self._get_policy(), self.sums_, oracle, is_told=True)
+        return self._frozen[1]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write this ranker to a file, without pickles; ``fedcascade serve --warm`` can start a server from it."""
+        self._require_fitted()
+        known = {"names": list(self.items_.names), "features": self.items_.features} if self.items_ else None
+        settings = {name: getattr(self, name) for name in ("list_length", "explore", "columns", "normalise", "seed")}
+        facts = {"policy": describe_policy(self._get_policy()), "params": settings, "items": known}
+        save_warm(path, WarmState(sums=self.sums_, users=tuple(self.users_), policy=self._get_policy().name, log="",
+                                  lists=self.lists_, is_complete=True, ranker=facts))  # fmt: skip
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, policy: Policy | None = None) -> Self:
+        """Read what ``save`` or ``fedcascade fit`` wrote; ``policy`` is needed where it has parts of your own."""
+        state = load_warm(path)
+        require(state.is_complete, f"{path} is of a fit that was interrupted: run the same 'fedcascade fit' once more")
+        try:
+            ranker = cls._build(state.ranker, state.policy, policy)
+            held = state.ranker.get("items")
+            items = None if held is None else _build_table(held, state.sums.dimension)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{path} cannot be loaded: {' '.join(str(error).split())}") from None
+        return ranker._learn(state.sums, Names(state.users), items, state.lists)
+
+    @classmethod
+    def _build(cls, facts: Mapping[str, Any], name: str, given: Policy | None) -> Self:
+        if not facts:
+            return cls(given or get_policy(name).name)
+        policy = find_policy(facts["policy"], given)
+        is_named = given is None and policy == get_policy(policy.name)
+        return cls(policy.name if is_named else policy, **facts["params"])
+
+    def _get_policy(self) -> Policy:
+        policy = self.policy if isinstance(self.policy, Policy) else get_policy(self.policy)
+        return policy.with_constants(**self.constants) if self.constants else policy
+
+    def _require_fitted(self) -> None:
+        require(self.__sklearn_is_fitted__(), "this Ranker has learned nothing: call fit or partial_fit first")
+
+    def _make_sums(self, batch: ClickLog, features: Features | None) -> LogSums:
+        """Empty sums for a log; one of another dimension than earlier ones is refused."""
+        given = features if batch.features is None else batch.features
+        require(given is not None, NO_FEATURES)
+        assert given is not None
+        d = given.shape[-1]
+        if self.__sklearn_is_fitted__():
+            self._require_dimension(d)
+        return LogSums(d)
+
+    def _require_dimension(self, given: int) -> None:
+        known = self.sums_.dimension
+        require(given == known, f"items must have {known} features, as those that it learned from, got {given}")
+
+    def _open_log(self, log: Any, table: ItemTable | None) -> Log:
+        if isinstance(log, Log):
+            return log
+        if isinstance(log, str | PathLike):
+            return read_log(log, columns=self.columns, items=table)
+        frame = to_frame(log) if isinstance(log, ClickLog) else read_table(log, "log")
+        return open_frame(frame.lazy(), Path("log"), columns=self.columns, items=table)
+
+    def _read_candidates(self, items: Any) -> tuple[Sequence[str] | None, Features]:
+        """The names of what is to be ranked, None where it has none, and the features."""
+        self._require_fitted()
+        if items is None:
+            require(self.items_ is not None, "this Ranker knows no items by name: give the features of those to rank")
+            assert self.items_ is not None
+            return self.items_.names, self.items_.features
+        if is_table(items) or isinstance(items, ItemTable):
+            table = convert_items(items, normalise=self.normalise)
+            self._require_dimension(table.dimension)
+            return table.names, table.features
+        if np.ndim(items) == 2:
+            features = convert_features(items, normalise=self.normalise)
+            self._require_dimension(features.shape[1])
+            return None, features
+        return self._find_items(items)
+
+    def _find_items(self, items: Any) -> tuple[Sequence[str], Features]:
+        is_listed = not isinstance(items, str) and np.ndim(items) == 1 and len(items) > 0
+        require(is_listed, "items must be names, an array of features with a row for each, or a table")
+        names = [str(name) for name in items]
+        places = {} if self.items_ is None else {name: place for place, name in enumerate(self.items_.names)}
+        unknown = next((name for name in names if name not in places), None)
+        require(unknown is None, f"item {unknown} is not known: give the features of what is to be ranked")
+        assert self.items_ is not None
+        return names, self.items_.features[[places[name] for name in names]]
+
+    def _compute_scores(self, user: Any, features: Features) -> NDArray[np.float64]:
+        frozen, number = self.freeze(), self.users_.find(str(user))
+        row = len(frozen.theta) - 1 if number is None else number
+        beta = float(frozen.beta[row]) if self.explore else 0.0
+        return compute_ucb_scores(frozen.theta[row], frozen.root[row], beta, np.ascontiguousarray(features.T))
+
+
+def _build_table(items: Mapping[str, Any], dimension: int) -> ItemTable:
+    """The table of items in a file, if it is one."""
+    names, features = tuple(items["names"]), items["features"]
+    fits = features.shape == (len(set(names)), dimension) and features.dtype == np.float32
+    require(fits, f"items must be {len(names)} different names with {dimension} features each")
+    return ItemTable(names, check_features(features.astype(np.float64), lambda row: f"items, row {row + 1}"))

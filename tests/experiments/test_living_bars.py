@@ -1,5 +1,6 @@
 """The wishes of living populations are computed from the right runs."""
 
+import importlib.util
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +13,7 @@ from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.reports.living_report import write_report
 from fedcascade.experiments.results import Results
 
+ROOT = Path(__file__).parents[2]
 SEEDS = (200, 201)
 SLOPES = {OURS: 2.0, BEFORE: 3.0, ALONE: 4.0, DETECTING: 5.0, KNOWN: 1.0}  # regret per 1,000 rounds
 
@@ -88,3 +90,17 @@ def test_the_report_has_a_line_for_every_wish_and_the_totals_of_every_world(resu
     page = path.read_text(encoding="utf-8")
     assert len(lines) == 13
     assert all(environment.name in page for environment in plan.environments)
+
+
+def test_the_table_of_the_page_is_written_from_results(results: Results) -> None:
+    spec = importlib.util.spec_from_file_location("living_table", ROOT / "tools" / "living_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    page = (ROOT / "docs" / "explanation-living-populations.md").read_text(encoding="utf-8")
+    table = tool.format_table(living_bars.judge_bars(results))
+    written = tool.replace_table(page, table)
+    assert written.count(table) == 1
+    assert tool.replace_table(written, table) == written
+    assert len(written.splitlines()) == len(page.splitlines())  # the page has a line for each wish, and no other

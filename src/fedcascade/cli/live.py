@@ -22,6 +22,9 @@ def live(
         str | None, option("Where to keep everything. [default: a temporary folder, gone at the end]")
     ] = None,
     port: Annotated[Whole, option("Port to listen on, on this machine alone; 0 takes any that is free.")] = 8777,
+    drift: Annotated[
+        bool, option("Let half of the users change their minds when you press a button.", show_default=False)
+    ] = False,
     no_browser: Annotated[bool, option("Do not open the page.", show_default=False)] = False,
 ) -> None:
     """Watch it at work: start a server and simulated users, and open the page that shows them.
@@ -29,14 +32,14 @@ def live(
     Example: fedcascade live
     """
     from fedcascade.demo.catalogue import DIMENSION
-    from fedcascade.demo.live import STORY, Demo, DemoSettings
+    from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, DemoSettings
     from fedcascade.demo.serve import serve_demo
     from fedcascade.service.server.bounds import FOR_SIMULATIONS
     from fedcascade.service.server.serve import ServerSettings, require_empty_store
     from fedcascade.service.server.service import Limits
 
     NONNEGATIVE.check("pace", pace)
-    demo_settings = DemoSettings(users=users, clusters=clusters, rounds=rounds, seed=seed)
+    demo_settings = DemoSettings(users=users, clusters=clusters, rounds=rounds, seed=seed, drift=drift)
     demo_settings.build_environment()  # refuse what cannot be before anything starts
     signal.signal(signal.SIGTERM, _end)  # else the signal would end the process, and leave its folder behind
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
@@ -51,11 +54,11 @@ def live(
             limits=Limits(rate=1e6, burst=1e6),
             bounds=FOR_SIMULATIONS,
         )
-        for sentence in STORY:
+        for sentence in DRIFT_STORY if drift else STORY:
             print_notice(sentence)
         try:
             demo = Demo(demo_settings, pace=pace, token=settings.operator_token)
-            serve_demo(settings, lambda line: _show_line(line, no_browser), demo)
+            serve_demo(settings, lambda line: _show_line(line, no_browser, has_shop=not drift), demo)
         except KeyboardInterrupt:
             print_notice("ended")
 
@@ -64,12 +67,13 @@ def _end(*_: object) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _show_line(line: str, no_browser: bool) -> None:
+def _show_line(line: str, no_browser: bool, *, has_shop: bool) -> None:
     """Print a line; the one with the address also opens the page."""
     print_notice(line)
     _, separator, url = line.rpartition(" on http")
     if separator:
-        print_notice(f"the page: http{url}/   the shop window: http{url}/shop   Ctrl-C ends it all")
+        shop = f"   the shop window: http{url}/shop" if has_shop else ""
+        print_notice(f"the page: http{url}/{shop}   Ctrl-C ends it all")
     if separator and not no_browser:
         threading.Timer(1.0, _open_browser, [f"http{url}/"]).start()
 

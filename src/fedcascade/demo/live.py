@@ -14,18 +14,23 @@ from typing import Any
 
 from fedcascade.checks import require
 from fedcascade.demo.catalogue import DIMENSION
+from fedcascade.demo.drift import ChangingWorld, Companion
 from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.trace import Recorder
 
-POLICY = "fedc3ucb-e"
+POLICY, DRIFT_POLICY = "fedc3ucb-e", "fedc3ucb-l"
 CONSTANTS = {"alpha_c": 1.0}  # agents speak often, so that there is something to see
+# Agents of users who change their minds doubt sooner, too: visitors do not wait.
+DRIFT_CONSTANTS = CONSTANTS | {"threshold": 6.0, "limit": 6.0}
 ITEMS, LIST_LENGTH, CHECKPOINTS = 12, 2, 200
 YARDSTICKS = {"fedind": "alone", "known-clusters": "clusters known"}
+COMPANIONS = {"fedind": "alone", "fedc3ucb-e": "without resets"}  # beside users who change their minds
 WAIT_SECONDS = 30.0
 MOST_VISITORS = 1_000
 STORY = (
@@ -37,28 +42,48 @@ STORY = (
 )
 
 
+DRIFT_STORY = (
+    *STORY[:2],
+    "Let half of them change their minds: their lists miss, until their agents notice, say so to the server, and begin"
+    " anew among those whom they are like now. A system without such resets goes on losing.",
+)
+
+
 class DemoStopped(Exception):  # noqa: N818 (not an accident)
     """The demo ends before its last round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """How many users a demo simulates, with how many tastes, for how many rounds; the seed names the world."""
+    """How many users a demo simulates, with how many tastes, for how many rounds; the seed names the world.
+
+    With ``drift``, half of the users change their minds whenever a visitor says so.
+    """
 
     users: int = 40
     clusters: int = 5
     rounds: int = 20_000
     seed: int = 1
+    drift: bool = False
 
     def __post_init__(self) -> None:
         most = DIMENSION - 1
         require(self.clusters <= most, f"clusters must be at most {most}, the attributes of films, got {self.clusters}")
 
     def build_environment(self) -> Synthetic:
-        return Synthetic(users=self.users, clusters=self.clusters, dimension=DIMENSION, items=ITEMS, seed=self.seed)
+        kind = ChangingWorld if self.drift else Synthetic
+        return kind(users=self.users, clusters=self.clusters, dimension=DIMENSION, items=ITEMS, seed=self.seed)
 
     def build_policy(self) -> Policy:
-        return get_policy(POLICY).with_known_constants(CONSTANTS)
+        name, constants = (DRIFT_POLICY, DRIFT_CONSTANTS) if self.drift else (POLICY, CONSTANTS)
+        return get_policy(name).with_known_constants(constants)
+
+    def build_companions(self, world: Synthetic) -> dict[str, Companion]:
+        """Build the systems that play beside users who change their minds, by what pages call them."""
+        if not self.drift:
+            return {}
+        sizes = CONSTANTS, world, LIST_LENGTH, self.rounds
+        return {series: Companion(policy, *sizes) for policy, series in COMPANIONS.items()}
 
     def build_yardstick_command(self) -> list[str]:
         """Build the command that plays both yardsticks with the exact engine, with the same users, items and luck."""
@@ -89,13 +114,25 @@ class Demo:
         self._threads: list[threading.Thread] = []
         self._yardsticks: subprocess.Popen[str] | None = None
         self._visitors = 0
+        self._world = settings.build_environment()
+        self._companions = settings.build_companions(self._world)
+        self._is_change_due = False
+        self.resets = 0
+        self.changes: list[dict[str, int]] = []  # of minds: when, and how many resets there had been
 
     def describe_progress(self) -> dict[str, Any]:
         progress = {"state": self.state, "pace": self.pace, "round": self.round}
-        return asdict(self.settings) | progress
+        drift = {"changes": self.changes, "resets": self.resets} if self.settings.drift else {}
+        return asdict(self.settings) | progress | drift
 
     def introduce(self) -> dict[str, Any]:
-        return self.describe_progress() | {"story": STORY}
+        return self.describe_progress() | {"story": DRIFT_STORY if self.settings.drift else STORY}
+
+    def change_minds(self) -> None:
+        """Let half of the users change their minds, or change them back, before their next round."""
+        if not self.settings.drift:
+            raise Refused(409, "no-drift", "users of this demo keep their minds: start it with --drift")
+        self._is_change_due = True
 
     def set_pace(self, pace: float) -> None:
         """Set the rounds per second from now on; 0 pauses."""
@@ -107,7 +144,8 @@ class Demo:
         """Start the users and the yardsticks against the server at that address."""
         self._url = url
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents have much to say
-        for work in (self._run_swarm, self._run_yardsticks):
+        works = (self._run_swarm,) if self.settings.drift else (self._run_swarm, self._run_yardsticks)
+        for work in works:
             thread = threading.Thread(target=work, name="fedcascade-demo", daemon=True)
             thread.start()
             self._threads.append(thread)
@@ -132,7 +170,7 @@ class Demo:
             with self._connect_operator() as operator:
                 reporter = RegretReporter(operator)
                 run_swarm(
-                    self.settings.build_environment(),
+                    self._world,
                     self.settings.build_policy(),
                     rounds=self.settings.rounds,
                     operator=operator,
@@ -151,7 +189,10 @@ class Demo:
         """Report, and wait until the next round is due. Delays are not made up for by going faster later."""
         self.round, self.state = t, "running"
         self._running.set()
-        reporter.report_round(t, recorder)
+        for companion in self._companions.values():
+            companion.play(t)
+        reporter.report_round(t, recorder, {name: each.regret for name, each in self._companions.items()})
+        self._follow_changes(t, recorder)
         with self._changed:
             now = time.monotonic()
             self._due = max(self._due, now - 0.1) + 1.0 / max(self.pace, 1e-9)
@@ -159,6 +200,16 @@ class Demo:
                 self._changed.wait(None if self.pace == 0 else self._due - time.monotonic())
             if self._stopping:
                 raise DemoStopped
+
+    def _follow_changes(self, t: int, recorder: Recorder) -> None:
+        """Count resets, and change minds between two rounds if a visitor said so."""
+        if not isinstance(self._world, ChangingWorld):
+            return
+        self.resets = recorder.ledger.count_cause(Cause.CHANGE)
+        if self._is_change_due:
+            self._is_change_due, self._world.is_changed = False, not self._world.is_changed
+            now = int(1000 * time.time())
+            self.changes.append({"round": t, "at": now, "resets": self.resets, "users": self._world.changing})
 
     def _run_yardsticks(self) -> None:
         """Play 'alone' and 'clusters known' in a process of their own, and report their regret."""

@@ -25,7 +25,7 @@ class Pace(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Visitor(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing is asked of a visitor; the content type alone keeps forms of other sites out."""
+    """Nothing is asked; the content type alone keeps forms of other sites out."""
 
 
 async def _get_demo(request: HttpRequest) -> Demo:
@@ -54,6 +54,15 @@ async def set_pace(request: HttpRequest) -> Response[bytes]:
     return send_json(demo.describe_progress())
 
 
+@post("/live/changes", status_code=202)
+async def change_minds(request: HttpRequest) -> Response[bytes]:
+    """Let half of the users change their minds."""
+    demo = await _get_demo(request)
+    await read_json(request, Visitor)
+    demo.change_minds()
+    return send_json(demo.describe_progress())
+
+
 @get("/live/films")
 async def show_films(request: HttpRequest) -> Response[bytes]:
     """Send the catalogue of the shop window: titles, words and features. A visitor's agent chooses from it."""
@@ -74,7 +83,7 @@ async def admit_visitor(request: HttpRequest) -> Response[bytes]:
     return send_json({"token": await asyncio.to_thread(demo.create_visitor_token)})
 
 
-ROUTES = (show_shop_page, show_shop_script, set_pace, show_films, admit_visitor)
+ROUTES = (show_shop_page, show_shop_script, set_pace, change_minds, show_films, admit_visitor)
 
 
 def serve_demo(settings: ServerSettings, announce: Callable[[str], None], demo: Demo) -> None:

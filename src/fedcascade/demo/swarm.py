@@ -215,15 +215,18 @@ class RegretReporter:
         self._due = 0.0
         self._accepted = self._send(fresh=True)
 
-    def report_round(self, t: int, recorder: Recorder) -> None:
-        """Report the totals of a recorder after a round."""
-        self.report_totals(t, recorder.regret, recorder.reward, is_last=t == recorder.rounds)
+    def report_round(self, t: int, recorder: Recorder, others: Mapping[str, float] = {}) -> None:
+        """Report the totals of a recorder after a round; ``others`` are the regrets of systems beside it, by name."""
+        is_last = t == recorder.rounds
+        self.report_totals(t, recorder.regret, recorder.reward, others, is_last=is_last)
 
-    def report_totals(self, t: int, regret: float, reward: int, *, is_last: bool = False) -> None:
+    def report_totals(
+        self, t: int, regret: float, reward: int, others: Mapping[str, float] = {}, *, is_last: bool = False
+    ) -> None:
         """Report totals after so many rounds, if it is time to."""
         if self._accepted and (is_last or time.monotonic() >= self._due):
             self._due = time.monotonic() + MEASURE_SECONDS
-            self._send((SERIES, t, regret, reward))
+            self._send((SERIES, t, regret, reward), *((name, t, lost, 0) for name, lost in others.items()))
 
     def _send(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:
         """Send a report; False if the server did not take it, which is no reason to stop."""

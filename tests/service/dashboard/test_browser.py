@@ -245,6 +245,46 @@ def test_a_newcomer_is_told_what_happens_and_can_take_part(browser_page: Browser
             process.kill()
 
 
+def test_a_visitor_changes_half_of_the_minds_and_agents_begin_anew(browser_page: BrowserPage, tmp_path: Path) -> None:
+    command = [*(sys.executable, "-m", "fedcascade", "live", "--drift", "--no-browser", "--port", "0")]
+    sizes = ["--users", "8", "--clusters", "2", "--rounds", "100000", "--pace", "5000"]
+    with subprocess.Popen([*command, *sizes], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            change_minds(browser_page, process)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+
+
+def change_minds(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
+    page = browser_page.page
+    page.goto(url)
+    page.wait_for_selector("#progress-text:has-text('round 1,')", timeout=60_000)  # 125 rounds of each user
+    assert page.locator("#change-report").is_hidden()
+    assert page.locator("#shop-link").is_hidden()
+    page.click("#change-minds")
+    page.wait_for_selector("#change-report:has-text('4 users changed their minds')")
+    page.wait_for_selector("#change-report[data-resets]:not([data-resets='0'])", timeout=60_000)
+    page.locator("#pace").fill("0")  # nothing moves on while it is looked at
+    page.wait_for_selector("#pace-text:has-text('paused')")
+    assert [name for name, value in read_turnover(page).items() if value == 0] == ["Leavers"]
+    assert page.locator("#regret .line").count() == 3
+    assert page.locator("#change-report tbody tr").count() == 3
+    title, bands = (page.locator(name).bounding_box() for name in ("#history-title", "#river"))
+    assert title["y"] + title["height"] <= bands["y"]  # the shop's list of clicks once lent this card its style
+    check_page(browser_page, "drift")
+    browser_page.assert_quiet(url)
+
+
+def read_turnover(page: Any) -> dict[str, int]:
+    """Who came and left, by name."""
+    names, values = (page.locator(f"#turnover {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    return {name: int(value) for name, value in zip(names, values, strict=True)}
+
+
 def take_part(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None:
     assert process.stderr is not None
     url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))

@@ -40,8 +40,8 @@ class Dashboard:
         service.refusal_listeners.append(self._count_refusal)
 
     def describe_health(self) -> Plain:
-        """Whether the store answers, how many jobs wait, who weighs too much, the clock, and how far a demo is."""
-        writer = self.service.writer
+        """Whether the store answers, what waits, who weighs too much, who came and left, the clock, and the demo."""
+        writer, state = self.service.writer, self.service.writer.state
         return {
             "healthy": writer.healthy,
             "waiting": writer.waiting,
@@ -50,6 +50,10 @@ class Dashboard:
                 (outsized.agent, round(outsized.share, 2), round(outsized.ratio))
                 for outsized in self.service.find_outsized_agents()[:OUTSIZED]
             ],
+            "joined": self.service.joined,
+            "left": self.service.left,
+            "resets": 0 if state is None else state.resets,
+            "ghosts": 0 if state is None else state.ghosts,
             "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }

@@ -103,6 +103,7 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     )
     agent, terms = credential.agent, service.get_terms()
     log.debug("agent %d enrolled", agent)
+    service.joined += 1
     service.identities.pop(agent, None)
     welcome = wire.Welcome(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
     if known is not None:
@@ -125,6 +126,7 @@ async def forget_agent(request: HttpRequest) -> None:
     await service.require_agent_or_operator(request, agent)
     actor = OPERATOR if "authorization" in request.headers else f"agent {agent}"
     await service.writer.run(operations.forget(agent, actor))
+    service.left += 1
     service.identities.pop(agent, None)
     log_action(request, f"{actor} had agent {agent} forgotten", agent=agent)
 

@@ -112,6 +112,7 @@ class Service:
             most_per_address=limits.connections_per_address,
             proxies=[name_network(proxy) for proxy in limits.proxies],
         )
+        self.joined = self.left = 0  # agents that enrolled and that were forgotten here, since this process started
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
         self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
@@ -125,6 +126,8 @@ class Service:
                 "rounds": ("Rounds that the server knows of.", lambda: self._read_state("rounds")),
                 "resets": ("Changes of users that agents told of.", lambda: self._read_state("resets")),
                 "ghosts": ("Former selves of agents whose data are kept.", lambda: self._read_state("ghosts")),
+                "joined": ("Agents that enrolled at this server since it started.", lambda: self.joined),
+                "left": ("Agents that this server forgot since it started.", lambda: self.left),
                 "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
                 "connections": ("Open connections.", lambda: len(self.connections)),
             }

@@ -1,5 +1,6 @@
 // The dashboard: logs in where it must, follows the server, draws.
 
+import { drawChangeReport } from "./change-report.js";
 import { createClusterChart } from "./cluster-chart.js";
 import { createHtml, formatCount, formatNumber } from "./format.js";
 import { applyUpdate, buildState, canApply, estimateNow } from "./page-state.js";
@@ -100,7 +101,12 @@ function showDemo(demo) {
   find("progress").value = demo.round;
   find("progress-text").textContent = done ? `all ${formatNumber(demo.rounds)} rounds played` : `round ${formatNumber(demo.round)} of ${formatNumber(demo.rounds)}`;
   if (document.activeElement !== find("pace")) showPace(demo.pace);
+  find("drift").hidden = !demo.drift;
+  find("shop-link").hidden = Boolean(demo.drift);  // a visitor's agent keeps no data apart, and cannot change its mind
+  if (page.live) drawChangeReport(find("change-report"), demo, page.live, estimateNow(page.live));
 }
+
+find("change-minds").addEventListener("click", () => sendRequest("/live/changes", "POST", {}).catch((problem) => { find("spoken").textContent = problem.message; }));
 
 function showPace(pace) {
   const nearest = PACES.reduce((best, choice, place) => (Math.abs(choice - pace) < Math.abs(PACES[best] - pace) ? place : best), 0);

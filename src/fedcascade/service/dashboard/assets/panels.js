@@ -8,7 +8,7 @@ import { estimateNow, getColour, listClusters } from "./page-state.js";
 import { drawRegret } from "./regret-chart.js";
 
 const find = (id) => document.getElementById(id);
-const CAUSES = [["determinant", 1], ["auxiliary", 5], ["forced", 4], ["synchronisation", 3], ["push", 2]];
+const CAUSES = [["determinant", 1], ["auxiliary", 5], ["forced", 4], ["synchronisation", 3], ["push", 2], ["change", 7]];
 const AGE_NAMES = ["10 s", "1 m", "5 m", "30 m", "1 h", "6 h", "1 d", "1 w", "more"];
 const REASONS = {
   "impossible": "numbers that no honest agent can have", "malformed": "not a message of the protocol",
@@ -26,6 +26,7 @@ export function drawPanels(state, page, clusterChart) {
   drawHistory(page);
   drawCauses(state);
   drawStaleness(state);
+  drawTurnover(page);
   drawHealth(state, page);
   drawRefusals(state);
   drawLatest(state);
@@ -130,6 +131,16 @@ function drawStaleness(state) {
   drawDots(find("ages"), agents, { label: words });
   fillTable(find("ages-table"), () => createTable(words, ["Agent", "Ago", "Cluster", "Exchanges", "Lists"],
     agents.map(({ agent, age, cluster, uploads, rounds }) => [agent, formatAge(age), cluster, formatNumber(uploads), formatNumber(rounds)])));
+}
+
+// Who came, who left, and who became another one; the former selves of the last are kept as ghosts.
+function drawTurnover(page) {
+  const { joined, left, resets, ghosts } = page.live.health;
+  const entries = [["Newcomers", joined], ["Leavers", left], ["Resets", resets], ["Ghosts", ghosts]];
+  const list = find("turnover"), key = JSON.stringify(entries);
+  if (list.dataset.key === key) return;
+  list.dataset.key = key;
+  list.replaceChildren(...entries.map(([name, value]) => createHtml("div", {}, createHtml("dt", {}, name), createHtml("dd", {}, formatNumber(value)))));
 }
 
 function drawHealth(state, page) {

@@ -1,0 +1,50 @@
+"""Users of the demo who change their minds when they are told to, and the systems beside it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcascade.demo.drift import ChangingWorld, Companion
+from fedcascade.demo.live import Demo, DemoSettings
+from fedcascade.environments.life import Change, Life
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.policies import POLICIES
+from fedcascade.learning.oracles import TopK
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.simulation import reference
+from fedcascade.simulation.scenario import Scenario
+
+SIZES = {"users": 8, "clusters": 2, "dimension": 5, "items": 8, "seed": 3}
+
+
+def test_half_of_each_cluster_wants_what_the_next_one_wants_and_back() -> None:
+    world, life = ChangingWorld(**SIZES), Life(change=Change(at=1, to="existing"))
+    before, after = Synthetic(**SIZES), Synthetic(**SIZES, life=life)  # type: ignore[arg-type]
+    features = world.items(5)
+    np.testing.assert_array_equal(features, after.items(5))
+    assert world.changing == 4
+    for is_changed, expected in ((False, before), (True, after), (False, before)):
+        world.is_changed = is_changed
+        for user in range(8):
+            np.testing.assert_array_equal(world.weights(5, user, features), expected.weights(5, user, features))
+
+
+@pytest.mark.parametrize("policy", ["fedind", "fedc3ucb-e"])
+def test_a_companion_loses_what_its_system_loses_in_a_simulation(policy: str) -> None:
+    world, known = ChangingWorld(**SIZES), POLICIES[policy].with_known_constants({"alpha_c": 1.0})
+    companion = Companion(policy, {"alpha_c": 1.0}, world, 2, 300)
+    for t in range(1, 301):
+        companion.play(t)
+    trace = reference.simulate(Scenario(world, known, 300, TopK(length=2)))
+    assert companion.regret == trace.regret
+
+
+def test_minds_are_changed_in_a_demo_with_drift_alone(tmp_path: Path) -> None:
+    demo = Demo(DemoSettings(users=4, clusters=2), pace=1.0, token=tmp_path / "token")
+    with pytest.raises(Refused, match="start it with --drift"):
+        demo.change_minds()
+    assert "changes" not in demo.describe_progress()
+    drifting = Demo(DemoSettings(users=4, clusters=2, drift=True), pace=1.0, token=tmp_path / "token")
+    drifting.change_minds()
+    assert drifting.describe_progress()["changes"] == []  # between two rounds, and there is none yet

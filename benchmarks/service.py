@@ -200,8 +200,9 @@ def filled_store(folder: Path, agents: int, messages: list[wire.UploadMessage]) 
     store = open_store(f"sqlite:///{folder}/bench.db")
     templates = store_size.make_templates()
     public = {place: bytes(key.verify_key) for place, key in keys.items()}
-    store_size.fill_rows(store, agents, templates, public)
-    store_size.fill_snapshot(store, store_size.make_state(guard_policy(POLICY), agents, templates))
+    state = store_size.make_state(guard_policy(POLICY), agents, templates)
+    store_size.fill_rows(store, state, templates, public)
+    store_size.fill_snapshot(store, state)
     store.close()
     load = Load([AgentClient(None, key, store_size.NUMBER + place) for place, key in keys.items()], messages)
     load.sent = len(load.agents)  # one upload of each is there

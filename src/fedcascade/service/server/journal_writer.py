@@ -46,14 +46,14 @@ class JournalWriter:
             store.record_moves(
                 state.position, now, zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
             )
-        self._position = state.position
+        self._position, state.names = state.position, (state.position, self._names)
 
     def _follow(self, store: Store, state: ServerState, upto: int) -> None:
         """Read what other processes wrote, and let who has another place since somebody was forgotten have it here."""
         vacated, state.vacated = state.vacated, []
         if self._state() is not state or (vacated and self._position < upto):
             self._state = ref(state)  # so that a large one that is not needed any more goes
-            self._names, self._labels = read_names(store, state, upto), NOBODY
+            self._names, self._labels = read_names(store, state, upto, None if vacated else state.names), NOBODY
             return
         if self._position < upto:
             self._labels = NOBODY
@@ -105,7 +105,18 @@ class JournalWriter:
         return changed[is_moved]
 
 
-def read_names(store: Store, state: ServerState, upto: int) -> Labels:
-    """Read the names of the clusters of all agents at a position, in the order of their places; 0 for none."""
+def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, Labels] | None) -> Labels:
+    """Read the names of the clusters of all agents at a position, in the order of their places; 0 for none.
+
+    Where they are known of an earlier position, what came after it is read from the journal.
+    """
+    if known is not None and known[0] <= upto:
+        position, earlier = known
+        names = np.zeros(state.agents.size, np.int64)
+        names[: earlier.size] = earlier
+        for move in store.read_moves(position, upto):
+            if move.agent in state.places:
+                names[state.places[move.agent]] = move.cluster
+        return names
     clusters = store.read_clusters(upto)
     return np.fromiter((clusters.get(agent, 0) for agent in state.agents.tolist()), np.int64, state.agents.size)

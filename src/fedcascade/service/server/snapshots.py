@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedcascade.federation.holdings import ARRAYS
-from fedcascade.service.server.state import ServerState, track_rows
+from fedcascade.service.server.state import ServerState, describe_changes
 from fedcascade.service.store.contract import SnapshotStore, Store
 from fedcascade.service.store.snapshot import Piece, copy_state, digest_chunk, gather_chunks
 
@@ -75,7 +75,7 @@ class SnapshotSchedule:
         Until this one is saved, the last one counts: somebody may be forgotten meanwhile, and is taken out of that.
         """
         self.position, self._unused = state.position, deque(store.find_unused_chunks())
-        self._copy = copy_state(track_rows(state.to_state(), state.changed, state.row_digests), self._copy)
+        self._copy = copy_state(describe_changes(state), self._copy)
         state.changed_lately = set()
         known = set(store.list_snapshot_chunks())
         self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
@@ -107,10 +107,10 @@ class SnapshotSchedule:
 def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
     """Write a snapshot at once: what the store lacks of it; what only earlier ones needed goes."""
     known = set(store.list_snapshot_chunks())
-    snapshot = encode_snapshot(state.position, track_rows(state.to_state(), state.changed, state.row_digests), known)
+    snapshot = encode_snapshot(state.position, describe_changes(state), known)
     store.save_chunks(snapshot.unwritten)
     if not store.save_snapshot(snapshot.position, snapshot.digests):  # another server has deleted chunks
-        snapshot = encode_snapshot(state.position, track_rows(state.to_state(), None, {}), known=set())
+        snapshot = encode_snapshot(state.position, describe_changes(state, is_whole=True), known=set())
         store.save_chunks(snapshot.unwritten)
         store.save_snapshot(snapshot.position, snapshot.digests)
     state.note_snapshot(snapshot.row_digests, set())

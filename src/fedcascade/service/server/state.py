@@ -43,6 +43,7 @@ class ServerState:
         self.changed_lately: set[int] = set()  # since the snapshot was begun that is on its way into the store
         self._welcome: tuple[int, Download | None] = (-1, None)  # what newcomers are told at a position of the log
         self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; none if not known
+        self.names: tuple[int, Integers] | None = None  # of the cluster of each place, in the journal at a position
 
     @property
     def rounds(self) -> int:
@@ -316,7 +317,18 @@ def _restore_state(store: Store, chunks: Iterable[bytes], policy: Policy, dimens
     state = ServerState.from_state(decoded, policy, dimension)
     if state is not None and decoded["server"] is not None:
         state.row_digests = find_row_digests(decoded, store.list_snapshot_chunks())
+        state.names = (state.position, decoded["names"]) if "names" in decoded else None
     return state
+
+
+def describe_changes(state: ServerState, *, is_whole: bool = False) -> Any:
+    """A state as plain values for a snapshot: what is known not to have changed is left out, unless all is wanted.
+
+    The names of clusters are in it where the journal was written up to here, so that nobody need find them there.
+    """
+    plain = track_rows(state.to_state(), *((None, {}) if is_whole else (state.changed, state.row_digests)))
+    is_named = state.names is not None and state.names[0] == state.position and not state.vacated
+    return plain | {"names": state.names[1]} if is_named and state.names is not None else plain
 
 
 def track_rows(state: dict[str, Any], changed: Iterable[int] | None, digests: Mapping[str, list[bytes]]) -> Any:

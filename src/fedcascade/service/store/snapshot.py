@@ -23,6 +23,7 @@ PACKED_BYTES = 1 << 16
 # Of MessagePack: how many bytes follow a tag, as the value itself or as the length of bytes, text or an array.
 SIZES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
+LARGE = 1024  # rows, from which on those who join find room
 ROWS = 256  # a multiple of 8, so that so many rows fill whole bytes
 
 
@@ -302,12 +303,13 @@ class _StateReader:
         return tag & 0x0F if tag < 0xA0 else self._take_number(LENGTHS[tag])
 
     def _read_array(self, dtype: np.dtype[Any], shape: list[int]) -> NDArray[Any]:
-        """An array that owns its memory and may be changed."""
+        """An array that may be changed. A large one has room for twice as many rows, which is taken when it is used."""
         pieces = (self.read() for _ in range(self._read_count()))
         if dtype == np.bool_:
             bits = np.frombuffer(b"".join(map(zlib.decompress, pieces)), np.uint8)
             return np.unpackbits(bits, count=int(np.prod(shape))).view(np.bool_).reshape(shape).copy()
-        array = np.empty(shape, dtype)
+        is_large = bool(shape) and shape[0] >= LARGE
+        array = np.zeros((2 * shape[0], *shape[1:]), dtype)[: shape[0]] if is_large else np.empty(shape, dtype)
         view, end = array.reshape(-1).view(np.uint8), 0
         for piece in pieces:
             view[end : end + len(piece)] = np.frombuffer(piece, np.uint8)

@@ -89,7 +89,7 @@ def test_it_knows_and_ranks_what_fit_and_evaluate_say(policy: str, files: tuple[
         assert scores[shown].tolist() == sorted(scores, reverse=True)[:3]
 
 
-def test_parts_of_a_log_in_any_order_teach_the_same(files: tuple[Path, Path]) -> None:
+def test_parts_of_a_log_teach_the_same_as_the_whole(files: tuple[Path, Path]) -> None:
     whole = Ranker().fit(*map(str, files))
     parts = Ranker()
     for first in (0, 80, 160):
@@ -242,6 +242,14 @@ def test_a_log_that_is_refused_teaches_nothing() -> None:
         with pytest.raises(ValueError, match="row 1"):
             method(bad, TABLE)
         assert describe(ranker) == before
+
+
+def test_a_log_that_is_read_again_changes_nothing(files: tuple[Path, Path]) -> None:
+    log = read_log(files[0], items=read_items(files[1]))
+    ranker = Ranker("fedind").fit(log)
+    log.users.number_all(["somebody"])
+    assert len(ranker.rank("somebody", FEATURES, k=2)) == 2
+    assert len(ranker.users_) == USERS
 
 
 def test_it_is_saved_and_loaded_to_the_bit(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class Ranker:
             lists += len(batch)
         assert sums is not None
         if not self.__sklearn_is_fitted__():
-            return self._learn(sums, opened.users, table, lists)
+            return self._learn(sums, Names(opened.users), table, lists)
         self.sums_.merge(sums, self.users_.number(pl.Series(list(opened.users), dtype=pl.String)))
         return self._learn(self.sums_, self.users_, table, self.lists_ + lists)
 

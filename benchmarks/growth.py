@@ -1,63 +1,71 @@
-"""Draw how the processor time of a round grows with users, items and d: docs/figures/growth.svg.
+"""Measure how the processor time of a round grows with users, items and d, and put it into the documentation.
 
-Usage: python benchmarks/growth.py. Each point is a process of its own (benchmarks/engines.py --grow) in the exact
-engine, by processor time on all threads, which other programs on the machine disturb less than the clock. It takes some
-minutes.
+Usage: python benchmarks/growth.py [--rounds 20000] [--repeats 3]
+
+Draws docs/figures/growth.svg and writes the section between two marks in docs/reference-benchmarks.md. Each point is a
+process of its own (benchmarks/engines.py --grow) in the exact engine, by processor time on all threads; the least of
+its repeats counts. It takes about four minutes. Other programs on the machine slow the processor's caches down: let it
+have the machine to itself.
 """
 
+import argparse
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-from rich.console import Console
-from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE, FIGURE = ROOT / "docs" / "reference-benchmarks.md", ROOT / "docs" / "figures" / "growth.svg"
+BEGIN, END = "<!-- growth: begin -->\n", "<!-- growth: end -->\n"
 SYSTEMS = ("fedc3ucb-h", "fedc3ucb-e")
-ROUNDS = 20_000
-REPEATS = 3  # the least counts: the first may compile, and others may use the caches of the processor meanwhile
 BASE = {"users": 40, "items": 200, "d": 20}
 SWEEPS = {"users": (40, 160, 640, 2_560), "items": (50, 100, 200, 400, 800), "d": (10, 20, 40, 80)}
+Sweep = Mapping[int, float]  # microseconds of processor time per round, by what grows
 
 
-def measure(system: str, sizes: dict[str, int]) -> tuple[float, float]:
-    """Microseconds of processor time per round, and the most memory that the process had, in MB."""
-    command = [sys.executable, str(ROOT / "benchmarks/engines.py"), "--grow", system, str(ROUNDS)]
-    runs = [
-        subprocess.run([*command, *map(str, sizes.values())], check=True, capture_output=True, text=True).stdout.split()
-        for _ in range(REPEATS)
-    ]
-    _, cpu, _, peak = min((tuple(map(float, run)) for run in runs), key=lambda run: run[1])
-    return cpu / ROUNDS * 1e6, peak
+def measure(system: str, sizes: Mapping[str, int], rounds: int, repeats: int) -> float:
+    """Microseconds of processor time per round."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "engines.py"), "--grow", system, str(rounds)]
+    seconds = []
+    for _ in range(repeats):
+        done = subprocess.run([*command, *map(str, sizes.values())], check=True, capture_output=True, text=True)
+        seconds.append(float(done.stdout.split()[1]))
+    return min(seconds) / rounds * 1e6
 
 
-def main() -> None:
-    """Measure, print a table, draw."""
-    table = Table(
-        title=f"per round, exact engine, {ROUNDS:,} rounds; else 40 users, 200 items, d 20", title_justify="left"
-    )
-    for column in ("system", "what grows", "to", "CPU us/round", "times", "peak MB"):
-        table.add_column(column, justify="left" if column in ("system", "what grows") else "right")
-    plt.rcParams["svg.hashsalt"] = "growth"  # the same file for the same figures
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), sharey=True, layout="constrained")
-    for axis, (what, values) in zip(axes, SWEEPS.items(), strict=True):
-        for system in SYSTEMS:
-            points = [measure(system, BASE | {what: value}) for value in values]
-            [base] = [cpu for value, (cpu, _) in zip(values, points, strict=True) if value == BASE[what]]
-            axis.plot(values, [cpu / base for cpu, _ in points], marker="o", label=system)
-            for value, (cpu, peak) in zip(values, points, strict=True):
-                table.add_row(system, what, f"{value:,}", f"{cpu:.1f}", f"{cpu / base:.2f}", f"{peak:,.0f}")
-                print(system, what, value, f"{cpu:.1f} us", f"{peak:.0f} MB", file=sys.stderr, flush=True)
-        style(axis, what, values)
+def measure_all(rounds: int, repeats: int) -> dict[str, dict[str, Sweep]]:
+    """Measure every sweep of every system; the paper's shape, which all of them share, once."""
+    found: dict[str, dict[str, Sweep]] = {what: {} for what in SWEEPS}
+    for system in SYSTEMS:
+        base = measure(system, BASE, rounds, repeats)
+        for what, values in SWEEPS.items():
+            sweep = {}
+            for value in values:
+                is_base = value == BASE[what]
+                sweep[value] = base if is_base else measure(system, BASE | {what: value}, rounds, repeats)
+                print(f"{system}, {what} {value:,}: {sweep[value]:.1f} us per round", flush=True)
+            found[what][system] = sweep
+    return found
+
+
+def draw(found: Mapping[str, Mapping[str, Sweep]], path: Path) -> None:
+    """Draw a panel for each thing that grows, both axes logarithmic; the same figures give the same file."""
+    plt.rcParams |= {"svg.hashsalt": "growth", "svg.fonttype": "none"}
+    figure, axes = plt.subplots(1, len(found), figsize=(11, 3.4), sharey=True, layout="constrained")
+    for axis, (what, sweeps) in zip(axes, found.items(), strict=True):
+        for system, sweep in sweeps.items():
+            base = sweep[BASE[what]]
+            axis.plot(list(sweep), [cpu / base for cpu in sweep.values()], marker="o", label=system)
+        style(axis, what, SWEEPS[what])
     axes[0].set_ylabel("processor time per round,\ntimes that of the paper's shape")
     axes[0].legend(frameon=False)
-    figure.savefig(ROOT / "docs/figures/growth.svg", metadata={"Date": None})
-    Console(width=100).print(table)
+    figure.savefig(path, metadata={"Date": None})
 
 
-def style(axis: Any, what: str, values: tuple[int, ...]) -> None:
+def style(axis: Any, what: str, values: Sequence[int]) -> None:
     """Give both axes logarithms, with the measured values as ticks."""
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -65,6 +73,45 @@ def style(axis: Any, what: str, values: tuple[int, ...]) -> None:
     axis.minorticks_off()
     axis.set_xlabel(what)
     axis.grid(alpha=0.3)
+
+
+def format_section(found: Mapping[str, Mapping[str, Sweep]], rounds: int) -> str:
+    """The section of the page: the figure, and a table of microseconds per round."""
+    lines = [
+        "![The processor time of a round against users, items and d, in three panels](figures/growth.svg)",
+        "",
+        f"Microseconds of processor time per round, over {rounds:,} rounds of the exact engine, in brackets times",
+        "that of the paper's shape, as `python benchmarks/growth.py` measured, drew and wrote it on 2 cores:",
+        "",
+        f"| what grows, from 40 users, 200 items, d 20 | {' | '.join(f'`{name}`' for name in SYSTEMS)} |",
+        f"|---|{'---|' * len(SYSTEMS)}",
+    ]
+    for what, sweeps in found.items():
+        for value in SWEEPS[what]:
+            cells = [f"{sweep[value]:.1f} ({sweep[value] / sweep[BASE[what]]:.1f})" for sweep in sweeps.values()]
+            lines.append(f"| {what} {value:,} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def replace_section(page: str, section: str) -> str:
+    """Put a section between the two marks of a page."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"the page must have the lines {BEGIN.strip()} and {END.strip()}")
+    return before + BEGIN + section + END + after
+
+
+def main() -> None:
+    """Measure, draw, and write the section."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    asked = parser.parse_args()
+    found = measure_all(asked.rounds, asked.repeats)
+    draw(found, FIGURE)
+    PAGE.write_text(replace_section(PAGE.read_text("utf-8"), format_section(found, asked.rounds)), encoding="utf-8")
+    print(f"{FIGURE} and {PAGE} are written")
 
 
 if __name__ == "__main__":

@@ -132,3 +132,21 @@ def test_a_filled_store_goes_through_all_that_is_measured(tmp_path: Path, monkey
     size.measure(lambda: open_store(f"sqlite:///{tmp_path}/store.db"), 150, templates)
     assert len(replay_log(store, size.POLICY, size.DIMENSION).places) == 150  # one joined, one was forgotten
     store.close()
+
+
+def test_growth_is_written_between_the_marks_of_its_page_and_drawn(tmp_path: Path) -> None:
+    growth = script("growth")
+    found = {
+        what: {name: {value: 2.0 * value / growth.BASE[what] for value in values} for name in growth.SYSTEMS}
+        for what, values in growth.SWEEPS.items()
+    }
+    page = growth.PAGE.read_text("utf-8")
+    written = growth.replace_section(page, growth.format_section(found, 1_000))
+    assert written.startswith(page.partition(growth.BEGIN)[0])
+    assert written.endswith(page.partition(growth.END)[2])
+    assert "| users 2,560 | 128.0 (64.0) | 128.0 (64.0) |" in written
+    assert growth.replace_section(written, "") == growth.replace_section(page, "")
+    growth.draw(found, tmp_path / "growth.svg")
+    assert "fedc3ucb-e" in (tmp_path / "growth.svg").read_text("utf-8")
+    with pytest.raises(ValueError, match="must have the lines"):
+        growth.replace_section("no marks", "")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from fedcascade import __version__
 from fedcascade.cli.options import Json
@@ -100,6 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             warnings.showwarning = lambda message, *_, **__: print(f"fedcascade: {message}", file=sys.stderr)
             app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
+    except UnusedCliTokensError as error:
+        words = " ".join(error.unused_tokens or ())
+        _refuse(f"'{words}' belongs to no option: a value follows its option, as in --policy fedind; see --help")
     except (ValueError, ImportError, CycloptsError) as error:
         _refuse(str(error))
     except BrokenPipeError:  # the reader of our output has gone, as in `fedcascade policies | head`

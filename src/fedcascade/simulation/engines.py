@@ -62,7 +62,10 @@ def simulate(
     require_known("engine", engine, get_args(EngineName))
     got = type(policy).__name__
     require(isinstance(policy, Policy), f"policy must be a Policy, such as POLICIES['fedc3ucb-h'], got a {got}")
-    scenario = Scenario(environment, policy, rounds, oracle or TopK(), checkpoints, keep_lists, warm, own_rounds)
+    chosen = TopK() if oracle is None else oracle
+    is_oracle = hasattr(chosen, "length") and hasattr(chosen, "choose")
+    require(is_oracle, f"oracle must be an Oracle, such as TopK(length=4), got a {type(oracle).__name__}")
+    scenario = Scenario(environment, policy, rounds, chosen, checkpoints, keep_lists, warm, own_rounds)
     if engine == "cuda":
         return next(simulate_together([scenario], progress))[1]
     if engine == "reference":

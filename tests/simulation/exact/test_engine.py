@@ -363,3 +363,10 @@ def test_a_policy_and_a_world_that_were_swapped_are_refused_in_one_line() -> Non
     swapped: Any = POLICIES["fedind"]
     with pytest.raises(ValueError, match=r"policy must be a Policy, such as .* got a Synthetic"):
         simulate(swapped, world, rounds=10)
+
+
+@pytest.mark.parametrize("oracle", [4, 0, "top-k"])
+def test_what_is_no_oracle_is_refused_in_one_line(oracle: Any) -> None:
+    world = Synthetic(users=4, clusters=2, dimension=5, items=10)
+    with pytest.raises(ValueError, match=r"oracle must be an Oracle, such as TopK\(length=4\), got a (int|str)$"):
+        simulate(world, POLICIES["fedind"], rounds=10, oracle=oracle)

@@ -15,7 +15,7 @@ from fedcascade.evaluation.fit import fit_log
 from fedcascade.evaluation.simulated import learn_from_random_lists
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.server import Server
-from fedcascade.federation.warm_start import warm_server, warm_up
+from fedcascade.federation.warm_start import learn_history, warm_server, warm_up
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import TopK
@@ -78,6 +78,16 @@ def test_agents_begin_with_what_the_log_taught(log: Path) -> None:
     assert (warm_server(POLICIES["fedind"], sums)[0].holdings[1].gram == sums[1].gram).all()
     with pytest.raises(ValueError, match="personal part"):
         warm_server(POLICIES["async-linucb-am"], sums)
+
+
+def test_the_history_of_its_user_is_an_agents_own_data(log: Path) -> None:
+    history = read_log(log).read()
+    problem = ProblemSize(users=3, dimension=2, list_length=2, rounds=10)
+    agent = Agent(id=0, policy=POLICIES["fedind-c"], problem=problem, oracle=TopK(length=2))
+    upload = learn_history(agent, history.select(history.users == 0))
+    assert upload is not None
+    assert agent.own_data is not None
+    assert (agent.own_data.total.gram == upload.statistics.gram).all()
 
 
 def test_fifty_logged_rounds_halve_the_regret_of_the_first_thousand() -> None:

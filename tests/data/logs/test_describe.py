@@ -33,3 +33,13 @@ def test_the_command_knows_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit):
         main(["data", "describe", str(path), "--column", "items=shown"])
     assert "has no column shown for items" in capsys.readouterr().err
+
+
+def test_a_broken_log_is_told_from_ratings_by_its_header(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text('"user", items ,clicks\nann,a b,0\nb\0b,a b,0\n')
+    with pytest.raises(SystemExit):
+        main(["data", "describe", str(path)])
+    assert capsys.readouterr().err == (
+        f"fedcascade: {path}, line 3 holds a NUL byte: it is not UTF-8 text, or was cut by a crash\n"
+    )

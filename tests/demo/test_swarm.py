@@ -92,6 +92,19 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
         assert trace.clusters == 3
 
 
+def test_agents_of_a_living_population_are_told_of_groups_as_in_the_simulator(tmp_path: Path) -> None:
+    """They find out by themselves, after every click, which of them they are like."""
+    policy = make_policy("fedc3ucb-l").with_constants(beta=0.7)
+    simulated = simulate(WORLD, policy, rounds=600, oracle=TopK(length=3), checkpoints=5, engine="reference")
+    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        trace = run_swarm(WORLD, policy, rounds=600, operator=running.operator, folder=None, list_length=3,
+                          transport=Borrowed(running.transport), checkpoints=5)  # fmt: skip
+    assert [(each.round, each.agent) for each in trace.ledger] == [
+        (each.round, each.agent) for each in simulated.ledger
+    ]
+    assert [point.regret for point in trace.curve] == [point.regret for point in simulated.curve]
+
+
 def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> None:
     policy = make_policy("fedc3ucb-h")
     simulated = simulate(WORLD, policy, rounds=1_000, oracle=TopK(length=3), checkpoints=5, engine="reference")

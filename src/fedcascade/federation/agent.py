@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
+from fedcascade.federation.grouping.rows import Rows
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
@@ -305,11 +306,11 @@ class Agent:
         self._decide()
         return upload
 
-    def restart_own_data(self, held: Statistics) -> None:
+    def restart_own_data(self, held: Statistics, components: Rows | None = None) -> None:
         """Take what the server holds and what is on its way for all own data; others' are known at the next download.
 
-        What a newcomer was told before it said anything is all others'. An agent that has found a change of its user
-        knows better.
+        What a newcomer was told before it said anything is all others', and it was told of ``components``. An agent
+        that has found a change of its user knows better.
         """
         if self.own_data is None or self.is_parting:
             return
@@ -317,7 +318,7 @@ class Agent:
         self.own_data.begin_anew(held + pending)
         if self.policy.trust is not None:
             is_newcomer = held.count == known.count == 0
-            weighed = self.own_data.receive(known, pending) if is_newcomer else self.own_data.weigh(pending)
+            weighed = self.own_data.receive(known, pending, components) if is_newcomer else self.own_data.weigh(pending)
             self.download = Ridge(weighed, self.policy.lambda_)
         self._decide()
 

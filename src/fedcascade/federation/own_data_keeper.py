@@ -59,9 +59,15 @@ class OwnDataKeeper:
         if self._trust is None:
             return download
         if components is not None:
-            self.data.components[...] = components
+            self._keep_components(components)
         split_download(self.data, pending.gram, pending.moment, download.gram, download.moment)
         return self.weigh(pending)
+
+    def _keep_components(self, components: Rows) -> None:
+        """Take over as many groups as there is room for, the first ones."""
+        kept = components[: self.data.components.shape[0]]
+        self.data.components[...] = 0.0
+        self.data.components[: kept.shape[0]] = kept
 
     def weigh(self, pending: Statistics) -> Statistics:
         """The last download, of which others' part has the weight that it deserves."""

@@ -177,8 +177,9 @@ class Server:
         known = self.groups.tell_newcomer()
         if known is None:
             return None
-        agents = len(self.holdings) - len(self.ghosts)
-        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=agents)
+        agents, trust = len(self.holdings) - len(self.ghosts), self.policy.trust
+        told = None if trust is None else self.groups.describe_groups(None, trust.components)
+        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=agents, components=told)
 
     def _build_answer(self, agent: int) -> Statistics:
         """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""

@@ -181,10 +181,10 @@ class EvidencePartition(Partition):
             self.spoken.size - int(sizes.sum()), variance=self.model.variance, lambda_=float(self.holdings.lambda_),
         )  # fmt: skip
 
-    def describe_groups(self, agent: int, most: int) -> NDArray[np.float64]:
+    def describe_groups(self, agent: int | None, most: int) -> NDArray[np.float64]:
         """The largest groups as components; the agent's own data are left out of its own."""
         listing, components = self.derived.listing, make_components(most, self.holdings.dimension)
-        places, own_place = listing.find_places(), self._find_place(agent)
+        places, own_place = listing.find_places(), None if agent is None else self._find_place(agent)
         sizes = listing.sizes[places] - (places == own_place)
         is_told = sizes >= max(1, self.guard.min_others)
         places, sizes = places[is_told], sizes[is_told]
@@ -192,7 +192,7 @@ class EvidencePartition(Partition):
         total = max(1, int(sizes[largest].sum()))
         for component, i in zip(components, largest, strict=False):
             row = listing.sums[places[i]]
-            if places[i] == own_place:
+            if agent is not None and places[i] == own_place:
                 row = row - pack_row(self.holdings[agent], self.limit)
             fill_component(row, sizes[i] / total, self.model, component)
         return components

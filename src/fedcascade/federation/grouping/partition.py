@@ -77,8 +77,11 @@ class Partition:
         """What is known of a user who has said nothing, as statistics without counts; None where nothing is told."""
         return None
 
-    def describe_groups(self, agent: int, most: int) -> NDArray[np.float64] | None:  # noqa: ARG002
-        """What ``agent`` is told of the largest groups (``grouping.components``); None if groups are not told."""
+    def describe_groups(self, agent: int | None, most: int) -> NDArray[np.float64] | None:  # noqa: ARG002
+        """What ``agent`` is told of the largest groups (``grouping.components``); None if groups are not told.
+
+        The agent is None if it is a newcomer without a place.
+        """
         return None
 
     def sum_groups(self, agent: int, groups: Labels) -> Statistics:

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from fedcascade.checks import require
+from fedcascade.federation.grouping.rows import Rows
 from fedcascade.federation.messages import Download, Upload
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -14,6 +15,7 @@ from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.validation import can_exist
 
 LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # so that an extrapolated round fits into 64 bits
+LONGEST, NARROWEST = 1e6, 1e-9  # of the mean of a component in any direction, and of its variance
 TOLERANCE = 1e-6  # of sums over features that are on no grid
 
 
@@ -194,8 +196,18 @@ def check_answer(
     is_small = rounds <= LARGEST_ROUNDS and agents <= LARGEST_AGENTS
     require(is_small, f"there can be {LARGEST_ROUNDS} rounds of {LARGEST_AGENTS} agents, got {rounds} of {agents}")
     _check_counts(pooled)
+    if download.components is not None:
+        _check_components(download.components)
     Ridge(pooled, lambda_)
     return download
+
+
+def _check_components(components: Rows) -> None:
+    """Refuse groups that nobody can be like."""
+    means, variances, shares = components[:, :-2], components[:, -2], components[:, -1]
+    is_sound = bool(np.isfinite(components).all() and (np.abs(means) <= LONGEST).all())
+    is_sound &= bool(((variances >= NARROWEST) & (variances <= LONGEST) & (shares >= 0.0) & (shares <= 1.0)).all())
+    require(is_sound, "components must have finite means, variances > 0 and shares of at most 1")
 
 
 def check_standing(standing: wire.Standing, dimension: int) -> Statistics:

@@ -14,6 +14,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.protocol.wire import pack_kept, pack_numbers, unpack_kept, unpack_statistics
 
+COMPONENTS = "components"  # the setting with the groups that an agent was told of when it enrolled
 SAVE_SETTING = "INSERT INTO setting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 SAVE_STATISTICS = (
     "INSERT INTO statistics VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET numbers = excluded.numbers, "

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import POSITIVE, read_index, require, require_integer
 from fedcascade.federation.agent import Agent, ShownList
+from fedcascade.federation.grouping.components import NUMBERS
 from fedcascade.federation.grouping.rows import unpack_row
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.own_data import OwnData
@@ -29,7 +30,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.feedback import Positions, read_positions
 from fedcascade.service.agent.ledger import Ledger, check_standing, repair_reset
-from fedcascade.service.agent.local_store import LocalStore, OpenList, RoundEstimate
+from fedcascade.service.agent.local_store import COMPONENTS, LocalStore, OpenList, RoundEstimate
 from fedcascade.service.agent.own_data_codec import decode_own_data, encode_own_data
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
@@ -448,8 +449,13 @@ class SavedAgent:
             is_parting=is_parting,
         )
         if own_data is None:
-            agent.restart_own_data(self._get_confirmed())
+            agent.restart_own_data(self._get_confirmed(), self._load_components())
         return agent, round_estimate
+
+    def _load_components(self) -> NDArray[np.float64] | None:
+        """The groups that the agent was told of when it enrolled; None if it was told of none."""
+        told = self.store.get_setting(COMPONENTS)
+        return None if told is None else np.frombuffer(told, "<f8").reshape(-1, self.dimension + NUMBERS)
 
     def _load_download(self, lambda_: float) -> Statistics:
         """The last download; the agent's own data where a ridge with the lambda of today can make nothing of it."""

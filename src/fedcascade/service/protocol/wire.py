@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from fedcascade.federation.grouping.components import NUMBERS as COMPONENT_NUMBERS
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
@@ -36,6 +37,11 @@ LAYOUT = (
 _FLOAT64, _INT64 = np.dtype("<f8"), np.dtype("<i8")
 MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
+COMPONENTS_LAYOUT = (
+    "Groups that the agent may be like, the largest first. Each has d + 2 float64, little-endian: its mean, its "
+    "variance in each direction, and its share of agents."
+)
+Components = Annotated[bytes, Meta(max_length=MOST_BYTES, description=COMPONENTS_LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
 EpochName = Annotated[str, Meta(max_length=64, description="Which history of uploads a store holds.")]
 
@@ -133,6 +139,7 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     terms_id: str
     receipt: Receipt
     numbers: Numbers
+    components: Components | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def from_download(
@@ -161,6 +168,7 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
             terms_id=terms_id,
             receipt=receipt,
             numbers=pack_numbers(pooled),
+            components=_pack_components(download),
         )
 
     def to_download(self, agent: int, dimension: int) -> Download:
@@ -234,12 +242,14 @@ class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     system_rounds: Sum
     agents: Sum
     numbers: Numbers
+    components: Components | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def from_download(cls, download: Download) -> "DownloadMessage":
         known, rounds, agents = download.statistics, download.rounds, download.agents
         counts = {"count": known.count, "clicks": known.clicks, "rounds": known.rounds}
-        return cls(**counts, system_rounds=rounds, agents=agents, numbers=pack_numbers(known))
+        told = _pack_components(download)
+        return cls(**counts, system_rounds=rounds, agents=agents, numbers=pack_numbers(known), components=told)
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
@@ -248,7 +258,22 @@ class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def _unpack_download(message: AnswerMessage | DownloadMessage, agent: int, dimension: int) -> Download:
     statistics = unpack_statistics(message.numbers, (message.count, message.clicks, message.rounds), dimension)
-    return Download(agent=agent, statistics=statistics, rounds=message.system_rounds, agents=message.agents)
+    told, width = message.components, dimension + COMPONENT_NUMBERS
+    components = None
+    if not isinstance(told, msgspec.UnsetType):
+        if len(told) % (8 * width):
+            raise ValueError(f"components must hold rows of {width} float64, got {len(told) / 8:g} numbers")
+        components = np.frombuffer(told, _FLOAT64).reshape(-1, width).astype(np.float64)
+    system = {"rounds": message.system_rounds, "agents": message.agents}
+    return Download(agent=agent, statistics=statistics, **system, components=components)
+
+
+def _pack_components(download: Download) -> bytes | msgspec.UnsetType:
+    """The groups that a download tells of, without free rows; nothing where it tells of none."""
+    told = download.components
+    if told is None:
+        return msgspec.UNSET
+    return told[told[:, -1] > 0.0].astype(_FLOAT64).tobytes()
 
 
 class Welcome(Message, frozen=True, kw_only=True):

@@ -1,9 +1,10 @@
-"""One liar of plausible but maximal weight: what honest users lose to it, and what each defence costs without it.
+"""Liars of plausible but maximal weight: what honest users lose to them, and what each defence costs without them.
 
-    python benchmarks/liars.py [--rounds 10000] [--seeds 5] [--arrivals zipf]
+    python benchmarks/liars.py [--rounds 10000] [--seeds 5] [--arrivals zipf] [--liars 1]
 
-The liar is one more agent beside the simulated users. It claims all that a server of default bounds lets it claim: the
-burst of rounds at once and its rate afterwards, each round as long as the longest list. Regret is that of honest users,
+A liar is one more agent beside the simulated users. It claims all that a server of default bounds lets it claim: the
+burst of rounds at once and its rate afterwards, each round as long as the longest list. The first liar is there from
+the beginning; others come while honest users play their first rounds. Regret is that of honest users,
 as a multiple of the same policy without a liar and without a defence, over the same seeds: mean and 95 % interval.
 """
 
@@ -34,6 +35,7 @@ from fedcascade.simulation.trace import Recorder
 
 BOUNDS = UploadBounds()
 ROUNDS_PER_HOUR = 6.0  # of an honest user, a tenth of what the bounds allow
+FIRST_ROUNDS = 10  # of an honest user, during which liars come
 SAMPLE_ROUNDS = 400  # whose items the liar's gram is made of
 LIES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "nobody clicks": lambda weights: np.zeros(len(weights)),
@@ -52,24 +54,28 @@ def tell_lie(world: Synthetic, lie: str) -> Statistics:
 
 
 class PoisonedServer(Server):
-    """A server with one more agent, the last, which uploads before others do as often as its bounds allow."""
+    """A server with some more agents, the last, which upload before others do as often as their bounds allow."""
 
     lie: Statistics | None = None
+    liars = 1
 
     def __init__(self, *, policy: Policy, agents: int, dimension: int, truth: Any = None) -> None:
         super().__init__(policy=policy, agents=agents, dimension=dimension, truth=truth)
-        self.liar, self.claimed = None if self.lie is None else self.join(), 0
+        self.honest = agents
+        self.claimed = np.array([0 for _ in range(self.liars) if self.lie is not None and self.join()], np.int64)
 
-    def receive(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
-        """Let the liar speak first, if it may claim a tenth more than it has."""
-        if self.liar is not None and self.lie is not None:
-            hours = self.rounds / (self.liar * ROUNDS_PER_HOUR)
-            allowed = int(BOUNDS.rounds_burst + hours * BOUNDS.rounds_per_hour) * BOUNDS.longest_list
-            if allowed > 1.1 * self.claimed:
-                more, rounds = self.lie.scale((allowed - self.claimed) / self.lie.count), self.rounds
-                super().receive(Upload(agent=self.liar, sequence=1, cause=Cause.FORCED, statistics=more))
-                self.claimed, self.rounds = allowed, rounds
-        return super().receive(upload, *collected)
+    def take(self, upload: Upload, *collected: Upload) -> tuple[Download, ...]:
+        """Let those liars speak first that may claim a tenth more than they have."""
+        hours = self.rounds / (self.honest * ROUNDS_PER_HOUR)
+        allowed = int(BOUNDS.rounds_burst + hours * BOUNDS.rounds_per_hour) * BOUNDS.longest_list
+        present = self.claimed[: 1 + int(self.rounds * self.claimed.size / (FIRST_ROUNDS * self.honest))]
+        for liar in np.flatnonzero(allowed > 1.1 * present).tolist():
+            assert self.lie is not None, "without a lie there is no liar"
+            more, rounds = self.lie.scale((allowed - present[liar]) / self.lie.count), self.rounds
+            place = self.honest + liar
+            super().take(Upload(agent=place, sequence=1, cause=Cause.FORCED, statistics=more))
+            self.claimed[liar], self.rounds = allowed, rounds
+        return super().take(upload, *collected)
 
 
 class HonestRecorder(Recorder):
@@ -150,6 +156,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=40)
     parser.add_argument("--clusters", type=int, default=5)
     parser.add_argument("--arrivals", choices=["zipf"], help="users of unequal activity; all alike if left out")
+    parser.add_argument("--liars", type=int, default=1)
     parser.add_argument("--lies", nargs="*", default=list(LIES))
     parser.add_argument("--lazy", action="store_true", help="measure one silent agent instead, under fedc3ucb-h")
     parser.add_argument("--json", action="store_true")
@@ -159,7 +166,7 @@ def main() -> None:
         measure_lazy(options.rounds, seeds)
         return
     scenario.Server, scenario.Recorder = PoisonedServer, HonestRecorder  # type: ignore[attr-defined,misc]
-    lies = [None, *options.lies]
+    lies, PoisonedServer.liars = [None, *options.lies], options.liars
     for name in options.policies:
         for beta in options.betas:
             sizes = {"users": options.users, "clusters": options.clusters, "arrivals": options.arrivals}

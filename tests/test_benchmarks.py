@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade.federation.messages import Cause, Upload
+from fedcascade.learning.statistics import Statistics
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
@@ -150,3 +152,14 @@ def test_growth_is_written_between_the_marks_of_its_page_and_drawn(tmp_path: Pat
     assert "fedc3ucb-e" in (tmp_path / "growth.svg").read_text("utf-8")
     with pytest.raises(ValueError, match="must have the lines"):
         growth.replace_section("no marks", "")
+
+
+def test_liars_speak_before_whoever_uploads() -> None:
+    liars = script("liars")
+    world = Synthetic(users=3, clusters=1, dimension=4, items=12, seed=1)
+    liars.PoisonedServer.lie, liars.PoisonedServer.liars = liars.tell_lie(world, "inverted"), 2
+    server = liars.PoisonedServer(policy=POLICIES["fedc3ucb-e"], agents=3, dimension=4)
+    truth = Statistics(np.eye(4), np.zeros(4), 8, 0, 8)
+    server.take(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=truth))
+    assert server.holdings.count.tolist() == [8, 0, 0, 50_000, 0]
+    assert server.rounds == 8

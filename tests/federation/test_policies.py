@@ -92,10 +92,10 @@ def test_the_constants_of_the_reproduction() -> None:
 
 def test_what_is_deployed_has_constants_of_its_own() -> None:
     ours, alone = POLICIES[DEFAULT_POLICY].constants(), POLICIES["fedind"].constants()
-    assert DEFAULT_POLICY == "fedc3ucb-e"
+    assert DEFAULT_POLICY == "fedc3ucb-p"
     assert alone == {"lambda_": 4.0, "order": Order.UPLOAD_FIRST, "beta": 0.7}
     assert alone.items() < ours.items()
-    assert ours["alpha_c"] == 5.0
+    assert ours["alpha_c"] == 2.0
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -13,6 +13,7 @@ from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import Json, LogOptions, Whole, option, parse_value, split_assignments
 from fedcascade.cli.progress import add_bar, show_progress_bars
+from fedcascade.federation.policies import DEFAULT_POLICY
 from fedcascade.learning.named_oracles import build_oracle
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def evaluate(
     *,
     policy: Annotated[
         list[str], option("System to evaluate (see 'fedcascade policies'). Give it several times to compare.")
-    ] = ["fedc3ucb-e"],  # noqa: B006 (cyclopts shows it, nobody changes it)
+    ] = [DEFAULT_POLICY],  # noqa: B006 (cyclopts shows it, nobody changes it)
     list_length: Annotated[Whole | None, option("K, the longest list a system shows. [that of the log]")] = None,
     oracle: Annotated[
         str, option("How a system chooses lists from scores: top-k, plackett-luce (temperature) or epsilon (epsilon).")
@@ -50,7 +51,7 @@ def evaluate(
 ) -> None:
     """Let systems learn from the first part of a log, and estimate what they would have earned on the rest.
 
-    Example: fedcascade evaluate log.parquet --policy fedc3ucb-e --policy fedind
+    Example: fedcascade evaluate log.parquet --policy fedc3ucb-p --policy fedind
     """
     from fedcascade.evaluation.evaluate import EvaluationOptions
     from fedcascade.evaluation.evaluate import evaluate as evaluate_log
@@ -88,13 +89,13 @@ def fit(
     /,
     *,
     out: Annotated[Path, option("The file to write, .npz; an interrupted fit of the same log is continued.")],
-    policy: Annotated[str, option("The system that will start from it.")] = "fedc3ucb-e",
+    policy: Annotated[str, option("The system that will start from it.")] = DEFAULT_POLICY,
     json_: Json = False,
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Learn from logged lists, whoever chose them: sum up what each user looked at and clicked.
 
-    Example: fedcascade fit log.parquet --policy fedc3ucb-e --out warm.npz
+    Example: fedcascade fit log.parquet --policy fedc3ucb-p --out warm.npz
     """
     from fedcascade.evaluation.fit import fit_log
     from fedcascade.federation.policies import get_policy

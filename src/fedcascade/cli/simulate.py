@@ -21,11 +21,12 @@ from fedcascade.cli.options import (
 from fedcascade.cli.progress import add_bar, say_while_compiling, show_progress_bars
 from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
+from fedcascade.federation.policies import DEFAULT_POLICY
 from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.trace import Trace, summarise
 
-COMPARED = ["fedc3ucb-h", "fedind", "fedc3ucb-e", "known-clusters"]  # the paper's, alone, ours, the truth
+COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the paper's, alone, ours, the truth
 
 
 def run(
@@ -81,7 +82,7 @@ def run(
 
     Example: fedcascade run
 
-    Example: fedcascade run --policy fedc3ucb-e,fedind --rounds 1e5 --clusters 5
+    Example: fedcascade run --policy fedc3ucb-p,fedind --rounds 1e5 --clusters 5
 
     Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
     """

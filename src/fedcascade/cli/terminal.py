@@ -99,12 +99,14 @@ def make_own_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
 
 def explain_results(summaries: Sequence[Mapping[str, Any]]) -> str:
     """Say in a few sentences what the table of results means, with numbers where there are systems to compare."""
+    from fedcascade.federation.policies import DEFAULT_POLICY
+
     regret = {run["policy"]: run["regret"] for run in summaries}
-    ours, alone = regret.get("fedc3ucb-e"), regret.get("fedind")
+    ours, alone = regret.get(DEFAULT_POLICY), regret.get("fedind")
     sentences = ["Regret is how many clicks fewer the lists earned than the best lists would have; less is better."]
     if ours is not None and alone:
         change = f"{abs(1 - ours / alone):.0%} {'less' if ours <= alone else 'more'}"
-        sentences += [f"Agents that find out who is alike (fedc3ucb-e) have {change} of it than alone (fedind)."]
+        sentences += [f"Agents that find out who is alike ({DEFAULT_POLICY}) have {change} of it than alone (fedind)."]
     if "fedc3ucb-h" in regret:
         sentences += ["fedc3ucb-h is the paper's system, with the paper's constants unless you give others."]
     if "known-clusters" in regret:

@@ -18,13 +18,13 @@ from fedcascade.demo.drift import ChangingWorld, Companion
 from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
-from fedcascade.federation.policies import Policy, get_policy
+from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.trace import Recorder
 
-POLICY, DRIFT_POLICY = "fedc3ucb-e", "fedc3ucb-l"
+POLICY, DRIFT_POLICY = DEFAULT_POLICY, "fedc3ucb-l"
 CONSTANTS = {"alpha_c": 1.0}  # agents speak often, so that there is something to see
 # Agents of users who change their minds doubt sooner, too: visitors do not wait.
 DRIFT_CONSTANTS = CONSTANTS | {"threshold": 6.0, "limit": 6.0}

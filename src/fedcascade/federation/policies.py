@@ -217,7 +217,7 @@ CLUB = (
     Formula("alpha_d", "8 sqrt(d)", compute_edge_width),
 )
 NARROW = Oful(noise=0.1, delta=0.1)
-DEFAULT_POLICY = "fedc3ucb-e"  # of every command that is not the paper's evaluation
+DEFAULT_POLICY = "fedc3ucb-p"  # of every command that is not the paper's evaluation
 DEPLOYED = Constant(beta=0.7)  # right without tuning in all worlds that were tried: docs/how-to-choose-a-policy.md
 
 SAMPLED = Constant(beta=0.2)  # of Thompson sampling: docs/reference-policies.md#fedc3ucb-ts

@@ -8,7 +8,7 @@ import pytest
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.grouping.evidence import FEW
 from fedcascade.federation.grouping.expectation import set_population
-from fedcascade.federation.grouping.fitting import make_fitted
+from fedcascade.federation.grouping.fitting import EVERYTHING, Fit, Sample, Shape, make_fitted
 from fedcascade.federation.grouping.guard import Guard
 from fedcascade.federation.grouping.mixture import (
     FREE,
@@ -136,7 +136,6 @@ def test_clusters_are_found_and_told() -> None:
     groups = get_groups(server)
     assert groups.is_many
     assert groups.speakers == AGENTS
-    assert groups.observations == server.holdings.count.sum()
     found = groups.means[groups.levels != FREE]
     for kind in range(3):
         assert np.abs(found - make_theta(kind, 3)).max(axis=1).min() < 0.15
@@ -166,9 +165,9 @@ def test_among_few_answers_are_those_of_grouping_by_evidence() -> None:
 def test_components_that_predict_worse_are_told_no_more_until_they_predict_better() -> None:
     server = play(3)
     groups, random = get_groups(server), np.random.default_rng(9)
+    groups.work, groups.fit_due = {}, np.inf
     groups.means[groups.levels != FREE] *= -1.0
-    groups.fit_due = np.inf
-    for _ in range(20):
+    for _ in range(80):
         newcomer = server.join()
         receive(server, newcomer, draw_upload(random, newcomer, 3))
     assert groups.is_told.tolist() == [False, True]
@@ -183,14 +182,17 @@ def test_components_that_predict_worse_are_told_no_more_until_they_predict_bette
 
 def test_a_restored_server_goes_on_to_the_same_bits_among_many() -> None:
     random, server = np.random.default_rng(4), play(3, sample=90)
+    while not get_groups(server).work:
+        receive(server, 5, draw_upload(random, 5, 3))
     restored = Server.from_state(deepcopy(server.to_state()), policy=server.policy, dimension=D)
-    for either in (server, restored):
-        assert either.join() == AGENTS
-        either.forget(int(get_groups(either).sample[3]))
     for number in range(AGENTS):
         statistics = draw_upload(random, number, 3)
         ours, theirs = receive(server, number, statistics), receive(restored, number, statistics)
         assert ours.gram.tobytes() + ours.moment.tobytes() == theirs.gram.tobytes() + theirs.moment.tobytes()
+        if number == 60:
+            for either in (server, restored):
+                assert either.join() == AGENTS
+                either.forget(int(get_groups(either).sample[3]))
     assert get_groups(server).fits == get_groups(restored).fits > 5
 
 
@@ -209,7 +211,8 @@ def test_forgetting_leaves_nothing_of_an_agent_in_the_sums() -> None:
     server = play(3, sample=90)
     groups = get_groups(server)
     sampled = int(groups.sample[0])
-    other = next(agent for agent in range(AGENTS) if agent not in groups.sample.tolist())
+    taught = [*groups.sample.tolist(), *groups.leavers.tolist()]
+    other = next(agent for agent in range(AGENTS) if agent not in taught)
     means, fits = groups.means.copy(), groups.fits
     server.forget(other)
     np.testing.assert_array_equal(groups.means, means)
@@ -219,20 +222,92 @@ def test_forgetting_leaves_nothing_of_an_agent_in_the_sums() -> None:
     server.forget(other if sampled == AGENTS - 1 else sampled)
     assert groups.fits == fits + 1
     assert groups.sample.size == groups.former.shape[0] == 89
-    assert groups.observations == server.holdings.count.sum()
     check_members(groups)
 
 
 def test_an_agent_whose_user_changed_leaves_its_earlier_self_in_the_sample() -> None:
     server, random = play(3), np.random.default_rng(7)
     groups = get_groups(server)
-    changed, observations, place = draw_upload(random, 1, 3), groups.observations, groups.sample.tolist().index(0)
+    changed, place = draw_upload(random, 1, 3), groups.sample.tolist().index(0)
     server.take(Upload(agent=0, sequence=9, cause=Cause.FORCED, statistics=changed, kept=changed))
     assert groups.sample[place] == AGENTS
     assert groups.sample[-1] == 0
     assert groups.speakers == AGENTS + 1 == groups.labels.size == groups.sample.size
-    assert groups.observations == observations + changed.count == server.holdings.count.sum()
     check_members(groups)
+
+
+def test_who_has_left_the_sample_is_forgotten_like_those_in_it() -> None:
+    server = play(3, sample=90)
+    groups, fits = get_groups(server), get_groups(server).fits
+    groups.leavers = np.append(groups.leavers, next(agent for agent in range(AGENTS) if agent not in groups.sample))
+    server.forget(int(groups.leavers[-1]))
+    assert groups.fits == fits + 1
+    assert not groups.work
+
+
+def test_a_fit_in_pieces_is_the_fit_at_once() -> None:
+    groups = get_groups(play(3))
+    shape = Shape(NOISE, 0.002, 1.5)
+    pieces, whole = (Fit(groups._fitted, np.arange(AGENTS), 7, True) for _ in range(2))
+    formers = groups.former.copy(), groups.former.copy()
+    whole.advance(Sample(groups.holdings, groups.sample, formers[0]), shape, EVERYTHING)
+    steps = 0
+    while not pieces.is_done:
+        pieces.advance(Sample(groups.holdings, groups.sample, formers[1]), shape, 11.0)
+        pieces, steps = Fit.from_state(deepcopy(pieces.to_state())), steps + 1
+    assert steps > 20
+    assert formers[0].tobytes() == formers[1].tobytes()
+    for ours, theirs in zip(pieces.to_state()["fitted"], whole.to_state()["fitted"], strict=True):
+        assert ours.tobytes() == theirs.tobytes()
+
+
+def draw_lie(rounds: int) -> Statistics:
+    """Rounds of a user who wants what users of the first kind do not."""
+    random, lie = np.random.default_rng(1), Statistics.zero(D)
+    for _ in range(rounds // 30):
+        truth = draw_upload(random, 0, 3)
+        lie = lie + Statistics(truth.gram, truth.gram.sum(axis=1) / 1.5 - truth.moment, truth.count, 0, truth.rounds)
+    return lie
+
+
+@pytest.mark.parametrize("uploads", [1, 100])
+def test_one_agent_cannot_shut_the_gate(uploads: int) -> None:
+    server = play(3)
+    groups = get_groups(server)
+    before = [Ridge(groups.answer(agent), 4.0).theta for agent in (0, 2, 5)]
+    for number in range(uploads):
+        receive(server, 1, draw_lie(3000 if number == 0 else 60))
+    assert groups.is_told.all()
+    for agent, theta in zip((0, 2, 5), before, strict=True):
+        assert np.abs(Ridge(groups.answer(agent), 4.0).theta - theta).max() < 0.1
+
+
+def test_one_agent_cannot_hold_the_gate_open() -> None:
+    server = play(3)
+    groups, random = get_groups(server), np.random.default_rng(9)
+    groups.work, groups.fit_due, groups.scores[:] = {}, np.inf, 0.0
+    groups.means[groups.levels != FREE] *= -1.0
+    flattery = draw_lie(60)
+    for _ in range(80):
+        newcomer = server.join()
+        receive(server, newcomer, draw_upload(random, newcomer, 3))
+        for _ in range(3):
+            receive(server, 1, flattery)
+    assert not groups.is_told[COMPONENTS]
+
+
+def test_one_agent_of_much_data_does_not_keep_others_out_of_a_fit() -> None:
+    server = play(3)
+    receive(server, 1, draw_lie(30_000))
+    groups = get_groups(server)
+    groups.work, groups.fit_due = {}, 0.0
+    receive(server, 2, draw_upload(np.random.default_rng(2), 2, 3))
+    assert groups.work["places"].size > 0.9 * AGENTS
+    fits = groups.fits
+    random = np.random.default_rng(3)
+    for number in range(2 * AGENTS):
+        receive(server, number % AGENTS, draw_upload(random, number % AGENTS, 3))
+    assert groups.fits > fits, "one agent's observations must not put off fits"
 
 
 def test_a_liar_moves_nobody_else_far() -> None:

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-from fedcascade.federation.grouping.mixture import Cube, Mixture, Places, make_room, weigh_population
+from fedcascade.federation.grouping.expectation import FARTHEST
+from fedcascade.federation.grouping.mixture import (
+    Cube,
+    Mixture,
+    Places,
+    dot,
+    make_room,
+    multiply_into,
+    weigh_population,
+)
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
 
@@ -10,10 +19,10 @@ ROUNDS = 5  # of k-means
 
 
 @jit
-def find_unexplained(former: Matrix, share: float) -> Places:
-    """The places of users whom components explain by less than 1 - ``share``."""
-    found, size = np.empty(former.shape[0], np.int64), 0
-    for x in range(former.shape[0]):
+def find_unexplained(former: Matrix, places: Places, share: float) -> Places:
+    """Those places whose users components explain by less than 1 - ``share``."""
+    found, size = np.empty(places.size, np.int64), 0
+    for x in places:
         left = 1.0
         for weight in former[x]:
             left -= weight
@@ -72,10 +81,14 @@ def _measure_square(left: Vector, right: Vector) -> float:
 
 @jit
 def estimate_users(gram: Cube, moment: Matrix, users: Places, mixture: Mixture, variance: float) -> Matrix:
-    """Each user's estimate under the population alone."""
-    thetas, room = np.empty((users.size, moment.shape[1])), make_room(0, moment.shape[1])
-    for x in range(users.size):
-        weigh_population(mixture, gram[users[x]], moment[users[x]], variance, room)
-        for i in range(moment.shape[1]):
-            thetas[x, i] = room.theta[i]
-    return thetas
+    """Each user's estimate under the population alone; of those who are not too far from its mean."""
+    d, found = moment.shape[1], 0
+    thetas, room = np.empty((users.size, d)), make_room(0, d)
+    away, product = room.scratch[1], room.scratch[2]
+    for user in users:
+        weigh_population(mixture, gram[user], moment[user], variance, room)
+        for i in range(d):
+            thetas[found, i], away[i] = room.theta[i], room.theta[i] - mixture.centre[i]
+        multiply_into(mixture.precision, away, product)
+        found += dot(away, product) <= FARTHEST * d * variance
+    return thetas[:found]

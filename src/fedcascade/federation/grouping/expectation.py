@@ -1,5 +1,7 @@
 """Expectation and maximisation: what users' data say of the population and of the components of a mixture."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fedcascade.federation.grouping.mixture import (
@@ -19,7 +21,6 @@ from fedcascade.federation.grouping.mixture import (
     find_level,
     get_spread,
     invert_into,
-    make_room,
     multiply_into,
     prepare_level,
     weigh,
@@ -30,6 +31,7 @@ from fedcascade.numerics.jit import jit, jit_no_refcount
 from fedcascade.numerics.linear import Matrix, Vector
 
 PRIOR_USERS = 0.5  # in each component beside those that data say
+FARTHEST = 2.0  # squared distance from the population's mean, in its spread and per dimension, of whoever counts whole
 PRIOR_SPREAD = 0.03  # of the population in each direction, for as many users as there are dimensions and two more
 
 
@@ -67,45 +69,70 @@ def multiply_matrices(left: Matrix, right: Matrix, product: Matrix) -> None:
                 product[i, j] += factor * right[k, j]
 
 
+class Moments(NamedTuple):
+    """What users tell of the population's mean and covariance."""
+
+    total: Matrix  # the sum of (theta - m) (theta - m)^T over their estimates
+    unknown: Matrix  # the sum of what is not known of each theta
+    gradient: Vector  # the sum of theta - m
+    weight: Vector  # (1,): how many users these are
+
+
+def make_moments(d: int) -> Moments:
+    """Moments of nobody."""
+    return Moments(np.zeros((d, d)), np.zeros((d, d)), np.zeros(d), np.zeros(1))
+
+
 @jit
-def fit_population(
-    gram: Cube, moment: Matrix, users: Places, mixture: Mixture, covariance: Matrix, variance: float, repetitions: int
+def add_moments(
+    gram: Cube, moment: Matrix, users: Places, mixture: Mixture, moments: Moments, variance: float, room: Room
 ) -> None:
-    """Fit the population's mean and covariance to some users, from where they are."""
-    d, count = moment.shape[1], users.size
-    room, step = make_room(0, d), np.empty(d)
+    """Expectation of the population: add what some users tell.
+
+    Who is further from the mean than FARTHEST squared spreads in each direction counts for as much less, so that
+    nobody adds more to the covariance than a share of what it is.
+    """
+    d = moment.shape[1]
+    away, product = room.scratch[1], room.scratch[2]
+    for user in users:
+        weigh_population(mixture, gram[user], moment[user], variance, room)
+        for i in range(d):
+            away[i] = room.theta[i] - mixture.centre[i]
+        multiply_into(mixture.precision, away, product)
+        weight = min(1.0, FARTHEST * d * variance / max(dot(away, product), 1e-9))
+        moments.weight[0] += weight
+        for i in range(d):
+            moments.gradient[i] += weight * away[i]
+            for j in range(d):
+                moments.unknown[i, j] += weight * variance * room.inverse[i, j]
+                moments.total[i, j] += weight * away[i] * away[j]
+
+
+@jit
+def step_population(mixture: Mixture, covariance: Matrix, moments: Moments, variance: float) -> None:
+    """Maximisation of the population: move its mean by a Newton step, and set its covariance."""
+    d, count = mixture.centre.size, moments.weight[0]
     inverse, upper, root = np.empty((d, d)), np.empty((d, d)), np.empty((d, d))
-    total, unknown, known, gradient = np.empty((d, d)), np.empty((d, d)), np.empty((d, d)), np.empty(d)
-    for _ in range(repetitions):
-        set_population(mixture, mixture.centre.copy(), covariance, variance)
-        invert_into(covariance, inverse, upper, root)
-        total[:], unknown[:], gradient[:] = 0.0, 0.0, 0.0
-        for user in users:
-            weigh_population(mixture, gram[user], moment[user], variance, room)
-            for i in range(d):
-                away = room.theta[i] - mixture.centre[i]
-                gradient[i] += away
-                for j in range(d):
-                    unknown[i, j] += variance * room.inverse[i, j]
-                    total[i, j] += away * (room.theta[j] - mixture.centre[j])
-        # Newton: T^-1 sum (theta_u - m) = (count T^-1 - T^-1 unknown T^-1 + I) step
-        multiply_matrices(inverse, unknown, upper)
-        multiply_matrices(upper, inverse, known)
-        for i in range(d):
-            for j in range(d):
-                known[i, j] = count * inverse[i, j] - known[i, j]
-            known[i, i] += 1.0
-        for i in range(d):
-            for j in range(i):
-                known[i, j] = known[j, i] = 0.5 * (known[i, j] + known[j, i])
-        multiply_into(inverse, gradient, step)
-        invert_into(known, known, upper, root)
-        multiply_into(known, step, gradient)
-        for i in range(d):
-            mixture.centre[i] += gradient[i]
-            for j in range(d):
-                covariance[i, j] = (total[i, j] + unknown[i, j]) / (count + d + 2)
-            covariance[i, i] += PRIOR_SPREAD * (d + 2) / (count + d + 2) + 1e-5
+    known, step = np.empty((d, d)), np.empty(d)
+    invert_into(covariance, inverse, upper, root)
+    # T^-1 sum (theta_u - m) = (count T^-1 - T^-1 unknown T^-1 + I) step
+    multiply_matrices(inverse, moments.unknown, upper)
+    multiply_matrices(upper, inverse, known)
+    for i in range(d):
+        for j in range(d):
+            known[i, j] = count * inverse[i, j] - known[i, j]
+        known[i, i] += 1.0
+    for i in range(d):
+        for j in range(i):
+            known[i, j] = known[j, i] = 0.5 * (known[i, j] + known[j, i])
+    multiply_into(inverse, moments.gradient, step)
+    invert_into(known, known, upper, root)
+    multiply_into(known, step, moments.gradient)
+    for i in range(d):
+        mixture.centre[i] += moments.gradient[i]
+        for j in range(d):
+            covariance[i, j] = (moments.total[i, j] + moments.unknown[i, j]) / (count + d + 2)
+        covariance[i, i] += PRIOR_SPREAD * (d + 2) / (count + d + 2) + 1e-5
     set_population(mixture, mixture.centre.copy(), covariance, variance)
 
 
@@ -113,7 +140,8 @@ def fit_population(
 def sweep(
     gram: Cube,
     moment: Matrix,
-    users: Places,
+    sample: Places,
+    places: Places,
     former: Matrix,
     mixture: Mixture,
     covariances: Cube,
@@ -121,17 +149,16 @@ def sweep(
     spread: float,
     variance: float,
     room: Room,
-) -> float:
-    """Expectation: fill ``former`` with the responsibilities of some users, and the sums of what they tell.
+) -> None:
+    """Expectation: fill ``former`` with the responsibilities of the users in some places of a sample, add to the sums.
 
-    On the way in, ``former`` holds those of the sweep before, 0 at first. Returns the evidence of all.
+    On the way in, ``former`` holds those of the sweep before, 0 at first.
     """
-    d, evidence, level = moment.shape[1], 0.0, find_level(spread)
-    sums.information[:], sums.pulls[:], sums.sizes[:], sums.doubts[:] = 0.0, 0.0, 0.0, 0.0
+    d, level = moment.shape[1], find_level(spread)
     ratio, width, information = variance / get_spread(level), get_spread(level), np.empty((d, d))
-    for x in range(users.size):
-        user = users[x]
-        evidence += weigh(mixture, gram[user], moment[user], variance, room)
+    for x in places:
+        user = sample[x]
+        weigh(mixture, gram[user], moment[user], variance, room)
         discount_own(mixture, former[x], covariances, variance, room)
         prepare_level(gram[user], moment[user], level, variance, room)
         for i in range(d):
@@ -149,7 +176,6 @@ def sweep(
                     sums.pulls[k, i] += weight * room.solutions[level, i] / width
                     for j in range(d):
                         sums.information[k, i, j] += weight * information[i, j]
-    return evidence
 
 
 @jit_no_refcount

@@ -8,6 +8,9 @@ anybody.
 
 Components are told while they predict uploads, before they are learned from, better than the population does, and the
 population while it predicts them better than a ridge that knows nothing. Else an agent is told its own data.
+
+No agent counts for much: what an upload says for or against the mixture is limited, an agent is asked again only when
+most others have been, and a fit weighs users, not observations.
 """
 
 import math
@@ -21,10 +24,11 @@ from fedcascade.checks import POSITIVE, require, whole_numbers
 from fedcascade.constants import constant
 from fedcascade.federation.grouping.evidence import FEW, Evidence, EvidencePartition
 from fedcascade.federation.grouping.fitting import (
+    EVERYTHING,
+    Fit,
     FittedMixture,
     Sample,
     Shape,
-    fit_mixture,
     is_spread_known,
     make_fitted,
 )
@@ -44,13 +48,16 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import Vector
 
-GROWTH = 1.2  # a fit is due when there are so many times the observations of the last one
-BIRTH_GROWTH = 1.4  # new components are looked for again when there are so many times those of the last vain search
-LEAST_SHARE = 0.5  # of the mean of observations, which a user must have to be fitted to
+GROWTH = 1.2  # a fit is due when so many times the uploads have counted that had before the last one
+BIRTH_GROWTH = 1.4  # new components are looked for again when so many times the uploads of the last vain search have
+LEAST_SHARE = 0.5  # of the median of observations, which a user must have to be fitted to
 LONGEST = 4.0  # an estimate so many times as long as expected is not fitted to
 FADE = 0.995  # what a prediction counts after one more upload
-SHUT, OPEN = -8.0, 0.0  # a sum of log-evidence below or above which something is told no more, or again
+MOST_GAIN = 0.5  # of log-evidence, that one upload may say for or against what is told
+SHUT, OPEN = -7.0, 0.0  # a sum of log-evidence below or above which something is told no more, or again
 MOST = 20.0  # to which a sum is limited, so that what was right for long is not trusted for long when it is not
+TICK = 16  # by which an upload that counts moves the clock; one that does not, of whoever has just spoken, by 1
+PATIENCE = 0.5  # an agent's uploads count once while so large a share of the speakers' do
 COMPONENTS, POPULATION = 0, 1  # places in ``scores`` and ``is_told``
 NOBODY = -1  # stands for an agent without a place
 _SEED = np.uint64(0)  # of the sample: a server has none of its own, and replays must agree
@@ -66,6 +73,9 @@ class Population(Evidence):
     )
     sample: int = constant(
         4000, meaning="to how many agents at most the population is fitted", range=whole_numbers(FEW + 1)
+    )
+    work: int = constant(
+        48, meaning="how many users of a fit an upload waits for, if there are 32 components", range=whole_numbers(1)
     )
 
     def __post_init__(self) -> None:
@@ -84,17 +94,21 @@ class PopulationPartition(EvidencePartition):
     """
 
     state_names: ClassVar[tuple[str, ...]] = (
-        *EvidencePartition.state_names, "is_many", "speakers", "observations", "fits", "fit_due", "births_due",
-        "sample", "former", "scores", "is_told", "means", "levels", "log_weights", "centre", "precision", "pull",
-        "mixture_numbers", "covariance", "covariances",
+        *EvidencePartition.state_names, "is_many", "speakers", "clock", "counted", "fits", "fit_due", "births_due",
+        "work", "leavers", "earlier_leavers", "sample", "former", "scores", "is_told", "means", "levels",
+        "log_weights", "centre", "precision", "pull", "mixture_numbers", "covariance", "covariances",
     )  # fmt: skip
     rule: Population
 
     def __init__(self, holdings: Holdings, rule: Population) -> None:
         super().__init__(holdings, rule)
         self.is_many = False
-        self.speakers = self.observations = self.fits = 0
-        self.fit_due = self.births_due = 0.0  # observations
+        self.speakers = self.fits = 0
+        self.clock, self.counted = 0, np.empty(0, np.int64)  # when an upload of each agent last counted; among many
+        self.fit_due = self.births_due = 0.0  # by the clock
+        self._fit: Fit | None = None
+        # Who has left the sample, but taught the mixture or the fit under way; so many of them before that began.
+        self.leavers, self.earlier_leavers = np.empty(0, np.int64), 0
         self.sample, self.former = np.empty(0, np.int64), np.empty((0, int(rule.slots)))
         self.scores, self.is_told = np.zeros(2), np.ones(2, np.bool_)
         self._set_fitted(make_fitted(int(rule.slots), holdings.dimension, float(rule.variance)))
@@ -104,6 +118,15 @@ class PopulationPartition(EvidencePartition):
         self.means, self.levels, self.log_weights, self.centre, self.precision, self.pull, numbers = fitted.mixture
         self.mixture_numbers, self.covariance, self.covariances = numbers, fitted.covariance, fitted.covariances
         self._derive()
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """The state of the fit that is under way, if there is one."""
+        return {} if self._fit is None else self._fit.to_state()
+
+    @work.setter
+    def work(self, state: Mapping[str, Any]) -> None:
+        self._fit = Fit.from_state(state) if state else None
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
@@ -196,19 +219,35 @@ class PopulationPartition(EvidencePartition):
             self.become_many()
         if own.count == 0:
             return
-        if self.fits:
+        if statistics.count and self._count_upload(agent) and self.fits:
             self._judge(own, statistics)
-        self.observations += statistics.count
         if is_new:
             self._take_in_speaker(agent)
-        if self.observations >= self.fit_due:
-            self._fit(has_births=self.observations >= self.births_due)
+        self._learn(float(self.rule.work) if self.fits else EVERYTHING)
         self._label(agent, own)
+
+    def _count_upload(self, agent: int) -> bool:
+        """Whether an upload counts: it does not if one of the agent has while most others said nothing."""
+        since = self.clock - int(self.counted[agent])
+        is_counted = self.counted[agent] == 0 or since >= PATIENCE * TICK * self.speakers
+        self.clock += TICK if is_counted else 1
+        if is_counted:
+            self.counted[agent] = self.clock
+        return bool(is_counted)
+
+    def _learn(self, work: float) -> None:
+        """Begin a fit if one is due, and go on with the one under way."""
+        if self._fit is None and self.clock >= self.fit_due:
+            self._begin_fit(has_births=self.clock >= self.births_due)
+        if self._fit is not None:
+            self._fit.advance(Sample(self.holdings, self.sample, self.former), self._shape, work)
+            if self._fit.is_done:
+                self._end_fit(self._fit)
 
     def become_many(self) -> None:
         """Leave grouping by evidence for good; its first speakers are the sample."""
         self.is_many, self.speakers = True, self.spoken.size
-        self.observations = int(self.holdings.count[self.spoken].sum())
+        self.clock, self.counted = TICK * self.speakers, np.zeros(len(self.holdings), np.int64)
         self.sample, self.spoken = self.spoken[: self.rule.sample].copy(), self.spoken[:0].copy()
         self.former = np.zeros((self.sample.size, int(self.rule.slots)))
         self.own_evidence = self.own_evidence[:0].copy()
@@ -228,6 +267,7 @@ class PopulationPartition(EvidencePartition):
             if place >= self.sample.size:
                 return
             del self._place_of[int(self.sample[place])]
+            self.leavers = np.append(self.leavers, self.sample[place])
         self.sample[place], self.former[place] = agent, 0.0
         self._place_of[agent] = place
 
@@ -242,30 +282,47 @@ class PopulationPartition(EvidencePartition):
             gains.append((evidence - room.numbers[1], room.numbers[1] - alone))
         for place in (COMPONENTS, POPULATION):
             gain = gains[1][place] - gains[0][place]
-            score = FADE * self.scores[place] + (gain if math.isfinite(gain) else SHUT)
-            self.scores[place] = min(score, MOST)
+            gain = min(max(gain, -MOST_GAIN), MOST_GAIN) if math.isfinite(gain) else -MOST_GAIN
+            self.scores[place] = min(max(FADE * self.scores[place] + gain, -MOST), MOST)
             is_told = self.scores[place] > (SHUT if self.is_told[place] else OPEN)
             self.is_told[place] = is_told
 
-    def _fit(self, *, has_births: bool) -> None:
-        """Fit the mixture to those of the sample who have said enough."""
-        held, rule = self.holdings, self.rule
-        is_fit = held.count[self.sample] >= LEAST_SHARE * self.observations / self.speakers
-        is_fit &= held.length[self.sample] <= LONGEST * rule.length
+    @property
+    def _shape(self) -> Shape:
+        rule = self.rule
+        return Shape(float(rule.variance), float(rule.spread), max(1.5, self.guard.min_others + 1.0))
+
+    def _begin_fit(self, *, has_births: bool) -> None:
+        """Begin to fit the mixture to those of the sample who have said enough."""
+        counts = self.holdings.count[self.sample]
+        is_fit = counts >= LEAST_SHARE * np.median(counts) if counts.size else counts > 0
+        is_fit &= self.holdings.length[self.sample] <= LONGEST * self.rule.length
         places = np.flatnonzero(is_fit)
         self.former[~is_fit] = 0.0
-        sample = Sample(held, self.sample[places], self.former[places])
-        shape = Shape(float(rule.variance), float(rule.spread), max(1.5, self.guard.min_others + 1.0))
         self.fits += 1
-        is_grown = places.size > 0 and fit_mixture(self._fitted, sample, shape, self.fits, has_births)
-        self.former[places] = sample.former
-        if not self._fitted.is_finite:  # what no data should be able to do; the next fit begins anew
-            self._set_fitted(make_fitted(int(rule.slots), held.dimension, shape.variance))
-            self.former[:] = 0.0
-        self.fit_due = GROWTH * self.observations
-        if has_births and not is_grown:
-            self.births_due = BIRTH_GROWTH * self.observations
+        self.fit_due, self.earlier_leavers = GROWTH * self.clock, self.leavers.size
+        if places.size > self.guard.min_others:
+            self._fit = Fit(self._fitted, places, self.fits, has_births)
+        else:
+            self._fit = None
+            self._begin_anew()
+
+    def _end_fit(self, fit: Fit) -> None:
+        """Tell the mixture of a fit from now on."""
+        self._fit, self.leavers = None, self.leavers[self.earlier_leavers :]
+        if fit.fitted.is_finite:
+            self._set_fitted(fit.fitted)
+        else:  # what no data should be able to do; the next fit begins anew
+            self._begin_anew()
+        if fit.has_births and not fit.is_grown:
+            self.births_due = BIRTH_GROWTH * self.clock
         self._label_sample()
+
+    def _begin_anew(self) -> None:
+        """Know nothing of the population."""
+        rule = self.rule
+        self._set_fitted(make_fitted(int(rule.slots), self.holdings.dimension, float(rule.variance)))
+        self.former[:] = 0.0
 
     def _label(self, agent: int, own: Statistics) -> None:
         self._weigh(agent, own.gram, own.moment)
@@ -293,6 +350,7 @@ class PopulationPartition(EvidencePartition):
             super().join()
             return
         self.labels, self.regrouped = append_zeros(self.labels), append_zeros(self.regrouped)
+        self.counted = append_zeros(self.counted)
         self.labels[-1] = self.levels.size + self.labels.size - 1
 
     def part(self, agent: int, ghost: int | None) -> None:
@@ -303,37 +361,42 @@ class PopulationPartition(EvidencePartition):
         if ghost is not None and ghost == self.labels.size:
             self.join()
         stays = self.sample != (agent if ghost is None else ghost)
+        if not stays.all():
+            self._fit, self.fit_due = None, 0.0
         self.sample, self.former = self.sample[stays], self.former[stays]
         if ghost is not None:
             self.sample[self.sample == agent] = ghost
         self.labels[agent] = self.levels.size + agent
         self._derive()
-        own, counts = self.holdings[agent], self.holdings.count
-        self.observations, self.speakers = (
-            int(counts.sum()) - own.count,
-            int(np.count_nonzero(counts)) - (own.count > 0),
-        )
+        own = self.holdings[agent]
+        self.speakers = int(np.count_nonzero(self.holdings.count)) - (own.count > 0)
         self.add(agent, own)
 
     def forget(self, agent: int) -> None:
-        """Take out an agent. If it was in the sample, the mixture is fitted anew without it: nothing is summed of it.
+        """Take out an agent. If the mixture was fitted to it, that is done anew without it: nothing is summed of it.
 
-        Who was not in the sample has taught the mixture nothing.
+        Who was never in the sample has taught the mixture nothing.
         """
         if not self.is_many:
             super().forget(agent)
             return
         slots, last = self.levels.size, self.labels.size - 1
         label, place, moved = int(self.labels[agent]), self._place_of.pop(agent, None), self._place_of.pop(last, None)
+        has_taught = place is not None or agent in self.leavers
         if label < slots:
             self._members[label] -= 1
         self.labels, self.regrouped = drop_row(self.labels, agent), drop_row(self.regrouped, agent)
+        self.counted = drop_row(self.counted, agent)
         if agent < last and self.labels[agent] >= slots:
             self.labels[agent] = slots + agent
         if moved is not None:
             self.sample[moved], self._place_of[agent] = agent, moved
-        self.observations, self.speakers = int(self.holdings.count.sum()), int(np.count_nonzero(self.holdings.count))
+        self.leavers = self.leavers[self.leavers != agent]
+        self.leavers[self.leavers == last] = agent
+        self.speakers = int(np.count_nonzero(self.holdings.count))
         if place is not None:
             self.sample, self.former = np.delete(self.sample, place), np.delete(self.former, place, axis=0)
             self._derive()
-            self._fit(has_births=False)
+        if has_taught:
+            self._begin_fit(has_births=False)
+            self._learn(EVERYTHING)

@@ -32,8 +32,9 @@ def test_runs_arrive_once_and_whole(small_plan: Plan, small_folder: Path, tmp_pa
         assert run.data.params["beta"] == "5.0"
         assert run.data.params["seed"] == str(planned.job.seed)
         assert run.data.metrics["regret"] == record["regret"]
-        curve = client.get_metric_history(run.info.run_id, "regret")
-        assert [(point.step, point.value) for point in curve] == [(p["round"], p["regret"]) for p in record["curve"]]
+        for name in ("regret", "reward"):
+            curve = client.get_metric_history(run.info.run_id, name)
+            assert [(point.step, point.value) for point in curve] == [(p["round"], p[name]) for p in record["curve"]]
 
 
 def test_where_mlflow_is_missing_it_is_said_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:

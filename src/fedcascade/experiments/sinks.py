@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 KEY = "fedcascade.key"
-CURVES = ("regret", "communications", "clustering_error")
+CURVES = ("regret", "reward", "communications", "clustering_error")
 
 
 def check_mlflow() -> None:
@@ -60,8 +60,12 @@ def _log_run(client: "MlflowClient", experiment: str, planned: PlannedJob, recor
     name = f"{planned.environment}, {planned.system}, seed {job.seed}"
     started = client.create_run(experiment, tags=tags, run_name=name).info
     parameters = {"policy": job.policy, "seed": job.seed, "rounds": job.rounds, **job.constants}
-    values = [(quantity, point[quantity], point["round"]) for point in record["curve"] for quantity in CURVES]
-    values += [(quantity, record[quantity], job.rounds) for quantity in ("reward", "seconds")]
+    points = [*record["curve"][:-1], {**record["curve"][-1], "reward": record["reward"]}]
+    known = [
+        (quantity, point) for point in points for quantity in CURVES if quantity in point
+    ]  # older ones lack rewards
+    values = [(quantity, point[quantity], point["round"]) for quantity, point in known]
+    values.append(("seconds", record["seconds"], job.rounds))
     metrics = [Metric(quantity, float(value), started.start_time, round_) for quantity, value, round_ in values]
     client.log_batch(started.run_id, params=[Param(key, str(value)) for key, value in parameters.items()])
     for first in range(0, len(metrics), 1_000):  # MLflow takes up to 1,000 at a time

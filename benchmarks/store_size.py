@@ -2,8 +2,9 @@
 
 Fills a store fast: rows are written in bulk, each agent with one upload, and the state that such a log leads to is
 built from that of a few thousand agents of ten clusters. Then it does by turns what a server does, and prints seconds
-for each, and the memory. ``--store`` names an empty PostgreSQL database, which stays as it is then. Last, a server
-starts on the store, as a process of its own, unless it is told not to (``--no-server``).
+for each, and the memory. ``--postgres`` starts the PostgreSQL server of the tests for it; ``--store`` names an empty
+database, which stays as it is then. Last, a server starts on the store, as a process of its own, unless it is told not
+to (``--no-server``).
 """
 
 import argparse
@@ -20,6 +21,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # for the PostgreSQL server of the tests
 
 from fedcascade.federation.holdings import ARRAYS
 from fedcascade.federation.messages import Cause, Upload
@@ -253,19 +256,20 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=10_000)
     parser.add_argument("--policy", choices=("fedc3ucb-e", "fedc3ucb-p"), default="fedc3ucb-p")
     parser.add_argument("--store", help="a URL, such as that of an empty PostgreSQL database; else a file that goes")
+    parser.add_argument("--postgres", action="store_true", help="start a PostgreSQL server, which goes at the end")
     parser.add_argument("--no-server", action="store_true", help="start no server at the end")
     given = parser.parse_args()
     policy, templates = guard_policy(POLICIES[given.policy]), make_templates()
     warm_up(policy, DIMENSION)
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
-        url = given.store or f"sqlite:///{folder}/store.db"
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, start_postgres(given.postgres) as database:
+        url = database or given.store or f"sqlite:///{folder}/store.db"
 
         def open_it() -> SqlStore:
             store = open_store(url)
             assert isinstance(store, SqlStore)
             return store
 
-        head = f"{given.agents:,} agents, {given.policy}, {os.cpu_count()} cores"
+        head = f"{given.agents:,} agents, {url.partition(':')[0]}, {os.cpu_count()} cores"
         print(f"{head:<44} {'seconds':>9} {'cpu':>9} {'GB':>8} {'most GB':>8}")
         store = open_it()
         state = make_state(policy, given.agents, templates)
@@ -279,6 +283,25 @@ def main() -> None:
         measure(open_it, policy, given.agents, templates)
         if not given.no_server:
             start_server(url, policy)
+
+
+@contextmanager
+def start_postgres(is_wanted: bool) -> Iterator[str | None]:
+    """A PostgreSQL server of its own, and the address of its database; None if none is wanted."""
+    if not is_wanted:
+        yield None
+        return
+    from tests.service.postgres import PostgresNode
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # another user runs it
+        node = PostgresNode(Path(folder) / "postgres")
+        node.create()
+        node.start()
+        try:
+            yield node.url()
+        finally:
+            node.stop()
 
 
 def fill_snapshot(store: SqlStore, state: ServerState) -> None:

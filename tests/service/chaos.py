@@ -1,6 +1,9 @@
 """Kill servers, verifiers, agents and databases at random moments, again and again; then count.
 
 Every upload carries a unit vector of its own, so the diagonal of the server's gram shows 0 for lost and 2 for doubled.
+Agents enrol all the time, some change their minds on the way, and in half of the worlds some leave and are forgotten:
+what an agent sent before a change must be that of a former self, and nothing may be left of who has left.
+
 The run is cut into worlds of a few hundred kills, one after the other: a SQLite file with one server, then a PostgreSQL
 primary with a synchronous standby and two servers, and so on. Each world has a seed and ends with a count.
 
@@ -30,6 +33,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.rehearsal import rehearse_agent
 from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
@@ -40,7 +44,7 @@ from fedcascade.service.serve import serve
 from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.service import Limits
-from fedcascade.service.server.state import replay_log, warm_up
+from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.store.open import open_store
 
@@ -48,8 +52,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # as a program, this file ha
 from tests.service.postgres import PostgresPair, run_pair, take_port
 
 DIMENSION = 12
-POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.5)
+# Changes are told, not found: unit vectors have nothing in common.
+POLICY = POLICIES["fedc3ucb-l"].with_constants(threshold=1e9, limit=1e9)
 SPEAKS_ALWAYS = replace(POLICY, trigger=Always())
+CHANGES = ((), (5,), (3, 8))  # before which uploads an agent's user changes, by turns
 TOKEN = "the-operators-token-in-chaos"
 CRASHED = 70
 # Of a hundred kills in a world. At least one of each kind dies.
@@ -59,7 +65,8 @@ SHARES = {
 }
 SERVERS = {"sqlite": 1, "postgres": 2}
 KINDS = ("server", "verifier", "agent", "failover")
-FAULTS = ("lost", "doubled", "replay_differs", "restores")
+COUNTED = ("agents", "left", "resets", "ghosts", "uploads")
+FAULTS = ("lost", "doubled", "misplaced", "replay_differs", "restores")
 
 
 def run_server(store: str, folder: Path, port: int) -> None:
@@ -77,17 +84,54 @@ def run_server(store: str, folder: Path, port: int) -> None:
     serve(settings, lambda _: None)
 
 
-def run_agent(folder: Path, number: int, port: int, stop: Path) -> None:
+def run_agent(folder: Path, number: int, port: int, stop: Path, *, may_leave: bool) -> None:
     """An agent process: lives one identity after the other, and goes on where its predecessor was killed."""
     url = f"http://127.0.0.1:{port}"
-    generations = len(list(folder.glob(f"agent-{number}-*.done")))
-    while not stop.exists() or list(folder.glob(f"agent-{number}-{generations}.db")):
-        path = folder / f"agent-{number}-{generations}.db"
-        agent = patiently(partial(enrolled, url, path))
-        live(agent)
+    generation = len(list(folder.glob(f"agent-{number}-*.done")))
+    while not stop.exists() or list(folder.glob(f"agent-{number}-{generation}.db")):
+        path = folder / f"agent-{number}-{generation}.db"
+        leaving, changes = path.with_suffix(".leaving"), CHANGES[(number + generation) % len(CHANGES)]
+        if not leaving.exists():
+            agent = patiently(partial(enrolled, url, path))
+            live(agent, changes)
+            note_life(path, agent.id, changes)
+        if may_leave and (number + generation) % 4 == 0:
+            leaving.touch()
+            leave(url, path)
+            path.with_suffix(".life").unlink(missing_ok=True)
         path.with_suffix(".done").touch()
         path.rename(path.with_suffix(".old"))
-        generations += 1
+        generation += 1
+
+
+def note_life(path: Path, agent: int, changes: tuple[int, ...]) -> None:
+    """Write down what the server must hold of an agent that has come to its end."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps({"agent": agent, "changes": changes}), encoding="utf-8")
+    draft.replace(path.with_suffix(".life"))
+
+
+def leave(url: str, path: Path) -> None:
+    """Be forgotten; a predecessor may have been killed before or after it was."""
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        try:
+            agent = connect(url, store=str(path), transport=HttpTransport(url, verify=False), policy=SPEAKS_ALWAYS)
+        except Refused:  # the file is empty, and without a token nobody enrols
+            return
+        try:
+            agent.leave()
+        except ConnectionError:
+            time.sleep(0.02)
+        except Refused as refusal:
+            if refusal.reason in ("unrecognised", "no-such-agent"):
+                return
+            time.sleep(0.02)
+        else:
+            return
+        finally:
+            agent.close()
+    raise TimeoutError(f"the agent of {path.name} could not leave")
 
 
 def enrolled(url: str, path: Path) -> RemoteAgent:
@@ -123,13 +167,18 @@ def patiently(attempt: Callable[[], RemoteAgent]) -> RemoteAgent:
             time.sleep(0.02)
 
 
-def live(agent: RemoteAgent) -> None:
-    """Upload each unit vector once; lists that a predecessor left open get their feedback first."""
+def live(agent: RemoteAgent, changes: tuple[int, ...]) -> None:
+    """Upload each unit vector once; lists that a predecessor left open get their feedback first.
+
+    To say twice before the same list that the user has changed is to say it once.
+    """
     for waiting in agent.open_lists():
         agent.feedback(waiting.impression, 0)
     for axis in range(agent.agent.arrivals, DIMENSION):
         item = np.zeros((1, DIMENSION), np.float32)
         item[0, axis] = 1.0
+        if axis in changes:
+            agent.begin_anew()
         agent.feedback(agent.recommend(item, 1), 0)
         time.sleep(0.005)
     if not agent.flush(300):
@@ -185,7 +234,7 @@ class World:
         self.store = f"sqlite:///{folder}/store.db" if pair is None else pair.url
         open_store(self.store).close()
         self.random = random.Random(f"{kind} {seed}")
-        self.stop = folder / "stop"
+        self.stop, self.may_leave = folder / "stop", seed % 4 in (0, 3)
         self.ports = [take_port() for _ in range(SERVERS[kind])]
         self.servers = {port: self._start_server(port) for port in self.ports}
         self.agents = {number: self._start_agent(number) for number in range(agents)}
@@ -197,7 +246,7 @@ class World:
 
     def _start_agent(self, number: int) -> int:
         port = self.ports[number % len(self.ports)]
-        return fork(lambda: run_agent(self.folder, number, port, self.stop))
+        return fork(lambda: run_agent(self.folder, number, port, self.stop, may_leave=self.may_leave))
 
     def draw_victims(self, kills: int, only: tuple[str, ...]) -> list[str]:
         """Who dies, in which order: each kind by its share."""
@@ -286,25 +335,53 @@ def run_world(kind: str, agents: int, seed: int) -> Iterator[World]:
             world.close()
 
 
-def count(store_url: str) -> dict[str, int]:
+def list_selves(state: ServerState) -> dict[int, list[bytes]]:
+    """The diagonals of what the server holds of each agent: its former selves in their order, then its own."""
+    assert state.server is not None
+    held = state.server.holdings
+    return {
+        agent: [np.diag(held.gram[place]).tobytes() for place in (*state.server.find_ghosts(own), own)]
+        for agent, own in state.places.items()
+    }
+
+
+def expect_selves(changes: tuple[int, ...]) -> list[bytes]:
+    """What the server must hold of an agent whose user changed before these uploads."""
+    axes = np.arange(DIMENSION)
+    parts = zip((0, *changes), (*changes, DIMENSION), strict=True)
+    return [((axes >= begin) & (axes < end)).astype(float).tobytes() for begin, end in parts]
+
+
+def count(world: "World") -> dict[str, int]:
     """What the store holds: uploads lost, doubled and counted once, and whether replay agrees with snapshots.
 
-    A restore is what a server takes a store for that lacks an upload which it has acknowledged.
+    Where agents were forgotten, the log alone does not explain how others were grouped, and sums are compared. A
+    restore is what a server takes a store for that lacks an upload which it has acknowledged.
     """
-    store = open_store(store_url)
+    store = open_store(world.store)
     with store.transaction():
         state = replay_log(store, POLICY, DIMENSION)
         entries = sum(1 for _ in store.read_entries(after=0))
+        is_rewritten = store.find_last_rewriting() > 0
         store.delete_snapshots()
         replayed = replay_log(store, POLICY, DIMENSION)
     store.close()
-    diagonals = np.array([np.diag(state.get_statistics(agent).gram) for agent in state.places])
+    assert state.server is not None
+    selves, held = list_selves(state), state.server.holdings
+    diagonals = np.array([sum(np.frombuffer(one) for one in parts) for parts in selves.values()])
+    lives = [json.loads(path.read_text()) for path in world.folder.glob("*.life")]
+    expected = {life["agent"]: expect_selves(tuple(life["changes"])) for life in lives}
+    is_same = selves == list_selves(replayed) if is_rewritten else replayed.dump() == state.dump()
     return {
         "agents": len(state.places),
+        "left": len(list(world.folder.glob("*.leaving"))),
+        "resets": state.resets,
+        "ghosts": state.ghosts,
         "uploads": entries,
-        "lost": int((diagonals == 0).sum()),
-        "doubled": int((diagonals > 1).sum()),
-        "replay_differs": int(replayed.dump() != state.dump()),
+        "lost": int((diagonals == 0).sum()) + len(expected.keys() - selves.keys()),
+        "doubled": int((diagonals > 1).sum()) + len(selves.keys() - expected.keys()),
+        "misplaced": sum(selves.get(agent) != parts for agent, parts in expected.items()),
+        "replay_differs": int(not is_same) + int(held.rounds.sum() != state.rounds),
         "restores": int(state.epoch.name.partition("-")[0]) - 1,
     }
 
@@ -327,7 +404,7 @@ def run_segment(kind: str, kills: int, agents: int, seed: int, only: tuple[str, 
         world.finish()
         tell("counting\n")
         killed: Row = {kind: world.killed[kind] for kind in KINDS}
-        row: Row = {"world": kind, "seed": seed, **killed, **count(world.store)}
+        row: Row = {"world": kind, "seed": seed, **killed, **count(world)}
     return row | {"seconds": round(time.monotonic() - began)}, is_whole
 
 
@@ -337,7 +414,7 @@ def tell(text: str) -> None:
 
 def add_up(rows: list[Row]) -> Row:
     """The sums of all worlds."""
-    names = [*KINDS, "agents", "uploads", *FAULTS, "seconds"]
+    names = [*KINDS, *COUNTED, *FAULTS, "seconds"]
     return {"world": "all", "seed": "", **{name: sum(int(row[name]) for row in rows) for name in names}}
 
 
@@ -385,6 +462,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the sums as JSON instead of the table")
     given = parser.parse_args()
     warm_up(POLICY, DIMENSION)  # here, so that no server has to
+    rehearse_agent(SPEAKS_ALWAYS, DIMENSION)
     SignatureVerifier(DIMENSION).prepare()
     rows = run(given)
     if not rows:

@@ -26,6 +26,7 @@ const POLICIES = {
   "no-auxiliary": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
   "fedc3ucb-e": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
   "fedc3ucb-p": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
+  "fedc3ucb-l": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
 };
 
 /** @type {Record<string, (constants: Constants) => Confidence>} */

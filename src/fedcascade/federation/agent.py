@@ -11,7 +11,7 @@ from fedcascade.checks import require
 from fedcascade.federation.grouping.rows import Rows
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.own_data_keeper import OwnDataKeeper
+from fedcascade.federation.own_data_keeper import OwnDataKeeper, require_one_click
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
@@ -125,6 +125,8 @@ class Agent:
             round_: t.
             draw: the round's uniform number, for triggers that speak by chance.
         """
+        if self.own_data is not None and isinstance(click, Examination):
+            require_one_click(click)  # before anything has changed
         if self.personal is None:
             positions = self.policy.positions
             gammas = None if positions is None else positions.compute_gammas(len(shown.items))
@@ -170,6 +172,7 @@ class Agent:
         self.is_parting = True
         if self.own_data is not None:
             self.own_data.begin_anew(kept)
+        self._decide()
 
     def part(self, kept: Statistics) -> Upload:
         """Send a reset: the user has become another one, to whom of all data so far ``kept`` belong."""

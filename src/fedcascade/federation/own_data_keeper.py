@@ -23,6 +23,11 @@ def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> Ow
     return make_own_data(shape, dimension, has_blocks=policy.changes is not None, components=components)
 
 
+def require_one_click(seen: Examination) -> None:
+    """Refuse what a user did who clicked several items of a list."""
+    require(len(seen.clicks) <= 1, "change detection and trust learn from one click of a list")
+
+
 class OwnDataKeeper:
     """Follows the lists of one user: finds changes, and weighs what others sent."""
 
@@ -44,7 +49,7 @@ class OwnDataKeeper:
 
     def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: Estimate) -> bool:
         """Learn from a list; returns whether the user has changed. ``total`` is then what belongs to the new one."""
-        require(len(seen.clicks) <= 1, "change detection and trust learn from one click of a list")
+        require_one_click(seen)
         click = seen.clicks[0] if seen.clicks else -1
         features = np.ascontiguousarray(listed, np.float32)
         theta, root = chosen_with.theta, chosen_with.root

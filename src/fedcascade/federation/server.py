@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer
 from fedcascade.federation.grouping.partition import KnownPartition, Labels, Partition
@@ -61,7 +62,7 @@ class Server:
         server.reply_state = policy.reply_rule.begin(server.groups)
         server.reply_state.load_state(state["replies"])
         server.rounds = state["rounds"]
-        server.ghosts = state.get("ghosts", server.ghosts)
+        server._set_ghosts(state.get("ghosts", server.ghosts))
         return server
 
     def answer_arrival(self, agent: int) -> tuple[Download, ...]:
@@ -106,7 +107,12 @@ class Server:
         agent = upload.agent
         old = self.holdings[agent] + upload.statistics - kept
         self.rounds += upload.statistics.rounds
-        ghost = self._make_ghost(agent, old) if old.count else None
+        ghost = self._choose_ghost_place(agent) if old.count else None
+        self.groups.begin_part(agent, ghost)
+        if ghost is not None:
+            self._make_ghost(agent, ghost, old)
+        elif old.count:
+            self.rounds -= old.rounds
         self.holdings.replace(agent, kept)
         self.groups.part(agent, ghost)
         self.reply_state.record_upload(upload)
@@ -114,30 +120,30 @@ class Server:
         self.groups.revise(agent)
         return downloads
 
-    def _make_ghost(self, agent: int, old: Statistics) -> int | None:
-        """Hold the data of an earlier self, and return its place; an agent's oldest ghost gives way to one more."""
-        if self.most_ghosts == 0:
-            self.rounds -= old.rounds
+    def _choose_ghost_place(self, agent: int) -> int | None:
+        """The place of one more ghost of an agent: a new one, or that of an older ghost; None if none is kept.
+
+        An agent's oldest one gives way where it has enough. Where all agents together have too many, an agent that has
+        some gives up its own: whoever resets often takes nothing from others.
+        """
+        most, own, is_full = self.most_ghosts, self.find_ghosts(agent), len(self.ghosts) >= MOST_GHOSTS_IN_ALL
+        if most == 0:
             return None
-        place = self._find_superfluous_ghost(agent)
-        if place is None:
-            place = self.holdings.join()
+        if len(own) >= most or (own and is_full):
+            return own[0]
+        return int(self.ghosts[0, PLACE]) if is_full else len(self.holdings)
+
+    def _make_ghost(self, agent: int, place: int, old: Statistics) -> None:
+        """Hold the data of an earlier self of an agent at a place."""
+        if place == len(self.holdings):
+            self.holdings.join()
         else:
             self.rounds -= int(self.holdings.rounds[place])
-        self.ghosts = np.vstack([self.ghosts[self.ghosts[:, PLACE] != place], [agent, place]])
+        self._set_ghosts(np.vstack([self.ghosts[self.ghosts[:, PLACE] != place], [agent, place]]))
         self.holdings.replace(place, old)
-        return place
 
-    def _find_superfluous_ghost(self, agent: int) -> int | None:
-        """The place of the ghost that gives way to one more of an agent; None while there is room.
-
-        Where all agents together have too many, an agent that has some gives up its own: whoever resets often takes
-        nothing from others.
-        """
-        own, is_full = self.find_ghosts(agent), len(self.ghosts) >= MOST_GHOSTS_IN_ALL
-        if len(own) >= self.most_ghosts or (own and is_full):
-            return own[0]
-        return int(self.ghosts[0, PLACE]) if is_full else None
+    def _set_ghosts(self, ghosts: NDArray[np.int64]) -> None:
+        self.ghosts, self.groups.ghosts = ghosts, ghosts[:, PLACE]
 
     @property
     def most_ghosts(self) -> int:
@@ -204,7 +210,7 @@ class Server:
         Each of them, in that order, is taken by whoever has the last place then, so that nobody else moves.
         """
         gone = sorted([agent, *self.find_ghosts(agent)], reverse=True)
-        self.ghosts = self.ghosts[self.ghosts[:, OWNER] != agent]
+        self._set_ghosts(self.ghosts[self.ghosts[:, OWNER] != agent])
         for place in gone:
             self.rounds -= int(self.holdings.rounds[place])
             self.holdings.forget(place)

@@ -158,21 +158,21 @@ class EvidencePartition(Partition):
 
     def count_members(self, agent: int) -> int:
         place = self._find_place(agent)
-        return 1 if place is None else int(self.derived.listing.sizes[place])
+        return 1 if place is None else int(self.derived.listing.people[place])
 
     def answer(self, agent: int) -> Statistics:
         """The average over the samples for the agent that has just spoken; for others, the sum of their group."""
         if agent == self.asker:
             return self.last_answer
         own, place, listing = self.holdings[agent], self._find_place(agent), self.derived.listing
-        if place is None or listing.sizes[place] <= self.guard.min_others:
+        if place is None or listing.people[place] <= self.guard.min_others:
             return own
         return own + self._unpack(listing.sums[place] - pack_row(own, self.limit))
 
     def tell_newcomer(self) -> Statistics | None:
         """The mixture of groups by size, those that are large enough to hide each of their members."""
         listing = self.derived.listing
-        places = np.flatnonzero(listing.sizes >= max(2, self.guard.min_others))
+        places = np.flatnonzero((listing.sizes >= 2) & (listing.people >= self.guard.min_others))
         if not places.size:
             return None
         told, sizes = [self._unpack(row) for row in listing.sums[places]], listing.sizes[places]
@@ -185,8 +185,8 @@ class EvidencePartition(Partition):
         """The largest groups as components; the agent's own data are left out of its own."""
         listing, components = self.derived.listing, make_components(most, self.holdings.dimension)
         places, own_place = listing.find_places(), None if agent is None else self._find_place(agent)
-        sizes = listing.sizes[places] - (places == own_place)
-        is_told = sizes >= max(1, self.guard.min_others)
+        sizes, people = (counts[places] - (places == own_place) for counts in (listing.sizes, listing.people))
+        is_told = (sizes >= 1) & (people >= self.guard.min_others)
         places, sizes = places[is_told], sizes[is_told]
         largest = np.argsort(-sizes, kind="stable")[:most]
         total = max(1, int(sizes[largest].sum()))
@@ -264,11 +264,12 @@ class EvidencePartition(Partition):
         rows, alone = gather_rows(self.holdings, visited, limit), self.own_evidence[visited]
         for i in np.flatnonzero(self.holdings.count[visited] > limit):
             alone[i] = measure_row(rows[i], self.model)
-        sampling = Sampling(derived.circles, derived.listing, self._order_places(), visited, rows, alone)
+        people = 1 - np.isin(visited, self.ghosts)
+        sampling = Sampling(derived.circles, derived.listing, self._order_places(), visited, people, rows, alone)
         crowd = Crowd(speakers, speakers - derived.listing.agents - sampling.singles)
         considered = LISTED + visited.size if speakers <= FEW else CONSIDERED
         draws = streams.uniforms(_SEED, streams.PARTITION, self.samplings, visited.size * self.rule.sweeps)
-        expected = sampling.run(draws, self.model, crowd, considered, max(1, self.guard.min_others))
+        expected = sampling.run(draws, self.model, crowd, considered, self.guard.min_others)
         sampling.write_back(self.samplings, self.model)
         while (place := derived.listing.find_superfluous()) is not None:
             self._dissolve(place)
@@ -299,29 +300,66 @@ class EvidencePartition(Partition):
         derived.turn = append_zeros(derived.turn)
         derived.turn[-1] = NOT_YET
 
+    def begin_part(self, agent: int, ghost: int | None) -> None:
+        """Let no sum hold data of the agent, or of an older ghost that gives way; that one leaves its group."""
+        for place in {agent, agent if ghost is None or ghost >= self.labels.size else ghost}:
+            own, group = self.holdings[place], self._find_place(place)
+            if group is not None:
+                self.derived.listing.sums[group] -= pack_row(own, self.limit)
+            if self.derived.turn[place] != NOT_YET:
+                self.derived.count_bits(own.count, -1)
+        if ghost is not None and ghost < self.labels.size:
+            self._take_out(ghost)
+
     def part(self, agent: int, ghost: int | None) -> None:
         """Let an agent go on as a newcomer; its earlier self keeps its group and its turn."""
-        label = int(self.labels[agent])
-        if ghost is not None and ghost == self.labels.size:
-            self.labels, self.regrouped = np.append(self.labels, label), np.append(self.regrouped, False)
-            self.own_evidence = np.append(self.own_evidence, 0.0)
-        places = [agent] if ghost is None else [agent, ghost]
-        left = {int(self.labels[place]) for place in places}
-        remaining = self.spoken[self.spoken != ghost]
+        circles = self.derived.circles
         if ghost is None:
-            self.spoken = remaining[remaining != agent]
+            fresh = circles.take_label()
+            self._take_out(agent)
         else:
-            self.spoken = (
-                np.where(remaining == agent, ghost, remaining) if agent in remaining else np.append(remaining, ghost)
-            )
-            self.labels[ghost] = label
-            self.own_evidence[ghost] = self.rule.measure(self.holdings[ghost])
-        self.labels[agent] = np.setdiff1d(np.arange(self.labels.size + 1), self.labels)[0]
-        for each in left - {*self.labels.tolist()}:
-            self.listed_labels[self.listed_labels == each] = NO_LABEL
+            if ghost == self.labels.size:
+                self.join()
+                circles.return_label(int(self.labels[ghost]))
+            self._put_in_place(ghost, agent)
+            fresh = circles.take_label()
+        self.labels[agent] = fresh
         self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
-        self.rebuild()
         self.add(agent, self.holdings[agent])
+
+    def _take_out(self, place: int) -> None:
+        """Let an agent or ghost, whose data no sum holds any more, leave its group and the speakers."""
+        derived, label, group = self.derived, int(self.labels[place]), self._find_place(place)
+        neighbour, turn = derived.circles.detach(place), int(derived.turn[place])
+        if neighbour == place:
+            derived.circles.return_label(label)
+        if group is not None:
+            derived.listing.lose_member(group, place, neighbour, is_person=place not in self.ghosts)
+            if neighbour != place:
+                derived.listing.fit(group, self.model)
+        if turn != NOT_YET:
+            self.spoken = np.delete(self.spoken, turn)
+            derived.turn[self.spoken[turn:]] -= 1
+            derived.turn[place] = NOT_YET
+
+    def _put_in_place(self, ghost: int, agent: int) -> None:
+        """Let a ghost have the group and the turn of an agent, which is in none from now on."""
+        derived, group, own = self.derived, self._find_place(agent), self.holdings[ghost]
+        derived.circles.connect(ghost, agent)
+        derived.circles.detach(agent)
+        self.labels[ghost], self.own_evidence[ghost] = self.labels[agent], self.rule.measure(own)
+        turn = int(derived.turn[agent])
+        if turn == NOT_YET:
+            turn, self.spoken = self.spoken.size, append_zeros(self.spoken)
+        self.spoken[turn], derived.turn[ghost], derived.turn[agent] = ghost, turn, NOT_YET
+        derived.count_bits(own.count, 1)
+        if group is not None:
+            listing = derived.listing
+            listing.sums[group] += pack_row(own, self.limit)
+            listing.people[group] -= 1
+            if listing.members[group] == agent:
+                listing.members[group] = ghost
+            listing.fit(group, self.model)
 
     def forget(self, agent: int) -> None:
         """Take out an agent, and the answer that may hold its data."""
@@ -347,7 +385,7 @@ class Derived:
         self.circles = Circles(partition.labels)
         self.turn = np.full(len(held), NOT_YET)
         self.turn[spoken] = np.arange(spoken.size)
-        self._bits = np.bincount(np.frexp(held.count[spoken])[1], minlength=64)  # how many counts have how many bits
+        self.bits = np.bincount(np.frexp(held.count[spoken])[1], minlength=64)  # how many counts have how many bits
         self.listing = Listing(partition.listed_labels, partition.listed_ages, held.dimension)
         for place in self.listing.find_places().tolist():
             self._fill_place(place, partition)
@@ -356,12 +394,13 @@ class Derived:
         listing = self.listing
         members = np.flatnonzero(partition.labels == listing.labels[place])
         listing.sizes[place], listing.members[place] = members.size, members[0]
+        listing.people[place] = members.size - partition.count_ghosts(listing.labels[place : place + 1])
         listing.sums[place] = sum_rows(partition.holdings, members, partition.limit)
         listing.fit(place, partition.model)
 
     def count_bits(self, count: int, times: int) -> None:
         """Note that so many more agents have so many observations."""
-        self._bits[count.bit_length()] += times
+        self.bits[count.bit_length()] += times
 
     def find_median_bits(self, former: int) -> int:
         """How many bits the median of all counts has.
@@ -369,7 +408,7 @@ class Derived:
         Of many agents it stays what it was while nearly half are on the same side, so that the limit, on which many
         sums depend, does not come and go.
         """
-        ranks, agents = np.cumsum(self._bits), int(self._bits.sum())
+        ranks, agents = np.cumsum(self.bits), int(self.bits.sum())
         slack = agents // FEW
         below = int(ranks[former - 1]) if former > 0 else 0
         if 2 * (int(ranks[former]) + slack) >= agents and 2 * (below - slack) < agents:

@@ -39,12 +39,14 @@ class Memory(NamedTuple):
 class GroupTable(NamedTuple):
     """Some groups: sum of the rows of each, E of that sum, and size; a group of size 0 is free.
 
-    A version is a number for a set of members: when members change, the group gets a version that none had before.
+    ``people`` are members that are agents, and not former selves of some. A version is a number for a set of
+    members: when members change, the group gets a version that none had before.
     """
 
     sums: Rows
     evidence: Row
     size: Indices
+    people: Indices
     version: Indices
     last_version: Indices  # one number
     memory: Memory
@@ -196,11 +198,12 @@ def _compute_founding_log_odds(founded: int, others: int) -> float:
 
 
 @jit
-def _change_members(table: GroupTable, group: int, row: Row, sign: float, model: Model) -> None:
-    """Add a row to a group or take it away."""
+def _change_members(table: GroupTable, group: int, row: Row, people: int, sign: float, model: Model) -> None:
+    """Add a row, of so many people, to a group or take it away."""
     for k in range(row.size):
         table.sums[group, k] += sign * row[k]
     table.size[group] += int(sign)
+    table.people[group] += int(sign) * people
     table.evidence[group] = measure_sum(table.sums[group], row, 0.0, model, table.memory)
     table.last_version[0] += 1
     table.version[group] = table.last_version[0]
@@ -214,6 +217,7 @@ class Visited(NamedTuple):
 
     rows: Rows
     alone: Row  # E of each row
+    people: Indices  # 1 for an agent, 0 for a former self of one
     assignment: Indices  # the group of each
     is_moved: Flags
     gains: Rows
@@ -257,8 +261,8 @@ def _merge_group(
         line[0], line[1], line[2] = group, target, int(table.size[group] > table.size[target])
         merges.total[0] += 1
         size = table.size[group] + table.size[target]
-        _change_members(table, target, table.sums[group], 1.0, model)
-        table.size[target], table.size[group] = size, 0
+        _change_members(table, target, table.sums[group], table.people[group], 1.0, model)
+        table.size[target], table.size[group], table.people[group] = size, 0, 0
         table.sums[group] = 0.0
         for agent in range(visited.assignment.size):
             if visited.assignment[agent] == group:
@@ -292,10 +296,12 @@ def _weigh_groups(agent: int, visited: Visited, table: GroupTable, model: Model,
 
 @jit
 def _add_expected(agent: int, visited: Visited, table: GroupTable, odds: Row, told: int, expected: Row) -> None:
-    """Add to ``expected`` the sums of all groups, without the agent, by their probability."""
+    """Add to ``expected`` the sums of all groups, without the agent, by their probability; those of few people not."""
     left = visited.assignment[agent]
     for group in range(odds.size):
-        if odds[group] > 0.0 and table.size[group] - (group == left) >= told:
+        own = int(group == left)
+        is_hidden = table.people[group] - own * visited.people[agent] >= told
+        if odds[group] > 0.0 and is_hidden and table.size[group] > own:
             for k in range(expected.size):
                 others = table.sums[group, k]
                 if group == left:
@@ -310,11 +316,11 @@ def _move(agent: int, target: int, visited: Visited, table: GroupTable, model: M
     if target == left:
         return
     if table.size[left] > 1:
-        _change_members(table, left, visited.rows[agent], -1.0, model)
+        _change_members(table, left, visited.rows[agent], visited.people[agent], -1.0, model)
     else:
-        table.size[left] = 0
+        table.size[left] = table.people[left] = 0
         table.sums[left] = 0.0
-    _change_members(table, target, visited.rows[agent], 1.0, model)
+    _change_members(table, target, visited.rows[agent], visited.people[agent], 1.0, model)
     visited.assignment[agent], visited.is_moved[agent] = target, True
 
 
@@ -322,6 +328,7 @@ def _move(agent: int, target: int, visited: Visited, table: GroupTable, model: M
 def sample_partitions(
     rows: Rows,
     alone: Row,
+    people: Indices,
     assignment: Indices,
     table: GroupTable,
     thetas: Rows,
@@ -338,6 +345,7 @@ def sample_partitions(
     Args:
         rows: the data of each agent to visit; the first one is the asker.
         alone: E of each row.
+        people: 1 for each row of an agent, 0 for that of a former self.
         assignment: the group of each.
         table: the groups, and after them as many free places as there are rows, and one more.
         thetas: the estimate of each group, in columns.
@@ -345,7 +353,7 @@ def sample_partitions(
         model: its hurdle is added to the log-odds of a group of one's own, which are those of the other agents.
         crowd: what there is beyond the table.
         considered: of more groups than this, an agent looks at so many alone, those that fit it best.
-        told: how many others a group must have for the asker to be told of it.
+        told: how many other people a group must have for the asker to be told of it.
 
     Returns:
         The expected sum of the asker's group without the asker, on average over the visits to it; who has moved; and
@@ -354,7 +362,7 @@ def sample_partitions(
     agents, capacity = rows.shape[0], table.size.size
     is_candidate = np.ones((agents, capacity), np.bool_)
     visited = Visited(
-        rows, alone, assignment, np.zeros(agents, np.bool_), np.empty((agents, capacity)),
+        rows, alone, people, assignment, np.zeros(agents, np.bool_), np.empty((agents, capacity)),
         np.zeros((agents, capacity), np.int64), np.empty(agents), np.zeros(agents, np.int64), is_candidate,
     )  # fmt: skip
     cache = GainCache(np.empty(capacity), np.zeros(capacity, np.int64))

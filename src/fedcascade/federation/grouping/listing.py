@@ -13,13 +13,13 @@ LISTED = 128  # groups; of more, the smallest are taken off the list
 class Listing:
     """Groups by place: label, age, size, a member, sum of the rows, E of the sum, and the estimate from it.
 
-    An agent whose group is not listed is alone. Labels and ages outlive a process; the rest follows from them and from
-    what the server holds.
+    ``people`` are the members that are agents, and not former selves of some. An agent whose group is not listed
+    is alone. Labels and ages outlive a process; the rest follows from them and from what the server holds.
     """
 
     def __init__(self, labels: Labels, ages: Labels, dimension: int) -> None:
         self.labels, self.ages, places = labels, ages, labels.size
-        self.sizes, self.members = np.zeros(places, np.int64), np.zeros(places, np.int64)
+        self.sizes, self.people, self.members = (np.zeros(places, np.int64) for _ in range(3))
         self.sums, self.evidence = np.zeros((places, compute_width(dimension))), np.zeros(places)
         self.thetas = np.zeros((places, dimension))
         self.place_of = {int(labels[place]): place for place in self.find_places().tolist()}
@@ -44,7 +44,17 @@ class Listing:
     def close_place(self, place: int) -> None:
         """Take a group off the list."""
         del self.place_of[int(self.labels[place])]
-        self.labels[place], self.sizes[place] = NO_LABEL, 0
+        self.labels[place], self.sizes[place], self.people[place] = NO_LABEL, 0, 0
+
+    def lose_member(self, place: int, member: int, neighbour: int, *, is_person: bool) -> None:
+        """Note that a group has a member less, whose data are not in its sum; ``neighbour`` is another one, if any."""
+        if neighbour == member:
+            self.close_place(place)
+            return
+        self.sizes[place] -= 1
+        self.people[place] -= is_person
+        if self.members[place] == member:
+            self.members[place] = neighbour
 
     def fit(self, place: int, model: Model) -> None:
         """Compute E and the estimate of a group whose sum has changed."""

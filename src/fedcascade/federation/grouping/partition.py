@@ -32,6 +32,7 @@ class Partition:
         self.holdings = holdings
         self.labels = labels
         self.guard = NO_GUARD
+        self.ghosts = np.empty(0, np.int64)  # places of agents' former selves, which are no people to hide among
         self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have had no download since their group changed
         # All share one zero: statistics are values, and there may be a million groups.
         self.pools = dict.fromkeys(np.unique(labels).tolist(), Statistics.zero(holdings.dimension))
@@ -67,7 +68,11 @@ class Partition:
 
     def count_members(self, agent: int) -> int:
         """How many agents share the group of ``agent``, itself included."""
-        return int(count_equal(self.labels, self.labels[agent]))
+        return int(count_equal(self.labels, self.labels[agent])) - self.count_ghosts(self.labels[agent : agent + 1])
+
+    def count_ghosts(self, groups: Labels) -> int:
+        """How many former selves of agents are in some groups."""
+        return int(np.isin(self.labels[self.ghosts], groups).sum())
 
     def answer(self, agent: int) -> Statistics:
         """Algorithm 3, lines 1 and 2: the statistics of a download for ``agent``, which are those of its group."""
@@ -95,8 +100,9 @@ class Partition:
             total += self.pools[label]
         if self.guard is NO_GUARD:
             return total
-        held = self.holdings
-        is_hidden, limit, is_exceeded = limit_members(agent, groups, self.labels, held.count, *self.guard)
+        held, (min_others, max_weight) = self.holdings, self.guard
+        fewest = min_others + self.count_ghosts(groups) if min_others else 0
+        is_hidden, limit, is_exceeded = limit_members(agent, groups, self.labels, held.count, fewest, max_weight)
         if not is_hidden:
             return held[agent]
         if not is_exceeded:
@@ -116,6 +122,9 @@ class Partition:
     def join(self) -> None:
         """Give a group to the newcomer that the holdings have just made room for, or refuse it."""
         raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
+
+    def begin_part(self, agent: int, ghost: int | None) -> None:
+        """Prepare ``part``, while the holdings are as before: for who needs to know what they were."""
 
     def part(self, agent: int, ghost: int | None) -> None:
         """Let an agent go on as a new one, after the holdings have: its earlier self stays where it was, as ``ghost``.

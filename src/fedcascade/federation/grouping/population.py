@@ -156,7 +156,8 @@ class PopulationPartition(EvidencePartition):
         if not self.is_many:
             return super().count_members(agent)
         label = int(self.labels[agent])
-        return int(self._members[label]) if label < self._members.size else 1
+        ghosts = self.count_ghosts(self.labels[agent : agent + 1])
+        return int(self._members[label]) - ghosts if label < self._members.size else 1
 
     def pooled(self, agent: int) -> Statistics:
         if not self.is_many:
@@ -179,7 +180,8 @@ class PopulationPartition(EvidencePartition):
 
     def _tell(self, agent: int, own: Statistics) -> Statistics | None:
         """What is known of an agent that has sent ``own``; None where others' data do not help, or must not."""
-        if self.fits == 0 or not self.is_told[POPULATION] or self.speakers <= self.guard.min_others:
+        people = self.speakers - self.ghosts.size
+        if self.fits == 0 or not self.is_told[POPULATION] or people <= self.guard.min_others:
             return None
         gram, moment = self._tell_mixture(agent, own) if self.is_told[COMPONENTS] else self._tell_population(own)
         is_sound = bool(np.isfinite(gram).all() and np.isfinite(moment).all())
@@ -352,6 +354,10 @@ class PopulationPartition(EvidencePartition):
         self.labels, self.regrouped = append_zeros(self.labels), append_zeros(self.regrouped)
         self.counted = append_zeros(self.counted)
         self.labels[-1] = self.levels.size + self.labels.size - 1
+
+    def begin_part(self, agent: int, ghost: int | None) -> None:
+        if not self.is_many:
+            super().begin_part(agent, ghost)
 
     def part(self, agent: int, ghost: int | None) -> None:
         """Let an agent go on as a newcomer; its earlier self keeps its place in the sample."""

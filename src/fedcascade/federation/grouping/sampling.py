@@ -28,9 +28,11 @@ class Sampling:
         listing: Listing,
         places: NDArray[np.intp],
         visited: Labels,
+        people: Indices,
         rows: Rows,
         alone: Row,
     ) -> None:
+        self._people = people
         self._circles, self._listing, self._places = circles, listing, places
         self._visited, self._rows, self._alone = visited.tolist(), rows, alone
         labels = circles.labels[visited].tolist()
@@ -51,12 +53,13 @@ class Sampling:
         listed, count = self._places.size, len(self._labels)
         capacity = count + len(self._visited) + 1
         sums, evidence = np.zeros((capacity, self._rows.shape[1])), np.zeros(capacity)
-        size, version = np.zeros(capacity, np.int64), np.zeros(capacity, np.int64)
+        size, people, version = (np.zeros(capacity, np.int64) for _ in range(3))
         sums[:listed], sums[listed:count] = self._listing.sums[self._places], self._rows[single]
         evidence[:listed], evidence[listed:count] = self._listing.evidence[self._places], self._alone[single]
         size[:listed], size[listed:count] = self._listing.sizes[self._places], 1
+        people[:listed], people[listed:count] = self._listing.people[self._places], self._people[single]
         version[:count] = np.arange(1, count + 1)
-        return GroupTable(sums, evidence, size, version, np.full(1, count), make_memory(self._rows[0]))
+        return GroupTable(sums, evidence, size, people, version, np.full(1, count), make_memory(self._rows[0]))
 
     def run(self, draws: Row, model: Model, crowd: Crowd, considered: int, told: int) -> Row:
         """Sample, and keep what was sampled; returns the expected sum of the others in the asker's group.
@@ -66,7 +69,17 @@ class Sampling:
         chosen = self._places if self._places.size > considered else self._places[:0]
         thetas = np.ascontiguousarray(self._listing.thetas[chosen].T)
         expected, is_moved, merges = sample_partitions(
-            self._rows, self._alone, self._assignment, self._table, thetas, draws, model, crowd, considered, told
+            self._rows,
+            self._alone,
+            self._people,
+            self._assignment,
+            self._table,
+            thetas,
+            draws,
+            model,
+            crowd,
+            considered,
+            told,
         )
         if is_moved.any() or merges.size:
             self._regroup(np.flatnonzero(is_moved).tolist(), merges)
@@ -121,6 +134,7 @@ class Sampling:
             began = int(listing.ages[place]) if column < listed else age
             listing.open_place(place, self._labels[column], began)
             listing.sizes[place], listing.members[place] = sizes[column], self._member[column]
+            listing.people[place] = self._table.people[column]
             listing.sums[place], listing.evidence[place] = self._table.sums[column], self._table.evidence[column]
             listing.thetas[place] = estimate_theta(listing.sums[place], model)
         for column, label in enumerate(self._labels):

@@ -194,6 +194,20 @@ class SavedAgent:
                 self._announce()
             return upload
 
+    def begin_anew(self) -> None:
+        """Say that another one uses this agent from now on: what it learned so far belongs to who did before.
+
+        An agent finds changes by itself where the policy does; this is for who knows of one. The server hears of it
+        with the next upload.
+        """
+        with self._hold():
+            policy = self.agent.policy
+            words = f"{policy.name} takes no resets: its agents cannot begin anew"
+            require(policy.takes_resets and self.agent.own_data is not None, words)
+            with self._saving():
+                self.agent.begin_anew(Statistics.zero(self.dimension))
+                self._save_progress()
+
     def export_log(self) -> ClickLog:
         """The last lists that have feedback, with what was on offer and with which chance each item was chosen.
 

@@ -85,7 +85,7 @@ class KeptData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
 
 
-class UploadMessage(Message, frozen=True, kw_only=True, omit_defaults=True):
+class UploadMessage(Message, frozen=True, kw_only=True):
     """An agent's upload (Algorithm 1, line 8). Who it is from is said by the signature.
 
     With ``kept`` it is a reset: the agent's user has become another one.
@@ -98,7 +98,12 @@ class UploadMessage(Message, frozen=True, kw_only=True, omit_defaults=True):
     rounds: Count
     numbers: Numbers
     receipt: Receipt | None = None
-    kept: KeptData | None = None
+    kept: KeptData | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def reset(self) -> KeptData | None:
+        """What is kept, where this is a reset."""
+        return None if isinstance(self.kept, msgspec.UnsetType) else self.kept
 
     @classmethod
     def from_upload(
@@ -108,13 +113,13 @@ class UploadMessage(Message, frozen=True, kw_only=True, omit_defaults=True):
         sent = upload.statistics
         counts = {"count": sent.count, "clicks": sent.clicks, "rounds": sent.rounds}
         key = {"protocol": protocol, "sequence": upload.sequence}
-        kept = None if upload.kept is None else KeptData.from_statistics(upload.kept, left)
+        kept = msgspec.UNSET if upload.kept is None else KeptData.from_statistics(upload.kept, left)
         return cls(**key, cause=upload.cause, numbers=pack_numbers(sent), receipt=receipt, kept=kept, **counts)
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
         """Unpack the upload; ValueError if it is of another dimension."""
         statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
-        kept = None if self.kept is None else self.kept.to_statistics(dimension)
+        kept = None if self.reset is None else self.reset.to_statistics(dimension)
         return Upload(agent=agent, sequence=self.sequence, cause=self.cause, statistics=statistics, kept=kept)
 
 

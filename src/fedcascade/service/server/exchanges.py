@@ -70,7 +70,7 @@ class Exchange:
             receipt=message.receipt,
             terms_id=self.service.terms.terms_id,
             numbers=message.numbers,
-            left=None if message.kept is None else message.kept.left,
+            left=None if message.reset is None else message.reset.left,
             limit=self.limit,
         )
         return message, answer

@@ -370,4 +370,8 @@ def warm_up(policy: Policy, dimension: int) -> None:
         state.answer(upload.agent)
         state.count_group(upload.agent)
     state.welcome(7)
-    state.forget(0, 7)
+    if policy.takes_resets:
+        reset = Upload(agent=1, sequence=7, cause=Cause.CHANGE, statistics=statistics, kept=statistics)
+        state.check_reset(reset, None)
+        state.apply(LogEntry(position=7, upload=reset))
+    state.forget(0, 8)

@@ -101,7 +101,7 @@ def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wi
     """Decode the upload of a request; refuse one of another form, dimension or sequence number than was signed."""
     message = wire.decode(request.body, wire.UploadMessage, media_type)
     size = 8 * wire.count_numbers(dimension)
-    if len(message.numbers) != size or (message.kept is not None and len(message.kept.numbers) != size):
+    if len(message.numbers) != size or (message.reset is not None and len(message.reset.numbers) != size):
         check_message(message, dimension)
     if message.sequence != request.signature.sequence:
         raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
@@ -113,13 +113,13 @@ def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) 
     if not messages:
         return []
     parts: list[tuple[int, wire.UploadMessage | wire.KeptData]] = list(messages.items())
-    parts += [(place, message.kept) for place, message in messages.items() if message.kept and message.kept.rounds]
+    parts += [(place, message.reset) for place, message in messages.items() if message.reset and message.reset.rounds]
     body = bytearray().join(part.numbers for _, part in parts)  # writable, as compiled functions expect
     numbers = np.frombuffer(body, "<f8").reshape(len(parts), wire.count_numbers(dimension))
     counts = np.array([(part.count, part.clicks, part.rounds) for _, part in parts], np.int64)
     suspects = {place for (place, _), is_possible in zip(parts, are_possible(numbers, counts).tolist(), strict=True)
                 if not is_possible}  # fmt: skip
-    suspects |= {place for place, message in messages.items() if message.kept and not message.kept.rounds}
+    suspects |= {place for place, message in messages.items() if message.reset and not message.reset.rounds}
     return sorted(suspects)
 
 

@@ -262,12 +262,13 @@ def change_minds(browser_page: BrowserPage, process: subprocess.Popen[str]) -> N
     url = next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)/ ", line)))
     page = browser_page.page
     page.goto(url)
-    page.wait_for_selector("#progress-text:has-text('round 1,')", timeout=60_000)  # 125 rounds of each user
+    thousands = page.locator("#progress-text", has_text=re.compile(r"round \d+,\d{3} of"))
+    thousands.wait_for(timeout=150_000)  # 125 rounds of each user, after all is compiled
     assert page.locator("#change-report").is_hidden()
     assert page.locator("#shop-link").is_hidden()
     page.click("#change-minds")
     page.wait_for_selector("#change-report:has-text('4 users changed their minds')")
-    page.wait_for_selector("#change-report[data-resets]:not([data-resets='0'])", timeout=60_000)
+    page.wait_for_selector("#change-report[data-resets]:not([data-resets='0'])", timeout=90_000)
     page.locator("#pace").fill("0")  # nothing moves on while it is looked at
     page.wait_for_selector("#pace-text:has-text('paused')")
     assert [name for name, value in read_turnover(page).items() if value == 0] == ["Leavers"]

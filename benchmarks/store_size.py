@@ -120,8 +120,9 @@ def copy_agents(server: Server, agents: int) -> Server:
         slots = groups["levels"].size
         is_alone = groups["labels"] >= slots
         groups["labels"][is_alone] = slots + np.flatnonzero(is_alone)
-        groups["speakers"], groups["observations"] = agents, int(held["count"].sum())
-        groups["fit_due"] = groups["births_due"] = 1.2 * groups["observations"]
+        ticks = groups["clock"] // groups["speakers"]  # of an upload that counts
+        groups["speakers"], groups["clock"], groups["counted"] = agents, ticks * agents, groups["counted"][kinds]
+        groups["fit_due"] = groups["births_due"] = 1.2 * groups["clock"]  # no fit while this measures
     else:
         first = groups["labels"][: len(server.holdings)]
         alone = np.setdiff1d(first, groups["listed_labels"])

@@ -15,7 +15,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
 from fedcascade.service.server.snapshots import save_snapshot
-from fedcascade.service.server.state import ServerState, replay_log
+from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import (
     AgentState,
@@ -422,8 +422,9 @@ class StoreContract(
 
     def test_resets_are_logged_replayed_folded_and_forgotten(self) -> None:
         """Former selves of agents are in snapshots and in replays, and go with their agents."""
-        store, policy = self.open(), POLICIES["fedc3ucb-l"]
-        live = ServerState(policy, DIMENSION)
+        policy = POLICIES["fedc3ucb-l"]
+        warm_up(policy, DIMENSION)  # a database does not wait for a compiler
+        store, live = self.open(), ServerState(policy, DIMENSION)
         with store.transaction():
             agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(3)]
         for day in range(1, 16):

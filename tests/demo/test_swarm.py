@@ -99,9 +99,7 @@ def test_agents_of_a_living_population_are_told_of_groups_as_in_the_simulator(tm
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         trace = run_swarm(WORLD, policy, rounds=600, operator=running.operator, folder=None, list_length=3,
                           transport=Borrowed(running.transport), checkpoints=5)  # fmt: skip
-    assert [(each.round, each.agent) for each in trace.ledger] == [
-        (each.round, each.agent) for each in simulated.ledger
-    ]
+    assert trace.ledger == simulated.ledger
     assert [point.regret for point in trace.curve] == [point.regret for point in simulated.curve]
 
 

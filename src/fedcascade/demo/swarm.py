@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import ShownList
-from fedcascade.federation.messages import Upload
+from fedcascade.federation.messages import Upload, count_payload_bytes
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import Explorer
@@ -103,6 +103,7 @@ def run_swarm(
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept,
                         has_propensities=isinstance(oracle, Explorer))  # fmt: skip
     users, dimension = environment.users, environment.dimension
+    download_bytes = count_payload_bytes(dimension, policy.told_groups)
     problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
     tokens, store = create_tokens(operator, users), ":memory:" if folder is None else str(folder / "agents.db")
 
@@ -123,8 +124,7 @@ def run_swarm(
             if (upload := outcome.upload) is not None:
                 if lockstep:
                     _wait_for_answers(agents[user])
-                size = upload.bytes  # a download is as large as an upload
-                recorder.ledger.append(Exchange(t, user, upload.cause, size, size))
+                recorder.ledger.append(Exchange(t, user, upload.cause, upload.bytes, download_bytes))
             recorder.record_round(outcome.regret, outcome.click, outcome.examined)
             recorder.record_list(t, outcome.shown.items, outcome.shown.propensities)
             if t == recorder.stops[len(recorder.curve)]:

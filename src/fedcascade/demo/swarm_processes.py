@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.demo.swarm import create_tokens, fetch_labels, wait_for_pool
 from fedcascade.environments.environment import Environment
+from fedcascade.federation.messages import count_payload_bytes
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle
@@ -144,6 +145,7 @@ def _play_rounds(plan: SwarmPlan, number: int, processes: int, tokens: list[str]
     problem = ProblemSize(users=environment.users, dimension=environment.dimension, list_length=plan.list_length,
                           rounds=plan.rounds)  # fmt: skip
     store = ":memory:" if plan.folder is None else str(plan.folder / f"agents-{number}.db")
+    download_bytes = count_payload_bytes(environment.dimension, plan.policy.told_groups)
     with AgentPool("", store=store, tokens=tokens, policy=plan.policy, problem=problem, oracle=plan.oracle,
                    min_observations=plan.min_observations, transport=HttpTransport(plan.url)) as pool:  # fmt: skip
         for place, t in enumerate(rounds.tolist()):
@@ -151,7 +153,7 @@ def _play_rounds(plan: SwarmPlan, number: int, processes: int, tokens: list[str]
             agent = pool.get(str(user))
             outcome = play_round(environment, plan.oracle, t, user, agent.recommend, agent.feedback)
             if (upload := outcome.upload) is not None:
-                exchanges.append(Exchange(t, user, upload.cause, upload.bytes, upload.bytes))
+                exchanges.append(Exchange(t, user, upload.cause, upload.bytes, download_bytes))
             regret[place], clicked[place] = outcome.regret, outcome.click is not None
             examined[place] = outcome.examined
             if (place + 1) % REPORT_EVERY == 0 or place + 1 == rounds.size:

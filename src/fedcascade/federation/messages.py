@@ -58,14 +58,16 @@ class Download:
 
     @property
     def bytes(self) -> int:
-        told = 0 if self.components is None else 8 * self.components.size
-        return count_payload_bytes(self.statistics.dimension) + told
+        told = 0 if self.components is None else len(self.components)
+        return count_payload_bytes(self.statistics.dimension, told)
 
 
-def count_payload_bytes(dimension: int) -> int:
+def count_payload_bytes(dimension: int, groups: int = 0) -> int:
     """The bytes of one message: half of the symmetric gram, the moment and five whole numbers, 8 bytes each.
+
+    Each of the ``groups`` that a download tells of has ``dimension`` + 2 numbers more.
 
     >>> count_payload_bytes(20)
     1880
     """
-    return 8 * (dimension * (dimension + 1) // 2 + dimension + 5)
+    return 8 * (dimension * (dimension + 1) // 2 + dimension + 5 + groups * (dimension + 2))

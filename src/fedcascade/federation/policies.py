@@ -115,6 +115,11 @@ class Policy:
         return self.trust is not None or self.changes is not None
 
     @property
+    def told_groups(self) -> int:
+        """Of how many groups a download tells its agent."""
+        return self.trust.components if self.trust is not None and isinstance(self.grouping, Evidence) else 0
+
+    @property
     def takes_resets(self) -> bool:
         """Whether agents may say that their users have become other ones."""
         return self.changes is not None or isinstance(self.grouping, KnownClusters)

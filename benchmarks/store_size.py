@@ -182,11 +182,11 @@ def measure(open_it: Callable[[], SqlStore], policy: Policy, agents: int, templa
     measure_dashboard(store, partial(upload_batch, store, state, journal, templates))
     with timed("a snapshot after few uploads"):
         write_snapshot(store, state)
-    for what in ("an agent is forgotten", "another is forgotten"):
+    for place, what in ((agents // 3, "an agent is forgotten"), (agents // 2, "another is forgotten")):
         with timed(what):
             with store.transaction():
                 before = state.position
-                operations.forget(NUMBER + agents // len(what))(store, state)
+                operations.forget(NUMBER + place)(store, state)
                 journal.write(store, state, before)
             store.purge_deleted_rows()
     upload_batch(store, state, journal, templates)

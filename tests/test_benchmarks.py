@@ -123,16 +123,16 @@ def test_the_defaults_are_set_beside_what_was_tuned(tmp_path: Path, capsys: pyte
 def test_a_filled_store_goes_through_all_that_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is sound: its log verifies, and a replay of it under another policy works."""
     size = script("store_size")
-    templates = size.make_templates()
-    store = open_store(f"sqlite:///{tmp_path}/store.db")
-    size.fill_rows(store, 150, templates)
+    templates, policy = size.make_templates(), POLICIES["fedc3ucb-p"]
+    store, state = open_store(f"sqlite:///{tmp_path}/store.db"), size.make_state(policy, 150, templates)
+    size.fill_rows(store, state, templates)
     with store.transaction():
-        size.snapshots.save_snapshot(store, size.make_state(150, templates))
+        size.snapshots.save_snapshot(store, state)
     assert store.verify()[0] == 150
     assert len(replay_log(store, POLICIES["fedind"], size.DIMENSION).places) == 150
     monkeypatch.setattr(size, "BATCH", 2)
-    size.measure(lambda: open_store(f"sqlite:///{tmp_path}/store.db"), 150, templates)
-    assert len(replay_log(store, size.POLICY, size.DIMENSION).places) == 150  # one joined, one was forgotten
+    size.measure(lambda: open_store(f"sqlite:///{tmp_path}/store.db"), policy, 150, templates)
+    assert len(replay_log(store, policy, size.DIMENSION).places) == 151  # three joined, two were forgotten
     store.close()
 
 

@@ -59,6 +59,14 @@ def find_owners(path: Path) -> dict[int, str]:
         return dict(database.execute("SELECT pageno, name FROM dbstat"))
 
 
+def test_a_name_of_a_table_that_is_no_text_is_damage(whole: Path, tmp_path: Path) -> None:
+    content = whole.read_bytes()
+    assert b"tableuploadupload" in content
+    damaged = tmp_path / "store.db"
+    damaged.write_bytes(content.replace(b"tableuploadupload", b"table\xf8ploadupload"))
+    assert find_flaw(damaged).startswith("the store is damaged: ")
+
+
 def test_a_damaged_page_is_noticed_wherever_it_is(whole: Path, tmp_path: Path) -> None:
     """One page after the other has some bytes overwritten. Rows that only pages of the dashboard show may differ."""
     unchecked = {"move", "refusal", "measure", "sqlite_sequence"}

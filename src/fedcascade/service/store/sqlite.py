@@ -111,7 +111,7 @@ def _connect(path: str, migrations: Sequence[str]) -> SqliteStore:
     except sqlite3.OperationalError as error:  # it is locked, full, or on a disk that fails
         connection.close()
         raise Unavailable(f"cannot open the store '{path}': {error}") from None
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where a name of a table is no text
         connection.close()
         raise DamagedStore(f"'{path}': {error}") from None
 

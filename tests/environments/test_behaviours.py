@@ -82,7 +82,7 @@ def test_all_loops_of_the_exact_engine_play_other_click_models(model: str, name:
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["dcm", "dbn", "pbm"])
 def test_the_exact_engine_plays_click_models_with_chance_discounts_and_thompson_sampling(model: str) -> None:
-    discounted = replace(POLICIES["fedind"], positions=PositionDiscounts(discount=0.9))
+    discounted = replace(POLICIES["c3-ucb"], positions=PositionDiscounts(discount=0.9))
     sampled = replace(POLICIES["fedind"], decision=ThompsonSampling())
     for policy, oracle in (
         (POLICIES["fedind"], EpsilonMixed(length=3, epsilon=0.3)),

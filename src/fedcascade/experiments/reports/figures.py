@@ -85,7 +85,7 @@ def plot_sizes(runs: pl.DataFrame, title: str, systems: Sequence[str]) -> Figure
         axes.set(title=title, xlabel="users", ylabel="regret of a user", xscale="log")
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_formatter(FuncFormatter(format_short))
-        axes.legend(loc="best")
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 

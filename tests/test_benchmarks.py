@@ -149,7 +149,7 @@ def test_growth_is_written_between_the_marks_of_its_page_and_drawn(tmp_path: Pat
     assert "| users 2,560 | 128.0 (64.0) | 128.0 (64.0) |" in written
     assert growth.replace_section(written, "") == growth.replace_section(page, "")
     growth.draw(found, tmp_path / "growth.svg")
-    assert "fedc3ucb-e" in (tmp_path / "growth.svg").read_text("utf-8")
+    assert "fedc3ucb-p" in (tmp_path / "growth.svg").read_text("utf-8")
     with pytest.raises(ValueError, match="must have the lines"):
         growth.replace_section("no marks", "")
 

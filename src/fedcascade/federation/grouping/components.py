@@ -8,7 +8,7 @@ nobody: theta ~ N(0, tau^2 I), as the evidence of ``grouping.evidence`` assumes.
 import numpy as np
 
 from fedcascade.federation.grouping.gibbs import Memory, Model, make_memory, measure_sum
-from fedcascade.federation.grouping.mixture import invert_into, multiply_into
+from fedcascade.federation.grouping.mixture import state_into
 from fedcascade.federation.grouping.rows import Row, Rows
 from fedcascade.numerics import linear
 from fedcascade.numerics.elementary import exp, log
@@ -120,10 +120,4 @@ def blend_components(
                 factor = weights[k] * apart / model.variance
                 for j in range(d):
                     covariance[i, j] += factor * ((components[k, j] if k < count else 0.0) - mean[j])
-    invert_into(covariance, gram, np.empty((d, d)), np.empty((d, d)))
-    for i in range(d):
-        for j in range(i):
-            gram[i, j] = gram[j, i]
-    multiply_into(gram, mean, moment)
-    for i in range(d):
-        gram[i, i] -= lambda_
+    state_into(mean, covariance, lambda_, gram, moment)

@@ -257,8 +257,15 @@ def _add_moments(mean: Vector, second: Matrix, theta: Vector, weight: float, var
 @jit
 def state_as_statistics(mean: Vector, covariance: Matrix, lambda_: float) -> tuple[Matrix, Vector]:
     """Gram and moment from which a ridge with ``lambda_`` gets that mean, and that covariance / sigma^2."""
+    gram, moment = np.empty((mean.size, mean.size)), np.empty(mean.size)
+    state_into(mean, covariance, lambda_, gram, moment)
+    return gram, moment
+
+
+@jit
+def state_into(mean: Vector, covariance: Matrix, lambda_: float, gram: Matrix, moment: Vector) -> None:
+    """Fill ``gram`` and ``moment`` with what ``state_as_statistics`` returns."""
     d = mean.size
-    gram, moment = np.empty((d, d)), np.empty(d)
     invert_into(covariance, gram, np.empty((d, d)), np.empty((d, d)))
     for i in range(d):
         for j in range(i):
@@ -266,4 +273,3 @@ def state_as_statistics(mean: Vector, covariance: Matrix, lambda_: float) -> tup
     multiply_into(gram, mean, moment)
     for i in range(d):
         gram[i, i] -= lambda_
-    return gram, moment

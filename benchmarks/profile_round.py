@@ -81,7 +81,9 @@ def count_regret(environment, policy, state, theta, first, scratch, margin):
         draws.draw_unit_items_into(environment.seed, t, columns, environment.lifted, scratch.draft)
         screening.screen_items(environment.most_items, policy.length, beta, margin, scratch)
         ranking.select_list(environment.seed, t, environment.most_items, state.theta, state.root, beta, margin, scratch)
-        ranking.compute_best_reward(environment.behaviour, theta, environment.most_items, policy.length, scratch)
+        ranking.compute_best_reward(
+            environment.behaviour, environment.link, theta, environment.most_items, policy.length, scratch
+        )
 
 
 @jit_inline

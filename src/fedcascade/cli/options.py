@@ -48,6 +48,7 @@ class RatingsOptions:
         clusters: How many clusters; of a synthetic environment, of equal size, or the sizes: 20,10,10.
         dimension: d, how many features an item has.
         items: Items on offer in a round, or a range to draw from: 150-250.
+        scale: A factor in (0, 1] of all thetas; smaller means fewer clicks.
         arrivals: How likely each user is to arrive: uniform, zipf, or a weight for each: 3,1,1,...
         change: A share of each cluster changes its mind: at=50000, share=0.5, to=new or existing, until=ROUND or
             every=ROUNDS, joined by commas. [nobody]
@@ -65,6 +66,7 @@ class RatingsOptions:
     clusters: str = "10"
     dimension: Whole = 20
     items: str = "200"
+    scale: float = 1.0
     arrivals: str = "uniform"
     change: str | None = None
     liars: str | None = None
@@ -76,7 +78,7 @@ class RatingsOptions:
 
     def parse_sizes(self) -> dict[str, Any]:
         """Return the arguments that every environment takes."""
-        plain = {"users": self.users, "dimension": self.dimension, "seed": self.seed}
+        plain = {"users": self.users, "dimension": self.dimension, "scale": self.scale, "seed": self.seed}
         clusters, items, arrivals = (
             parse_clusters(self.clusters),
             parse_items(self.items),
@@ -157,7 +159,8 @@ class EnvironmentOptions(RatingsOptions):
         environment: synthetic, or the name of a plug-in's environment (see 'fedcascade plugins').
         set_env: Set an argument of a plug-in's environment: name=value. Repeatable.
         ratings: Make the environment from this file of ratings instead of a synthetic one.
-        features: lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1].
+        features: lifted: <theta, x> is always a probability; gaussian: it is clipped to [0, 1];
+            logistic: clicks are rare, with probability sigmoid(12 <theta, x> - 11.3).
         directions: Theta directions: orthonormal, or independent.
         gap: Distance between the thetas of any two clusters. [as far as their directions say]
         drift: From this round on, every second user of each cluster wants something else. [never]
@@ -168,7 +171,7 @@ class EnvironmentOptions(RatingsOptions):
     environment: str = "synthetic"
     set_env: Annotated[list[str], Parameter(show_default=False)] = field(default_factory=list)
     ratings: Annotated[Path | None, _RATINGS] = None
-    features: Literal["lifted", "gaussian"] = "lifted"
+    features: Literal["lifted", "gaussian", "logistic"] = "lifted"
     directions: Literal["orthonormal", "random"] = "orthonormal"
     gap: float | None = None
     drift: Whole | None = None

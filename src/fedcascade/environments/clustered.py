@@ -12,9 +12,9 @@ from fedcascade.environments import draws
 from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.history import History, Moment
 from fedcascade.environments.life import NEVER
+from fedcascade.environments.links import Logistic, compute_weights
 from fedcascade.learning.oracles import ItemAttributes
 from fedcascade.numerics import streams
-from fedcascade.numerics.linear import compute_means
 
 _this_thread = threading.local()
 
@@ -24,7 +24,8 @@ class Clustered:
 
     ``history`` says what each of the ``users`` wants and who is alike, round by round; ``clusters`` and ``thetas`` are
     those of the first round. Rounds draw their items from the columns of ``catalogue``; without any, they draw fresh
-    random ones, which may be ``lifted``. The others are those of ``Synthetic``.
+    random ones, which may be ``lifted``. ``link`` turns <theta, x> into a probability; None
+    clips it. The others are those of ``Synthetic``.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class Clustered:
         arrivals: ArrayLike | Literal["zipf"] | None = None,
         categories: int | None = None,
         costs: bool = False,
+        link: Logistic | None = None,
     ) -> None:
         self.seed = np.uint64(seed)
         self.behaviour: Behaviour | None = None  # the cascade
+        self.link = link
         self.history, first = history, history.find_moment(1)
         self.thetas, self.clusters = first.thetas, first.clusters
         self.users, self.dimension = first.thetas.shape
@@ -124,8 +127,8 @@ class Clustered:
         return ItemAttributes(categories, draws.draw_costs(self.seed, round_, items) if self.has_costs else None)
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """<theta, x>, clipped to [0, 1]."""
-        return np.clip(compute_means(self.get_thetas(round_)[user], np.ascontiguousarray(features.T)), 0.0, 1.0)
+        """Return <theta, x>, clipped to [0, 1], or what the ``link`` makes of it."""
+        return compute_weights(self.link, self.get_thetas(round_)[user], np.ascontiguousarray(features.T))
 
     def attracted(self, round_: int, items: NDArray[np.intp], weights: NDArray[np.float64]) -> NDArray[np.bool_]:
         """w_t(i): each item has its own draw in a round, wherever in a list it stands."""

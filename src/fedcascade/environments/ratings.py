@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require, require_integer, require_known
+from fedcascade.checks import SHARE, require, require_integer, require_known
 from fedcascade.environments import matrices
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.environments.history import History, LivingHistory, OneChange, Tastes
@@ -71,6 +71,7 @@ class Ratings(Clustered):
         clusters: J, how many clusters k-means makes of them.
         dimension: d, the lifting coordinate included.
         items: how many items a round offers, or the (least, most) between which each round draws.
+        scale: a factor in (0, 1] of all thetas; smaller means fewer clicks.
         preset: "catalogue" or "paper".
         arrivals: how likely each user is to arrive, up to scale; uniform if None.
         life: what happens to the population: see ``environments.life``. What is new is what users of the file want who
@@ -91,6 +92,7 @@ class Ratings(Clustered):
         clusters: int = 10,
         dimension: int = 20,
         items: int | tuple[int, int] = 200,
+        scale: float = 1.0,
         preset: str = "catalogue",
         arrivals: ArrayLike | None = None,
         life: Life | None = None,
@@ -102,6 +104,7 @@ class Ratings(Clustered):
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         require_integer("dimension", dimension, 2)
         check_seed(seed)
+        SHARE.check("scale", scale)
         require_known("preset", preset, PRESETS)
         for name in steps:
             require_known("step", name, (field.name for field in fields(Steps)))
@@ -115,12 +118,12 @@ class Ratings(Clustered):
             sampled, others, catalogue = lift(sampled), lift(others), lift(catalogue)
         centres, labels = cluster_points(sampled, clusters, seed=seed)
         # On the grid, as items are: the last bits, which depend on the solver of the SVD, are rounded away.
-        self.centres = round_to_grid(centres).astype(np.float64)
+        self.centres = scale * round_to_grid(centres).astype(np.float64)
         history: History = OneChange(labels, self.centres[labels])
         if life is not None:
             spare = f"a life needs {clusters + 1} users beside those that are sampled, the ratings leave {len(others)}"
             require(len(others) > clusters, f"{spare}: take fewer users")
-            wanted = round_to_grid(others[: clusters + 1]).astype(np.float64)
+            wanted = scale * round_to_grid(others[: clusters + 1]).astype(np.float64)
             history = LivingHistory(life, Tastes(labels, self.centres, wanted, self.steps.lifted), seed)
         super().__init__(
             seed=seed,

@@ -7,33 +7,40 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcascade.checks import require, require_integer, require_known
+from fedcascade.checks import SHARE, require, require_integer, require_known
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.environments.history import History, LivingHistory, OneChange, Tastes
 from fedcascade.environments.life import Life
+from fedcascade.environments.links import Logistic
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import normalise_rows, orthonormalise_rows
 
-FeatureKind = Literal["lifted", "gaussian"]
+FeatureKind = Literal["lifted", "gaussian", "logistic"]
 DirectionKind = Literal["orthonormal", "random"]
 NEW_TASTES = 1  # which draws of the stream THETA they come from
+# Clicks of "logistic" features. With <theta, x> = (1 + cos) / 2 and d = 20, the median probability of a click is 0.005,
+# and 1% of the items are at 0.1 to 0.4. In more dimensions cosines are smaller, and good items rarer.
+LOGISTIC = Logistic(steepness=12.0, bias=-11.3)
 
 
 class Synthetic(Clustered):
     """Users in clusters, items drawn afresh in each round; all of it from one seed.
 
     ``lifted`` features are (z / ||z||, 1) / sqrt(2) with Gaussian z, thetas likewise, so that <theta, x> =
-    (1 + cos) / 2 is a probability. ``gaussian`` ones are z / ||z||, and <theta, x> is clipped to [0, 1]. Features are
-    rounded toward zero to the grid (``numerics.grid``); clicks follow the rounded ones.
+    (1 + cos) / 2 is a probability. ``gaussian`` ones are z / ||z||, and <theta, x> is clipped to [0, 1].
+    ``logistic`` ones are lifted, and the probability of a click is sigmoid(12 <theta, x> - 11.3): clicks are rare, and
+    the linear model is wrong. Features are rounded toward zero to the grid (``numerics.grid``); clicks follow the
+    rounded ones.
 
     Args:
         users: how many users there are.
         clusters: how many clusters of equal size (as nearly as can be), or the size of each.
         dimension: d, the lifting coordinate included.
         items: how many items a round offers, or the (least, most) between which each round draws.
-        features: "lifted" or "gaussian".
+        features: "lifted", "gaussian" or "logistic".
         directions: "orthonormal" theta directions (before lifting), or independent "random" ones.
-        gap: how far the thetas of any two clusters are apart; if None, as far as their directions say.
+        scale: a factor in (0, 1] of all thetas; smaller means fewer clicks, 1 is the paper's.
+        gap: how far the thetas of any two clusters are apart before scaling; if None, as far as their directions say.
         drift: the round from which on every second user of each cluster wants something else; None for never.
             ``clusters`` then tells apart who will differ.
         life: what else happens to the population: see ``environments.life``. What is new is a random direction.
@@ -56,6 +63,7 @@ class Synthetic(Clustered):
         items: int | tuple[int, int] = 200,
         features: FeatureKind = "lifted",
         directions: DirectionKind = "orthonormal",
+        scale: float = 1.0,
         gap: float | None = None,
         drift: int | None = None,
         life: Life | None = None,
@@ -69,8 +77,9 @@ class Synthetic(Clustered):
         require_integer("users", users)
         require_integer("dimension", dimension, 2)
         check_seed(seed)
+        SHARE.check("scale", scale)
         require(drift is None or life is None, "drift is one change of its own: give it, or a life, not both")
-        lifted = features == "lifted"
+        lifted = features != "gaussian"
         sizes = _compute_cluster_sizes(users, clusters)
         ordered = np.repeat(np.arange(len(sizes)), sizes)
         number = np.concatenate([np.arange(size) for size in sizes])  # of each user within its cluster
@@ -80,13 +89,13 @@ class Synthetic(Clustered):
             require_integer("drift", drift)
             _check_drift(len(sizes), tastes, free if gap is None else free - 1, gap is None and directions == "random")
         units = _draw_directions(tastes, free, directions, gap, seed, lifted)
-        thetas = lift(units) if lifted else units
+        thetas = scale * (lift(units) if lifted else units)
         # In random order, so that uneven arrivals do not favour a cluster.
         order = np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
         before, after = ordered[order], later[order]
         if life is not None:
             others = normalise_rows(_draw_rows(len(sizes) + 1, free, seed, NEW_TASTES))
-            known = Tastes(before, thetas, lift(others) if lifted else others, lifted)
+            known = Tastes(before, thetas, scale * (lift(others) if lifted else others), lifted)
             history: History = LivingHistory(life, known, seed)
         elif drift is not None:
             history = OneChange(after, thetas[before], drift, thetas[after])
@@ -100,6 +109,7 @@ class Synthetic(Clustered):
             arrivals=arrivals,
             categories=categories,
             costs=costs,
+            link=LOGISTIC if features == "logistic" else None,
         )
 
 

@@ -19,6 +19,7 @@ from fedcascade.plugins import get_plugin
 
 Count = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Scale = Annotated[float, Meta(gt=0, le=1)]
 ClickModel = Literal["dcm", "dbn", "pbm"]  # left out for the cascade, so that runs of it keep their keys
 
 
@@ -33,7 +34,10 @@ class SyntheticSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="sy
     directions: DirectionKind = "orthonormal"
     gap: float | None = None
     drift: Count | None = None
-    life: Life | UnsetType = UNSET  # left out where there is none, so that runs without one keep their keys
+    scale: Scale | UnsetType = (
+        UNSET  # this and those below are left out if not given, so that such runs keep their keys
+    )
+    life: Life | UnsetType = UNSET
     clicks: ClickModel | UnsetType = UNSET
     click_level: Share | UnsetType = UNSET
     arrivals: tuple[float, ...] | Literal["zipf"] | None = None
@@ -53,6 +57,7 @@ class RatingsSpec(Struct, frozen=True, kw_only=True, tag_field="kind", tag="rati
     clusters: Count = 10
     dimension: Annotated[int, Meta(ge=2)] = 20
     items: Count = 200
+    scale: Scale | UnsetType = UNSET
     life: Life | UnsetType = UNSET
     clicks: ClickModel | UnsetType = UNSET
     click_level: Share | UnsetType = UNSET

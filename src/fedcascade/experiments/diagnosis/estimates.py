@@ -24,6 +24,7 @@ def estimate_assumptions(environment: Environment, *, items: int = SAMPLED_ITEMS
     kind = type(environment).__name__
     require(isinstance(environment, Clustered), f"{kind} does not say its thetas: the theory needs a world that does")
     assert isinstance(environment, Clustered)
+    require(environment.link is None, "the theory needs linear clicks: take features 'lifted' or 'gaussian'")
     rounds = range(1, items // environment.fewest_items + 2)
     features = np.concatenate([environment.items(t) for t in rounds]).astype(np.float64)
     return Assumptions(

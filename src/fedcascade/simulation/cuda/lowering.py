@@ -58,6 +58,8 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield "decision ThompsonSampling"
     if environment.behaviour is not None:
         yield f"click model {environment.behaviour.model}"
+    if environment.link is not None:
+        yield f"link {type(environment.link).__name__}"
     if environment.drifts:
         yield "environment whose users drift apart"
     if environment.catalogue.shape[1] > 0:

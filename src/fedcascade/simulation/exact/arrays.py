@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments.behaviours import CompiledBehaviour
+from fedcascade.environments.links import Logistic
 from fedcascade.federation.changes import CompiledDetection
 from fedcascade.federation.own_data import OwnData, unpack_into
 from fedcascade.federation.trust import CompiledTrust
@@ -42,6 +43,7 @@ class CompiledEnvironment(NamedTuple):
     categories: int  # that items belong to
     cache: ItemCache
     behaviour: CompiledBehaviour | None = None  # how users click; None is the cascade
+    link: Logistic | None = None  # from <theta, x> to a probability; None clips it
 
 
 class CompiledPolicy(NamedTuple):

@@ -7,16 +7,23 @@ compiles nor pays for the rest.
 import numpy as np
 
 from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight, goes_on, looks_at
+from fedcascade.environments.links import Logistic, apply_link
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Vector
-from fedcascade.simulation.exact.ranking import compute_attraction
+from fedcascade.simulation.exact.ranking import compute_mean
 from fedcascade.simulation.exact.screening import Scratch
 
 
 @jit_inline
 def click_list(
-    behaviour: CompiledBehaviour | None, seed: np.uint64, theta: Vector, scratch: Scratch, t: int, listed: int
+    behaviour: CompiledBehaviour | None,
+    link: Logistic | None,
+    seed: np.uint64,
+    theta: Vector,
+    scratch: Scratch,
+    t: int,
+    listed: int,
 ) -> tuple[int, int, float]:
     """Let a user look at the list; returns the first and the last click, or -1 and -1, and the chance of none.
 
@@ -25,7 +32,7 @@ def click_list(
     first, last, missed, stays = -1, -1, 1.0, True
     for position in range(listed):
         item = scratch.selected[position]
-        weight = compute_attraction(theta, scratch.columns, item)
+        weight = apply_link(link, compute_mean(theta, scratch.columns, item))
         missed *= 1.0 - fade_weight(behaviour, position, weight)
         if behaviour is None:
             if first < 0 and streams.uniform(seed, streams.CLICK, t, item) < weight:

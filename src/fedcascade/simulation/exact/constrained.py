@@ -10,6 +10,7 @@ import numpy as np
 
 from fedcascade.environments import draws
 from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight
+from fedcascade.environments.links import Logistic, compute_weights
 from fedcascade.learning.exploration import GREEDY, SAMPLED, compute_propensities, explore
 from fedcascade.learning.knapsack import find_best_within_budget, select_within_budget
 from fedcascade.learning.oracles import select_per_category, select_top
@@ -33,7 +34,8 @@ class CompiledLimits(NamedTuple):
 @jit
 def select_constrained(
     limits: CompiledLimits | None, seed: np.uint64, t: int, items: int, categories: int, theta: Vector, root: Matrix,
-    own_root: Matrix | None, beta: float, behaviour: CompiledBehaviour | None, true_theta: Vector, scratch: Scratch,
+    own_root: Matrix | None, beta: float, behaviour: CompiledBehaviour | None, link: Logistic | None,
+    true_theta: Vector, scratch: Scratch,
 ) -> tuple[int, float]:  # fmt: skip
     """Write the list into ``scratch.selected``, and the squared widths of its items.
 
@@ -50,9 +52,7 @@ def select_constrained(
         scores = linear.compute_ucb_scores(theta, root, beta, columns)
     else:
         scores = linear.compute_pair_scores(theta, root, own_root, beta, columns)
-    weights = linear.compute_means(true_theta, columns)
-    for item in range(items):
-        weights[item] = min(max(weights[item], 0.0), 1.0)
+    weights = compute_weights(link, true_theta, columns)
     length = limits.length
     if limits.exploration == SAMPLED:
         selected = select_top(scores, ties, length)

@@ -207,6 +207,7 @@ def play_round(
         None,
         beta,
         environment.behaviour,
+        environment.link,
         theta,
         scratch,
     )
@@ -214,7 +215,7 @@ def play_round(
         listed = min(policy.length, items)
         screen_items(items, listed, beta, margin, scratch)
         select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
-        best = compute_best_reward(environment.behaviour, theta, items, policy.length, scratch)
+        best = compute_best_reward(environment.behaviour, environment.link, theta, items, policy.length, scratch)
     click, examined = show_list(environment, policy, theta, window, scratch, t, listed, best)
     for position in range(examined):
         width = np.sqrt(np.float64(scratch.squared_width[scratch.selected[position]])) + policy.slack
@@ -262,7 +263,9 @@ def show_list(
     ``scratch.listed_features`` gets the features of those; ``best`` is the reward of the best list.
     """
     selected = scratch.selected[:listed]
-    click, last, missed = click_list(environment.behaviour, environment.seed, theta, scratch, t, listed)
+    click, last, missed = click_list(
+        environment.behaviour, environment.link, environment.seed, theta, scratch, t, listed
+    )
     examined = selected.size if click < 0 else last + 1
     for position in range(examined):
         for k in range(scratch.listed_features.shape[1]):

@@ -60,6 +60,7 @@ def _lower_clustered(environment: Clustered) -> arrays.CompiledEnvironment:
         environment.seed, environment.lifted, *items, environment.thetas, environment.catalogue, environment.categories,
         arrays.ItemCache(np.zeros(0, np.int64), np.zeros((0, 0), np.int16)),
         None if behaviour is None else behaviour.compile(environment.most_items),
+        environment.link,
     )  # fmt: skip
 
 

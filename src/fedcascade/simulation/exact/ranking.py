@@ -7,6 +7,7 @@ further apart than they can be wrong; everything closer is scored again, to the 
 import numpy as np
 
 from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight
+from fedcascade.environments.links import Logistic, apply_link
 from fedcascade.learning.oracles import select_top_into
 from fedcascade.numerics import linear, simd, streams
 from fedcascade.numerics.jit import jit_inline
@@ -64,26 +65,40 @@ def _draw_ties(seed: np.uint64, t: int, items: int, candidates: Indices, scratch
 
 
 @jit_inline
-def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
-    """The probability of a click on one item: <theta, x> to the bit as ``linear.compute_means``, clipped to [0, 1]."""
+def compute_mean(theta: Vector, columns: Singles, item: int) -> float:
+    """Return <theta, x> of one item, to the bit as ``linear.compute_means``."""
     mean = 0.0
     for k in range(theta.size):
         mean += theta[k] * columns[k, item]
-    return min(max(mean, 0.0), 1.0)
+    return mean
+
+
+@jit_inline
+def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
+    """Return the probability of a click on one item where there is no link: <theta, x>, clipped to [0, 1]."""
+    return min(max(compute_mean(theta, columns, item), 0.0), 1.0)
 
 
 @jit_inline
 def compute_best_reward(
-    behaviour: CompiledBehaviour | None, theta: Vector, items: int, length: int, scratch: Scratch
+    behaviour: CompiledBehaviour | None,
+    link: Logistic | None,
+    theta: Vector,
+    items: int,
+    length: int,
+    scratch: Scratch,
 ) -> float:
-    """The reward of the best list for known weights; single precision says which items can be in it."""
+    """The reward of the best list for known weights; single precision says which items can be in it.
+
+    A link rises with <theta, x>, so the items with the highest means have the highest weights.
+    """
     margin = bound_error(theta.size, 1.0)  # ||theta|| is at most 1
     floor = scratch.reached[screening.TRUTH] - 2.0 * margin
     count = collect_reaching(scratch.true_mean, items, floor, scratch.candidates)
     best = scratch.best[: min(length, items)]
     best[:] = -np.inf
     for item in scratch.candidates[:count]:
-        screening.insert_descending(best, compute_attraction(theta, scratch.columns, item))
+        screening.insert_descending(best, apply_link(link, compute_mean(theta, scratch.columns, item)))
     missed = 1.0
     for position in range(best.size):
         missed *= 1.0 - fade_weight(behaviour, position, best[position])

@@ -96,6 +96,7 @@ def _play_personal_round(
         own_root,
         beta,
         environment.behaviour,
+        environment.link,
         theta,
         scratch,
     )
@@ -104,7 +105,7 @@ def _play_personal_round(
         margin = load_decision(state.theta, state.root, beta, np.inf, scratch)
         screen_items(items, listed, beta, margin, scratch)
         select_pair_list(seed, t, items, state.theta, state.root, own_root, beta, scratch)
-        best = compute_best_reward(environment.behaviour, theta, items, policy.length, scratch)
+        best = compute_best_reward(environment.behaviour, environment.link, theta, items, policy.length, scratch)
     click, examined = kernels.show_list(environment, policy, theta, window, scratch, t, listed, best)
     _split_rewards(policy, state, personal, agent, scratch.listed_features, examined, click)
     kernels.count_round(state, examined, int(click >= 0))

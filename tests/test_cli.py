@@ -179,6 +179,8 @@ def test_adding_a_policy_does_not_change_the_results_of_the_others(capsys: pytes
         ("--p-scale", "0"),
         ("--order", "aggregate-first"),
         ("--features", "gaussian"),
+        ("--features", "logistic"),
+        ("--scale", "0.2"),
         ("--directions", "random"),
         ("--arrivals", "zipf"),
         ("--arrivals", "9,1,1,1,1,1"),

@@ -93,6 +93,8 @@ REFUSALS = [
     ("restore junk.db sqlite:///agent.db", "'agent.db' is the file of an agent"),
     ("run --gap 5", "gap must be a number > 0 and at most 1, that of orthonormal directions, got 5"),
     ("run --gap 1.5 --features gaussian", "at most 1.414, that of orthonormal directions, got 1.5"),
+    ("run --scale 0", "scale must be in (0, 1], got 0.0"),
+    ("run --scale 2", "scale must be in (0, 1], got 2.0"),
     ("run --drift 5", "drift gives the users of 10 clusters 20 tastes in all, and there is room for 19"),
     ("run --drift 5 --gap 0.5", "20 tastes in all, and there is room for 18: take at most 9 clusters"),
     ("run --change share=0.5", "change needs at, got 'share=0.5'"),

@@ -24,8 +24,8 @@ class Clustered:
 
     ``history`` says what each of the ``users`` wants and who is alike, round by round; ``clusters`` and ``thetas`` are
     those of the first round. Rounds draw their items from the columns of ``catalogue``; without any, they draw fresh
-    random ones, which may be ``lifted``. ``link`` turns <theta, x> into a probability; None
-    clips it. The others are those of ``Synthetic``.
+    random ones, which may be ``lifted``. ``link`` turns <theta, x> into a probability; None clips it. The
+    others are those of ``Synthetic``.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ FeatureKind = Literal["lifted", "gaussian", "logistic"]
 DirectionKind = Literal["orthonormal", "random"]
 NEW_TASTES = 1  # which draws of the stream THETA they come from
 # Clicks of "logistic" features. With <theta, x> = (1 + cos) / 2 and d = 20, the median probability of a click is 0.005,
-# and 1% of the items are at 0.1 to 0.4. In more dimensions cosines are smaller, and good items rarer.
+# and 1% of the items are at 0.1 to 0.4. In fewer dimensions cosines vary more, and more items are good.
 LOGISTIC = Logistic(steepness=12.0, bias=-11.3)
 
 

@@ -1,0 +1,119 @@
+"""Clicks are as rare as was asked for: scaled thetas, and logistic probabilities."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedcascade import POLICIES, Synthetic, TopK, simulate
+from fedcascade.environments.life import Change, Liars, Life
+from fedcascade.environments.matrices import generate_ratings
+from fedcascade.environments.ratings import Ratings
+from fedcascade.environments.synthetic import LOGISTIC
+from fedcascade.experiments.diagnosis.estimates import estimate_assumptions
+from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec, build_environment
+from fedcascade.experiments.plan_reader import read_plan
+from fedcascade.testing import check_environment
+
+MATRIX = generate_ratings(150, 120, seed=2)
+LIFE = Life(change=Change(at=50, until=150), liars=Liars(share=0.25))
+RATINGS = {"users": 8, "clusters": 3, "dimension": 6, "items": 9}
+PLAN = """
+name = "rare"
+rounds = 100
+[[environments]]
+name = "rare"
+kind = "synthetic"
+features = "logistic"
+scale = 0.2
+[[environments]]
+name = "usual"
+kind = "synthetic"
+[[policies]]
+name = "fedind"
+"""
+
+
+def make_world(**options: Any) -> Synthetic:
+    return Synthetic(**{"users": 12, "clusters": 2, "dimension": 6, "items": 8, "seed": 1} | options)
+
+
+@pytest.mark.parametrize("features", ["lifted", "gaussian", "logistic"])
+@pytest.mark.parametrize("options", [{}, {"drift": 100}, {"gap": 0.5, "drift": 100}, {"life": LIFE}])
+def test_all_thetas_are_scaled(features: str, options: dict[str, Any]) -> None:
+    plain, scaled = (make_world(features=features, scale=scale, **options) for scale in (1.0, 0.25))
+    for t in (1, 99, 100, 200):
+        np.testing.assert_allclose(scaled.get_thetas(t), 0.25 * plain.get_thetas(t), rtol=1e-14)
+        np.testing.assert_array_equal(scaled.items(t), plain.items(t))
+
+
+@pytest.mark.parametrize("preset", ["catalogue", "paper"])
+@pytest.mark.parametrize("life", [None, LIFE])
+def test_all_thetas_of_ratings_are_scaled(preset: str, life: Life | None) -> None:
+    plain, scaled = (
+        Ratings.from_matrix(MATRIX, preset=preset, life=life, scale=scale, **RATINGS) for scale in (1.0, 0.25)
+    )
+    for t in (1, 100, 200):
+        np.testing.assert_allclose(scaled.get_thetas(t), 0.25 * plain.get_thetas(t), rtol=1e-14)
+
+
+@pytest.mark.parametrize("scale", [0, -0.5, 1.01, float("nan"), float("inf"), "0.2", None])
+def test_other_scales_are_refused(scale: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^scale must be in \(0, 1\], got {scale}$"):
+        make_world(scale=scale)
+    with pytest.raises(ValueError, match=rf"^scale must be in \(0, 1\], got {scale}$"):
+        Ratings.from_matrix(MATRIX, scale=scale, **RATINGS)
+
+
+@pytest.mark.parametrize(("scale", "least", "most"), [(0.2, 0.34, 0.46), (0.05, 0.085, 0.135)])
+def test_a_scale_says_how_many_lists_are_clicked(scale: float, least: float, most: float) -> None:
+    world = Synthetic(dimension=20, items=50, scale=scale, seed=1)
+    trace = simulate(world, POLICIES["fedind"], rounds=4_000, oracle=TopK(length=4), engine="exact")
+    assert least < trace.curve[-1].reward / 4_000 < most
+
+
+def test_logistic_probabilities_are_small_with_a_few_good_items() -> None:
+    world = Synthetic(dimension=20, items=500, features="logistic", seed=3)
+    weights = np.concatenate([world.weights(t, t % 40, world.items(t)) for t in range(1, 201)])
+    assert np.median(weights) == pytest.approx(0.005, abs=0.0005)
+    assert np.mean((weights >= 0.1) & (weights <= 0.4)) == pytest.approx(0.01, abs=0.002)
+    assert np.mean(weights > 0.4) < 0.0005
+
+
+def test_logistic_weights_are_the_sigmoid_and_the_world_keeps_the_contract() -> None:
+    world = make_world(features="logistic")
+    check_environment(world)
+    items = world.items(3)
+    logits = LOGISTIC.steepness * (items.astype(np.float64) @ world.thetas[2]) + LOGISTIC.bias
+    np.testing.assert_allclose(world.weights(3, 2, items), 1 / (1 + np.exp(-logits)), rtol=1e-12)
+    assert np.all(np.linalg.norm(items, axis=1) <= 1)
+    lifted = make_world()
+    np.testing.assert_array_equal(world.thetas, lifted.thetas)
+    np.testing.assert_array_equal(items, lifted.items(3))
+
+
+def test_the_theory_refuses_logistic_clicks() -> None:
+    with pytest.raises(ValueError, match="the theory needs linear clicks: take features 'lifted' or 'gaussian'"):
+        estimate_assumptions(make_world(features="logistic"))
+
+
+def test_a_plan_says_how_rare_clicks_are() -> None:
+    rare, usual = (environment.spec for environment in read_plan(PLAN).environments)
+    world = build_environment(rare, seed=1)
+    assert isinstance(world, Synthetic)
+    assert world.link == LOGISTIC
+    assert np.linalg.norm(world.thetas[0]) == pytest.approx(0.2)
+    assert b'"scale":0.2' in msgspec.json.encode(rare)  # a run's key has it
+    assert b"scale" not in msgspec.json.encode(usual)  # runs without one keep their keys
+    scaled, plain = (build_environment(spec, 1) for spec in (RatingsSpec(scale=0.5, **RATINGS), RatingsSpec(**RATINGS)))
+    assert isinstance(scaled, Ratings)
+    assert isinstance(plain, Ratings)
+    np.testing.assert_array_equal(scaled.thetas, 0.5 * plain.thetas)
+    assert SyntheticSpec(scale=0.5) != SyntheticSpec()
+
+
+@pytest.mark.parametrize("scale", ["0", "1.5", '"small"'])
+def test_a_plan_with_another_scale_is_refused(scale: str) -> None:
+    with pytest.raises(ValueError, match=r"plan line 8: environments\.scale: Expected"):
+        read_plan(PLAN.replace("scale = 0.2", f"scale = {scale}"))

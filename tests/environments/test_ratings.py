@@ -143,7 +143,7 @@ def test_zero_vectors_are_dropped_with_a_notice() -> None:
         ({"items": 121}, "items must be <= 120, the size of the catalogue, got 121"),
         ({"items": (9, 3)}, "items"),
         ({"preset": "catalog"}, "unknown preset 'catalog': did you mean 'catalogue'"),
-        ({"scale": "root"}, "unknown step 'scale'"),
+        ({"scales": "root"}, "unknown step 'scales'"),
         ({"shelf": "empty"}, "unknown shelf 'empty'"),
         ({"scaling": "full"}, "unknown scaling 'full'"),
         ({"seed": -1}, "seed"),

@@ -18,7 +18,7 @@ from fedcascade.testing import check_environment
 
 MATRIX = generate_ratings(150, 120, seed=2)
 LIFE = Life(change=Change(at=50, until=150), liars=Liars(share=0.25))
-RATINGS = {"users": 8, "clusters": 3, "dimension": 6, "items": 9}
+RATINGS: dict[str, Any] = {"users": 8, "clusters": 3, "dimension": 6, "items": 9}
 PLAN = """
 name = "rare"
 rounds = 100

@@ -20,8 +20,8 @@ from fedcascade.simulation.scenario import Scenario
 
 from .record_traces import hash_trace
 
-RARE = [{"scale": 0.2}, {"features": "logistic"}]
-SIZES = {"users": 6, "clusters": 2, "dimension": 6, "items": 20, "seed": 1}
+RARE: list[dict[str, Any]] = [{"scale": 0.2}, {"features": "logistic"}]
+SIZES: dict[str, Any] = {"users": 6, "clusters": 2, "dimension": 6, "items": 20, "seed": 1}
 ORACLE = TopK(length=3)
 
 

@@ -67,17 +67,6 @@ def test_what_is_loaded_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> N
     assert play(server, agents, 61, 100) == play(loaded, resumed, 61, 100)
 
 
-def test_earlier_selves_of_agents_are_kept(tmp_path: Path) -> None:
-    server, agents = begin(POLICIES["fedc3ucb-l"])
-    play(server, agents, 1, 60)
-    run_exchange(server, agents, agents[0].part(Statistics.zero(D)))
-    assert len(server.ghosts) == 1
-    save_server(tmp_path / "server.npz", server)
-    loaded = load_server(tmp_path / "server.npz")
-    assert loaded.ghosts.tolist() == server.ghosts.tolist()
-    assert len(loaded.holdings) == USERS + 1
-
-
 def test_lists_without_feedback_are_kept(tmp_path: Path) -> None:
     _, [agent, *_] = begin(POLICIES["fedc3ucb-e"])
     shown = agent.recommend(WORLD.items(1), WORLD.ties(1, 8))

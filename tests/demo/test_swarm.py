@@ -183,16 +183,6 @@ def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
         assert running.operator.fetch_overview().position == len(trace.ledger)
 
 
-def test_agents_of_a_server_draw_the_thetas_of_the_simulator(tmp_path: Path) -> None:
-    policy = POLICIES["fedc3ucb-ts"]
-    simulated = simulate(WORLD, policy, rounds=150, oracle=TopK(length=3), checkpoints=1, engine="reference")
-    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
-        assert build_policy(fetch_terms(running.transport)) == policy
-        trace = run_swarm(WORLD, policy, rounds=150, operator=running.operator, transport=Borrowed(running.transport),
-                          folder=None, list_length=3, checkpoints=1)  # fmt: skip
-    assert_same(trace, simulated)
-
-
 def test_agents_that_choose_by_chance_leave_a_log_with_propensities(tmp_path: Path) -> None:
     policy, oracle = make_policy("fedc3ucb-e"), EpsilonMixed(length=3, epsilon=0.5)
     simulated = simulate(WORLD, policy, rounds=150, oracle=oracle, checkpoints=1, engine="reference", keep_lists=True)

@@ -182,7 +182,7 @@ def test_a_plan_with_an_impossible_life_is_refused_with_its_line() -> None:
         )
 
 
-@pytest.mark.parametrize("policy", ["fedc3ucb-l", "fedc3ucb-ht", "fedind-c", "known-clusters"])
+@pytest.mark.parametrize("policy", ["fedc3ucb-l", "fedind-c", "known-clusters"])
 @pytest.mark.parametrize("name", ["recurring", "everything"])
 def test_systems_for_living_populations_leave_the_same_trace_in_both_engines(policy: str, name: str) -> None:
     for world in (make_world(LIVES[name]), make_world(LIVES[name], features="gaussian"), make_ratings(LIVES[name])):

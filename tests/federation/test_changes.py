@@ -1,5 +1,6 @@
-"""Change detection at the agent, and what a reset does at the server."""
+"""Change detection at the agent, and what an upload after a change does at the server."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,8 +12,9 @@ from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.own_data import MOST_BLOCKS
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
-from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server
+from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
@@ -47,7 +49,7 @@ def play(policy: Policy, thetas: list[np.ndarray], rounds: int, seed: int = 1) -
         estimate = Ridge(keeper.total, 4.0)
         if keeper.follow(listed, click(listed, draw, thetas[t // rounds]), estimate):
             found.append(t)
-            keeper.begin_anew(keeper.total)
+            keeper.restart(keeper.total)
     return keeper, found
 
 
@@ -130,82 +132,79 @@ def make_server(policy: Policy, agents: int = 4) -> Server:
     return server
 
 
-def reset(server: Server, agent: int, seed: int, rounds: int = 40) -> Statistics:
-    """Let an agent say that its user has changed, with some new data; returns them."""
+def change(server: Server, agent: int, seed: int, rounds: int = 40) -> Statistics:
+    """Let an agent replace all that it uploaded by some new data; returns them."""
     new = make_statistics(rounds, SECOND, seed)
-    server.receive(Upload(agent=agent, sequence=2, cause=Cause.CHANGE, statistics=new, kept=new))
+    server.receive(Upload(agent=agent, sequence=2, cause=Cause.CHANGE, statistics=new))
     return new
 
 
-@pytest.mark.parametrize("name", ["fedc3ucb-l", "fedind-c", "known-clusters"])
-def test_a_reset_leaves_the_earlier_self_where_it_was(name: str) -> None:
-    server = make_server(POLICIES[name])
-    before, rounds = server.holdings[0], server.rounds
-    with_me = {agent for agent in range(4) if server.groups.labels[agent] == server.groups.labels[0]}
+GRAPH = POLICIES["fedc3ucb-h"]
+POOLED = [*(POLICIES[name] for name in ("fedc3ucb-l", "fedc3ucb-p", "fedind-c", "known-clusters", "fedlinucb")), GRAPH,
+          guard_policy(GRAPH), GRAPH.with_constants(degree=2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POOLED, ids=lambda policy: f"{policy.name}-{type(policy.grouping).__name__}")
+def test_an_upload_after_a_change_replaces_all_earlier_ones(policy: Policy) -> None:
+    server = make_server(policy)
     server.tell_cluster(0, 7)
-    new = reset(server, 0, 50)
-    [ghost] = server.find_ghosts(0)
-    assert ghost == 4
-    np.testing.assert_array_equal(server.holdings[ghost].gram, before.gram)
+    new = change(server, 0, 50)
     np.testing.assert_array_equal(server.holdings[0].gram, new.gram)
-    assert server.rounds == rounds + new.rounds
-    assert all(server.groups.labels[agent] == server.groups.labels[ghost] for agent in with_me - {0})
-    assert server.groups.labels[0] != server.groups.labels[ghost]
-    assert server.answer(0).agents == 4
-    pooled = server.groups.pooled(0)
-    members = np.flatnonzero(server.groups.labels == server.groups.labels[0])
-    np.testing.assert_allclose(pooled.gram, server.holdings.total(members).gram)
+    assert server.rounds == 300 + new.rounds == int(server.holdings.rounds.sum())
+    assert server.answer(0).agents == len(server.holdings) == 4
+    for agent in range(4):
+        members = np.flatnonzero(server.groups.labels == server.groups.labels[agent])
+        np.testing.assert_allclose(server.groups.pooled(agent).gram, server.holdings.total(members).gram)
+    if policy.name == "known-clusters":
+        assert server.groups.labels.tolist() == [7, 0, 0, 0]
 
 
-def test_ghosts_are_bounded_and_the_oldest_gives_way() -> None:
-    server = make_server(LIVING.with_constants(ghosts=2))
-    first = reset(server, 1, 60)
-    for seed in (61, 62, 63):
-        reset(server, 1, seed)
-    assert len(server.find_ghosts(1)) == 2
-    assert len(server.holdings) == 6
-    assert server.rounds == int(server.holdings.rounds.sum())
-    held = [server.holdings[place].rounds for place in server.find_ghosts(1)]
-    assert held == [40, 40]
-    assert first.rounds == 40
-    assert server.groups.labels.size == 6
-
-
-def test_without_ghosts_the_earlier_self_is_subtracted() -> None:
-    server = make_server(LIVING.with_constants(ghosts=0))
-    reset(server, 1, 60)
-    assert len(server.holdings) == 4
-    assert server.holdings[1].rounds == 40
+@pytest.mark.parametrize("policy", POOLED, ids=lambda policy: f"{policy.name}-{type(policy.grouping).__name__}")
+def test_replacement_is_idempotent_and_survives_a_restart(policy: Policy) -> None:
+    server = make_server(policy)
+    for _ in range(3):
+        new = change(server, 0, 50)
+    np.testing.assert_array_equal(server.holdings[0].gram, new.gram)
     assert server.rounds == 340
+    again = Server.from_state(copy.deepcopy(server.to_state()), policy=policy, dimension=D)
+    change(server, 1, 51)
+    change(again, 1, 51)
+    np.testing.assert_array_equal(server.groups.labels, again.groups.labels)
+    np.testing.assert_array_equal(server.answer(2).statistics.gram, again.answer(2).statistics.gram)
 
 
-def test_to_forget_an_agent_forgets_its_ghosts_and_nobody_else_s() -> None:
+def test_an_agent_of_a_graph_is_connected_to_all_again_after_a_change() -> None:
+    server = Server(policy=GRAPH.with_constants(alpha_d=3.0), agents=4, dimension=D)
+    for agent, theta in enumerate((FIRST, FIRST, SECOND, SECOND)):
+        upload = Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=make_statistics(400, theta, agent))
+        server.receive(upload)
+    assert len(server.groups) > 1
+    server.receive(Upload(agent=0, sequence=2, cause=Cause.CHANGE, statistics=make_statistics(400, SECOND, 9)))
+    labels = server.groups.labels
+    assert labels[0] == labels[2] == labels[3] != labels[1]
+
+
+def test_a_population_is_fitted_again_without_data_that_were_replaced() -> None:
+    server = Server(policy=POLICIES["fedc3ucb-p"], agents=80, dimension=D)
+    for agent in range(80):
+        statistics = make_statistics(20, (FIRST, SECOND)[agent % 2], agent)
+        server.receive(Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics))
+    change(server, 0, 100)
+    assert server.holdings[0].rounds == 40
+    assert server.rounds == 79 * 20 + 40
+    server.forget(0)
+    assert server.rounds == 79 * 20
+
+
+def test_to_forget_an_agent_after_a_change_leaves_nothing_of_it() -> None:
     server = make_server(LIVING)
     for agent, seed in ((1, 60), (3, 61), (1, 62)):
-        reset(server, agent, seed)
-    others = server.holdings.total(np.array([0, 2, 3, *server.find_ghosts(3)]))
-    assert server.forget(1) == [6, 4, 1]
-    assert server.find_ghosts(1) == []  # agent 3 has its place now
+        change(server, agent, seed)
+    others = server.holdings.total(np.array([0, 2, 3]))
+    server.forget(1)
     left = server.holdings.total(np.arange(len(server.holdings)))
     np.testing.assert_array_equal(left.gram, others.gram)
     assert server.rounds == left.rounds == others.rounds
-    again = Server.from_state(server.to_state(), policy=LIVING, dimension=D)
-    np.testing.assert_array_equal(again.ghosts, server.ghosts)
-    np.testing.assert_array_equal(again.answer(0).statistics.gram, server.answer(0).statistics.gram)
-
-
-def test_a_reset_that_keeps_what_was_never_uploaded_is_refused() -> None:
-    server, twice = make_server(LIVING), make_statistics(300, SECOND, 70)
-    upload = Upload(agent=0, sequence=2, cause=Cause.CHANGE, statistics=Statistics.zero(D), kept=twice)
-    before = server.holdings[0]
-    with pytest.raises(ValueError, match=r"counts must satisfy|positive semi-definite"):
-        server.receive(upload)
-    np.testing.assert_array_equal(server.holdings[0].gram, before.gram)
-    with pytest.raises(ValueError, match="takes no resets"):
-        make_server(POLICIES["fedc3ucb-e"]).receive(replace(upload, kept=Statistics.zero(D)))
-    reset(server, 0, 71)
-    with pytest.raises(ValueError, match="place of an earlier self"):
-        server.receive(Upload(agent=4, sequence=1, cause=Cause.CHANGE, statistics=twice, kept=twice))
 
 
 def test_an_agent_that_resets_goes_on_with_what_it_keeps() -> None:
@@ -220,12 +219,36 @@ def test_an_agent_that_resets_goes_on_with_what_it_keeps() -> None:
         seen = click(listed[shown.items], draw, FIRST if t < 200 else SECOND)
         upload = agents[0].observe(shown, seen.clicks[0] if seen.clicks else None, round_=t + 1, draw=0.5)
         if upload is not None:
-            if upload.kept is not None:
+            if upload.cause is Cause.CHANGE:
                 resets.append(t)
-                np.testing.assert_array_equal(agents[0].decision.theta, Ridge(upload.kept, LIVING.lambda_).theta)
+                kept = upload.statistics
+                np.testing.assert_array_equal(agents[0].decision.theta, Ridge(kept, LIVING.lambda_).theta)
+                np.testing.assert_array_equal(agents[0].unanswered.gram, kept.gram)
+                assert agents[0].buffer.count == 0
             run_exchange(server, agents, upload)
     assert len(resets) == 1
     assert 200 <= resets[0] < 260
     assert agents[0].own_data is not None
     total = server.holdings[0] + agents[0].buffer
     np.testing.assert_array_equal(agents[0].own_data.total.gram, total.gram)
+
+
+def test_a_restart_waits_until_there_is_enough_to_send() -> None:
+    policy = replace(LIVING, trigger=AtLeast(trigger=LIVING.trigger, observations=7))
+    problem = ProblemSize(users=1, dimension=D, list_length=K, rounds=1_000)
+    agent = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=K))
+    agent.buffer = make_statistics(30, FIRST, 1)
+    kept = make_statistics(1, SECOND, 2)
+    agent.restart(kept)
+    assert agent.change_pending
+    assert agent.send_change_if_due() is None
+    other = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=K))
+    other.load_state(agent.to_state())
+    for each in (agent, other):
+        upload = each.take_back(make_statistics(9, SECOND, 3), least=1)
+        assert upload is not None
+        assert upload.cause is Cause.CHANGE
+        assert upload.statistics.rounds == 1 + 9
+        assert not each.change_pending
+        assert each.buffer.count == 0
+        assert each.unanswered.rounds == 10

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload, ThompsonSampling
+from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
@@ -38,9 +38,7 @@ PARTS = {
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
     "fedc3ucb-e": (Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
     "fedc3ucb-l": (Evidence(hurdle=1.0), Determinant(alpha_c=2.0), DownloadAndBuffer()),
-    "fedc3ucb-ht": (HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload()),
     "fedind-c": (Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
-    "fedc3ucb-ts": (Evidence(), Determinant(alpha_c=5.0), ThompsonSampling()),
     "fedc3ucb-p": (Population(), Determinant(alpha_c=2.0), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),
 }
@@ -67,7 +65,7 @@ def test_the_parts_of_a_row(name: str) -> None:
     assert (row.grouping, row.trigger, row.decision) == PARTS[name]
     own = name.startswith("async-linucb")
     deployed = ("fedc3ucb-e", "fedc3ucb-l", "fedc3ucb-p", "fedind", "fedind-c", "known-clusters")
-    beta = DEPLOYED.beta if name in deployed else 0.2 if name == "fedc3ucb-ts" else 10.5
+    beta = DEPLOYED.beta if name in deployed else 10.5
     assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=beta))
     assert row.lambda_ == (0.1 if own else 4.0)
     assert row.reply_rule == ANSWERS.get(name, Asker())

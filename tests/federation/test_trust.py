@@ -1,6 +1,7 @@
 """Trust at the agent: others' data count as far as own clicks agree with them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ from fedcascade.federation.grouping.gibbs import compute_evidence
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.sharing import average_weight
+from fedcascade.federation.trust import Trust
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 from .test_changes import FIRST, SECOND, D, click, draw_lists, make_statistics
 
-TRUSTING = POLICIES["fedc3ucb-ht"]
+TRUSTING = replace(POLICIES["fedc3ucb-h"], trust=Trust())
 
 
 def follow(keeper: OwnDataKeeper, theta: np.ndarray, rounds: int, seed: int) -> None:

@@ -30,8 +30,8 @@ def test_there_are_vectors_of_every_policy_that_a_server_runs() -> None:
             continue
         served.add(name)
     apart = {name for name in served if POLICIES[name].keeps_own_data}
-    assert apart == {"fedc3ucb-l", "fedc3ucb-ht", "fedind-c"}
-    assert served - apart - {"fedc3ucb-ts"} == set(SERVED)  # Thompson sampling is for agents in Python, too
+    assert apart == {"fedc3ucb-l", "fedind-c"}
+    assert served - apart == set(SERVED)
 
 
 def test_types_hold(node: str) -> None:

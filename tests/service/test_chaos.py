@@ -78,7 +78,7 @@ def run_chaos(*options: str, timeout: float) -> dict[str, int]:
     found: dict[str, int] = json.loads(done.stdout)
     assert found["uploads"] == found["agents"] * 12 > 0
     assert [found[name] for name in ("lost", "doubled", "misplaced", "replay_differs", "restores")] == [0] * 5
-    assert min(found["resets"], found["ghosts"], found["left"]) > 0
+    assert min(found["resets"], found["left"]) > 0
     return found
 
 

@@ -103,7 +103,7 @@ def run_swarm(
     recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept,
                         has_propensities=isinstance(oracle, Explorer))  # fmt: skip
     users, dimension = environment.users, environment.dimension
-    download_bytes = count_payload_bytes(dimension, policy.told_groups)
+    download_bytes = count_payload_bytes(dimension)
     problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
     tokens, store = create_tokens(operator, users), ":memory:" if folder is None else str(folder / "agents.db")
 

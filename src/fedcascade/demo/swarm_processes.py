@@ -145,7 +145,7 @@ def _play_rounds(plan: SwarmPlan, number: int, processes: int, tokens: list[str]
     problem = ProblemSize(users=environment.users, dimension=environment.dimension, list_length=plan.list_length,
                           rounds=plan.rounds)  # fmt: skip
     store = ":memory:" if plan.folder is None else str(plan.folder / f"agents-{number}.db")
-    download_bytes = count_payload_bytes(environment.dimension, plan.policy.told_groups)
+    download_bytes = count_payload_bytes(environment.dimension)
     with AgentPool("", store=store, tokens=tokens, policy=plan.policy, problem=problem, oracle=plan.oracle,
                    min_observations=plan.min_observations, transport=HttpTransport(plan.url)) as pool:  # fmt: skip
         for place, t in enumerate(rounds.tolist()):

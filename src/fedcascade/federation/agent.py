@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.grouping.rows import Rows
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, require_one_click
@@ -55,7 +54,7 @@ class Agent:
         personal = policy.personal
         self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
         self.own_data = OwnDataKeeper(policy, problem.dimension) if policy.keeps_own_data else None
-        self.is_parting = False  # whether the user has become another one, and no reset has said so yet
+        self.change_pending = False  # whether the user has changed, and no upload has said so yet
         self._open: dict[int, ShownList] = {}
         self._decide()
 
@@ -135,8 +134,8 @@ class Agent:
             known, place = self.download.statistics, _find_only_click(self.policy.name, len(shown.items), click)
             self.buffer = self.personal.observe(known, self.buffer, shown.features, place)
         self._follow_user(shown, click)
-        if self.is_parting:
-            upload = self._send_reset_if_due()
+        if self.change_pending:
+            upload = self.send_change_if_due()
         else:
             occasion = Occasion(
                 round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
@@ -153,7 +152,7 @@ class Agent:
             return
         seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
         if keeper.follow(shown.features, seen, self.decision):
-            self.begin_anew(keeper.total)
+            self.restart(keeper.total)
         elif keeper.is_weighing_due():
             self.download = Ridge(keeper.weigh(self._sum_pending()), self.policy.lambda_)
 
@@ -161,36 +160,22 @@ class Agent:
         """What of the agent's own data is not in the last download."""
         return self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
 
-    def begin_anew(self, kept: Statistics) -> None:
-        """Go on as who the user has become, to whom of all data so far ``kept`` belong; a reset is due.
+    def restart(self, kept: Statistics) -> None:
+        """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending.
 
-        Nothing was downloaded for the new user. The buffer may hold data of the earlier one, which the reset carries:
-        ``unanswered`` is then what makes ``kept`` of it.
+        The buffer then holds all data of the changed user, and nothing was downloaded for it.
         """
         nothing = Statistics.zero(self.problem.dimension)
-        self.unanswered, self.download = kept - self.buffer, Ridge(nothing, self.policy.lambda_)
-        self.is_parting = True
+        self.buffer, self.unanswered, self.download = kept, nothing, Ridge(nothing, self.policy.lambda_)
+        self.change_pending = True
         if self.own_data is not None:
-            self.own_data.begin_anew(kept)
+            self.own_data.restart(kept)
         self._decide()
 
-    def part(self, kept: Statistics) -> Upload:
-        """Send a reset: the user has become another one, to whom of all data so far ``kept`` belong."""
-        self.begin_anew(kept)
-        upload = self._send_reset(kept)
-        self._decide()
-        return upload
-
-    def _send_reset_if_due(self) -> Upload | None:
-        """The reset that is due, once both what it sends and what it keeps are enough to hide single observations."""
-        kept, least = self.unanswered + self.buffer, self.policy.trigger.least
-        return self._send_reset(kept) if min(self.buffer.count, kept.count) >= max(1, least) else None
-
-    def _send_reset(self, kept: Statistics) -> Upload:
-        self.uploads += 1
-        upload = Upload(agent=self.id, sequence=self.uploads, cause=Cause.CHANGE, statistics=self.buffer, kept=kept)
-        self.buffer, self.unanswered, self.is_parting = Statistics.zero(self.problem.dimension), kept, False
-        return upload
+    def send_change_if_due(self, least: int = 1) -> Upload | None:
+        """Send the pending ``CHANGE`` upload once it has enough observations to hide single ones."""
+        is_due = self.buffer.count >= max(1, least, self.policy.trigger.least)
+        return self.send_buffer(Cause.CHANGE) if is_due else None
 
     def receive(self, download: Download, *, unanswered: Statistics | None = None) -> None:
         """Algorithm 1, line 11: decide with what the server sent from now on.
@@ -202,7 +187,7 @@ class Agent:
         self.unanswered = Statistics.zero(self.problem.dimension) if unanswered is None else unanswered
         received = download.statistics
         if self.own_data is not None:
-            received = self.own_data.receive(received, self._sum_pending(), download.components)
+            received = self.own_data.receive(received, self._sum_pending())
         self.download = Ridge(received, self.policy.lambda_)
         self._decide()
 
@@ -216,13 +201,13 @@ class Agent:
         download: Statistics,
         shown: Iterable[ShownList],
         own_data: OwnData | None = None,
-        is_parting: bool = False,
+        change_pending: bool = False,
     ) -> None:
         """Take over the state of an earlier agent of the same user; ``shown`` are the lists without feedback.
 
         ``own_data`` is what the policy keeps apart, if it does.
         """
-        self.arrivals, self.uploads, self.is_parting = arrivals, uploads, is_parting
+        self.arrivals, self.uploads, self.change_pending = arrivals, uploads, change_pending
         self.buffer, self.unanswered = buffer, unanswered
         if self.own_data is not None and own_data is not None:
             self.own_data.load_state(own_data._asdict())
@@ -244,7 +229,7 @@ class Agent:
             "download": self.download.statistics,
             "personal": None if self.personal is None else self.personal.statistics,
             "own_data": None if self.own_data is None else self.own_data.to_state(),
-            "is_parting": self.is_parting,
+            "change_pending": self.change_pending,
             "shown": [
                 {"impression": shown.impression, "items": shown.items, "features": shown.features,
                  "propensities": shown.propensities}
@@ -261,8 +246,8 @@ class Agent:
         if self.own_data is not None:
             self.own_data.load_state(state["own_data"])
         shown = [ShownList(self.id, **open_list) for open_list in state["shown"]]
-        names = ("arrivals", "uploads", "buffer", "unanswered", "download")
-        self.resume(**{name: state[name] for name in names}, shown=shown, is_parting=state.get("is_parting", False))
+        names = ("arrivals", "uploads", "buffer", "unanswered", "download", "change_pending")
+        self.resume(**{name: state[name] for name in names}, shown=shown)
 
     def set_unanswered(self, statistics: Statistics) -> None:
         """Take over what was sent and waits for an answer, after an upload was withdrawn."""
@@ -282,7 +267,10 @@ class Agent:
         return shown
 
     def send_buffer(self, cause: Cause) -> Upload:
-        """Algorithm 1, line 8: send the buffer, unasked or because the server collects, and start an empty one."""
+        """Algorithm 1, line 8: send the buffer, unasked or because the server collects, and start an empty one.
+
+        With the cause ``CHANGE`` it replaces all earlier uploads.
+        """
         self.uploads += 1
         upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self.buffer)
         known = self.policy.reply_rule.keep_unanswered(self.download.statistics, upload.statistics)
@@ -290,18 +278,14 @@ class Agent:
             self.unanswered += upload.statistics
         else:
             self.download = Ridge(known, self.policy.lambda_)
-        self.buffer = Statistics.zero(self.problem.dimension)
+        self.buffer, self.change_pending = Statistics.zero(self.problem.dimension), False
         return upload
 
     def take_back(self, statistics: Statistics, least: int) -> Upload | None:
-        """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations.
-
-        Where a reset is due, it carries that instead.
-        """
+        """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations."""
         self.buffer = self.buffer + statistics
-        if self.is_parting:
-            self.unanswered = self.unanswered - statistics
-            upload = self._send_reset_if_due()
+        if self.change_pending:
+            upload = self.send_change_if_due(least)
         else:
             if self.own_data is not None and self.policy.trust is not None:
                 self.download = Ridge(self.own_data.weigh(self._sum_pending()), self.policy.lambda_)
@@ -309,31 +293,25 @@ class Agent:
         self._decide()
         return upload
 
-    def restart_own_data(self, held: Statistics, components: Rows | None = None) -> None:
+    def restart_own_data(self, held: Statistics) -> None:
         """Take what the server holds and what is on its way for all own data; others' are known at the next download.
 
-        What a newcomer was told before it said anything is all others', and it was told of ``components``. An agent
-        that has found a change of its user knows better.
+        A download before the first upload holds others' data alone.
         """
-        if self.own_data is None or self.is_parting:
+        if self.own_data is None:
             return
         pending, known = self._sum_pending(), self.download.statistics
-        self.own_data.begin_anew(held + pending)
+        self.own_data.restart(held + pending)
         if self.policy.trust is not None:
             is_newcomer = held.count == known.count == 0
-            weighed = self.own_data.receive(known, pending, components) if is_newcomer else self.own_data.weigh(pending)
+            weighed = self.own_data.receive(known, pending) if is_newcomer else self.own_data.weigh(pending)
             self.download = Ridge(weighed, self.policy.lambda_)
         self._decide()
-
-    def resume_parting(self) -> None:
-        """Let a reset be due again that was sent, and that the server has not counted; ``take_back`` has its data."""
-        assert self.own_data is not None, "an agent without data of its own has sent no reset"
-        self.is_parting, self.unanswered = True, self.own_data.total - self.buffer
 
     def learn_before(self, statistics: Statistics) -> None:
         """Let what the user did before there was an agent be the agent's own data; ``take_back`` sends it."""
         if self.own_data is not None:
-            self.own_data.begin_anew(self.own_data.total + statistics)
+            self.own_data.restart(self.own_data.total + statistics)
 
     def _decide(self) -> None:
         """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""

@@ -1,4 +1,4 @@
-"""Change detection at the agent: its own clicks say that its user has become another one. Nobody else is believed."""
+"""Change detection at the agent: its own clicks, and nothing else, say that its user has changed."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,7 +7,6 @@ import numpy as np
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.components import weigh_components
 from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
 from fedcascade.federation.grouping.gibbs import Model, make_memory, measure_sum
 from fedcascade.federation.grouping.rows import COUNTS
@@ -16,15 +15,13 @@ from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
-FEWEST = 4  # observations that an older self must have
-RECENT = 128  # rounds of its own in which an agent looks for a change to one of the groups that it was told of
-LIKELY = 1e-9  # components less probable given all own data are not looked at for a part of them
+FEWEST = 4  # observations before a change that a test needs
 LEAST_LIKELY, MOST_LIKELY = 0.05, 0.95  # probabilities of a click between which the CUSUM looks at an item
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeDetection(Part):
-    """Two tests of an agent's own data; when one fires, the agent is a new one, and says so.
+    """Two tests of an agent's own data; when one fires, the agent restarts with the data of the changed user.
 
     *Split*: own data lie in blocks of rounds. After each block, for every way to cut them into older data p and newer
     data s: with E the evidence of ``grouping.evidence``, E(p + s) - E(p) - E(s) below -``threshold`` says that two
@@ -42,7 +39,6 @@ class ChangeDetection(Part):
                            range=PROBABILITY)  # fmt: skip
     caution: float = constant(0.45, meaning="how many widths below the estimate a prediction is", range=NONNEGATIVE)
     block: int = constant(8, meaning="rounds of its own between two tests of an agent", range=whole_numbers(1))
-    ghosts: int = constant(4, meaning="how many earlier selves of an agent the server keeps", range=whole_numbers(0))
     variance: float = describe_variance()
     length: float = describe_length()
 
@@ -153,27 +149,16 @@ def _keep_blocks(own: OwnData, first: int) -> None:
 def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
     """The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak."""
     total, count, memory = own.total, own.total.size - COUNTS, make_memory(own.total)
-    newer, older, told = np.zeros_like(total), np.empty_like(total), own.components
-    weights, others = np.ones(told.shape[0] + 1), np.empty(told.shape[0] + 1)
+    newer = np.zeros_like(total)
     whole = measure_sum(total, total, 0.0, rule.model, memory)
-    whole_told = weigh_components(total, told, rule.model, memory, weights, 0.0)
     least, cut = -rule.threshold, 0
     for first in range(own.used[0] - 1, 0, -1):
         add_row(newer, own.blocks[first])
         if total[count] - newer[count] < FEWEST:
             break
         apart = measure_sum(total, newer, -1.0, rule.model, memory) + measure_sum(newer, newer, 0.0, rule.model, memory)
-        gain = whole - apart
-        if told.shape[0] > 0 and newer[count + 2] <= RECENT:
-            for k in range(total.size):
-                older[k] = total[k] - newer[k]
-            others[:] = weights
-            apart = weigh_components(older, told, rule.model, memory, others, LIKELY)
-            others[:] = 1.0
-            apart += weigh_components(newer, told, rule.model, memory, others, 0.0)
-            gain = min(gain, whole_told - apart)
-        if gain < least:
-            least, cut = gain, first
+        if whole - apart < least:
+            least, cut = whole - apart, first
     return cut
 
 

@@ -4,9 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedcascade.learning.statistics import Statistics
 
 
@@ -25,19 +22,17 @@ class Cause(StrEnum):
 class Upload:
     """What an agent learned since its last upload (Algorithm 1, line 8); its ``sequence``-th one, from 1 on.
 
-    An upload with ``kept`` is a *reset*: the user has become another one. Of all that the agent ever uploaded, this
-    upload included, ``kept`` belongs to who the user is now, and the rest to who it was.
+    An upload whose cause is ``CHANGE`` replaces everything that the agent uploaded before: its user has changed.
     """
 
     agent: Final[int]
     sequence: Final[int]
     cause: Final[Cause]
     statistics: Final[Statistics]
-    kept: Final[Statistics | None] = None
 
     @property
     def bytes(self) -> int:
-        return count_payload_bytes(self.statistics.dimension) * (1 if self.kept is None else 2)
+        return count_payload_bytes(self.statistics.dimension)
 
 
 @dataclass(kw_only=True)
@@ -46,28 +41,23 @@ class Download:
 
     The paper sends Sigma and theta; gram and moment are the same information and also let an agent add data
     of its own. ``rounds`` and ``agents`` are what the server knows of: an agent without a global clock
-    extrapolates the round from them. ``components`` are the groups of a system whose agents find out by themselves to
-    which they belong (``grouping.components``).
+    extrapolates the round from them.
     """
 
     agent: Final[int]
     statistics: Final[Statistics]
     rounds: Final[int]
     agents: Final[int]
-    components: Final[NDArray[np.float64] | None] = None
 
     @property
     def bytes(self) -> int:
-        told = 0 if self.components is None else len(self.components)
-        return count_payload_bytes(self.statistics.dimension, told)
+        return count_payload_bytes(self.statistics.dimension)
 
 
-def count_payload_bytes(dimension: int, groups: int = 0) -> int:
+def count_payload_bytes(dimension: int) -> int:
     """The bytes of one message: half of the symmetric gram, the moment and five whole numbers, 8 bytes each.
-
-    Each of the ``groups`` that a download tells of has ``dimension`` + 2 numbers more.
 
     >>> count_payload_bytes(20)
     1880
     """
-    return 8 * (dimension * (dimension + 1) // 2 + dimension + 5 + groups * (dimension + 2))
+    return 8 * (dimension * (dimension + 1) // 2 + dimension + 5)

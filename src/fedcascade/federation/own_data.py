@@ -1,6 +1,6 @@
 """An agent's own data, kept apart from what others sent, as arrays that the compiled engine shares.
 
-They say whether the user has become another one (``changes``) and how far others' data are to be believed (``trust``).
+They say whether the user has changed (``changes``) and how far to believe others' data (``trust``).
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.components import NUMBERS
 from fedcascade.federation.grouping.rows import COUNTS, Row, Rows, compute_width
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
@@ -22,10 +21,10 @@ Indices = NDArray[np.int64]
 class OwnData(NamedTuple):
     """The own data of one agent; of many, where every array has one more axis in front. Rows are those of ``rows.py``.
 
-    ``total`` is all that the agent observed since its user is who it is. ``blocks`` are the same data in the order of
-    time, of which ``used`` are filled; block i holds 2^levels[i] times as many rounds as a new one. ``since`` is what
-    was observed since the CUSUM was last 0. ``others_gram`` and ``others_moment`` are what others added to the last
-    download; ``components`` are groups that it told of (``grouping.components``).
+    ``total`` is all that the agent observed since the last change of its user. ``blocks`` are the same data in the
+    order of time, of which ``used`` are filled; block i holds 2^levels[i] times as many rounds as a new one. ``since``
+    is what was observed since the CUSUM was last 0. ``others_gram`` and ``others_moment`` are what others added to the
+    last download.
     """
 
     total: Row
@@ -35,11 +34,10 @@ class OwnData(NamedTuple):
     since: Row
     others_gram: Matrix
     others_moment: Vector
-    components: Rows
     numbers: Vector  # CUSUM and WEIGHT
 
 
-def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool, components: int = 0) -> OwnData:
+def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> OwnData:
     """The data of agents that have seen nothing, one for each place of ``shape``; () for one agent."""
     lead, width, blocks = tuple(shape), compute_width(dimension), MOST_BLOCKS if has_blocks else 0
     numbers = np.zeros((*lead, 2))
@@ -47,7 +45,7 @@ def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool, com
     return OwnData(
         np.zeros((*lead, width)), np.zeros((*lead, blocks, width)), np.zeros((*lead, blocks), np.int64),
         np.zeros((*lead, 1), np.int64), np.zeros((*lead, width)), np.zeros((*lead, dimension, dimension)),
-        np.zeros((*lead, dimension)), np.zeros((*lead, components, dimension + NUMBERS)), numbers,
+        np.zeros((*lead, dimension)), numbers,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.changes import follow_list
-from fedcascade.federation.grouping.rows import Rows, pack_row, unpack_row
+from fedcascade.federation.grouping.rows import pack_row, unpack_row
 from fedcascade.federation.own_data import WEIGHT, OwnData, make_own_data
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.trust import is_due, split_download, weigh_others
@@ -19,8 +19,7 @@ from fedcascade.learning.statistics import Statistics
 
 def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> OwnData:
     """The own data of agents of a policy that have seen nothing."""
-    components = 0 if policy.trust is None else policy.trust.components
-    return make_own_data(shape, dimension, has_blocks=policy.changes is not None, components=components)
+    return make_own_data(shape, dimension, has_blocks=policy.changes is not None)
 
 
 def require_one_click(seen: Examination) -> None:
@@ -35,11 +34,11 @@ class OwnDataKeeper:
         self.dimension = dimension
         self.data = make_policy_data(policy, (), dimension) if data is None else data
         self._detection = None if policy.changes is None else policy.changes.compile(dimension)
-        self._trust = None if policy.trust is None else policy.trust.compile(dimension, policy.lambda_)
+        self._trust = None if policy.trust is None else policy.trust.compile(dimension)
 
     @property
     def total(self) -> Statistics:
-        """All own data since the user is who it is."""
+        """All own data since the last change of the user."""
         return unpack_row(self.data.total, self.dimension)
 
     @property
@@ -59,20 +58,12 @@ class OwnDataKeeper:
         """Whether it is time to weigh others' data anew."""
         return self._trust is not None and bool(is_due(self.data, self._trust))
 
-    def receive(self, download: Statistics, pending: Statistics, components: Rows | None = None) -> Statistics:
+    def receive(self, download: Statistics, pending: Statistics) -> Statistics:
         """The part of a download that is believed; ``pending`` is what of the agent's own it does not hold."""
         if self._trust is None:
             return download
-        if components is not None:
-            self._keep_components(components)
         split_download(self.data, pending.gram, pending.moment, download.gram, download.moment)
         return self.weigh(pending)
-
-    def _keep_components(self, components: Rows) -> None:
-        """Take over as many groups as there is room for, the first ones."""
-        kept = components[: self.data.components.shape[0]]
-        self.data.components[...] = 0.0
-        self.data.components[: kept.shape[0]] = kept
 
     def weigh(self, pending: Statistics) -> Statistics:
         """The last download, of which others' part has the weight that it deserves."""
@@ -87,7 +78,7 @@ class OwnDataKeeper:
         own, others = self.total - pending, (self.data.others_gram, self.data.others_moment)
         return Statistics(own.gram + others[0], own.moment + others[1], own.count, own.clicks, own.rounds)
 
-    def begin_anew(self, kept: Statistics) -> None:
+    def restart(self, kept: Statistics) -> None:
         """Forget all but ``kept``, which may be what ``follow`` has left, and what others sent."""
         data = self.data
         if not np.array_equal(data.total, row := pack_row(kept, np.inf)):
@@ -103,7 +94,6 @@ class OwnDataKeeper:
         return self.data._asdict()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave. Components of another number are left: the next download brings some."""
+        """Take over what ``to_state`` gave."""
         for name in OwnData._fields:
-            if name != "components" or state[name].shape == self.data.components.shape:
-                getattr(self.data, name)[...] = state[name]
+            getattr(self.data, name)[...] = state[name]

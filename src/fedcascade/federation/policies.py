@@ -115,16 +115,6 @@ class Policy:
         return self.trust is not None or self.changes is not None
 
     @property
-    def told_groups(self) -> int:
-        """Of how many groups a download tells its agent."""
-        return self.trust.components if self.trust is not None and isinstance(self.grouping, Evidence) else 0
-
-    @property
-    def takes_resets(self) -> bool:
-        """Whether agents may say that their users have become other ones."""
-        return self.changes is not None or isinstance(self.grouping, KnownClusters)
-
-    @property
     def agents(self) -> str:
         """How agents speak, in the words of Table 1."""
         return self.reply_rule.agents
@@ -225,8 +215,6 @@ NARROW = Oful(noise=0.1, delta=0.1)
 DEFAULT_POLICY = "fedc3ucb-p"  # of every command that is not the paper's evaluation
 DEPLOYED = Constant(beta=0.7)  # right without tuning in all worlds that were tried: docs/how-to-choose-a-policy.md
 
-SAMPLED = Constant(beta=0.2)  # of Thompson sampling: docs/reference-policies.md#fedc3ucb-ts
-
 POLICIES: Mapping[str, Policy] = {
     row.name: row
     for row in (
@@ -263,19 +251,14 @@ POLICIES: Mapping[str, Policy] = {
         Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
                "beyond the paper: others' data count by the probability that they are alike; own data count at once",
                confidence=DEPLOYED),
-        Policy("fedc3ucb-ts", Evidence(), Determinant(alpha_c=5.0), ThompsonSampling(),
-               "fedc3ucb-e by Thompson sampling: lists are the best by a theta that is drawn around the estimate",
-               confidence=SAMPLED),
         Policy("fedc3ucb-p", Population(), Determinant(alpha_c=2.0), DownloadAndBuffer(),
                "the same among few; among many, an agent is told what the population's data say of somebody like it",
                confidence=DEPLOYED),
         Policy("fedc3ucb-l", Evidence(hurdle=1.0), Determinant(alpha_c=2.0), DownloadAndBuffer(),
                "for living populations: fedc3ucb-e, and agents find out when their users change and whom to believe",
                trust=Trust(), changes=ChangeDetection(), confidence=DEPLOYED),
-        Policy("fedc3ucb-ht", HeterogeneityGraph(), Determinant() | Auxiliary(), LastDownload(),
-               "the paper's system with agents that find out how far to believe others", trust=Trust()),
         Policy("fedind-c", Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
-               "every agent learns alone, and begins anew when its user changes", changes=ChangeDetection(),
+               "every agent learns alone, and starts over when its user changes", changes=ChangeDetection(),
                confidence=DEPLOYED),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
                "yardstick: the server is told the true clusters", yardstick=True, confidence=DEPLOYED),

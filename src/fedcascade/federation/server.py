@@ -4,20 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer
 from fedcascade.federation.grouping.partition import KnownPartition, Labels, Partition
 from fedcascade.federation.holdings import Holdings
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Order, Policy
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 
 STATE_FORMAT = 1
-OWNER, PLACE = 0, 1  # columns of Server.ghosts
-MOST_GHOSTS = 4  # of an agent that is told of its changes
-MOST_GHOSTS_IN_ALL = 10_000
 
 
 class Server:
@@ -31,9 +27,6 @@ class Server:
         self.groups = self._guard(policy.grouping.begin(self.holdings, truth))
         self.reply_state = policy.reply_rule.begin(self.groups)
         self.rounds = 0
-        # Earlier selves of agents, whose data stay: the agent and the place of each, the oldest first. A ghost has a
-        # place like an agent, and nobody uploads to it.
-        self.ghosts = np.zeros((0, 2), np.int64)
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as values and arrays that this server goes on changing: encode or copy them.
@@ -46,7 +39,6 @@ class Server:
             "holdings": self.holdings.to_state(),
             "groups": self.groups.to_state(),
             "replies": self.reply_state.to_state(),
-            **({"ghosts": self.ghosts} if self.policy.takes_resets else {}),
         }
 
     @classmethod
@@ -62,7 +54,6 @@ class Server:
         server.reply_state = policy.reply_rule.begin(server.groups)
         server.reply_state.load_state(state["replies"])
         server.rounds = state["rounds"]
-        server._set_ghosts(state.get("ghosts", server.ghosts))
         return server
 
     def answer_arrival(self, agent: int) -> tuple[Download, ...]:
@@ -84,8 +75,8 @@ class Server:
 
         Nothing is checked: this is for uploads that were, before they were written to a log.
         """
-        if upload.kept is not None:
-            return self._part(upload, upload.kept)
+        if upload.cause is Cause.CHANGE:
+            self._clear(upload.agent)
         uploads = (upload, *collected)
         for message in uploads:
             self.rounds += message.statistics.rounds
@@ -102,74 +93,25 @@ class Server:
             self.groups.revise(message.agent)
         return downloads
 
-    def _part(self, upload: Upload, kept: Statistics) -> tuple[Download, ...]:
-        """Let an agent go on as a newcomer that has uploaded ``kept``; the rest of its data are those of a ghost."""
-        agent = upload.agent
-        old = self.holdings[agent] + upload.statistics - kept
-        self.rounds += upload.statistics.rounds
-        ghost = self._choose_ghost_place(agent) if old.count else None
-        self.groups.begin_part(agent, ghost)
-        if ghost is not None:
-            self._make_ghost(agent, ghost, old)
-        elif old.count:
-            self.rounds -= old.rounds
-        self.holdings.replace(agent, kept)
-        self.groups.part(agent, ghost)
-        self.reply_state.record_upload(upload)
-        downloads = self._answer_agents(self.reply_state.agents_due_after_upload(agent))
-        self.groups.revise(agent)
-        return downloads
-
-    def _choose_ghost_place(self, agent: int) -> int | None:
-        """The place of one more ghost of an agent: a new one, or that of an older ghost; None if none is kept.
-
-        An agent's oldest one gives way where it has enough. Where all agents together have too many, an agent that has
-        some gives up its own: whoever resets often takes nothing from others.
-        """
-        most, own, is_full = self.most_ghosts, self.find_ghosts(agent), len(self.ghosts) >= MOST_GHOSTS_IN_ALL
-        if most == 0:
-            return None
-        if len(own) >= most or (own and is_full):
-            return own[0]
-        return int(self.ghosts[0, PLACE]) if is_full else len(self.holdings)
-
-    def _make_ghost(self, agent: int, place: int, old: Statistics) -> None:
-        """Hold the data of an earlier self of an agent at a place."""
-        if place == len(self.holdings):
-            self.holdings.join()
-        else:
-            self.rounds -= int(self.holdings.rounds[place])
-        self._set_ghosts(np.vstack([self.ghosts[self.ghosts[:, PLACE] != place], [agent, place]]))
-        self.holdings.replace(place, old)
-
-    def _set_ghosts(self, ghosts: NDArray[np.int64]) -> None:
-        self.ghosts, self.groups.ghosts = ghosts, ghosts[:, PLACE]
-
-    @property
-    def most_ghosts(self) -> int:
-        """How many earlier selves of an agent are kept."""
-        return MOST_GHOSTS if self.policy.changes is None else self.policy.changes.ghosts
+    def _clear(self, agent: int) -> None:
+        """Drop all that an agent uploaded, and let it go on as a newcomer."""
+        self.rounds -= int(self.holdings.rounds[agent])
+        self.holdings.replace(agent, Statistics.zero(self.holdings.dimension))
+        self.groups.restart(agent)
 
     def tell_cluster(self, agent: int, cluster: int) -> None:
-        """Say to which true cluster an agent belongs from its next reset on, where the policy is told that."""
+        """Set the true cluster of an agent from its next ``CHANGE`` upload on, where the policy knows clusters."""
         if isinstance(self.groups, KnownPartition):
             self.groups.tell(agent, cluster)
 
-    def find_ghosts(self, agent: int) -> list[int]:
-        """The places of an agent's earlier selves, the oldest first."""
-        places: list[int] = self.ghosts[self.ghosts[:, OWNER] == agent, PLACE].tolist()
-        return places
-
     def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
-        rounds, known, downloads = self.rounds, len(self.holdings) - len(self.ghosts), []
-        trust = self.policy.trust
-        for agent in agents:
-            statistics = self._build_answer(agent)
-            told = None if trust is None else self.groups.describe_groups(agent, trust.components)
-            downloads.append(Download(agent=agent, statistics=statistics, rounds=rounds, agents=known, components=told))
+        rounds, known = self.rounds, len(self.holdings)
+        downloads = tuple(
+            Download(agent=agent, statistics=self._build_answer(agent), rounds=rounds, agents=known) for agent in agents
+        )
         for download in downloads:
             self.reply_state.record_download(download.agent, download.statistics)
-        return tuple(downloads)
+        return downloads
 
     def answer(self, agent: int) -> Download:
         """The download of an agent as of now, as after an upload without content."""
@@ -183,9 +125,7 @@ class Server:
         known = self.groups.tell_newcomer()
         if known is None:
             return None
-        agents, trust = len(self.holdings) - len(self.ghosts), self.policy.trust
-        told = None if trust is None else self.groups.describe_groups(None, trust.components)
-        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=agents, components=told)
+        return Download(agent=agent, statistics=known, rounds=self.rounds, agents=len(self.holdings))
 
     def _build_answer(self, agent: int) -> Statistics:
         """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""
@@ -204,19 +144,11 @@ class Server:
         self.groups.join()
         return newcomer
 
-    def forget(self, agent: int) -> list[int]:
-        """Remove an agent, its ghosts and all that it uploaded; returns the places that are gone, the last first.
-
-        Each of them, in that order, is taken by whoever has the last place then, so that nobody else moves.
-        """
-        gone = sorted([agent, *self.find_ghosts(agent)], reverse=True)
-        self._set_ghosts(self.ghosts[self.ghosts[:, OWNER] != agent])
-        for place in gone:
-            self.rounds -= int(self.holdings.rounds[place])
-            self.holdings.forget(place)
-            self.groups.forget(place)
-            self.ghosts[self.ghosts == len(self.holdings)] = place
-        return gone
+    def forget(self, agent: int) -> None:
+        """Remove an agent and all that it uploaded; the agent with the last place takes its place."""
+        self.rounds -= int(self.holdings.rounds[agent])
+        self.holdings.forget(agent)
+        self.groups.forget(agent)
 
     def _check(self, upload: Upload) -> None:
         """Refuse a bad upload before anything has changed."""
@@ -224,15 +156,3 @@ class Server:
         require(0 <= upload.agent < agents, f"an upload must come from an agent in 0..{agents - 1}, got {upload.agent}")
         upload.statistics.check(self.holdings.dimension)
         Ridge(upload.statistics, self.policy.lambda_)
-        if upload.kept is not None:
-            self._check_reset(upload, upload.kept)
-
-    def _check_reset(self, upload: Upload, kept: Statistics) -> None:
-        """Refuse a reset that the policy does not take, or that keeps what was never uploaded."""
-        require(self.policy.takes_resets, f"{self.policy.name} takes no resets: an upload must be without 'kept'")
-        is_agent = upload.agent not in self.ghosts[:, PLACE]
-        require(is_agent, f"an upload must come from an agent, and {upload.agent} is the place of an earlier self")
-        old = self.holdings[upload.agent] + upload.statistics - kept
-        for part in (kept, old):
-            part.check(self.holdings.dimension)
-            Ridge(part, self.policy.lambda_)

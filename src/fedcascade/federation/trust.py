@@ -7,9 +7,8 @@ import numpy as np
 
 from fedcascade.checks import whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.components import blend_components, weigh_components
 from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
-from fedcascade.federation.grouping.gibbs import Model, make_memory
+from fedcascade.federation.grouping.gibbs import Model
 from fedcascade.federation.grouping.rows import COUNTS
 from fedcascade.federation.own_data import WEIGHT, OwnData, unpack_into
 from fedcascade.federation.sharing import average_weight
@@ -28,40 +27,26 @@ class Trust(Part):
 
     every: int = constant(4, meaning="rounds of its own after which an agent weighs others' data anew",
                           range=whole_numbers(1))  # fmt: skip
-    youth: int = constant(128, meaning="for how many rounds of its own an agent finds out by itself to which group it"
-                          " belongs", range=whole_numbers(0))  # fmt: skip
-    components: int = constant(16, meaning="of how many groups an agent is told, the largest", range=whole_numbers(0))
     variance: float = describe_variance()
     length: float = describe_length()
 
-    def compile(self, dimension: int, lambda_: float) -> "CompiledTrust":
-        """The constants as compiled code reads them; ``lambda_`` is the policy's."""
+    def compile(self, dimension: int) -> "CompiledTrust":
+        """The constants as compiled code reads them."""
         model = Model(0.0, float(self.variance), compute_prior(self.variance, self.length, dimension))
-        return CompiledTrust(float(self.every), float(self.youth), float(lambda_), model)
+        return CompiledTrust(float(self.every), model)
 
 
 class CompiledTrust(NamedTuple):
     """The constants of a ``Trust``."""
 
     every: float
-    youth: float
-    lambda_: float
     model: Model
 
 
 @jit_inline
 def is_due(own: OwnData, rule: CompiledTrust) -> bool:
     """Whether it is time to weigh others' data anew."""
-    return bool(own.total[own.total.size - 1] % rule.every == 0.0) or is_young(own, rule)
-
-
-@jit_inline
-def is_young(own: OwnData, rule: CompiledTrust) -> bool:
-    """Whether an agent finds out by itself to which of the groups that it was told of it belongs."""
-    is_told = False
-    for k in range(own.components.shape[0]):
-        is_told |= own.components[k, own.components.shape[1] - 1] > 0.0
-    return bool(is_told and own.total[own.total.size - 1] < rule.youth)
+    return bool(own.total[own.total.size - 1] % rule.every == 0.0)
 
 
 @jit
@@ -86,12 +71,7 @@ def weigh_others(
     weight, trace = 1.0, 0.0
     for k in range(moment.size):
         trace += others_gram[k, k]
-    if is_young(own, rule):
-        others_gram, others_moment = np.empty_like(gram), np.empty_like(moment)
-        weights = np.ones(own.components.shape[0] + 1)
-        weigh_components(own.total, own.components, rule.model, make_memory(own.total), weights, 0.0)
-        blend_components(own.components, weights, rule.model, rule.lambda_, others_gram, others_moment)
-    elif trace > 0.0 and own.total[own.total.size - COUNTS] > 0.0:
+    if trace > 0.0 and own.total[own.total.size - COUNTS] > 0.0:
         model = rule.model.variance, rule.model.prior
         weight = average_weight(total_gram, total_moment, others_gram, others_moment, *model)
     own.numbers[WEIGHT] = weight

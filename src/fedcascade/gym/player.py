@@ -9,7 +9,7 @@ from fedcascade.checks import require
 from fedcascade.environments.behaviours import guess_examination
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
-from fedcascade.federation.messages import Download
+from fedcascade.federation.messages import Cause, Download
 from fedcascade.federation.policies import Policy
 from fedcascade.gym.environment import CascadeEnv, Observation
 from fedcascade.gym.spaces import Action
@@ -56,8 +56,9 @@ class Player:
         t, user, offered = int(info["round"]), int(observation["user"]), int(observation["offered"])
         for changed, cluster in list_news(self._scenario, t):
             self._server.tell_cluster(changed, cluster)
-            reset = self._agents[changed].part(Statistics.zero(self._scenario.environment.dimension))
-            self._recorder.record_exchange(t, *run_exchange(self._server, self._agents, reset))
+            self._agents[changed].restart(Statistics.zero(self._scenario.environment.dimension))
+            upload = self._agents[changed].send_buffer(Cause.CHANGE)
+            self._recorder.record_exchange(t, *run_exchange(self._server, self._agents, upload))
         fetched = deliver_arrival(self._server, self._agents, user)
         shown = self._agents[user].recommend(observation["items"][:offered], info["ties"][:offered])
         self._open = shown, t, float(info["draw"]), user, fetched

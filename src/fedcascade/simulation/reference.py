@@ -10,7 +10,7 @@ from fedcascade.environments.behaviours import guess_examination
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
-from fedcascade.federation.messages import Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.warm_start import warm_up
 from fedcascade.learning.cascade import compute_expected_reward, find_first_click
 from fedcascade.learning.oracles import Oracle
@@ -41,8 +41,9 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
         for changed, cluster in list_news(scenario, t):
             server.tell_cluster(changed, cluster)
-            reset = agents[changed].part(Statistics.zero(environment.dimension))
-            recorder.record_exchange(t, *run_exchange(server, agents, reset))
+            agents[changed].restart(Statistics.zero(environment.dimension))
+            upload = agents[changed].send_buffer(Cause.CHANGE)
+            recorder.record_exchange(t, *run_exchange(server, agents, upload))
         for newcomer in list_newcomers(scenario, t):
             agents[newcomer].receive(server.answer(newcomer))
         user = environment.arrival(t)  # line 5

@@ -8,6 +8,7 @@ from fedcascade.checks import require, require_integer
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
+from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import ItemAttributes, Oracle, TopK, check_list
@@ -100,12 +101,13 @@ def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
         played = play_round(world, oracle, t, user, agents[user].recommend, agents[user].observe)
         learner = agents[user].id
         observed[learner] = observed[learner].observe(played.shown.features, played.click)
+        if played.upload and played.upload.cause is Cause.CHANGE:
+            observed[learner] = played.upload.statistics
         if played.upload:
             run_exchange(server, agents, played.upload)
         if played.upload or t == rounds:
             for agent in set(agents):
-                held = server.holdings.total(np.array([agent.id, *server.find_ghosts(agent.id)]))
-                same = _is_same(observed[agent.id], held + agent.buffer)
+                same = _is_same(observed[agent.id], server.holdings[agent.id] + agent.buffer)
                 require(same, f"round {t}: what agent {agent.id} observed must be what the server and its buffer hold")
 
 

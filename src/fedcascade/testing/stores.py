@@ -420,8 +420,8 @@ class StoreContract(
         assert len(list(store.read_entries(after=0))) == 3 * 6
         store.close()
 
-    def test_resets_are_logged_replayed_folded_and_forgotten(self) -> None:
-        """Former selves of agents are in snapshots and in replays, and go with their agents."""
+    def test_changes_are_logged_replayed_folded_and_forgotten(self) -> None:
+        """An upload that replaces earlier ones does so in snapshots, in replays and in folds."""
         policy = POLICIES["fedc3ucb-l"]
         warm_up(policy, DIMENSION)  # a database does not wait for a compiler
         store, live = self.open(), ServerState(policy, DIMENSION)
@@ -431,8 +431,8 @@ class StoreContract(
             with store.transaction():
                 start = live.position
                 for number, agent in enumerate(agents):
-                    kept = make_unit_statistics(number) if (day + number) % 4 == 0 else None
-                    self._exchange(store, live, agent, day, number, kept)
+                    cause = Cause.CHANGE if (day + number) % 4 == 0 else Cause.FORCED
+                    self._exchange(store, live, agent, day, number, cause)
                 store.record_exchanges(start, 1000 * SECONDS_PER_DAY * day, live.clusters)
                 if day == 3:
                     save_snapshot(store, live)
@@ -446,23 +446,22 @@ class StoreContract(
                     forget(agents.pop(0))(store, live)
             assert store.verify()[0] == live.position
             assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        assert live.sum_statistics().rounds == live.rounds == 15 * 2
-        assert [live.count_held(agent)[1] for agent in agents] == [5, 1]
-        assert [store.find_last_reset(agent) for agent in agents] == [11, 15]
-        assert live.ghosts > 2
+        assert [live.count_held(agent)[1] for agent in agents] == [5, 2]
+        assert live.sum_statistics().rounds == live.rounds == live.observations == 5 + 2
+        assert [store.find_last_change(agent) for agent in agents] == [11, 14]
         folded = [entry.upload for entry in store.read_entries(after=0) if entry.upload.sequence <= 6]
-        assert len(folded) == 2
-        assert all(upload.kept is not None and upload.kept.rounds < upload.statistics.rounds for upload in folded)
+        assert [upload.cause for upload in folded] == [Cause.CHANGE] * 2
+        assert [store.count_uploads(agent)[0] for agent in agents] == [15, 15]
         with store.transaction():
             forget(agents.pop())(store, live)
-        assert live.sum_statistics().rounds == live.rounds == 15
+        assert live.sum_statistics().rounds == live.rounds == 5
         store.close()
 
     _nonce = 0
 
     def _exchange(
-        self, store: Store, live: ServerState, agent: int, sequence: int, axis: int, kept: Statistics | None = None
+        self, store: Store, live: ServerState, agent: int, sequence: int, axis: int, cause: Cause = Cause.FORCED
     ) -> bytes:
         self._nonce += 1
-        upload = replace(make_unit_upload(agent, sequence, axis), kept=kept)
+        upload = replace(make_unit_upload(agent, sequence, axis), cause=cause)
         return record_upload(store, live, upload, self._nonce)

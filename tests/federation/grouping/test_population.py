@@ -225,14 +225,13 @@ def test_forgetting_leaves_nothing_of_an_agent_in_the_sums() -> None:
     check_members(groups)
 
 
-def test_an_agent_whose_user_changed_leaves_its_earlier_self_in_the_sample() -> None:
+def test_an_agent_whose_user_changed_is_a_newcomer_to_the_sample() -> None:
     server, random = play(3), np.random.default_rng(7)
-    groups = get_groups(server)
-    changed, place = draw_upload(random, 1, 3), groups.sample.tolist().index(0)
-    server.take(Upload(agent=0, sequence=9, cause=Cause.FORCED, statistics=changed, kept=changed))
-    assert groups.sample[place] == AGENTS
+    groups, fits = get_groups(server), get_groups(server).fits
+    server.take(Upload(agent=0, sequence=9, cause=Cause.CHANGE, statistics=draw_upload(random, 1, 3)))
+    assert groups.fits > fits
     assert groups.sample[-1] == 0
-    assert groups.speakers == AGENTS + 1 == groups.labels.size == groups.sample.size
+    assert groups.speakers == AGENTS == groups.labels.size == groups.sample.size
     check_members(groups)
 
 

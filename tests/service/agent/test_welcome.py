@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from nacl.signing import SigningKey
 
-from fedcascade.federation.agent import Agent
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, guard_policy
 from fedcascade.federation.triggers import Always
@@ -18,7 +17,6 @@ from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import enrol_agent
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.enrolment import ServerLink
-from fedcascade.service.agent.ledger import check_answer
 from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.store_file import SINGLE, StoreFile
@@ -295,44 +293,3 @@ def test_an_agent_goes_on_with_its_own_data_where_a_ridge_makes_nothing_of_the_l
         agent.follow(msgspec.structs.replace(agent.welcome, terms=terms))
         assert not agent.is_welcomed
         assert agent.recommend(np.eye(D), 1).items.size == 1
-
-
-def test_a_newcomer_to_a_living_population_is_told_of_groups_and_keeps_them(tmp_path: Path) -> None:
-    policy = POLICIES["fedc3ucb-l"]
-    with serve_in_process(tmp_path / "store.db", policy=policy) as running:
-        fill_server(running)
-        server = get_state(running).server
-        assert server is not None
-        told = server.welcome(0)
-        assert told is not None
-        assert told.components is not None
-        assert 0 < np.count_nonzero(told.components[:, -1]) <= 6
-        path, token = str(tmp_path / "agent.db"), running.operator.create_tokens()[0]
-        estimates = []
-        for enrolment in (token, None):
-            with connect("", store=path, token=enrolment, transport=CuttableTransport(running)) as agent:
-                assert agent.is_welcomed
-                keeper = agent.agent.own_data
-                assert keeper is not None
-                np.testing.assert_array_equal(keeper.data.components, told.components)
-                estimates.append(agent.estimate)
-                if enrolment is not None:
-                    agent.feedback(agent.recommend(np.eye(D), 1), 0)
-                    estimates[0] = agent.estimate
-        np.testing.assert_array_equal(estimates[0], estimates[1])
-        alone = Agent(id=0, policy=policy, problem=agent.agent.problem, oracle=agent.agent.oracle)
-        alone.receive(told)
-        assert alone.decision.theta.any()
-
-
-def test_groups_that_nobody_can_be_like_are_refused() -> None:
-    answer = wire.DownloadMessage(count=0, clicks=0, rounds=0, system_rounds=1, agents=1,
-                                  numbers=wire.pack_numbers(Statistics.zero(D)))  # fmt: skip
-    for components in ([0.1, 0.2, 0.3, 0.0, 0.5], [0.1, np.nan, 0.3, 0.1, 0.5], [0.1, 0.2, 0.3, 0.1, 2.0], [0.1]):
-        broken = msgspec.structs.replace(answer, components=np.array(components, "<f8").tobytes())
-        with pytest.raises(ValueError, match="components must"):
-            check_answer(broken, 1, D, 4.0)
-    good = msgspec.structs.replace(answer, components=np.array([0.1, 0.2, 0.3, 0.1, 0.5], "<f8").tobytes())
-    told = check_answer(good, 1, D, 4.0).components
-    assert told is not None
-    assert told.tolist() == [[0.1, 0.2, 0.3, 0.1, 0.5]]

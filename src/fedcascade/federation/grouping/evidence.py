@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import POSITIVE, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.components import fill_component, make_components
 from fedcascade.federation.grouping.gibbs import Crowd, Model, compute_evidence, measure_row
 from fedcascade.federation.grouping.guard import NO_GUARD
 from fedcascade.federation.grouping.listing import LISTED, Listing
@@ -181,22 +180,6 @@ class EvidencePartition(Partition):
             self.spoken.size - int(sizes.sum()), variance=self.model.variance, lambda_=float(self.holdings.lambda_),
         )  # fmt: skip
 
-    def describe_groups(self, agent: int | None, most: int) -> NDArray[np.float64]:
-        """The largest groups as components; the agent's own data are left out of its own."""
-        listing, components = self.derived.listing, make_components(most, self.holdings.dimension)
-        places, own_place = listing.find_places(), None if agent is None else self._find_place(agent)
-        sizes, people = (counts[places] - (places == own_place) for counts in (listing.sizes, listing.people))
-        is_told = (sizes >= 1) & (people >= self.guard.min_others)
-        places, sizes = places[is_told], sizes[is_told]
-        largest = np.argsort(-sizes, kind="stable")[:most]
-        total = max(1, int(sizes[largest].sum()))
-        for component, i in zip(components, largest, strict=False):
-            row = listing.sums[places[i]]
-            if agent is not None and places[i] == own_place:
-                row = row - pack_row(self.holdings[agent], self.limit)
-            fill_component(row, sizes[i] / total, self.model, component)
-        return components
-
     def _find_place(self, agent: int) -> int | None:
         return self.derived.listing.place_of.get(int(self.labels[agent]))
 
@@ -264,7 +247,7 @@ class EvidencePartition(Partition):
         rows, alone = gather_rows(self.holdings, visited, limit), self.own_evidence[visited]
         for i in np.flatnonzero(self.holdings.count[visited] > limit):
             alone[i] = measure_row(rows[i], self.model)
-        people = 1 - np.isin(visited, self.ghosts)
+        people = np.ones_like(visited)
         sampling = Sampling(derived.circles, derived.listing, self._order_places(), visited, people, rows, alone)
         crowd = Crowd(speakers, speakers - derived.listing.agents - sampling.singles)
         considered = LISTED + visited.size if speakers <= FEW else CONSIDERED
@@ -300,66 +283,13 @@ class EvidencePartition(Partition):
         derived.turn = append_zeros(derived.turn)
         derived.turn[-1] = NOT_YET
 
-    def begin_part(self, agent: int, ghost: int | None) -> None:
-        """Let no sum hold data of the agent, or of an older ghost that gives way; that one leaves its group."""
-        for place in {agent, agent if ghost is None or ghost >= self.labels.size else ghost}:
-            own, group = self.holdings[place], self._find_place(place)
-            if group is not None:
-                self.derived.listing.sums[group] -= pack_row(own, self.limit)
-            if self.derived.turn[place] != NOT_YET:
-                self.derived.count_bits(own.count, -1)
-        if ghost is not None and ghost < self.labels.size:
-            self._take_out(ghost)
-
-    def part(self, agent: int, ghost: int | None) -> None:
-        """Let an agent go on as a newcomer; its earlier self keeps its group and its turn."""
-        circles = self.derived.circles
-        if ghost is None:
-            fresh = circles.take_label()
-            self._take_out(agent)
-        else:
-            if ghost == self.labels.size:
-                self.join()
-                circles.return_label(int(self.labels[ghost]))
-            self._put_in_place(ghost, agent)
-            fresh = circles.take_label()
-        self.labels[agent] = fresh
-        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
-        self.add(agent, self.holdings[agent])
-
-    def _take_out(self, place: int) -> None:
-        """Let an agent or ghost, whose data no sum holds any more, leave its group and the speakers."""
-        derived, label, group = self.derived, int(self.labels[place]), self._find_place(place)
-        neighbour, turn = derived.circles.detach(place), int(derived.turn[place])
-        if neighbour == place:
-            derived.circles.return_label(label)
-        if group is not None:
-            derived.listing.lose_member(group, place, neighbour, is_person=place not in self.ghosts)
-            if neighbour != place:
-                derived.listing.fit(group, self.model)
-        if turn != NOT_YET:
-            self.spoken = np.delete(self.spoken, turn)
-            derived.turn[self.spoken[turn:]] -= 1
-            derived.turn[place] = NOT_YET
-
-    def _put_in_place(self, ghost: int, agent: int) -> None:
-        """Let a ghost have the group and the turn of an agent, which is in none from now on."""
-        derived, group, own = self.derived, self._find_place(agent), self.holdings[ghost]
-        derived.circles.connect(ghost, agent)
-        derived.circles.detach(agent)
-        self.labels[ghost], self.own_evidence[ghost] = self.labels[agent], self.rule.measure(own)
-        turn = int(derived.turn[agent])
-        if turn == NOT_YET:
-            turn, self.spoken = self.spoken.size, append_zeros(self.spoken)
-        self.spoken[turn], derived.turn[ghost], derived.turn[agent] = ghost, turn, NOT_YET
-        derived.count_bits(own.count, 1)
-        if group is not None:
-            listing = derived.listing
-            listing.sums[group] += pack_row(own, self.limit)
-            listing.people[group] -= 1
-            if listing.members[group] == agent:
-                listing.members[group] = ghost
-            listing.fit(group, self.model)
+    def restart(self, agent: int) -> None:
+        """Let an agent be alone and silent, and drop the answer that may hold its old data."""
+        label = int(self.labels[agent])
+        self.labels[agent] = np.setdiff1d(np.arange(self.labels.size + 1), self.labels)[0]
+        self.own_evidence[agent] = 0.0
+        self.spoken = self.spoken[self.spoken != agent]
+        self._drop_derived(label)
 
     def forget(self, agent: int) -> None:
         """Take out an agent, and the answer that may hold its data."""
@@ -368,6 +298,10 @@ class EvidencePartition(Partition):
         self.own_evidence = drop_row(self.own_evidence, agent)
         self.spoken = self.spoken[self.spoken != agent]
         self.spoken[self.spoken == self.labels.size] = agent
+        self._drop_derived(label)
+
+    def _drop_derived(self, label: int) -> None:
+        """Take a group without members off the list, and recompute what followed from the holdings."""
         if label not in self.labels:
             self.listed_labels[self.listed_labels == label] = NO_LABEL
         self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
@@ -394,7 +328,7 @@ class Derived:
         listing = self.listing
         members = np.flatnonzero(partition.labels == listing.labels[place])
         listing.sizes[place], listing.members[place] = members.size, members[0]
-        listing.people[place] = members.size - partition.count_ghosts(listing.labels[place : place + 1])
+        listing.people[place] = members.size
         listing.sums[place] = sum_rows(partition.holdings, members, partition.limit)
         listing.fit(place, partition.model)
 

@@ -96,6 +96,16 @@ class GraphPartition(Partition):
         self.edges = append_zeros(self.edges, axes=2)
         self.edges[newcomer, :newcomer] = self.edges[:newcomer, newcomer] = True
 
+    def restart(self, agent: int) -> None:
+        """Connect the agent to all again, as a newcomer is."""
+        self.connect(agent)
+        self.regroup([np.arange(self.labels.size)])
+
+    def connect(self, agent: int) -> None:
+        """Give an agent an edge to every other one."""
+        self.edges[agent] = self.edges[:, agent] = True
+        self.edges[agent, agent] = False
+
     def forget(self, agent: int) -> None:
         """Take out an agent; agents that it alone connected are split."""
         label = int(self.labels[agent])

@@ -73,6 +73,17 @@ class GuardedPartition(GraphPartition):
         labels, sizes = np.unique(self.labels, return_counts=True)
         self.append_agent(int(labels[sizes.argmax()]) if labels.size else 0)
 
+    def restart(self, agent: int) -> None:
+        """Take the agent out of its group, connect it to all, and place it as a newcomer."""
+        self.edges[agent] = self.edges[:, agent] = False
+        self.split_group(int(self.labels[agent]))
+        self.connect(agent)
+        labels, sizes = np.unique(np.delete(self.labels, agent), return_counts=True)
+        self.leaf[agent] = labels.size > 1
+        if labels.size:
+            self.pools.pop(int(self.labels[agent]))
+            self.labels[agent] = labels[sizes.argmax()]
+
     def forget(self, agent: int) -> None:
         self.leaf = drop_row(self.leaf, agent)
         super().forget(agent)

@@ -32,7 +32,6 @@ class Partition:
         self.holdings = holdings
         self.labels = labels
         self.guard = NO_GUARD
-        self.ghosts = np.empty(0, np.int64)  # places of agents' former selves, which are no people to hide among
         self.regrouped = np.zeros(labels.size, np.bool_)  # agents that have had no download since their group changed
         # All share one zero: statistics are values, and there may be a million groups.
         self.pools = dict.fromkeys(np.unique(labels).tolist(), Statistics.zero(holdings.dimension))
@@ -68,11 +67,7 @@ class Partition:
 
     def count_members(self, agent: int) -> int:
         """How many agents share the group of ``agent``, itself included."""
-        return int(count_equal(self.labels, self.labels[agent])) - self.count_ghosts(self.labels[agent : agent + 1])
-
-    def count_ghosts(self, groups: Labels) -> int:
-        """How many former selves of agents are in some groups."""
-        return int(np.isin(self.labels[self.ghosts], groups).sum())
+        return int(count_equal(self.labels, self.labels[agent]))
 
     def answer(self, agent: int) -> Statistics:
         """Algorithm 3, lines 1 and 2: the statistics of a download for ``agent``, which are those of its group."""
@@ -80,13 +75,6 @@ class Partition:
 
     def tell_newcomer(self) -> Statistics | None:
         """What is known of a user who has said nothing, as statistics without counts; None where nothing is told."""
-        return None
-
-    def describe_groups(self, agent: int | None, most: int) -> NDArray[np.float64] | None:  # noqa: ARG002
-        """What ``agent`` is told of the largest groups (``grouping.components``); None if groups are not told.
-
-        The agent is None if it is a newcomer without a place.
-        """
         return None
 
     def sum_groups(self, agent: int, groups: Labels) -> Statistics:
@@ -101,8 +89,7 @@ class Partition:
         if self.guard is NO_GUARD:
             return total
         held, (min_others, max_weight) = self.holdings, self.guard
-        fewest = min_others + self.count_ghosts(groups) if min_others else 0
-        is_hidden, limit, is_exceeded = limit_members(agent, groups, self.labels, held.count, fewest, max_weight)
+        is_hidden, limit, is_exceeded = limit_members(agent, groups, self.labels, held.count, min_others, max_weight)
         if not is_hidden:
             return held[agent]
         if not is_exceeded:
@@ -123,28 +110,16 @@ class Partition:
         """Give a group to the newcomer that the holdings have just made room for, or refuse it."""
         raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
 
-    def begin_part(self, agent: int, ghost: int | None) -> None:
-        """Prepare ``part``, while the holdings are as before: for who needs to know what they were."""
-
-    def part(self, agent: int, ghost: int | None) -> None:
-        """Let an agent go on as a new one, after the holdings have: its earlier self stays where it was, as ``ghost``.
-
-        The ghost may be a new place behind all others, or that of an older ghost; None where the earlier self is gone.
-        """
-        label, fresh = int(self.labels[agent]), self.choose_fresh_label(agent)
-        changed = {label, fresh}
-        if ghost is not None and ghost == self.labels.size:
-            self.append_agent(label)
-        elif ghost is not None:
-            changed.add(int(self.labels[ghost]))
-            self.labels[ghost] = label
+    def restart(self, agent: int) -> None:
+        """Let an agent whose data the holdings have just dropped go on as a newcomer, at the same place."""
+        before, fresh = int(self.labels[agent]), self.choose_fresh_label(agent)
         self.labels[agent] = fresh
-        for each in changed:
-            self.sum_group(each)
+        for label in {before, fresh}:
+            self.sum_group(label)
 
     def choose_fresh_label(self, agent: int) -> int:  # noqa: ARG002
-        """The group of an agent that goes on as a new one."""
-        raise ValueError(f"{type(self).__name__} does not say with whom an agent shares after a change: it takes none")
+        """The group of an agent that restarts."""
+        raise ValueError(f"{type(self).__name__} does not say with whom an agent shares after a change of its user")
 
     def forget(self, agent: int) -> None:
         """Take out an agent that the holdings have just removed: its group is summed anew over who is left.
@@ -211,14 +186,14 @@ class SeparatePartition(Partition):
 
 
 class KnownPartition(Partition):
-    """The true clusters; where they change, the simulation tells the new one of an agent first."""
+    """The true clusters; where they change, the simulation first sets the new one of an agent."""
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         super().__init__(holdings, labels)
         self._told: dict[int, int] = {}
 
     def tell(self, agent: int, cluster: int) -> None:
-        """Say to which cluster an agent belongs from its next reset on."""
+        """Set the cluster of an agent from its next restart on."""
         self._told[agent] = cluster
 
     def choose_fresh_label(self, agent: int) -> int:

@@ -156,8 +156,7 @@ class PopulationPartition(EvidencePartition):
         if not self.is_many:
             return super().count_members(agent)
         label = int(self.labels[agent])
-        ghosts = self.count_ghosts(self.labels[agent : agent + 1])
-        return int(self._members[label]) - ghosts if label < self._members.size else 1
+        return int(self._members[label]) if label < self._members.size else 1
 
     def pooled(self, agent: int) -> Statistics:
         if not self.is_many:
@@ -180,8 +179,7 @@ class PopulationPartition(EvidencePartition):
 
     def _tell(self, agent: int, own: Statistics) -> Statistics | None:
         """What is known of an agent that has sent ``own``; None where others' data do not help, or must not."""
-        people = self.speakers - self.ghosts.size
-        if self.fits == 0 or not self.is_told[POPULATION] or people <= self.guard.min_others:
+        if self.fits == 0 or not self.is_told[POPULATION] or self.speakers <= self.guard.min_others:
             return None
         gram, moment = self._tell_mixture(agent, own) if self.is_told[COMPONENTS] else self._tell_population(own)
         is_sound = bool(np.isfinite(gram).all() and np.isfinite(moment).all())
@@ -355,28 +353,20 @@ class PopulationPartition(EvidencePartition):
         self.counted = append_zeros(self.counted)
         self.labels[-1] = self.levels.size + self.labels.size - 1
 
-    def begin_part(self, agent: int, ghost: int | None) -> None:
+    def restart(self, agent: int) -> None:
+        """Let an agent be alone and silent; if the mixture was fitted to it, refit without it."""
         if not self.is_many:
-            super().begin_part(agent, ghost)
-
-    def part(self, agent: int, ghost: int | None) -> None:
-        """Let an agent go on as a newcomer; its earlier self keeps its place in the sample."""
-        if not self.is_many:
-            super().part(agent, ghost)
+            super().restart(agent)
             return
-        if ghost is not None and ghost == self.labels.size:
-            self.join()
-        stays = self.sample != (agent if ghost is None else ghost)
-        if not stays.all():
-            self._fit, self.fit_due = None, 0.0
-        self.sample, self.former = self.sample[stays], self.former[stays]
-        if ghost is not None:
-            self.sample[self.sample == agent] = ghost
+        has_taught, stays = agent in self._place_of or agent in self.leavers, self.sample != agent
         self.labels[agent] = self.levels.size + agent
+        self.sample, self.former = self.sample[stays], self.former[stays]
+        self.leavers = self.leavers[self.leavers != agent]
+        self.speakers = int(np.count_nonzero(self.holdings.count))
         self._derive()
-        own = self.holdings[agent]
-        self.speakers = int(np.count_nonzero(self.holdings.count)) - (own.count > 0)
-        self.add(agent, own)
+        if has_taught:
+            self._begin_fit(has_births=False)
+            self._learn(EVERYTHING)
 
     def forget(self, agent: int) -> None:
         """Take out an agent. If the mixture was fitted to it, that is done anew without it: nothing is summed of it.

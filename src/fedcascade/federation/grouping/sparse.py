@@ -67,8 +67,29 @@ class SparsePartition(Partition):
         """Connect the newcomer to agents drawn at random: all of their groups share through it."""
         newcomer = self.labels.size
         self.neighbours, self.degrees = append_zeros(self.neighbours), append_zeros(self.degrees)
-        count = min(self.degree, newcomer)
-        drawn = streams.sample_few_indices(_SEED, streams.EDGE, newcomer, newcomer, count)
+        self.append_agent(self._connect(newcomer))
+
+    def restart(self, agent: int) -> None:
+        """Replace the neighbours of an agent by others drawn at random, as if it were a newcomer."""
+        self.sum_group(int(self.labels[agent]))
+        self._split([agent, *self._disconnect(agent).tolist()])
+        if self.labels.size > 1:
+            self.pools.pop(int(self.labels[agent]))
+            self.labels[agent] = self._connect(agent)
+
+    def _disconnect(self, agent: int) -> Labels:
+        """Remove all edges of an agent; returns who its neighbours were."""
+        ends = self.neighbours[agent, : self.degrees[agent]].copy()
+        for neighbour in ends:
+            remove_edge(self.neighbours, self.degrees, agent, neighbour)
+        return ends
+
+    def _connect(self, newcomer: int) -> int:
+        """Connect an agent without edges to others drawn at random; returns the label of the group that they form."""
+        others = len(self.holdings) - 1
+        count = min(self.degree, others)
+        drawn = streams.sample_few_indices(_SEED, streams.EDGE, newcomer, others, count)
+        drawn += drawn >= newcomer
         widest = int(max(count, self.degrees[drawn].max(initial=0) + 1))
         if widest > self.neighbours.shape[1]:
             self.neighbours = np.pad(self.neighbours, ((0, 0), (0, widest - self.neighbours.shape[1])))
@@ -78,13 +99,11 @@ class SparsePartition(Partition):
         for label in labels[1:]:
             self.labels[self.labels == label] = labels[0]
             self.pools[labels[0]] += self.pools.pop(label)
-        self.append_agent(labels[0])
+        return int(labels[0])
 
     def forget(self, agent: int) -> None:
         """Take out an agent; agents that it alone connected are split."""
-        ends = self.neighbours[agent, : self.degrees[agent]].copy()
-        for neighbour in ends:
-            remove_edge(self.neighbours, self.degrees, agent, neighbour)
+        ends = self._disconnect(agent)
         last = self.labels.size - 1
         for neighbour in self.neighbours[last, : self.degrees[last]]:
             row = self.neighbours[neighbour]

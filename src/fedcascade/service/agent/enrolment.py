@@ -13,7 +13,7 @@ from nacl.utils import random as random_bytes
 
 from fedcascade.service.agent.client import AgentClient, enrol_agent, fetch_terms
 from fedcascade.service.agent.ledger import check_answer
-from fedcascade.service.agent.local_store import COMPONENTS, LocalStore, RoundEstimate
+from fedcascade.service.agent.local_store import LocalStore, RoundEstimate
 from fedcascade.service.agent.store_file import EVERYBODY
 from fedcascade.service.agent.terms import build_policy
 from fedcascade.service.agent.transport import Transport
@@ -129,8 +129,6 @@ def keep_download(store: LocalStore, welcome: wire.Welcome) -> None:
     if not is_answered:
         arrivals, uploads, _ = store.load_counters()
         store.save_statistics("download", download.statistics)
-        if not isinstance(message.components, msgspec.UnsetType):
-            store.set_setting(COMPONENTS, message.components)
         store.save_counters(arrivals, uploads, RoundEstimate(download.rounds, download.agents))
 
 

@@ -5,7 +5,7 @@ import time
 
 import msgspec
 
-from fedcascade.federation.messages import Upload
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.agent.client import BadReply, compute_pause
 from fedcascade.service.agent.enrolment import ServerLink
 from fedcascade.service.agent.ledger import check_answer
@@ -65,10 +65,7 @@ class Exchanger:
         """Send an upload, and learn from its answer; returns what was wrong with that, if anything."""
         saved = self._saved
         saved.store.file.sync_to_disk()
-        ledger = saved.ledger
-        message = wire.UploadMessage.from_upload(
-            upload, self.client.protocol, ledger.receipt, ledger.count_left(upload)
-        )
+        message = wire.UploadMessage.from_upload(upload, self.client.protocol, saved.ledger.receipt)
         try:
             answer = self.client.exchange(message)
         except BadReply as error:
@@ -111,8 +108,6 @@ class Exchanger:
             saved.renumber(outbox[0], self.client.fetch_standing())
         elif refusal.reason == "superseded":
             self._resolve_superseded(outbox[0])
-        elif refusal.reason == "reset":
-            saved.repair_reset(self.client.fetch_standing())
         elif refusal.reason == "too-few":
             self._refresh_terms()
             saved.withdraw(outbox[0], is_lost=False)
@@ -140,8 +135,8 @@ class Exchanger:
     def _resolve_superseded(self, upload: Upload) -> None:
         """Decide by the sums whether a folded upload is this one; it is given up where they leave that open."""
         standing, confirmed = self.client.fetch_standing(), self._saved.ledger.confirmed
-        if upload.kept is not None:
-            excess = 0 if standing.last_reset >= upload.sequence else -1
+        if upload.cause is Cause.CHANGE:
+            excess = 0 if standing.last_change >= upload.sequence else -1
         else:
             excess = 1 if confirmed is None else standing.rounds - confirmed.rounds - upload.statistics.rounds
         if excess < 0:

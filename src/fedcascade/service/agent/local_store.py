@@ -12,9 +12,8 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.store_file import StoreFile
-from fedcascade.service.protocol.wire import pack_kept, pack_numbers, unpack_kept, unpack_statistics
+from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 
-COMPONENTS = "components"  # the setting with the groups that an agent was told of when it enrolled
 SAVE_SETTING = "INSERT INTO setting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 SAVE_STATISTICS = (
     "INSERT INTO statistics VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET numbers = excluded.numbers, "
@@ -81,9 +80,6 @@ class LocalStore:
     def save_statistics(self, name: str, statistics: Statistics) -> None:
         self.file.execute(SAVE_STATISTICS, (self.agent, name, *_list_columns(statistics)))
 
-    def delete_statistics(self, name: str) -> None:
-        self.file.execute("DELETE FROM statistics WHERE agent = ? AND name = ?", (self.agent, name))
-
     def load_own_data(self) -> dict[str, bytes]:
         """Load the parts of the agent's own data, by their names; none where the policy keeps none apart."""
         rows = self.file.execute("SELECT part, body FROM own_data WHERE agent = ?", (self.agent,))
@@ -98,9 +94,8 @@ class LocalStore:
 
     def begin_ledger(self) -> None:
         """Note that the server holds nothing of this agent, which has a new identity."""
-        names = "('receipt', 'unconfirmed', 'last_reset')"
-        self.delete_statistics("confirmed")
-        self.delete_statistics("former")
+        names = "('receipt', 'unconfirmed', 'last_change')"
+        self.file.execute("DELETE FROM statistics WHERE agent = ? AND name = 'confirmed'", (self.agent,))
         self.file.execute(f"DELETE FROM setting WHERE agent = ? AND name IN {names}", (self.agent,))
 
     def load_counters(self) -> tuple[int, int, RoundEstimate]:
@@ -170,20 +165,17 @@ class LocalStore:
         self.file.execute("DELETE FROM open_list WHERE agent = ? AND impression = ?", (self.agent, impression))
 
     def add_to_outbox(self, upload: Upload) -> None:
-        kept = None if upload.kept is None else pack_kept(upload.kept)
-        row = (self.agent, upload.sequence, upload.cause.value, *_list_columns(upload.statistics), kept)
-        self.file.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        row = (self.agent, upload.sequence, upload.cause.value, *_list_columns(upload.statistics))
+        columns = "agent, sequence, cause, numbers, count, clicks, rounds"
+        self.file.execute(f"INSERT INTO outbox ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def load_outbox(self, agent: int, dimension: int) -> list[Upload]:
         """Load the uploads that have not been answered, oldest first."""
-        columns = "sequence, cause, numbers, count, clicks, rounds, kept"
-        query = f"SELECT {columns} FROM outbox WHERE agent = ? ORDER BY sequence"
+        query = "SELECT sequence, cause, numbers, count, clicks, rounds FROM outbox WHERE agent = ? ORDER BY sequence"
         uploads = []
-        for sequence, cause, numbers, *counts, body in self.file.execute(query, (self.agent,)):
+        for sequence, cause, numbers, *counts in self.file.execute(query, (self.agent,)):
             statistics = unpack_statistics(numbers, tuple(counts), dimension)
-            kept = None if body is None else unpack_kept(body, dimension)
-            upload = Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics, kept=kept)
-            uploads.append(upload)
+            uploads.append(Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics))
         return uploads
 
     def delete_from_outbox(self, sequence: int) -> None:

@@ -7,33 +7,33 @@ import numpy as np
 
 from fedcascade.federation.own_data import OwnData
 
-FORMAT = 1
-ARRAYS = ("total", "since", "others_gram", "others_moment", "components", "numbers")
+FORMAT = 2
+ARRAYS = ("total", "since", "others_gram", "others_moment", "numbers")
 
 
-def encode_own_data(data: OwnData, *, is_parting: bool) -> tuple[bytes, bytes]:
-    """Encode own data; ``is_parting`` says whether a reset is due. The second part is that of all closed blocks."""
+def encode_own_data(data: OwnData) -> tuple[bytes, bytes]:
+    """Encode own data. The second part is that of all closed blocks."""
     used = int(data.used[0])
     closed = max(0, used - 1)
     recent: dict[str, Any] = {name: getattr(data, name).astype("<f8").tobytes() for name in ARRAYS}
-    recent |= {"format": FORMAT, "is_parting": is_parting, "places": len(data.levels)}
+    recent |= {"format": FORMAT, "places": len(data.levels)}
     recent |= {"levels": data.levels[:used].tolist(), "newest": data.blocks[closed:used].astype("<f8").tobytes()}
     return msgspec.msgpack.encode(recent), data.blocks[:closed].astype("<f8").tobytes()
 
 
-def decode_own_data(recent: bytes, closed: bytes, data: OwnData) -> bool | None:
-    """Fill the own data of an agent that has seen nothing, and return whether a reset is due.
+def decode_own_data(recent: bytes, closed: bytes, data: OwnData) -> bool:
+    """Fill the own data of an agent that has seen nothing.
 
-    None, and nothing is filled, if they are of another format, dimension or kind of policy.
+    Return False, and fill nothing, if they are of another format, dimension or kind of policy.
     """
     state = msgspec.msgpack.decode(recent)
     fits = all(len(state.get(name, b"")) == getattr(data, name).nbytes for name in ARRAYS)
     if state.get("format") != FORMAT or state["places"] != len(data.levels) or not fits:
-        return None
+        return False
     for name in ARRAYS:
         array = getattr(data, name)
         array[...] = np.frombuffer(state[name], "<f8").reshape(array.shape)
     used = len(state["levels"])
     data.used[0], data.levels[:used] = used, state["levels"]
     data.blocks[:used] = np.frombuffer(closed + state["newest"], "<f8").reshape(used, data.total.size)
-    return bool(state["is_parting"])
+    return True

@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import POSITIVE, read_index, require, require_integer
 from fedcascade.federation.agent import Agent, ShownList
-from fedcascade.federation.grouping.components import NUMBERS
-from fedcascade.federation.grouping.rows import unpack_row
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import make_policy_data
@@ -29,8 +27,8 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.feedback import Positions, read_positions
-from fedcascade.service.agent.ledger import Ledger, check_standing, repair_reset
-from fedcascade.service.agent.local_store import COMPONENTS, LocalStore, OpenList, RoundEstimate
+from fedcascade.service.agent.ledger import Ledger, Settlement, check_standing
+from fedcascade.service.agent.local_store import LocalStore, OpenList, RoundEstimate
 from fedcascade.service.agent.own_data_codec import decode_own_data, encode_own_data
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
@@ -38,6 +36,7 @@ from fedcascade.service.protocol.validation import can_factorise, check_upload
 
 KEEP_LISTS, KEEP_SECONDS = 1024, 365 * 86_400.0
 HISTORY = "history"  # the setting that says of how many rounds a history was
+CHANGE_PENDING = "change_pending"  # the setting that is not empty while a ``CHANGE`` upload is pending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +86,7 @@ class SavedAgent:
         policy, self.floor = options.follow_terms(welcome.terms)
         self._closed_blocks: bytes | None = None  # of the agent's own data, as they are in the store
         self._saved_download: Ridge | None = None
+        self._change_pending = False  # as it is in the store
         self.agent, self._round_estimate = self._load_agent(policy)
 
     def recommend(
@@ -194,19 +194,16 @@ class SavedAgent:
                 self._announce()
             return upload
 
-    def begin_anew(self) -> None:
-        """Say that another one uses this agent from now on: what it learned so far belongs to who did before.
+    def restart(self) -> None:
+        """Start over for another user: nothing that this agent learned so far counts any more.
 
-        An agent finds changes by itself where the policy does; this is for who knows of one. The server hears of it
-        with the next upload.
+        Where the policy detects changes, an agent finds them by itself; this is for a caller that knows of one. The
+        next upload replaces all earlier ones at the server.
         """
-        with self._hold():
-            policy = self.agent.policy
-            words = f"{policy.name} takes no resets: its agents cannot begin anew"
-            require(policy.takes_resets and self.agent.own_data is not None, words)
-            with self._saving():
-                self.agent.begin_anew(Statistics.zero(self.dimension))
-                self._save_progress()
+        with self._hold(), self._saving():
+            self.agent.restart(Statistics.zero(self.dimension))
+            self.store.save_statistics("buffer", self.agent.buffer)
+            self._save_progress()
 
     def export_log(self) -> ClickLog:
         """The last lists that have feedback, with what was on offer and with which chance each item was chosen.
@@ -262,41 +259,41 @@ class SavedAgent:
             if keeper is None:
                 known = self.agent.download.statistics + upload.statistics
             else:
-                known = keeper.restate(self._sum_unanswered(skip=1) + self.agent.buffer)
+                known = keeper.restate(self.ledger.sum_outbox(skip=1) + self.agent.buffer)
             number = self.welcome.agent
             download = Download(agent=number, statistics=known, rounds=estimate.rounds, agents=estimate.agents)
             self.receive(upload, download, answer)
 
     def receive(self, upload: Upload, download: Download, answer: wire.AnswerMessage | None) -> None:
-        """Decide with a download from now on, and keep it in the place of the upload."""
+        """Decide with a download from now on, and keep it in the place of the upload.
+
+        A download for the user before a change is of no use.
+        """
         with self.lock:
-            unanswered = self._sum_unanswered(skip=1)
-            self.agent.receive(self._trim(download, unanswered), unanswered=unanswered)
+            if not self._is_obsolete:
+                unanswered = self.ledger.sum_outbox(skip=1)
+                self.agent.receive(self._trim(download, unanswered), unanswered=unanswered)
             self._round_estimate = RoundEstimate(download.rounds, download.agents, 0)
             with self._saving():
                 self.ledger.confirm(upload, answer)
                 self._save_progress()
 
-    def _sum_unanswered(self, *, skip: int = 0) -> Statistics:
-        """What waits for an answer beyond the first ``skip`` uploads; from a change on, what is kept of all data."""
-        if self.agent.is_parting and self.agent.own_data is not None:
-            return self.agent.own_data.total - self.agent.buffer
-        return self.ledger.sum_outbox(skip=skip)
+    @property
+    def _is_obsolete(self) -> bool:
+        """Whether a later upload will replace the first one of the outbox."""
+        return self.agent.change_pending or self.ledger.has_change(skip=1)
 
     def _trim(self, download: Download, unanswered: Statistics) -> Download:
-        """The part of a download that an agent can use that keeps its own data apart.
+        """The part of a download that an agent can use that weighs others' data.
 
-        Nothing, where it is for who the user was. Its own data alone, where the rest cannot be others' data: the server
-        holds other data of this agent than it has sent, and both will compare.
+        It is the agent's own data alone, where the rest cannot be others' data: the server holds other data of this
+        agent than it has sent, and both will compare.
         """
         keeper, trust = self.agent.own_data, self.agent.policy.trust
-        nothing = Statistics.zero(self.dimension)
-        if keeper is not None and (self.agent.is_parting or self.ledger.has_reset(skip=1)):
-            return replace(download, statistics=nothing)
         if keeper is None or trust is None:
             return download
-        own = keeper.total - (unanswered + self.agent.buffer)
-        model = trust.compile(self.dimension, self.agent.policy.lambda_).model
+        nothing, own = Statistics.zero(self.dimension), keeper.total - (unanswered + self.agent.buffer)
+        model = trust.compile(self.dimension).model
         if can_factorise(download.statistics.gram - own.gram, nothing.gram, model.prior):
             return download
         return replace(download, statistics=own if own.count >= 0 else nothing)
@@ -311,64 +308,57 @@ class SavedAgent:
             if self.ledger.outbox:
                 return None
             with self._saving():
-                settlement = self.ledger.settle(held, standing.last_reset)
+                settlement = self.ledger.settle(held, standing.last_change)
                 self.agent.uploads = max(self.agent.uploads, standing.last_sequence)
                 self._save_welcome(msgspec.structs.replace(self.welcome, credential=standing.credential))
-                if settlement.is_new_self:
+                if self.agent.change_pending:
+                    settlement = Settlement()  # the next upload replaces what the server holds
+                if settlement.is_foreign:
                     self.agent.restart_own_data(held)
-                if settlement.lost_reset and self.agent.own_data is not None:
-                    self.agent.resume_parting()
                 if settlement.missing is not None:
-                    self._take_back(settlement.missing)
+                    (self._replace if settlement.lost_change else self._take_back)(settlement.missing)
                 self._save_progress()
             return settlement.note
 
     def renumber(self, upload: Upload, standing: wire.Standing) -> None:
         """Give an upload that was not counted a number that the server does not know.
 
-        Where a reset waits, all that waits becomes one: what it keeps depends on what comes before it.
+        Where a ``CHANGE`` upload waits, all that waits becomes one: the order of uploads matters then.
         """
         with self.lock, self._saving():
             self.agent.uploads = max(standing.last_sequence, self.agent.uploads) + 1
-            if self.ledger.has_reset():
-                sent, kept = self.ledger.take_all()
-                upload = replace(upload, cause=Cause.CHANGE, statistics=sent, kept=kept)
+            if self.ledger.has_change():
+                upload = replace(upload, cause=Cause.CHANGE, statistics=self.ledger.clear())
             else:
                 self.ledger.remove(upload)
-            self.ledger.add(replace(upload, sequence=self.agent.uploads))
-            self._save_progress()
-
-    def repair_reset(self, standing: wire.Standing) -> None:
-        """Send a reset anew that keeps what the server does not hold: it was restored, or a copy of this file spoke."""
-        held = check_standing(standing, self.dimension)
-        with self.lock, self._saving():
-            before = self.ledger.confirmed or Statistics.zero(self.dimension)
-            sent, kept = self.ledger.take_all()
-            if kept is not None:
-                self.ledger.accept_held(held, standing.last_reset)
-                self.agent.uploads = max(standing.last_sequence, self.agent.uploads) + 1
-                statistics = repair_reset(held, before, sent, kept)
-                number, cause = self.agent.uploads, Cause.CHANGE
-                reset = Upload(agent=self.id, sequence=number, cause=cause, statistics=statistics, kept=kept)
-                self.ledger.add(reset)
+            if not self.agent.change_pending:
+                self.ledger.add(replace(upload, sequence=self.agent.uploads))
             self._save_progress()
 
     def withdraw(self, upload: Upload, *, is_lost: bool) -> None:
         """Send an upload no more: the server will never take it. What is not lost goes back into the buffer."""
         with self.lock, self._saving():
-            if self.ledger.has_reset() and not is_lost and self.agent.own_data is not None:
-                sent, _ = self.ledger.take_all()
-                self.agent.resume_parting()
-                self._take_back(sent)
+            is_obsolete = self._is_obsolete
+            self.ledger.remove(upload)
+            if is_lost:
+                self.ledger.count_lost(upload.statistics.rounds)
+            if is_obsolete:
+                pass  # a later upload replaces it
+            elif upload.cause is Cause.CHANGE:
+                left = self.ledger.clear()
+                self._replace(left if is_lost else upload.statistics + left)
             else:
-                self.ledger.remove(upload)
-                self.agent.set_unanswered(self._sum_unanswered())
+                self.agent.set_unanswered(self.ledger.sum_outbox())
                 if is_lost:
-                    self.ledger.count_lost(upload.statistics.rounds)
-                    self._restart_own_data()
+                    self.agent.restart_own_data(self._get_confirmed())
                 else:
                     self._take_back(upload.statistics)
             self._save_progress()
+
+    def _replace(self, statistics: Statistics) -> None:
+        """Replace what the server holds by statistics and the buffer, once these are enough for an upload."""
+        self.agent.restart(statistics + self.agent.buffer)
+        self._take_back(Statistics.zero(self.dimension))
 
     def _take_back(self, statistics: Statistics) -> Upload | None:
         """Put statistics back into the buffer, and send it if it is large enough; the caller holds a transaction."""
@@ -379,18 +369,11 @@ class SavedAgent:
         return upload
 
     def load_ledger(self) -> None:
-        """Read anew what was sent and confirmed: the agent has enrolled under another key.
-
-        The server holds nothing of it. So a reset that waits becomes an upload of what it keeps.
-        """
+        """Read again what was sent and confirmed: the agent has enrolled under another key."""
         with self.lock:
             self.ledger = Ledger(self.store, self.id, self.dimension)
             with self._saving():
                 self.store.delete_own_data()
-                if self.ledger.has_reset():
-                    last, kept = self.ledger.outbox[-1], self.ledger.sum_outbox()
-                    self.ledger.take_all()
-                    self.ledger.add(replace(last, cause=Cause.FORCED, statistics=kept, kept=None))
 
     def erase(self) -> None:
         """Delete everything that this device keeps of the agent, whatever the server holds; it cannot be used again."""
@@ -448,28 +431,22 @@ class SavedAgent:
         size = ProblemSize(users=1, dimension=self.dimension, list_length=oracle.length, rounds=1)
         agent = Agent(id=self.welcome.agent, policy=policy, problem=self._options.problem or size, oracle=oracle)
         arrivals, uploads, round_estimate = self.store.load_counters()
-        own_data, is_parting = self._load_own_data(policy)
-        buffer, unanswered = self.store.load_statistics("buffer", self.dimension), self.ledger.sum_outbox()
-        if own_data is not None and is_parting:
-            unanswered = unpack_row(own_data.total, self.dimension) - buffer
+        own_data, change_pending = self._load_own_data(policy), bool(self.store.get_setting(CHANGE_PENDING))
+        unanswered = Statistics.zero(self.dimension) if change_pending else self.ledger.sum_outbox()
         agent.resume(
             arrivals=arrivals,
             uploads=uploads,
-            buffer=buffer,
+            buffer=self.store.load_statistics("buffer", self.dimension),
             unanswered=unanswered,
             download=self._load_download(policy.lambda_),
             shown=(),
             own_data=own_data,
-            is_parting=is_parting,
+            change_pending=change_pending,
         )
+        self._change_pending = change_pending
         if own_data is None:
-            agent.restart_own_data(self._get_confirmed(), self._load_components())
+            agent.restart_own_data(self._get_confirmed())
         return agent, round_estimate
-
-    def _load_components(self) -> NDArray[np.float64] | None:
-        """The groups that the agent was told of when it enrolled; None if it was told of none."""
-        told = self.store.get_setting(COMPONENTS)
-        return None if told is None else np.frombuffer(told, "<f8").reshape(-1, self.dimension + NUMBERS)
 
     def _load_download(self, lambda_: float) -> Statistics:
         """The last download; the agent's own data where a ridge with the lambda of today can make nothing of it."""
@@ -480,24 +457,19 @@ class SavedAgent:
             return Statistics.zero(self.dimension) if own is None else own
         return download
 
-    def _load_own_data(self, policy: Policy) -> tuple[OwnData | None, bool]:
-        """Load own data, and whether a reset is due; None where there are none, or those of another kind of policy."""
+    def _load_own_data(self, policy: Policy) -> OwnData | None:
+        """Load own data; None where there are none, or those of another kind of policy."""
         parts = self.store.load_own_data() if policy.keeps_own_data else {}
         self._closed_blocks = self._saved_download = None
         if not parts:
-            return None, False
+            return None
         data = make_policy_data(policy, (), self.dimension)
-        is_parting = decode_own_data(parts["recent"], parts["closed"], data)
-        return (None, False) if is_parting is None else (data, is_parting)
+        return data if decode_own_data(parts["recent"], parts["closed"], data) else None
 
     def _get_confirmed(self) -> Statistics:
-        """What the server holds of who the user is now; nothing where a reset that waits keeps some of it."""
-        nothing = Statistics.zero(self.dimension)
-        return nothing if self.ledger.confirmed is None or self.ledger.has_reset() else self.ledger.confirmed
-
-    def _restart_own_data(self) -> None:
-        """Take what the server holds and will hold for the agent's own data, after some of them were lost."""
-        self.agent.restart_own_data(self._get_confirmed())
+        """What the server holds of the agent's current user; nothing where an upload will replace that."""
+        confirmed, is_replaced = self.ledger.confirmed, self._change_pending or self.ledger.has_change()
+        return Statistics.zero(self.dimension) if confirmed is None or is_replaced else confirmed
 
     def _estimate_problem_size(self, list_length: int) -> ProblemSize:
         """The sizes of the problem, as far as this agent knows: nobody knows how many rounds there will be."""
@@ -508,11 +480,14 @@ class SavedAgent:
         """Save how far the agent is, with what it decides with and its own data, where these are kept apart."""
         agent = self.agent
         self.store.save_counters(agent.arrivals, agent.uploads, self._round_estimate)
+        if agent.change_pending != self._change_pending:
+            self._change_pending = agent.change_pending
+            self.store.set_setting(CHANGE_PENDING, b"1" if agent.change_pending else b"")
         if agent.download is not self._saved_download:
             self.store.save_statistics("download", agent.download.statistics)
             self._saved_download = agent.download
         if agent.own_data is not None:
-            recent, closed = encode_own_data(agent.own_data.data, is_parting=agent.is_parting)
+            recent, closed = encode_own_data(agent.own_data.data)
             self.store.save_own_data("recent", recent)
             if closed != self._closed_blocks:
                 self.store.save_own_data("closed", closed)

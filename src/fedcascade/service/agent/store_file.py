@@ -27,7 +27,7 @@ CREATE TABLE IF NOT EXISTS statistics (
     rounds INTEGER NOT NULL, PRIMARY KEY (agent, name));
 CREATE TABLE IF NOT EXISTS outbox (
     agent INTEGER NOT NULL, sequence INTEGER NOT NULL, cause TEXT NOT NULL, numbers BLOB NOT NULL,
-    count INTEGER NOT NULL, clicks INTEGER NOT NULL, rounds INTEGER NOT NULL, kept BLOB,
+    count INTEGER NOT NULL, clicks INTEGER NOT NULL, rounds INTEGER NOT NULL,
     PRIMARY KEY (agent, sequence));
 CREATE TABLE IF NOT EXISTS own_data (
     agent INTEGER NOT NULL, part TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (agent, part));
@@ -200,13 +200,10 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
             run(f"ALTER TABLE {table} RENAME TO old_{table}")
     for statement in SCHEMA.split(";"):
         run(statement)
-    if version == POOLED:
-        run("ALTER TABLE outbox ADD COLUMN kept BLOB")
     if 0 < version < POOLED:
         run("INSERT INTO owner VALUES (?, '')", (SINGLE,))
         run("INSERT INTO open_list SELECT ?, impression, ?, items, features FROM old_open_list", (SINGLE, now))
-        run("INSERT INTO outbox SELECT ?, *, NULL FROM old_outbox", (SINGLE,))
-        for table in ("setting", "statistics"):
+        for table in ("setting", "statistics", "outbox"):
             run(f"INSERT INTO {table} SELECT ?, * FROM old_{table}", (SINGLE,))
         for table in FIRST_TABLES:
             run(f"DROP TABLE old_{table}")

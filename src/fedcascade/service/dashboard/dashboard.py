@@ -53,7 +53,6 @@ class Dashboard:
             "joined": self.service.joined,
             "left": self.service.left,
             "resets": 0 if state is None else state.resets,
-            "ghosts": 0 if state is None else state.ghosts,
             "clock": self.service.clock.now(),
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }

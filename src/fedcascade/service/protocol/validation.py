@@ -139,18 +139,6 @@ def can_exist(statistics: Statistics) -> bool:
     return True
 
 
-def check_part(name: str, statistics: Statistics, dimension: int) -> None:
-    """Raise ValueError if a part of an agent's data is neither empty nor what some data can have."""
-    is_empty = statistics.rounds == statistics.count == statistics.clicks == 0
-    try:
-        statistics.check(dimension)
-        if not is_empty:
-            check_upload(statistics, dimension)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    require(not (is_empty and (statistics.gram.any() or statistics.moment.any())), f"{name}: no rounds have no data")
-
-
 @jit
 def can_factorise(gram: linear.Matrix, added: linear.Matrix, lambda_: float) -> bool:
     """Whether lambda I + gram + added has a Cholesky factor."""

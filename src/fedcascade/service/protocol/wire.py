@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.components import NUMBERS as COMPONENT_NUMBERS
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
@@ -34,14 +33,9 @@ LAYOUT = (
     "d (d + 3) / 2 float64, little-endian: the gram's upper triangle row by row, then the moment. "
     "MessagePack: bin. JSON: base64."
 )
-_FLOAT64, _INT64 = np.dtype("<f8"), np.dtype("<i8")
+_FLOAT64 = np.dtype("<f8")
 MOST_BYTES = 4 * LARGEST_DIMENSION * (LARGEST_DIMENSION + 3)
 Numbers = Annotated[bytes, Meta(min_length=16, max_length=MOST_BYTES, description=LAYOUT)]
-COMPONENTS_LAYOUT = (
-    "Groups that the agent may be like, the largest first. Each has d + 2 float64, little-endian: its mean, its "
-    "variance in each direction, and its share of agents."
-)
-Components = Annotated[bytes, Meta(max_length=MOST_BYTES, description=COMPONENTS_LAYOUT)]
 Token = Annotated[str, Meta(min_length=16, max_length=128)]
 EpochName = Annotated[str, Meta(max_length=64, description="Which history of uploads a store holds.")]
 
@@ -63,32 +57,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     proof: Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
-class KeptData(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What of all that an agent ever uploaded belongs to who its user is now; the rest belongs to who it was.
-
-    ``left`` is how many observations that leaves: a server that holds others of this agent than it has sent refuses.
-    """
-
-    count: Count
-    clicks: Count
-    rounds: Count
-    numbers: Numbers
-    left: Count | None = None
-
-    @classmethod
-    def from_statistics(cls, statistics: Statistics, left: int | None = None) -> "KeptData":
-        counts = {"count": statistics.count, "clicks": statistics.clicks, "rounds": statistics.rounds}
-        return cls(numbers=pack_numbers(statistics), left=left, **counts)
-
-    def to_statistics(self, dimension: int) -> Statistics:
-        """Unpack what is kept; ValueError if it is of another dimension."""
-        return unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
-
-
 class UploadMessage(Message, frozen=True, kw_only=True):
-    """An agent's upload (Algorithm 1, line 8). Who it is from is said by the signature.
+    """An agent's upload (Algorithm 1, line 8). The signature identifies the sender.
 
-    With ``kept`` it is a reset: the agent's user has become another one.
+    With the cause ``change`` it replaces everything that the agent uploaded before.
     """
 
     sequence: Sequence
@@ -98,29 +70,21 @@ class UploadMessage(Message, frozen=True, kw_only=True):
     rounds: Count
     numbers: Numbers
     receipt: Receipt | None = None
-    kept: KeptData | msgspec.UnsetType = msgspec.UNSET
-
-    @property
-    def reset(self) -> KeptData | None:
-        """What is kept, where this is a reset."""
-        return None if isinstance(self.kept, msgspec.UnsetType) else self.kept
 
     @classmethod
     def from_upload(
-        cls, upload: Upload, protocol: int = PROTOCOLS[-1], receipt: Receipt | None = None, left: int | None = None
+        cls, upload: Upload, protocol: int = PROTOCOLS[-1], receipt: Receipt | None = None
     ) -> "UploadMessage":
-        """Pack an upload; ``left`` is what a reset leaves to who the user was, in observations."""
+        """Pack an upload."""
         sent = upload.statistics
         counts = {"count": sent.count, "clicks": sent.clicks, "rounds": sent.rounds}
         key = {"protocol": protocol, "sequence": upload.sequence}
-        kept = msgspec.UNSET if upload.kept is None else KeptData.from_statistics(upload.kept, left)
-        return cls(**key, cause=upload.cause, numbers=pack_numbers(sent), receipt=receipt, kept=kept, **counts)
+        return cls(**key, cause=upload.cause, numbers=pack_numbers(sent), receipt=receipt, **counts)
 
     def to_upload(self, agent: int, dimension: int) -> Upload:
         """Unpack the upload; ValueError if it is of another dimension."""
         statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
-        kept = None if self.reset is None else self.reset.to_statistics(dimension)
-        return Upload(agent=agent, sequence=self.sequence, cause=self.cause, statistics=statistics, kept=kept)
+        return Upload(agent=agent, sequence=self.sequence, cause=self.cause, statistics=statistics)
 
 
 class AnswerMessage(Message, frozen=True, kw_only=True):
@@ -144,7 +108,6 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     terms_id: str
     receipt: Receipt
     numbers: Numbers
-    components: Components | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def from_download(
@@ -173,7 +136,6 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
             terms_id=terms_id,
             receipt=receipt,
             numbers=pack_numbers(pooled),
-            components=_pack_components(download),
         )
 
     def to_download(self, agent: int, dimension: int) -> Download:
@@ -247,14 +209,12 @@ class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     system_rounds: Sum
     agents: Sum
     numbers: Numbers
-    components: Components | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
     def from_download(cls, download: Download) -> "DownloadMessage":
         known, rounds, agents = download.statistics, download.rounds, download.agents
         counts = {"count": known.count, "clicks": known.clicks, "rounds": known.rounds}
-        told = _pack_components(download)
-        return cls(**counts, system_rounds=rounds, agents=agents, numbers=pack_numbers(known), components=told)
+        return cls(**counts, system_rounds=rounds, agents=agents, numbers=pack_numbers(known))
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
@@ -263,22 +223,7 @@ class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def _unpack_download(message: AnswerMessage | DownloadMessage, agent: int, dimension: int) -> Download:
     statistics = unpack_statistics(message.numbers, (message.count, message.clicks, message.rounds), dimension)
-    told, width = message.components, dimension + COMPONENT_NUMBERS
-    components = None
-    if not isinstance(told, msgspec.UnsetType):
-        if len(told) % (8 * width):
-            raise ValueError(f"components must hold rows of {width} float64, got {len(told) / 8:g} numbers")
-        components = np.frombuffer(told, _FLOAT64).reshape(-1, width).astype(np.float64)
-    system = {"rounds": message.system_rounds, "agents": message.agents}
-    return Download(agent=agent, statistics=statistics, **system, components=components)
-
-
-def _pack_components(download: Download) -> bytes | msgspec.UnsetType:
-    """The groups that a download tells of, without free rows; nothing where it tells of none."""
-    told = download.components
-    if told is None:
-        return msgspec.UNSET
-    return told[told[:, -1] > 0.0].astype(_FLOAT64).tobytes()
+    return Download(agent=agent, statistics=statistics, rounds=message.system_rounds, agents=message.agents)
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -314,8 +259,7 @@ class Overview(Message, frozen=True, kw_only=True):
     """What the server holds, for operators: how many agents have spoken, and the label of each one's group.
 
     Of more than ``MOST_LABELS`` agents there are no labels: ``sizes`` has how many agents the largest groups have, and
-    a list of agents, page by page, has the group of each. ``resets`` are changes of users that agents told of, and
-    ``ghosts`` the former selves of agents whose data the server keeps.
+    a list of agents, page by page, has the group of each. ``resets`` counts the uploads that replaced earlier ones.
     """
 
     position: int
@@ -326,13 +270,13 @@ class Overview(Message, frozen=True, kw_only=True):
     clusters: int = 0
     sizes: list[int] = []
     resets: int = 0
-    ghosts: int = 0
 
 
 class Standing(Message, frozen=True, kw_only=True):
     """One agent, as the server knows it: the sums over its uploads, and the last sequence number among them.
 
-    After a reset, the sums are those of who its user is now. ``numbers`` is empty where the server holds no upload.
+    Uploads before the last one with the cause ``change`` are not part of the sums. ``numbers`` is empty where the
+    server holds no upload.
     """
 
     agent: int
@@ -342,7 +286,9 @@ class Standing(Message, frozen=True, kw_only=True):
     rounds: Sum
     numbers: Annotated[bytes, Meta(max_length=MOST_BYTES, description=LAYOUT)]
     last_sequence: Annotated[int, Meta(ge=0)]
-    last_reset: Annotated[int, Meta(ge=0, description="The sequence number of the last reset; 0 if there is none.")] = 0
+    last_change: Annotated[
+        int, Meta(ge=0, description="The sequence number of the last upload with the cause change; 0 if none.")
+    ] = 0
     epoch: EpochName
     revoked: bool
     credential: Credential
@@ -469,16 +415,3 @@ def unpack_statistics(numbers: bytes, counts: tuple[int, int, int], dimension: i
         raise ValueError(f"numbers must hold {expected} float64 in dimension {dimension}, got {len(numbers) / 8:g}")
     values, size = np.frombuffer(numbers, _FLOAT64), expected - dimension
     return Statistics(values[:size].take(_locate_triangle(dimension)[1]), values[size:].copy(), *counts)
-
-
-def pack_kept(statistics: Statistics) -> bytes:
-    """What a reset keeps, as a store has it: the bytes of ``pack_numbers``, then count, clicks and rounds."""
-    counts = np.array([statistics.count, statistics.clicks, statistics.rounds], _INT64)
-    return pack_numbers(statistics) + counts.tobytes()
-
-
-def unpack_kept(body: bytes, dimension: int) -> Statistics:
-    """Statistics from the bytes of ``pack_kept``."""
-    size = 8 * count_numbers(dimension)
-    count, clicks, rounds = np.frombuffer(bytes(body[size:]), _INT64).tolist()
-    return unpack_statistics(bytes(body[:size]), (count, clicks, rounds), dimension)

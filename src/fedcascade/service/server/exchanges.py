@@ -70,7 +70,6 @@ class Exchange:
             receipt=message.receipt,
             terms_id=self.service.terms.terms_id,
             numbers=message.numbers,
-            left=None if message.reset is None else message.reset.left,
             limit=self.limit,
         )
         return message, answer

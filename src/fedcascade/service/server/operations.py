@@ -6,7 +6,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised, hash_token
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK
@@ -49,7 +49,6 @@ def record_upload(
     receipt: wire.Receipt | None = None,
     terms_id: str = "",
     numbers: bytes = b"",
-    left: int | None = None,
     limit: Callable[[Upload, int], None] = lambda _, __: None,
 ) -> bytes:
     """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
@@ -59,8 +58,8 @@ def record_upload(
 
     ``nonce`` and ``created`` are those of its signature, ``numbers`` its gram and moment as they came. ``receipt`` is
     the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
-    ``left`` is how many observations a reset leaves to who the user was, as far as the agent knows. ``limit`` is called
-    with a new upload and the agent's rounds so far, and may refuse it. Nothing was counted before the last refusal.
+    ``limit`` is called with a new upload and the rounds that it adds to, and may refuse it. Nothing was counted before
+    the last refusal.
     """
     if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
         log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
@@ -69,9 +68,8 @@ def record_upload(
     entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"), numbers=numbers)
     earlier, (held_count, held_rounds) = _find_earlier(store, upload), state.count_held(upload.agent)
     if earlier is None:
-        limit(upload, state.count_sent_rounds(upload.agent))
+        limit(upload, 0 if upload.cause is Cause.CHANGE else held_rounds)
         state.check(upload)
-        state.check_reset(upload, left)
         download = state.apply(entry)
         store.append(entry)
         held_count, held_rounds = state.count_held(upload.agent)
@@ -185,7 +183,7 @@ def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing
     counts = {"uploads": uploads, "count": held.count, "clicks": held.clicks, "rounds": held.rounds}
     return wire.Standing(
         protocol=wire.PROTOCOLS[-1], agent=agent, **counts, numbers=wire.pack_numbers(held) if uploads else b"",
-        last_sequence=store.find_last_sequence(agent), last_reset=store.find_last_reset(agent),
+        last_sequence=store.find_last_sequence(agent), last_change=store.find_last_change(agent),
         epoch=state.epoch.name, revoked=identity.revoked, credential=state.epoch.give_credential(identity),
     )  # fmt: skip
 
@@ -299,5 +297,5 @@ def read_overview(store: Store, state: ServerState) -> wire.Overview:
     return wire.Overview(
         protocol=wire.PROTOCOLS[-1], position=state.position, enrolled=store.count_agents(), rounds=state.rounds,
         labels={str(agent): label for agent, label in labels.items()}, spoken=spoken, clusters=state.clusters,
-        sizes=state.list_sizes(wire.LARGEST_GROUPS), resets=state.resets, ghosts=state.ghosts,
+        sizes=state.list_sizes(wire.LARGEST_GROUPS), resets=state.resets,
     )  # fmt: skip

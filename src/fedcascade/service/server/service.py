@@ -124,8 +124,10 @@ class Service:
                 "agents": ("Agents that have spoken.", lambda: len(self._read_state("places") or ())),
                 "log_position": ("Uploads and forgettings so far.", lambda: self._read_state("position")),
                 "rounds": ("Rounds that the server knows of.", lambda: self._read_state("rounds")),
-                "resets": ("Changes of users that agents told of.", lambda: self._read_state("resets")),
-                "ghosts": ("Former selves of agents whose data are kept.", lambda: self._read_state("ghosts")),
+                "resets": (
+                    "Uploads that replaced earlier ones.",
+                    lambda: self._read_state("resets"),
+                ),
                 "joined": ("Agents that enrolled at this server since it started.", lambda: self.joined),
                 "left": ("Agents that this server forgot since it started.", lambda: self.left),
                 "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),

@@ -13,13 +13,12 @@ from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.validation import can_factorise, check_part, find_smallest_lambda
+from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
 from fedcascade.service.store.contract import LogEntry, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
-STATE_FORMAT = 4  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
-READABLE = (3, STATE_FORMAT)  # in format 3, nobody has reset
+STATE_FORMAT = 5  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
 UNKNOWN = b"?"
 Integers = NDArray[np.int64]
 
@@ -35,10 +34,9 @@ class ServerState:
         self.server: Server | None = None
         self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
-        self.agents = np.empty(0, np.int64)  # and back; at the place of an agent's former self, the number inverted
+        self.agents = np.empty(0, np.int64)  # and back
         self.vacated: list[tuple[int, int]] = []  # places of the forgotten, and of who has each since; for the journal
-        self.resets = 0  # changes of users that agents have told of
-        self.parted_rounds: dict[int, int] = {}  # of agents that have reset: how many rounds belong to former selves
+        self.resets = 0  # uploads that replaced all earlier ones of their agent
         self.changed: set[int] = set()  # places whose statistics are others than in the snapshot of ``row_digests``
         self.changed_lately: set[int] = set()  # since the snapshot was begun that is on its way into the store
         self._welcome: tuple[int, Download | None] = (-1, None)  # what newcomers are told at a position of the log
@@ -53,20 +51,11 @@ class ServerState:
     def clusters(self) -> int:
         return 0 if self.server is None else len(self.server.groups)
 
-    @property
-    def ghosts(self) -> int:
-        """How many former selves of agents the server holds."""
-        return 0 if self.server is None else len(self.server.ghosts)
-
     def list_agents(self) -> tuple[Integers, Integers, Integers]:
         """The agents that have spoken, in the order of their places; the label and the observations of each."""
         if self.server is None:
             return self.agents, self.agents, self.agents
-        labels, counts = self.server.groups.labels, self.server.holdings.count
-        if not self.ghosts:
-            return self.agents, labels, counts
-        is_agent = self.agents >= 0
-        return self.agents[is_agent], labels[is_agent], counts[is_agent]
+        return self.agents, self.server.groups.labels, self.server.holdings.count
 
     def get_labels(self) -> dict[int, int]:
         """The label of the group of every agent that has spoken."""
@@ -97,10 +86,6 @@ class ServerState:
         place = self.places[agent]
         return int(self.server.holdings.count[place]), int(self.server.holdings.rounds[place])
 
-    def count_sent_rounds(self, agent: int) -> int:
-        """How many rounds an agent has uploaded in all, those of former selves included."""
-        return self.count_held(agent)[1] + self.parted_rounds.get(agent, 0)
-
     def get_statistics(self, agent: int) -> Statistics:
         if self.server is None or agent not in self.places:
             return Statistics.zero(self.dimension)
@@ -117,83 +102,31 @@ class ServerState:
         The sums are tried with the smallest lambda that any server of this dimension takes, so that the log can be
         replayed under every other one.
         """
-        total = self.observations + upload.statistics.count
+        place = None if upload.cause is Cause.CHANGE else self.places.get(upload.agent)
+        replaced = self.count_held(upload.agent)[0] if upload.cause is Cause.CHANGE else 0
+        total = self.observations + upload.statistics.count - replaced
         if total > LARGEST_TOTAL:
             raise Refused(507, "full", f"a server holds at most {LARGEST_TOTAL} observations, this would make {total}")
-        place = self.places.get(upload.agent)
         held = self._nothing if self.server is None or place is None else self.server.holdings.gram[place]
         if not can_factorise(held, upload.statistics.gram, self._smallest_lambda):
             raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
 
-    def check_reset(self, upload: Upload, left: int | None) -> None:
-        """Refuse a reset that keeps what its agent never uploaded.
-
-        What is kept and the rest must both be what some data can have, as uploads must be. The rest must have as many
-        observations as the agent says in ``left``, if it does: else the server has lost data of the agent.
-        """
-        if upload.kept is None:
-            return
-        words = "what is kept must be a part of all that was uploaded"
-        rest = self.count_held(upload.agent)[0] + upload.statistics.count - upload.kept.count
-        if left is not None and left != rest:
-            raise Refused(
-                409, "reset", f"{words}: that leaves {rest} observations here, and {left} by the agent's count"
-            )
-        try:
-            self._check_parts(upload, upload.kept)
-        except ValueError as error:
-            raise Refused(409, "reset", f"{words}: {error}") from None
-
-    def _check_parts(self, upload: Upload, kept: Statistics) -> None:
-        check_part("kept", kept, self.dimension)
-        check_part("the rest", self.get_statistics(upload.agent) + upload.statistics - kept, self.dimension)
-
     def apply(self, entry: LogEntry) -> Download:
-        """Take the next upload of the log; return the agent's download.
-
-        A reset is an upload like others where the policy takes none, or where another policy took it that held more of
-        the agent.
-        """
+        """Take the next upload of the log; return the agent's download."""
         upload, place = entry.upload, self._find_place(entry.upload.agent)
         assert self.server is not None
-        kept = self._find_kept(upload)
-        before = self.count_held(upload.agent)[1]
-        placed = Upload(
-            agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics, kept=kept
-        )
+        if upload.cause is Cause.CHANGE:
+            self.resets += 1
+            self.observations -= int(self.server.holdings.count[place])
+        placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
         self._note_change(place)
         self.position = entry.position
         self.observations += upload.statistics.count
-        if kept is not None:
-            self._note_reset(upload.agent, place, before + upload.statistics.rounds - kept.rounds)
         for download in downloads:
             if download.agent == place:  # other agents get their downloads when they upload
                 return download
         raise AssertionError("a server answers the agent that uploads")
-
-    def _find_kept(self, upload: Upload) -> Statistics | None:
-        """What a reset keeps, where it is taken as one."""
-        if upload.kept is None or not self.policy.takes_resets:
-            return None
-        try:
-            self._check_parts(upload, upload.kept)
-        except ValueError:
-            return None
-        return upload.kept
-
-    def _note_reset(self, agent: int, place: int, rounds: int) -> None:
-        """Follow what the server did with the former self of an agent, of so many rounds."""
-        assert self.server is not None
-        self.resets += 1
-        self.parted_rounds[agent] = self.parted_rounds.get(agent, 0) + rounds
-        self.observations = int(self.server.holdings.count.sum())  # an older ghost may have given way
-        ghosts = self.server.find_ghosts(place)
-        while self.agents.size < len(self.server.holdings):
-            self.agents = append_zeros(self.agents)
-        self.agents[ghosts] = ~agent
-        for ghost in ghosts:
-            self._note_change(ghost)
 
     def answer(self, agent: int) -> Download:
         """The download of an agent whose upload was counted before: what its group holds now."""
@@ -213,19 +146,17 @@ class ServerState:
     def forget(self, agent: int, position: int) -> None:
         """Remove an agent; what is left holds nothing of it."""
         self.position = position
-        self.parted_rounds.pop(agent, None)
         place = self.places.pop(agent, None)
         if not self.places:
             self.server, self.agents, self.observations = None, self.agents[:0].copy(), 0
             self.note_snapshot({}, set())
         elif place is not None and self.server is not None:
-            selves = [place, *self.server.find_ghosts(place)]
-            self.observations -= int(self.server.holdings.count[selves].sum())
-            for gone in self.server.forget(place):
-                self._fill_place(gone)
+            self.observations -= int(self.server.holdings.count[place])
+            self.server.forget(place)
+            self._fill_place(place)
 
     def _fill_place(self, gone: int) -> None:
-        """Note that the agent, or former self, with the last place has another one now."""
+        """Note that the agent with the last place has another one now."""
         last = self.agents.size - 1
         moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
         self.vacated.append((gone, last))
@@ -233,8 +164,7 @@ class ServerState:
         self.changed_lately.discard(last)
         if gone < last:
             self._note_change(gone)
-            if moved >= 0:
-                self.places[moved] = gone
+            self.places[moved] = gone
 
     def _note_change(self, place: int) -> None:
         self.changed.add(place)
@@ -265,21 +195,19 @@ class ServerState:
             "position": self.position,
             "places": self.agents,
             "resets": self.resets,
-            "parted": np.array([*self.parted_rounds.items()], np.int64).reshape(-1, 2),
             "server": None if self.server is None else self.server.to_state(),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], policy: Policy, dimension: int) -> "ServerState | None":
         """The state whose ``to_state`` gave ``state``; None if it is that of another format, policy or dimension."""
-        if state.get("format") not in READABLE or state.get("origin") != describe_origin(policy, dimension):
+        if state.get("format") != STATE_FORMAT or state.get("origin") != describe_origin(policy, dimension):
             return None
         restored = cls(policy, dimension)
         restored.position = state["position"]
         restored.agents = state["places"]
-        restored.resets = state.get("resets", 0)
-        restored.parted_rounds = dict(state["parted"].tolist()) if "parted" in state else {}
-        restored.places = {agent: place for place, agent in enumerate(restored.agents.tolist()) if agent >= 0}
+        restored.resets = state["resets"]
+        restored.places = {agent: place for place, agent in enumerate(restored.agents.tolist())}
         if state["server"] is not None:
             restored.server = Server.from_state(state["server"], policy=policy, dimension=dimension)
             restored.observations = int(restored.server.holdings.count.sum())
@@ -363,15 +291,12 @@ def warm_up(policy: Policy, dimension: int) -> None:
     """Compile, or load, what uploads need, so that no agent waits for a compiler."""
     state = ServerState(policy, dimension)
     statistics = Statistics(np.eye(dimension), np.zeros(dimension), dimension, 0, dimension)
-    for position in range(1, 7):
-        upload = Upload(agent=position % 3, sequence=position, cause=Cause.FORCED, statistics=statistics)
+    for position in range(1, 8):
+        cause = Cause.FORCED if position < 7 else Cause.CHANGE
+        upload = Upload(agent=position % 3, sequence=position, cause=cause, statistics=statistics)
         state.check(upload)
         state.apply(LogEntry(position=position, upload=upload))
         state.answer(upload.agent)
         state.count_group(upload.agent)
     state.welcome(7)
-    if policy.takes_resets:
-        reset = Upload(agent=1, sequence=7, cause=Cause.CHANGE, statistics=statistics, kept=statistics)
-        state.check_reset(reset, None)
-        state.apply(LogEntry(position=7, upload=reset))
     state.forget(0, 8)

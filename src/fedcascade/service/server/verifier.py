@@ -19,7 +19,7 @@ from nacl.exceptions import BadSignatureError
 
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.protocol.validation import are_possible, check_part, check_upload
+from fedcascade.service.protocol.validation import are_possible, check_upload
 from fedcascade.service.server.logs import configure_as_parent
 from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, write_frame
 
@@ -101,7 +101,7 @@ def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wi
     """Decode the upload of a request; refuse one of another form, dimension or sequence number than was signed."""
     message = wire.decode(request.body, wire.UploadMessage, media_type)
     size = 8 * wire.count_numbers(dimension)
-    if len(message.numbers) != size or (message.reset is not None and len(message.reset.numbers) != size):
+    if len(message.numbers) != size:
         check_message(message, dimension)
     if message.sequence != request.signature.sequence:
         raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
@@ -109,27 +109,21 @@ def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wi
 
 
 def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) -> list[int]:
-    """The keys of uploads that no data can have, or whose kept part none can, found in one compiled call."""
+    """The keys of uploads that no data can have, found in one compiled call."""
     if not messages:
         return []
-    parts: list[tuple[int, wire.UploadMessage | wire.KeptData]] = list(messages.items())
-    parts += [(place, message.reset) for place, message in messages.items() if message.reset and message.reset.rounds]
-    body = bytearray().join(part.numbers for _, part in parts)  # writable, as compiled functions expect
-    numbers = np.frombuffer(body, "<f8").reshape(len(parts), wire.count_numbers(dimension))
-    counts = np.array([(part.count, part.clicks, part.rounds) for _, part in parts], np.int64)
-    suspects = {place for (place, _), is_possible in zip(parts, are_possible(numbers, counts).tolist(), strict=True)
-                if not is_possible}  # fmt: skip
-    suspects |= {place for place, message in messages.items() if message.reset and not message.reset.rounds}
-    return sorted(suspects)
+    uploads = messages.values()
+    body = bytearray().join(upload.numbers for upload in uploads)  # writable, as compiled functions expect
+    numbers = np.frombuffer(body, "<f8").reshape(len(messages), wire.count_numbers(dimension))
+    counts = np.array([(upload.count, upload.clicks, upload.rounds) for upload in uploads], np.int64)
+    verdicts = are_possible(numbers, counts).tolist()
+    return [place for place, is_possible in zip(messages, verdicts, strict=True) if not is_possible]
 
 
 def check_message(message: wire.UploadMessage, dimension: int) -> None:
     """Refuse an upload that no data can have, and say why."""
     try:
-        upload = message.to_upload(0, dimension)
-        check_upload(upload.statistics, dimension)
-        if upload.kept is not None:
-            check_part("kept", upload.kept, dimension)
+        check_upload(message.to_upload(0, dimension).statistics, dimension)
     except ValueError as error:
         raise Refused(422, "impossible", str(error)) from None
 

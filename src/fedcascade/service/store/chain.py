@@ -14,7 +14,6 @@ SIZE = 32
 GENESIS = bytes(SIZE)  # the link before the first entry
 SALT_BYTES = 16
 ADVICE = "stop the servers, check it with 'fedcascade verify', and restore a backup with 'fedcascade restore'"
-RESET = b"reset"  # personalises digests of resets: no upload without a kept part has the same one
 _UPLOAD = struct.Struct("<7q2H")
 _RETENTION = struct.Struct(f"<q{SIZE}s{SIZE}s")
 
@@ -28,15 +27,11 @@ class DamagedStore(ValueError):  # noqa: N818 (it says what is the matter with t
 
 def digest_upload(row: Sequence[Any]) -> bytes:
     """Digest a row of the log, keyed with its salt."""
-    position, agent, sequence, cause, count, clicks, rounds, numbers, nonce, kept, uploads, salt = row
+    position, agent, sequence, cause, count, clicks, rounds, numbers, nonce, uploads, salt = row
     try:
         word = cause.encode()
         head = _UPLOAD.pack(position, agent, sequence, count, clicks, rounds, uploads, len(word), len(nonce))
-        body = b"".join((head, word, nonce, numbers))
-        if kept is None:
-            return blake2b(body, digest_size=SIZE, key=salt).digest()
-        reset = b"".join((body, kept, len(kept).to_bytes(8)))
-        return blake2b(reset, digest_size=SIZE, key=salt, person=RESET).digest()
+        return blake2b(b"".join((head, word, nonce, numbers)), digest_size=SIZE, key=salt).digest()
     except (AttributeError, TypeError, ValueError, struct.error):
         raise DamagedStore(f"entry {position} of the log cannot be read") from None
 

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from fedcascade.federation.messages import Upload
-from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.store.audit import AuditLog
 from fedcascade.service.store.journal import Journal
@@ -31,18 +30,11 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_same_upload(first: Upload, second: Upload) -> bool:
-    """Whether two uploads have the same agent, sequence number, cause, statistics and kept part."""
+    """Whether two uploads have the same agent, sequence number, cause and statistics."""
+    left, right = first.statistics, second.statistics
     return (
         (first.agent, first.sequence, first.cause) == (second.agent, second.sequence, second.cause)
-        and _are_same(first.statistics, second.statistics)
-        and (first.kept is None) == (second.kept is None)
-        and (first.kept is None or second.kept is None or _are_same(first.kept, second.kept))
-    )
-
-
-def _are_same(left: Statistics, right: Statistics) -> bool:
-    return (
-        (left.count, left.clicks, left.rounds) == (right.count, right.clicks, right.rounds)
+        and (left.count, left.clicks, left.rounds) == (right.count, right.clicks, right.rounds)
         and np.array_equal(left.gram, right.gram)
         and np.array_equal(left.moment, right.moment)
     )
@@ -107,8 +99,11 @@ class UploadLog(Protocol):
     def find_last_sequence(self, agent: int) -> int:
         """Find the largest sequence number of an agent's uploads that were ever logged; 0 if there is none."""
 
-    def find_last_reset(self, agent: int) -> int:
-        """Find the largest sequence number of an agent's resets, or of uploads that one was folded into; 0 if none."""
+    def find_last_change(self, agent: int) -> int:
+        """Find the largest sequence number of an agent's uploads with the cause ``CHANGE``; 0 if there is none.
+
+        Where such an upload was folded with later ones, it is the number of the last of them.
+        """
 
     def count_uploads(self, agent: int) -> tuple[int, int]:
         """Count an agent's uploads in the log, and the rounds in them."""

@@ -60,8 +60,4 @@ MIGRATIONS = (
         agent {integer} NOT NULL, nonce {integer} NOT NULL, created {integer} NOT NULL, PRIMARY KEY (agent, nonce));
     CREATE INDEX nonce_created ON nonce (created)
     """,
-    # ``kept`` is what a reset keeps: numbers as those of the upload, then count, clicks and rounds.
-    """
-    ALTER TABLE upload ADD COLUMN kept {bytes}
-    """,
 )

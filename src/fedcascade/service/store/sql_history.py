@@ -1,7 +1,7 @@
 """What is done with the whole log in SQL: old uploads are folded, and all of it is verified."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedcascade.checks import require
+from fedcascade.federation.messages import Cause
 from fedcascade.service.store.chain import (
     SALT_BYTES,
     ChainCheck,
@@ -20,7 +21,7 @@ from fedcascade.service.store.sql_journal import SqlJournal
 from fedcascade.service.store.sql_log import RETAINED, SEALED_COLUMNS, SqlUploadLog
 
 Row = Sequence[Any]  # of SEALED_COLUMNS
-NUMBERS, KEPT, UPLOADS = 7, 9, 10  # places in a row
+CAUSE, NUMBERS, UPLOADS = 3, 7, 9  # places in a row
 
 
 class SqlHistory(SqlUploadLog, SqlJournal):
@@ -58,8 +59,8 @@ class SqlHistory(SqlUploadLog, SqlJournal):
         for row in folded[:-1]:
             self.run("DELETE FROM upload WHERE position = ?", row[0])
         for row in left:
-            columns = "count = ?, clicks = ?, rounds = ?, numbers = ?, kept = ?, uploads = ?, salt = ?, link = ?"
-            values = *row[4:8], *row[9:], digest_upload(row)
+            columns = "cause = ?, count = ?, clicks = ?, rounds = ?, numbers = ?, uploads = ?, salt = ?, link = ?"
+            values = *row[3:8], *row[9:], digest_upload(row)
             self.run(f"UPDATE upload SET {columns} WHERE position = ?", *values, row[0])
             if row[UPLOADS] > 1:
                 self.run("UPDATE agent SET folded = ? WHERE id = ?", row[2], row[1])
@@ -104,30 +105,15 @@ class SqlHistory(SqlUploadLog, SqlJournal):
 def fold_rows(rows: Sequence[Row]) -> Row:
     """One row that stands for several of an agent; sums are exact, and the rest is that of the last one.
 
-    Where resets are among them, it is a reset: it keeps what the last one kept, and what came after that. A salt is
-    drawn anew, because the row is another one.
+    From an upload with the cause ``CHANGE`` on, what came before is left out, and the row replaces earlier ones too. A
+    salt is drawn anew, because the row is another one.
     """
-    position, agent, sequence, cause, *_, nonce, _, _, _ = rows[-1]
-    counts = [sum(row[column] for row in rows) for column in (4, 5, 6)]
-    numbers = _add_up(row[NUMBERS] for row in rows)
+    position, agent, sequence, cause, *_, nonce, _, _ = rows[-1]
+    changes = [place for place, row in enumerate(rows) if row[CAUSE] == Cause.CHANGE]
+    summed = rows[changes[-1] :] if changes else rows
+    counts = [sum(row[column] for row in summed) for column in (4, 5, 6)]
+    first, *others = (np.frombuffer(bytes(row[NUMBERS]), "<f8") for row in summed)
+    numbers = np.asarray(sum(others, first)).tobytes()
     uploads, salt = sum(row[UPLOADS] for row in rows), os.urandom(SALT_BYTES)
-    kept = _fold_kept(rows)
-    return (position, agent, sequence, cause, *counts, numbers, bytes(nonce), kept, uploads, salt)
-
-
-def _fold_kept(rows: Sequence[Row]) -> bytes | None:
-    """What is kept after the last reset among some rows, and the uploads after it; None if there is no reset."""
-    resets = [place for place, row in enumerate(rows) if row[KEPT] is not None]
-    if not resets:
-        return None
-    body, later = bytes(rows[resets[-1]][KEPT]), rows[resets[-1] + 1 :]
-    size = len(rows[0][NUMBERS])
-    counts = np.frombuffer(body[size:], "<i8") + np.array([row[4:7] for row in later], "<i8").reshape(-1, 3).sum(axis=0)
-    numbers = _add_up([body[:size], *(row[NUMBERS] for row in later)])
-    return numbers + bytes(counts.astype("<i8").tobytes())
-
-
-def _add_up(bodies: Iterable[bytes]) -> bytes:
-    """The sum of packed numbers, in their order."""
-    first, *others = (np.frombuffer(bytes(body), "<f8") for body in bodies)
-    return np.asarray(sum(others, first)).tobytes()
+    word = Cause.CHANGE.value if changes else cause
+    return (position, agent, sequence, word, *counts, numbers, bytes(nonce), uploads, salt)

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.service.protocol.wire import pack_kept, pack_numbers, unpack_kept, unpack_statistics
+from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 from fedcascade.service.store.chain import (
     GENESIS,
     SALT_BYTES,
@@ -23,8 +23,7 @@ from fedcascade.service.store.chain import (
 from fedcascade.service.store.contract import Folded, LogEntry, Revoked
 from fedcascade.service.store.sql import SqlDatabase
 
-COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce, kept"
-FIRST_COLUMNS = COLUMNS.removesuffix(", kept")  # what the log had when it became a chain
+COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
 SEALED_COLUMNS = f"{COLUMNS}, uploads, salt"  # what a digest covers
 READ_ROWS = 512  # in one statement, where the whole log is read
 STATEMENT_ROWS = 64  # written or looked up in one statement: each call to a database costs more than a row
@@ -147,7 +146,7 @@ class SqlUploadLog(SqlDatabase):
         head = self.fetch_row("SELECT max(position) FROM upload")[0] or 0
         link = GENESIS
         for position in range(1, max(head, *forgotten, 0) + 1):
-            row = self.fetch_row(f"SELECT {FIRST_COLUMNS}, NULL, uploads FROM upload WHERE position = ?", position)
+            row = self.fetch_row(f"SELECT {COLUMNS}, uploads FROM upload WHERE position = ?", position)
             salt = os.urandom(SALT_BYTES)
             digest = digest_event(FORGOTTEN, b"") if position in forgotten else b""
             digest = digest if row is None else digest_upload((*row, salt))
@@ -181,9 +180,9 @@ class SqlUploadLog(SqlDatabase):
     def find_last_sequence(self, agent: int) -> int:
         return int(self.fetch_row("SELECT coalesce(max(sequence), 0) FROM upload WHERE agent = ?", agent)[0])
 
-    def find_last_reset(self, agent: int) -> int:
-        statement = "SELECT coalesce(max(sequence), 0) FROM upload WHERE agent = ? AND kept IS NOT NULL"
-        return int(self.fetch_row(statement, agent)[0])
+    def find_last_change(self, agent: int) -> int:
+        statement = "SELECT coalesce(max(sequence), 0) FROM upload WHERE agent = ? AND cause = ?"
+        return int(self.fetch_row(statement, agent, Cause.CHANGE.value)[0])
 
     def count_uploads(self, agent: int) -> tuple[int, int]:
         sums = "coalesce(sum(uploads), 0), coalesce(sum(rounds), 0)"
@@ -220,15 +219,13 @@ def _encode_entry(entry: LogEntry) -> tuple[Any, ...]:
     upload, statistics = entry.upload, entry.upload.statistics
     counts = statistics.count, statistics.clicks, statistics.rounds
     key = entry.position, upload.agent, upload.sequence
-    kept = None if upload.kept is None else pack_kept(upload.kept)
-    return (*key, upload.cause.value, *counts, entry.numbers or pack_numbers(statistics), entry.nonce, kept)
+    return (*key, upload.cause.value, *counts, entry.numbers or pack_numbers(statistics), entry.nonce)
 
 
 def _decode_entry(row: Sequence[Any]) -> LogEntry:
-    position, agent, sequence, cause, count, clicks, rounds, numbers, nonce, body = row
+    position, agent, sequence, cause, count, clicks, rounds, numbers, nonce = row
     statistics = unpack_statistics(numbers, (count, clicks, rounds), _derive_dimension(len(numbers)))
-    kept = None if body is None else unpack_kept(body, statistics.dimension)
-    upload = Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics, kept=kept)
+    upload = Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics)
     return LogEntry(position=position, upload=upload, nonce=bytes(nonce))
 
 

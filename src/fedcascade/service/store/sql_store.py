@@ -24,7 +24,6 @@ CONDITIONS: dict[AgentState, str] = {
     "revoked": "revoked IS NOT NULL",
 }
 CHUNKS_READ = 256  # in one statement: some 4 MB
-ADDED_COLUMNS = {"upload": {"kept"}}  # which backups of earlier versions lack, and which may be empty
 NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
 
 
@@ -180,8 +179,7 @@ class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
         """Insert rows as they were read from another store."""
         require(table in TABLES, f"the backup has a table '{table}', which this version does not know")
         known = self.run(f"SELECT * FROM {table} LIMIT 0").description
-        missing = {column[0] for column in known} ^ set(columns)
-        is_known = missing <= ADDED_COLUMNS.get(table, set())
+        is_known = {column[0] for column in known} == set(columns)
         require(is_known, f"the backup has other columns in '{table}': it is of another version")
         self.flush()
         self.copy_rows(table, columns, rows)

@@ -74,16 +74,16 @@ class ExchangeDriver:
             unanswered = self.policy.reply_rule.keep_unanswered(download, buffer)
             if unanswered is not None:
                 self.load_ridge(agent, Ridge(unanswered, self.policy.lambda_))
-        kept = self._begin_anew(agent) if cause is Cause.CHANGE else None
-        return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=buffer, kept=kept)
+        sent = self._restart(agent) if cause is Cause.CHANGE else buffer
+        return Upload(agent=agent, sequence=int(self.uploads[agent]), cause=cause, statistics=sent)
 
-    def _begin_anew(self, agent: int) -> Statistics:
-        """What belongs to the user that an agent has from now on; nothing where it was told of the change."""
+    def _restart(self, agent: int) -> Statistics:
+        """All data of the changed user of an agent; none where the simulation told it of the change."""
         if self.own_data is None:
             return Statistics.zero(self.problem.dimension)
         keeper = self._keep_own_data(agent, self.own_data)
         kept = keeper.total
-        keeper.begin_anew(kept)
+        keeper.restart(kept)
         return kept
 
     def _keep_own_data(self, agent: int, own_data: OwnData) -> OwnDataKeeper:
@@ -102,7 +102,7 @@ class ExchangeDriver:
             nothing = Statistics.zero(self.problem.dimension)  # such agents are answered when they upload
             for download in downloads:
                 keeper = self._keep_own_data(download.agent, self.own_data)
-                believed = keeper.receive(download.statistics, nothing, download.components)
+                believed = keeper.receive(download.statistics, nothing)
                 self.load_ridge(download.agent, Ridge(believed, self.policy.lambda_))
             return
         ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics

@@ -108,7 +108,7 @@ def follow_user(
         return STEADY
     mine = OwnData(
         own.total[agent], own.blocks[agent], own.levels[agent], own.used[agent], own.since[agent],
-        own.others_gram[agent], own.others_moment[agent], own.components[agent], own.numbers[agent],
+        own.others_gram[agent], own.others_moment[agent], own.numbers[agent],
     )  # fmt: skip
     row = t - window.first
     examined = window.examined[row]

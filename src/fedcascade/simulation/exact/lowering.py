@@ -116,7 +116,7 @@ POSITIONS: dict[type, Callable[[Any, int], NDArray[np.float64] | None]] = {
     type(None): lambda *_: None,
     PositionDiscounts: lambda positions, length: None if positions.discount == 1 else positions.compute_gammas(length),
 }
-TRUSTS: dict[type, Callable[[Any, int, float], CompiledTrust | None]] = {
+TRUSTS: dict[type, Callable[[Any, int], CompiledTrust | None]] = {
     type(None): lambda *_: None,
     Trust: Trust.compile,
 }
@@ -225,7 +225,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
         beta=beta,
         sync_budget=min(budgets, default=np.inf),
         detection=lower(DETECTIONS, policy.changes)(policy.changes, d),
-        trust=lower(TRUSTS, policy.trust)(policy.trust, d, policy.lambda_),
+        trust=lower(TRUSTS, policy.trust)(policy.trust, d),
     )
 
 

@@ -133,10 +133,10 @@ function drawStaleness(state) {
     agents.map(({ agent, age, cluster, uploads, rounds }) => [agent, formatAge(age), cluster, formatNumber(uploads), formatNumber(rounds)])));
 }
 
-// Who came, who left, and who became another one; the former selves of the last are kept as ghosts.
+// Agents that joined, agents that left, and users that changed.
 function drawTurnover(page) {
-  const { joined, left, resets, ghosts } = page.live.health;
-  const entries = [["Newcomers", joined], ["Leavers", left], ["Resets", resets], ["Ghosts", ghosts]];
+  const { joined, left, resets } = page.live.health;
+  const entries = [["Newcomers", joined], ["Leavers", left], ["Resets", resets]];
   const list = find("turnover"), key = JSON.stringify(entries);
   if (list.dataset.key === key) return;
   list.dataset.key = key;

@@ -25,6 +25,7 @@ from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.remote import PoolAgent, RemoteAgent
 from fedcascade.service.agent.transport import HttpReply
+from fedcascade.service.protocol import wire
 
 from ..helpers import RunningService, serve_in_process
 
@@ -127,7 +128,7 @@ def play_until_change(agent: PoolAgent, seed: int = 2) -> Upload:
     for items, draws in draw_rounds(200, seed):
         shown = agent.recommend(items, K, ties=TIES)
         upload = agent.feedback(shown, click(shown.features, draws, SECOND), draw=0.5)
-        if upload is not None and upload.kept is not None:
+        if upload is not None and upload.cause is Cause.CHANGE:
             return upload
     raise AssertionError("the change was not found")
 
@@ -167,7 +168,7 @@ def test_restarts_change_no_bit_of_what_an_agent_does(server: ServerOnFile, tmp_
         wanted = others.observe(expected, place, draw=0.5, round_=t + 1)
         assert (upload is None) == (wanted is None)
         if wanted is not None:
-            resets += wanted.kept is not None
+            resets += wanted.cause is Cause.CHANGE
             flush(agent)
             [download] = memory.receive(wanted)
             others.receive(download)
@@ -175,7 +176,7 @@ def test_restarts_change_no_bit_of_what_an_agent_does(server: ServerOnFile, tmp_
     assert resets == 1
     check_held(agent)
     agent.close()
-    assert np.array_equal(server.sum_all().gram, memory.holdings.total(np.arange(2)).gram)
+    assert np.array_equal(server.sum_all().gram, memory.holdings[0].gram)
 
 
 @pytest.mark.parametrize("moment", ["found, not sent", "sent, not answered"])
@@ -194,10 +195,10 @@ def test_an_agent_that_dies_around_its_reset_resets_once(server: ServerOnFile, t
     with server.connect(path) as again:
         check_held(again)
         overview = server.running.operator.fetch_overview()
-        assert (overview.resets, overview.ghosts, again.unsent, again.lost) == (1, 1, 0, 0)
-        assert again.ledger.last_reset == reset.sequence
-        total = server.sum_all()
-        assert total.rounds == again.agent.arrivals - again.agent.buffer.rounds
+        assert (overview.resets, again.unsent, again.lost) == (1, 0, 0)
+        assert again.ledger.last_change == reset.sequence
+        assert again.agent.own_data is not None
+        assert server.sum_all().rounds == (again.agent.own_data.total - again.agent.buffer).rounds
         play(again, SECOND, 60, seed=3)
         check_held(again)
 
@@ -209,7 +210,7 @@ def test_a_reset_waits_until_it_hides_single_observations(server: ServerOnFile, 
     with server.connect(path, **options) as agent:
         play(agent, FIRST, 240)
         rounds = draw_rounds(200, 2)
-        while not agent.agent.is_parting:
+        while not agent.agent.change_pending:
             items, draws = next(rounds)
             shown = agent.recommend(items, K, ties=TIES)
             assert agent.feedback(shown, click(shown.features, draws, SECOND), draw=0.5) is None
@@ -217,8 +218,7 @@ def test_a_reset_waits_until_it_hides_single_observations(server: ServerOnFile, 
     with server.connect(path, **options) as again:
         assert np.array_equal(again.estimate, estimate)
         reset = play_until_change(again, seed=4)
-        assert reset.kept is not None
-        assert min(reset.statistics.count, reset.kept.count) >= 90
+        assert reset.statistics.count >= 90
         check_held(again)
         assert server.running.operator.fetch_overview().resets == 1
 
@@ -249,35 +249,27 @@ def test_a_restored_server_learns_again_that_a_user_has_changed(server: ServerOn
         play_until_change(agent)
         play(agent, SECOND, 60, seed=6)
         check_held(agent)
-        before, sent = server.sum_all(), agent.agent.arrivals - agent.agent.buffer.rounds
-        assert before.rounds == sent
         server.restore()
         play(agent, SECOND, 60, seed=7)
         check_held(agent)
-        overview = server.running.operator.fetch_overview()
-        assert (overview.resets, overview.ghosts, agent.lost) == (1, 1, 0)
-        assert server.sum_all().rounds == agent.agent.arrivals - agent.agent.buffer.rounds
+        assert (server.running.operator.fetch_overview().resets, agent.lost) == (1, 0)
 
 
-def test_a_reset_that_a_restored_server_cannot_take_is_sent_anew(server: ServerOnFile, tmp_path: Path) -> None:
-    """The server has lost what the reset keeps: the agent finds out by the refusal."""
+def test_a_change_that_waits_needs_nothing_of_what_a_restored_server_has_lost(
+    server: ServerOnFile, tmp_path: Path
+) -> None:
     with server.connect(tmp_path / "agent.db", policy=replace(LIVING, trigger=Always())) as agent:
         play(agent, FIRST, 240)
         flush(agent)
         server.back_up()
         play(agent, FIRST, 3, seed=5)
-        for items, draws in draw_rounds(200, 2):
-            shown = agent.recommend(items, K, ties=TIES)
-            upload = agent.feedback(shown, click(shown.features, draws, SECOND), draw=0.5)
-            assert upload is not None
-            if upload.kept is not None:
-                break
-            flush(agent)
+        flush(agent)
+        server.is_up = False
+        play_until_change(agent)
         server.restore()
+        server.is_up = True
         check_held(agent)
-        overview = server.running.operator.fetch_overview()
-        assert (overview.resets, overview.ghosts, agent.lost) == (1, 1, 0)
-        assert server.sum_all().rounds == agent.agent.arrivals
+        assert (server.running.operator.fetch_overview().resets, agent.lost) == (1, 0)
 
 
 def test_a_copy_of_a_file_follows_the_change_that_the_other_one_found(server: ServerOnFile, tmp_path: Path) -> None:
@@ -306,7 +298,6 @@ def test_a_file_from_before_own_data_were_kept_goes_on(server: ServerOnFile, tmp
     connection = sqlite3.connect(path)
     with connection:
         connection.execute("DROP TABLE own_data")
-        connection.execute("ALTER TABLE outbox DROP COLUMN kept")
         connection.execute("PRAGMA user_version = 3")
     connection.close()
     with server.connect(path) as again:
@@ -335,7 +326,7 @@ def test_when_the_server_changes_its_policy_agents_go_on_under_it_and_back(tmp_p
     served.stop()
 
 
-def test_an_agent_that_leaves_takes_its_former_selves_along(server: ServerOnFile, tmp_path: Path) -> None:
+def test_an_agent_that_leaves_after_a_change_leaves_nothing(server: ServerOnFile, tmp_path: Path) -> None:
     with server.connect(tmp_path / "other.db") as other:
         play(other, FIRST, 60, seed=11)
         flush(other)
@@ -346,7 +337,7 @@ def test_an_agent_that_leaves_takes_its_former_selves_along(server: ServerOnFile
         flush(agent)
         agent.leave()
         overview = server.running.operator.fetch_overview()
-        assert (overview.ghosts, overview.spoken, server.sum_all().rounds) == (0, 1, rounds)
+        assert (overview.spoken, server.sum_all().rounds) == (1, rounds)
     with sqlite3.connect(tmp_path / "agent.db") as connection:
         assert connection.execute("SELECT count(*) FROM own_data").fetchone() == (0,)
 
@@ -366,8 +357,8 @@ def test_agents_of_a_pool_change_one_by_one(server: ServerOnFile, tmp_path: Path
         play_until_change(pool.get("1"))
         for user in range(3):
             check_held(pool.get(str(user)))
-        assert [pool.get(str(user)).ledger.last_reset > 0 for user in range(3)] == [False, True, False]
-    assert server.running.operator.fetch_overview().ghosts == 1
+        assert [pool.get(str(user)).ledger.last_change > 0 for user in range(3)] == [False, True, False]
+    assert server.running.operator.fetch_overview().resets == 1
 
 
 def test_several_clicks_are_refused_before_anything_has_changed(server: ServerOnFile, tmp_path: Path) -> None:
@@ -384,13 +375,13 @@ def test_who_knows_that_a_user_has_changed_says_so_once(server: ServerOnFile, tm
     path = tmp_path / "agent.db"
     with server.connect(path) as agent:
         play(agent, FIRST, 40)
-        agent.begin_anew()
-        agent.begin_anew()
+        agent.restart()
+        agent.restart()
     with server.connect(path) as again:
         play(again, SECOND, 40, seed=3)
         check_held(again)
         assert server.running.operator.fetch_overview().resets == 1
-        assert server.sum_all().rounds == again.agent.arrivals - again.agent.buffer.rounds
+        assert server.sum_all().rounds == 40 - again.agent.buffer.rounds
 
 
 def test_no_upload_is_a_reset_without_a_change(server: ServerOnFile, tmp_path: Path) -> None:
@@ -398,5 +389,46 @@ def test_no_upload_is_a_reset_without_a_change(server: ServerOnFile, tmp_path: P
         uploads = play(agent, FIRST, 120)
         flush(agent)
         assert uploads
-        assert all(upload.kept is None and upload.cause is not Cause.CHANGE for upload in uploads)
+        assert all(upload.cause is not Cause.CHANGE for upload in uploads)
         check_held(agent)
+
+
+def test_a_change_that_was_not_counted_gets_another_number_with_what_came_after_it(
+    server: ServerOnFile, tmp_path: Path
+) -> None:
+    with server.connect(tmp_path / "agent.db", policy=replace(LIVING, trigger=Always())) as agent:
+        play(agent, FIRST, 30)
+        flush(agent)
+        server.is_up = False
+        play(agent, FIRST, 2, seed=2)
+        agent.restart()
+        play(agent, SECOND, 3, seed=3)
+        assert [upload.cause for upload in agent.ledger.outbox].count(Cause.CHANGE) == 1
+        credential = agent.welcome.credential
+        assert credential is not None
+        standing = wire.Standing(
+            protocol=2, agent=agent.id, uploads=40, count=0, clicks=0, rounds=0, numbers=b"", last_sequence=40,
+            epoch="", revoked=False, credential=credential,
+        )  # fmt: skip
+        agent.renumber(agent.ledger.outbox[0], standing)
+        [change] = agent.ledger.outbox
+        assert (change.cause, change.sequence, change.statistics.rounds) == (Cause.CHANGE, 41, 3)
+        server.is_up = True
+        check_held(agent)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_change_that_is_withdrawn_stays_pending(server: ServerOnFile, tmp_path: Path, is_lost: bool) -> None:
+    with server.connect(tmp_path / "agent.db", policy=replace(LIVING, trigger=Always())) as agent:
+        play(agent, FIRST, 30)
+        flush(agent)
+        server.is_up = False
+        agent.restart()
+        play(agent, SECOND, 3, seed=3)
+        agent.withdraw(agent.ledger.outbox[0], is_lost=is_lost)
+        [change] = agent.ledger.outbox
+        assert change.cause is Cause.CHANGE
+        assert change.statistics.rounds == (2 if is_lost else 3)
+        server.is_up = True
+        check_held(agent)
+        assert agent.lost == is_lost

@@ -50,10 +50,10 @@ class Agent:
         self.oracle = oracle
         self.arrivals = self.uploads = 0
         self.buffer = self.unanswered = Statistics.zero(problem.dimension)
-        self.download = Ridge(self.buffer, policy.lambda_)
         personal = policy.personal
         self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
         self.own_data = OwnDataKeeper(policy, problem.dimension) if policy.keeps_own_data else None
+        self.download = self._forget_download()
         self.change_pending = False  # whether the user has changed, and no upload has said so yet
         self._open: dict[int, ShownList] = {}
         self._decide()
@@ -166,10 +166,10 @@ class Agent:
         The buffer then holds all data of the changed user, and nothing was downloaded for it.
         """
         nothing = Statistics.zero(self.problem.dimension)
-        self.buffer, self.unanswered, self.download = kept, nothing, Ridge(nothing, self.policy.lambda_)
-        self.change_pending = True
+        self.buffer, self.unanswered, self.change_pending = kept, nothing, True
         if self.own_data is not None:
             self.own_data.restart(kept)
+        self.download = self._forget_download()
         self._decide()
 
     def send_change_if_due(self, least: int = 1) -> Upload | None:
@@ -257,7 +257,7 @@ class Agent:
     def set_problem_size(self, problem: ProblemSize) -> None:
         """Take over other sizes of the problem, which a beta by formula depends on."""
         self.problem = problem
-        self.beta = self.policy.confidence.radius(self.decision, problem)
+        self._set_beta()
 
     def get_open_list(self, impression: int) -> ShownList:
         """The list of that number, which was shown and has no feedback yet."""
@@ -313,11 +313,22 @@ class Agent:
         if self.own_data is not None:
             self.own_data.restart(self.own_data.total + statistics)
 
+    def _forget_download(self) -> Ridge:
+        """Return the ridge of an agent that has downloaded nothing."""
+        if self.own_data is None or self.policy.trust is None:
+            return Ridge(Statistics.zero(self.problem.dimension), self.policy.lambda_)
+        return Ridge(self.own_data.weigh(self._sum_pending()), self.policy.lambda_)
+
     def _decide(self) -> None:
         """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""
         shared = self.policy.decision.ridge(self.download, self._sum_pending())
         self.decision = shared if self.personal is None else self.personal.join(shared)
-        self.beta = self.policy.confidence.radius(self.decision, self.problem)
+        self._set_beta()
+
+    def _set_beta(self) -> None:
+        """Update beta; where scales are learned, the policy's is in standard deviations of a click."""
+        deviation = 1.0 if self.own_data is None else self.own_data.deviation
+        self.beta = deviation * self.policy.confidence.radius(self.decision, self.problem)
 
     def _validate_features(self, features: ArrayLike) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):  # what overflows is refused below

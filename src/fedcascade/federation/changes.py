@@ -7,10 +7,10 @@ import numpy as np
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
-from fedcascade.federation.grouping.gibbs import Model, make_memory, measure_sum
-from fedcascade.federation.grouping.rows import COUNTS
+from fedcascade.federation.evidence import make_memory, measure_sum
 from fedcascade.federation.own_data import CUSUM, MOST_BLOCKS, OwnData, add_list, add_row, copy_row
+from fedcascade.federation.rows import COUNTS
+from fedcascade.learning.noise import estimate_noise
 from fedcascade.numerics.elementary import log
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
@@ -24,7 +24,7 @@ class ChangeDetection(Part):
     """Two tests of an agent's own data; when one fires, the agent restarts with the data of the changed user.
 
     *Split*: own data lie in blocks of rounds. After each block, for every way to cut them into older data p and newer
-    data s: with E the evidence of ``grouping.evidence``, E(p + s) - E(p) - E(s) below -``threshold`` says that two
+    data s: with E the evidence of ``federation.evidence``, E(p + s) - E(p) - E(s) below -``threshold`` says that two
     users clicked. The data after the best cut are kept. *CUSUM*: a user that suddenly clicks less than its agent
     predicts is found sooner. The sum grows by the log-odds that each examined item was clicked with a probability of
     p0 - ``drop`` against p0 = <theta, x> - ``caution`` ||x||, and never falls below 0. Beyond ``limit`` the data since
@@ -39,20 +39,17 @@ class ChangeDetection(Part):
                            range=PROBABILITY)  # fmt: skip
     caution: float = constant(0.45, meaning="how many widths below the estimate a prediction is", range=NONNEGATIVE)
     block: int = constant(8, meaning="rounds of its own between two tests of an agent", range=whole_numbers(1))
-    variance: float = describe_variance()
-    length: float = describe_length()
 
-    def compile(self, dimension: int) -> "CompiledDetection":
-        """The constants as compiled code reads them."""
-        model = Model(0.0, float(self.variance), compute_prior(self.variance, self.length, dimension))
-        numbers = float(self.threshold), float(self.limit), float(self.drop), float(self.caution), float(self.block)
-        return CompiledDetection(model, *numbers)
+    def compile(self) -> "CompiledDetection":
+        """Return the constants as compiled code reads them."""
+        return CompiledDetection(
+            float(self.threshold), float(self.limit), float(self.drop), float(self.caution), float(self.block)
+        )
 
 
 class CompiledDetection(NamedTuple):
     """The constants of a ``ChangeDetection``."""
 
-    model: Model
     threshold: float
     limit: float
     drop: float
@@ -150,13 +147,16 @@ def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
     """The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak."""
     total, count, memory = own.total, own.total.size - COUNTS, make_memory(own.total)
     newer = np.zeros_like(total)
-    whole = measure_sum(total, total, 0.0, rule.model, memory)
+    noise = estimate_noise(total[count], total[count + 1])
+    prior = noise * memory.solution.size
+    whole = measure_sum(total, total, 0.0, noise, prior, memory)
     least, cut = -rule.threshold, 0
     for first in range(own.used[0] - 1, 0, -1):
         add_row(newer, own.blocks[first])
         if total[count] - newer[count] < FEWEST:
             break
-        apart = measure_sum(total, newer, -1.0, rule.model, memory) + measure_sum(newer, newer, 0.0, rule.model, memory)
+        apart = measure_sum(total, newer, -1.0, noise, prior, memory)
+        apart += measure_sum(newer, newer, 0.0, noise, prior, memory)
         if whole - apart < least:
             least, cut = whole - apart, first
     return cut

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.rows import COUNTS, Row, Rows, compute_width
+from fedcascade.federation.rows import COUNTS, Row, Rows, compute_width
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
 MOST_BLOCKS = 32  # of 8 rounds, doubled every second block: enough for 260,000 rounds of one user
-CUSUM, WEIGHT = 0, 1  # places in OwnData.numbers
+CUSUM, WEIGHT, NOISE, DEVIATION = 0, 1, 2, 3  # places in OwnData.numbers
 Indices = NDArray[np.int64]
 
 
@@ -34,14 +34,14 @@ class OwnData(NamedTuple):
     since: Row
     others_gram: Matrix
     others_moment: Vector
-    numbers: Vector  # CUSUM and WEIGHT
+    numbers: Vector  # CUSUM, WEIGHT, NOISE of the last download, DEVIATION of a click
 
 
 def make_own_data(shape: Sequence[int], dimension: int, *, has_blocks: bool) -> OwnData:
     """The data of agents that have seen nothing, one for each place of ``shape``; () for one agent."""
     lead, width, blocks = tuple(shape), compute_width(dimension), MOST_BLOCKS if has_blocks else 0
-    numbers = np.zeros((*lead, 2))
-    numbers[..., WEIGHT] = 1.0
+    numbers = np.zeros((*lead, 4))
+    numbers[..., NOISE], numbers[..., DEVIATION] = 0.25, 0.5
     return OwnData(
         np.zeros((*lead, width)), np.zeros((*lead, blocks, width)), np.zeros((*lead, blocks), np.int64),
         np.zeros((*lead, 1), np.int64), np.zeros((*lead, width)), np.zeros((*lead, dimension, dimension)),

@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.changes import follow_list
-from fedcascade.federation.grouping.rows import pack_row, unpack_row
-from fedcascade.federation.own_data import WEIGHT, OwnData, make_own_data
+from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData, make_own_data
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.rows import pack_row, unpack_row
 from fedcascade.federation.trust import is_due, split_download, weigh_others
 from fedcascade.learning.cascade import Examination
+from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.ridge import Estimate
 from fedcascade.learning.statistics import Statistics
 
@@ -33,8 +34,8 @@ class OwnDataKeeper:
     def __init__(self, policy: Policy, dimension: int, data: OwnData | None = None) -> None:
         self.dimension = dimension
         self.data = make_policy_data(policy, (), dimension) if data is None else data
-        self._detection = None if policy.changes is None else policy.changes.compile(dimension)
-        self._trust = None if policy.trust is None else policy.trust.compile(dimension)
+        self._detection = None if policy.changes is None else policy.changes.compile()
+        self._trust = None if policy.trust is None else policy.trust.compile(policy.lambda_)
 
     @property
     def total(self) -> Statistics:
@@ -45,6 +46,11 @@ class OwnDataKeeper:
     def weight(self) -> float:
         """How much others' data count."""
         return float(self.data.numbers[WEIGHT])
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of a click, by which beta is scaled; 1 where scales are not learned."""
+        return 1.0 if self._trust is None else float(self.data.numbers[DEVIATION])
 
     def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: Estimate) -> bool:
         """Learn from a list; returns whether the user has changed. ``total`` is then what belongs to the new one."""
@@ -62,7 +68,8 @@ class OwnDataKeeper:
         """The part of a download that is believed; ``pending`` is what of the agent's own it does not hold."""
         if self._trust is None:
             return download
-        split_download(self.data, pending.gram, pending.moment, download.gram, download.moment)
+        noise = estimate_noise(download.count, download.clicks)
+        split_download(self.data, pending.gram, pending.moment, download.gram, download.moment, noise)
         return self.weigh(pending)
 
     def weigh(self, pending: Statistics) -> Statistics:
@@ -87,7 +94,8 @@ class OwnDataKeeper:
             data.total[:] = row
             if len(data.blocks):
                 data.blocks[0], data.used[0] = row, int(kept.count > 0)
-        data.others_gram[:], data.others_moment[:], data.numbers[WEIGHT] = 0.0, 0.0, 1.0
+        data.others_gram[:], data.others_moment[:], data.numbers[WEIGHT] = 0.0, 0.0, 0.0
+        data.numbers[NOISE], data.numbers[DEVIATION] = 0.25, 0.5
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as arrays that this keeper goes on changing."""

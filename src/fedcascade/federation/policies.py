@@ -20,12 +20,11 @@ from fedcascade.constants import (
 )
 from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload, ThompsonSampling
-from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.guarded import GuardedGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
-from fedcascade.federation.grouping.population import Population
+from fedcascade.federation.grouping.population.partition import Population
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner, ReplyRule
 from fedcascade.federation.sharing import Sharing
@@ -41,6 +40,13 @@ class Order(StrEnum):
 
     UPLOAD_FIRST = "upload-first"
     AGGREGATE_FIRST = "aggregate-first"
+
+
+class Drift(StrEnum):
+    """What an agent does about a user whose preferences change."""
+
+    IGNORE = "ignore"
+    RESTART = "restart"
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,15 @@ class Policy:
     formulas: tuple[Formula, ...] = ()
     order: Order = constant(Order.UPLOAD_FIRST, range=enum_values(Order),  # noqa: RUF009 (frozen)
                             meaning="whether the server adds an upload before or after it answers")  # fmt: skip
+    drift: Drift = constant(Drift.IGNORE, range=enum_values(Drift),  # noqa: RUF009 (frozen)
+                            meaning="whether an agent starts over when its own clicks show drift")  # fmt: skip
     yardstick: bool = False
 
     def __post_init__(self) -> None:
         check_constants(self)
+        detects = self.changes is not None or Drift(self.drift) is Drift.RESTART
+        object.__setattr__(self, "drift", Drift.RESTART if detects else Drift.IGNORE)
+        object.__setattr__(self, "changes", (self.changes or ChangeDetection()) if detects else None)
         object.__setattr__(self, "order", Order(self.order))
         object.__setattr__(self, "formulas", tuple(sorted(self.formulas, key=lambda formula: formula.constant)))
         needed = TRIGGERS.get(type(self.reply_rule), Trigger)
@@ -167,8 +178,10 @@ class Policy:
         unchanged = [formula for formula in self.formulas if formula.constant not in constants]
         formulas = [value for value in constants.values() if isinstance(value, Formula)]
         numbers = {name: value for name, value in constants.items() if not isinstance(value, Formula)}
-        own = {name: numbers[name] for name in ("lambda_", "order") if name in numbers}
+        own = {name: numbers[name] for name in ("lambda_", "order", "drift") if name in numbers}
         parts = {name: replace_constants(getattr(self, name), numbers) for name in PARTS}
+        if numbers.get("drift") == Drift.IGNORE:
+            parts["changes"] = None
         return replace(self, **parts, **own, formulas=tuple(unchanged + formulas))
 
     def with_beta(self, beta: float) -> "Policy":
@@ -212,8 +225,9 @@ CLUB = (
     Formula("alpha_d", "8 sqrt(d)", compute_edge_width),
 )
 NARROW = Oful(noise=0.1, delta=0.1)
-DEFAULT_POLICY = "fedc3ucb-p"  # of every command that is not the paper's evaluation
+DEFAULT_POLICY = "population"  # of every command that is not the paper's evaluation
 DEPLOYED = Constant(beta=0.7)  # right without tuning in all worlds that were tried: docs/how-to-choose-a-policy.md
+SCALED = Constant(beta=1.5)  # in standard deviations of a click, which ``Trust`` learns
 
 POLICIES: Mapping[str, Policy] = {
     row.name: row
@@ -248,21 +262,17 @@ POLICIES: Mapping[str, Policy] = {
                "the same, but exchanges only when an agent has learned enough"),
         Policy("fedind", Alone(), Never(), DownloadAndBuffer(),
                "every agent learns alone, every round, and never speaks", confidence=DEPLOYED),
-        Policy("fedc3ucb-e", Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
-               "beyond the paper: others' data count by the probability that they are alike; own data count at once",
-               confidence=DEPLOYED),
-        Policy("fedc3ucb-p", Population(), Determinant(alpha_c=2.0), DownloadAndBuffer(),
-               "the same among few; among many, an agent is told what the population's data say of somebody like it",
-               confidence=DEPLOYED),
-        Policy("fedc3ucb-l", Evidence(hurdle=1.0), Determinant(alpha_c=2.0), DownloadAndBuffer(),
-               "for living populations: fedc3ucb-e, and agents find out when their users change and whom to believe",
-               trust=Trust(), changes=ChangeDetection(), confidence=DEPLOYED),
-        Policy("fedind-c", Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer(),
-               "every agent learns alone, and starts over when its user changes", changes=ChangeDetection(),
-               confidence=DEPLOYED),
+        Policy("population", Population(), Determinant(alpha_c=0.5) | Doubling(), DownloadAndBuffer(),
+               "our own: an answer is the posterior of the user's theta in a model of all users",
+               trust=Trust(), lambda_=0.01, confidence=SCALED),
         Policy("known-clusters", KnownClusters(), Determinant(), LastDownload(),
                "yardstick: the server is told the true clusters", yardstick=True, confidence=DEPLOYED),
     )
+}  # fmt: skip
+
+REPLACED = {
+    "fedc3ucb-e": "population", "fedc3ucb-p": "population", "fedc3ucb-l": "population", "fedc3ucb-ts": "population",
+    "fedc3ucb-ht": "fedc3ucb-h", "fedind-c": "fedind",
 }  # fmt: skip
 
 
@@ -293,6 +303,7 @@ def get_policy(name: str) -> Policy:
     """The policy of that name; an unknown one is refused with the nearest name."""
     if name in POLICIES:
         return POLICIES[name]
+    require(name not in REPLACED, f"policy '{name}' no longer exists: use '{REPLACED.get(name)}'")
     plugins = {plugin.name: plugin for plugin in list_plugins("policy")}
     require_known("policy", name, [*POLICIES, *plugins])
     return _load_plugin_policy(plugins[name])

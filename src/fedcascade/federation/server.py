@@ -122,7 +122,7 @@ class Server:
 
         Nothing changes: neither who shares with whom, nor what the next answers are.
         """
-        known = self.groups.tell_newcomer()
+        known = self.groups.prior_for_newcomer()
         if known is None:
             return None
         return Download(agent=agent, statistics=known, rounds=self.rounds, agents=len(self.holdings))
@@ -130,7 +130,11 @@ class Server:
     def _build_answer(self, agent: int) -> Statistics:
         """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""
         pooled, sharing = self.groups.answer(agent), self.policy.sharing
-        return pooled if sharing is None else sharing.limit(self.holdings.view(agent), pooled)
+        return (
+            pooled
+            if sharing is None or self.policy.trust is not None
+            else sharing.limit(self.holdings.view(agent), pooled)
+        )
 
     def _guard(self, groups: Partition) -> Partition:
         """Tell a partition what its answers may hold of others."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedcascade.checks import RATIO, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
+from fedcascade.federation.evidence import compute_prior, describe_length, describe_variance
 from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import exp, log
@@ -27,7 +27,7 @@ LEAST_GAIN = 0.05  # of log-likelihood: data that are doubted for less only cost
 class Sharing(Part):
     """Weighs others' data in an answer by how well they predict the agent's own.
 
-    With E the evidence of ``grouping.evidence``, E(own + w others) - E(w others) is the log-likelihood of the agent's
+    With E the evidence of ``federation.evidence``, E(own + w others) - E(w others) is the log-likelihood of the agent's
     own clicks under what w times the others' data say. From w = 1 on, w is halved while that
     makes the agent's own clicks more likely: near 1 where the others are alike, 0 where they mislead.
     """
@@ -133,22 +133,19 @@ def find_weight(
 def average_weight(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
 ) -> float:
-    """The mean of the weights 1, 1/2, ..., 1/256 and 0, each as probable as it makes own clicks.
+    """Return the mean of the weights 1, 1/4, 1/16 and 0, each as probable as it makes own clicks.
 
     Unlike the one that ``find_weight`` chooses, it changes little where own clicks say little.
     """
-    own, others, model = (own_gram, own_moment), (gram, moment), (variance, prior)
     room, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
-    weights, likelihood = np.zeros(3 * SHARES), np.full(3 * SHARES, -np.inf)
-    for halving in range(HALVINGS + 1):
-        weights[halving] = 0.5**halving
-    for first in range(0, HALVINGS + 2, SHARES):
-        _measure_evidence(own, others, weights[first : first + SHARES], model, room, evidence)
-        for place in range(min(SHARES, HALVINGS + 2 - first)):
-            likelihood[first + place] = evidence[place] - evidence[SHARES + place]
-    largest, total, mean = likelihood.max(), 0.0, 0.0
-    for place in range(weights.size):
-        probability = exp(likelihood[place] - largest)
+    weights = np.array([1.0, 0.25, 0.0625, 0.0])
+    _measure_evidence((own_gram, own_moment), (gram, moment), weights, (variance, prior), room, evidence)
+    largest, total, mean = -np.inf, 0.0, 0.0
+    for place in range(SHARES):
+        evidence[place] -= evidence[SHARES + place]
+        largest = max(largest, evidence[place])
+    for place in range(SHARES):
+        probability = exp(evidence[place] - largest)
         total += probability
         mean += probability * weights[place]
     return mean / total

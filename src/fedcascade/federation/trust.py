@@ -1,4 +1,8 @@
-"""Trust at the agent: what others added to a download counts as far as the agent's own clicks agree with it."""
+"""Trust at the agent: how far its own clicks support what the server answered, and the noise that its clicks have.
+
+The agent compares priors by the log marginal likelihood of its own clicks: the server's, weaker versions of it, and its
+own without any server. So it falls back on its own data where these predict better.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,53 +11,53 @@ import numpy as np
 
 from fedcascade.checks import whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.evidence import compute_prior, describe_length, describe_variance
-from fedcascade.federation.grouping.gibbs import Model
-from fedcascade.federation.grouping.rows import COUNTS
-from fedcascade.federation.own_data import WEIGHT, OwnData, unpack_into
+from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData, unpack_into
+from fedcascade.federation.rows import COUNTS
 from fedcascade.federation.sharing import average_weight
+from fedcascade.learning.noise import estimate_noise
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Matrix, Vector
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trust(Part):
-    """Weighs others' part of the last download anew at each download, and after some rounds of the agent's own.
+    """Weighs the server's prior against the agent's own clicks at each download and after some rounds.
 
-    The weight is the mean of 1, 1/2, ..., 1/256 and 0, of which w has a probability in proportion to exp(E(own + w
-    others) - E(w others)): the likelihood of the agent's own clicks under what w times the others' data say
-    (``sharing.average_weight``). The agent goes on as if it had downloaded its own data and that share of the others'.
+    The prior has precision w P + (1 - w) d I, where P is the server's and d I that of a theta of length 1. w is
+    the mean of 1, 1/4, 1/16 and 0, each as probable as it makes the agent's own clicks.
     """
 
-    every: int = constant(4, meaning="rounds of its own after which an agent weighs others' data anew",
-                          range=whole_numbers(1))  # fmt: skip
-    variance: float = describe_variance()
-    length: float = describe_length()
+    every: int = constant(4, meaning="own rounds between two weighings", range=whole_numbers(1))
 
-    def compile(self, dimension: int) -> "CompiledTrust":
-        """The constants as compiled code reads them."""
-        model = Model(0.0, float(self.variance), compute_prior(self.variance, self.length, dimension))
-        return CompiledTrust(float(self.every), model)
+    def compile(self, lambda_: float) -> "CompiledTrust":
+        """Return the constants as compiled code reads them; ``lambda_`` is the ridge's."""
+        return CompiledTrust(float(self.every), float(lambda_))
 
 
 class CompiledTrust(NamedTuple):
     """The constants of a ``Trust``."""
 
     every: float
-    model: Model
+    lambda_: float
 
 
 @jit_inline
 def is_due(own: OwnData, rule: CompiledTrust) -> bool:
-    """Whether it is time to weigh others' data anew."""
+    """Return whether it is time to weigh again."""
     return bool(own.total[own.total.size - 1] % rule.every == 0.0)
 
 
 @jit
-def split_download(own: OwnData, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector) -> None:
-    """Keep what others added to a download; ``pending`` is what of the agent's own the server did not have."""
+def split_download(
+    own: OwnData, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector, noise: float
+) -> None:
+    """Keep what the server added to own data in a download; ``pending`` is own data that the server did not have.
+
+    ``noise`` is the variance of a click in whose units the server stated its prior.
+    """
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
     unpack_into(own.total, total_gram, total_moment)
+    own.numbers[NOISE] = noise
     for i in range(moment.size):
         own.others_moment[i] = moment[i] - (total_moment[i] - pending_moment[i])
         for j in range(moment.size):
@@ -64,18 +68,25 @@ def split_download(own: OwnData, pending_gram: Matrix, pending_moment: Vector, g
 def weigh_others(
     own: OwnData, rule: CompiledTrust, pending_gram: Matrix, pending_moment: Vector, gram: Matrix, moment: Vector
 ) -> None:
-    """Fill ``gram`` and ``moment`` with the last download, of which others' part has the weight that it deserves."""
+    """Fill ``gram`` and ``moment`` with own data and the prior at the weight that own clicks support."""
+    d, counts = moment.size, own.total.size - COUNTS
+    noise = estimate_noise(own.total[counts], own.total[counts + 1])
+    prior, scale, weight, trace = noise * d, noise / own.numbers[NOISE], 0.0, 0.0
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
+    others_gram, others_moment = np.zeros_like(gram), np.zeros_like(moment)
     unpack_into(own.total, total_gram, total_moment)
-    others_gram, others_moment = own.others_gram, own.others_moment
-    weight, trace = 1.0, 0.0
-    for k in range(moment.size):
-        trace += others_gram[k, k]
-    if trace > 0.0 and own.total[own.total.size - COUNTS] > 0.0:
-        model = rule.model.variance, rule.model.prior
-        weight = average_weight(total_gram, total_moment, others_gram, others_moment, *model)
-    own.numbers[WEIGHT] = weight
-    for i in range(moment.size):
+    for k in range(d):
+        trace += own.others_gram[k, k]
+    if trace != 0.0:
+        for i in range(d):
+            others_moment[i] = scale * own.others_moment[i]
+            for j in range(d):
+                others_gram[i, j] = scale * own.others_gram[i, j]
+            others_gram[i, i] += scale * rule.lambda_ - prior
+        weight = average_weight(total_gram, total_moment, others_gram, others_moment, noise, prior)
+    own.numbers[WEIGHT], own.numbers[DEVIATION] = weight, np.sqrt(noise)
+    for i in range(d):
         moment[i] = total_moment[i] - pending_moment[i] + weight * others_moment[i]
-        for j in range(moment.size):
+        for j in range(d):
             gram[i, j] = total_gram[i, j] - pending_gram[i, j] + weight * others_gram[i, j]
+        gram[i, i] += prior - rule.lambda_

@@ -73,7 +73,7 @@ class Partition:
         """Algorithm 3, lines 1 and 2: the statistics of a download for ``agent``, which are those of its group."""
         return self.sum_groups(agent, self.labels[agent : agent + 1])
 
-    def tell_newcomer(self) -> Statistics | None:
+    def prior_for_newcomer(self) -> Statistics | None:
         """What is known of a user who has said nothing, as statistics without counts; None where nothing is told."""
         return None
 

@@ -293,8 +293,7 @@ class SavedAgent:
         if keeper is None or trust is None:
             return download
         nothing, own = Statistics.zero(self.dimension), keeper.total - (unanswered + self.agent.buffer)
-        model = trust.compile(self.dimension).model
-        if can_factorise(download.statistics.gram - own.gram, nothing.gram, model.prior):
+        if can_factorise(download.statistics.gram - own.gram, nothing.gram, self.agent.policy.lambda_):
             return download
         return replace(download, statistics=own if own.count >= 0 else nothing)
 

@@ -12,7 +12,6 @@ from typing import Any
 import uvicorn
 
 from fedcascade.checks import require, require_integer
-from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.service.protocol import auth, token_file
@@ -87,8 +86,6 @@ class ServerSettings:
 def list_regularisers(policy: Policy, dimension: int) -> dict[str, float]:
     """The numbers that a server adds to the diagonal of grams before it factorises them, by their names."""
     regularisers = {"lambda": policy.lambda_}
-    if isinstance(policy.grouping, Evidence):
-        regularisers["variance d / length^2"] = policy.grouping.make_model(dimension).prior
     if policy.sharing is not None:
         regularisers["sharing's variance d / length^2"] = policy.sharing.compute_prior(dimension)
     return regularisers

@@ -42,8 +42,15 @@ class ExchangeDriver:
         if policy.keeps_own_data:
             self.own_data = make_policy_data(policy, (users,), d)
         self.uploads = np.zeros(users, np.int64)
-        blank = Ridge(Statistics.zero(d), policy.lambda_)
-        self.packed.numbers[:] = self._compute_numbers(blank)
+        nothing = Statistics.zero(d)
+        keeper = OwnDataKeeper(policy, d) if policy.trust is not None else None
+        blank = Ridge(nothing if keeper is None else keeper.weigh(nothing), policy.lambda_)
+        self.packed.numbers[:] = self._compute_numbers(blank, 1.0 if keeper is None else keeper.deviation)
+        if keeper is not None:
+            arrays.pack_sums(
+                blank.statistics.gram, blank.statistics.moment, row := np.zeros(self.packed.download.shape[1])
+            )
+            self.packed.download[:] = row
         for agent in range(self.states.counts.shape[0]):
             self.load_ridge(agent, blank)
 
@@ -103,7 +110,7 @@ class ExchangeDriver:
             for download in downloads:
                 keeper = self._keep_own_data(download.agent, self.own_data)
                 believed = keeper.receive(download.statistics, nothing)
-                self.load_ridge(download.agent, Ridge(believed, self.policy.lambda_))
+                self.load_ridge(download.agent, Ridge(believed, self.policy.lambda_), keeper.deviation)
             return
         ridges: dict[int, Ridge] = {}  # agents of one group get the same statistics
         for download in downloads:
@@ -111,25 +118,25 @@ class ExchangeDriver:
             ridges[key] = ridges.get(key) or Ridge(download.statistics, self.policy.lambda_)
             self.load_ridge(download.agent, ridges[key])
 
-    def load_ridge(self, agent: int, ridge: Ridge) -> None:
-        """Let an agent decide with ``ridge`` from now on."""
+    def load_ridge(self, agent: int, ridge: Ridge, deviation: float = 1.0) -> None:
+        """Let an agent decide with ``ridge`` from now on, and with beta times ``deviation``."""
         states, packed, sums = self.states, self.packed, ridge.statistics
         if packed.counts.size:  # such an agent has just uploaded all that it had
             arrays.pack_sums(sums.gram, sums.moment, packed.download[agent])
-            packed.numbers[agent] = self._compute_numbers(ridge)
+            packed.numbers[agent] = self._compute_numbers(ridge, deviation)
             return
         states.gram[agent], states.moment[agent] = sums.gram, sums.moment
         states.theta[agent], states.root[agent] = ridge.theta, ridge.root
-        states.numbers[agent] = self._compute_numbers(ridge)
+        states.numbers[agent] = self._compute_numbers(ridge, deviation)
         # A push may come while the buffer holds data, whose widths by the new ridge were never added up.
         if states.counts[agent, arrays.ROUNDS] > 0:
             states.numbers[agent, arrays.SQUARED_WIDTHS] = np.inf
         if self.policy.personal:
             fit_personal(self.compiled_policy, arrays.select_agent(states, agent), self.personal, agent)
 
-    def _compute_numbers(self, ridge: Ridge) -> tuple[float, float, float, float]:
+    def _compute_numbers(self, ridge: Ridge, deviation: float = 1.0) -> tuple[float, float, float, float]:
         """``AgentState.numbers`` of an agent with this ridge and an empty buffer."""
-        return ridge.log_det, self.policy.confidence.radius(ridge, self.problem), 0.0, 0.0
+        return ridge.log_det, deviation * self.policy.confidence.radius(ridge, self.problem), 0.0, 0.0
 
 
 def make_states(users: int, d: int) -> AgentState:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedcascade.environments import draws
 from fedcascade.federation.changes import CompiledDetection, follow_list
-from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data import DEVIATION, OwnData
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.confidence import compute_beta
@@ -128,7 +128,8 @@ def _weigh_if_due(
         return STEADY
     weigh_others(own, trust, state.buffer_gram, state.buffer_moment, state.gram, state.moment)
     log_det = linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
-    state.numbers[LOG_DET], state.numbers[BETA] = log_det, compute_beta(policy.beta, log_det)
+    state.numbers[LOG_DET] = log_det
+    state.numbers[BETA] = own.numbers[DEVIATION] * compute_beta(policy.beta, log_det)
     state.numbers[SQUARED_WIDTHS], state.numbers[BOUND_WIDTH] = np.inf, 0.0
     return WEIGHED
 
@@ -166,7 +167,8 @@ def _solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch)
         for j in range(moment.size):
             gram[k, j] = state.gram[k, j] + state.buffer_gram[k, j]
     log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
-    state.numbers[BETA] = compute_beta(policy.beta, log_det)
+    if policy.trust is None:
+        state.numbers[BETA] = compute_beta(policy.beta, log_det)
 
 
 @jit_inline

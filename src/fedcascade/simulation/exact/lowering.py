@@ -116,11 +116,11 @@ POSITIONS: dict[type, Callable[[Any, int], NDArray[np.float64] | None]] = {
     type(None): lambda *_: None,
     PositionDiscounts: lambda positions, length: None if positions.discount == 1 else positions.compute_gammas(length),
 }
-TRUSTS: dict[type, Callable[[Any, int], CompiledTrust | None]] = {
+TRUSTS: dict[type, Callable[[Any, float], CompiledTrust | None]] = {
     type(None): lambda *_: None,
     Trust: Trust.compile,
 }
-DETECTIONS: dict[type, Callable[[Any, int], CompiledDetection | None]] = {
+DETECTIONS: dict[type, Callable[[Any], CompiledDetection | None]] = {
     type(None): lambda *_: None,
     ChangeDetection: ChangeDetection.compile,
 }
@@ -224,8 +224,8 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
         every_round=lower(DECISIONS, policy.decision),
         beta=beta,
         sync_budget=min(budgets, default=np.inf),
-        detection=lower(DETECTIONS, policy.changes)(policy.changes, d),
-        trust=lower(TRUSTS, policy.trust)(policy.trust, d),
+        detection=lower(DETECTIONS, policy.changes)(policy.changes),
+        trust=lower(TRUSTS, policy.trust)(policy.trust, policy.lambda_),
     )
 
 

@@ -1,0 +1,164 @@
+"""Gaussians over theta: the population N(m, T), log marginal likelihoods, and moment matching, compiled.
+
+Data enter as gram S and moment b with click variance v. Precisions are in units of v, so that S adds to them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcascade.numerics import linear
+from fedcascade.numerics.elementary import log
+from fedcascade.numerics.jit import jit, jit_no_refcount
+from fedcascade.numerics.linear import Matrix, Vector
+
+Cube = NDArray[np.float64]  # one matrix per group
+
+
+class Gaussian(NamedTuple):
+    """The population N(m, T), with what evidence under it needs."""
+
+    mean: Vector
+    covariance: Matrix
+    information: Matrix  # T^-1
+    precision: Matrix  # v T^-1
+    pull: Vector  # v T^-1 m
+    variance: float  # v
+    square: float  # v m' T^-1 m
+    log_det: float  # ln det(v T^-1)
+
+
+class Workspace(NamedTuple):
+    """Scratch memory for one user."""
+
+    upper: Matrix
+    root: Matrix
+    inverse: Matrix
+    product: Matrix
+    solution: Vector
+    theta: Vector
+    residual: Vector
+
+
+@jit
+def make_workspace(d: int) -> Workspace:
+    """Allocate scratch memory for dimension d."""
+    return Workspace(
+        np.zeros((d, d)), np.zeros((d, d)), np.zeros((d, d)), np.zeros((d, d)), np.zeros(d), np.zeros(d), np.zeros(d)
+    )
+
+
+@jit
+def invert_into(matrix: Matrix, inverse: Matrix, upper: Matrix, root: Matrix) -> float:
+    """Fill ``inverse`` with that of a symmetric positive definite matrix; return its ln det."""
+    d = matrix.shape[0]
+    for i in range(d):
+        for j in range(d):
+            upper[i, j] = matrix[i, j]
+            inverse[i, j] = 0.0
+    linear.factorise(upper)
+    linear.invert_root_into(upper, root)
+    for k in range(d):
+        for i in range(k + 1):
+            factor = root[k, i]
+            for j in range(k + 1):
+                inverse[i, j] += factor * root[k, j]
+    for i in range(d):
+        for j in range(i):
+            inverse[i, j] = inverse[j, i]
+    return linear.compute_log_det(upper)
+
+
+@jit
+def make_gaussian(mean: Vector, covariance: Matrix, variance: float) -> Gaussian:
+    """Build N(mean, covariance) for clicks of that variance."""
+    d = mean.size
+    information, precision, pull, square = np.zeros((d, d)), np.zeros((d, d)), np.zeros(d), 0.0
+    log_det = invert_into(covariance, information, np.zeros((d, d)), np.zeros((d, d)))
+    for i in range(d):
+        for j in range(d):
+            precision[i, j] = variance * information[i, j]
+            pull[i] += precision[i, j] * mean[j]
+        square += pull[i] * mean[i]
+    return Gaussian(
+        mean.copy(), covariance.copy(), information, precision, pull, variance, square, d * log(variance) - log_det
+    )
+
+
+@jit_no_refcount
+def measure_evidence(
+    gram: Matrix, moment: Vector, share: float, more_gram: Matrix, more_moment: Vector, base: Gaussian, work: Workspace
+) -> float:
+    """Return the log marginal likelihood of ``share`` times some data plus other data, all of one theta ~ N(m, T).
+
+    Leaves the upper factor of the posterior precision U, and U^-T times its information vector, in ``work``.
+    """
+    upper, solution, d, fit = work.upper, work.solution, moment.size, 0.0
+    for i in range(d):
+        for j in range(i, d):
+            upper[i, j] = share * gram[i, j] + more_gram[i, j] + base.precision[i, j]
+    linear.factorise(upper)
+    for j in range(d):
+        value = share * moment[j] + more_moment[j] + base.pull[j]
+        for i in range(j):
+            value -= upper[i, j] * solution[i]
+        solution[j] = value / upper[j, j]
+        fit += solution[j] * solution[j]
+    log_det = linear.compute_log_det(upper)
+    return float(0.5 * (fit - base.square) / base.variance - 0.5 * (log_det - base.log_det))
+
+
+@jit_no_refcount
+def solve_mean(work: Workspace) -> None:
+    """Fill ``work.theta`` with the posterior mean of the last ``measure_evidence``."""
+    theta, upper = work.theta, work.upper
+    for i in range(theta.size - 1, -1, -1):
+        value = work.solution[i]
+        for j in range(i + 1, theta.size):
+            value -= upper[i, j] * theta[j]
+        theta[i] = value / upper[i, i]
+
+
+@jit_no_refcount
+def invert_factor(work: Workspace) -> None:
+    """Fill ``work.inverse`` with the inverse of the matrix whose factor ``measure_evidence`` left."""
+    d, inverse, root = work.theta.size, work.inverse, work.root
+    linear.invert_root_into(work.upper, root)
+    for i in range(d):
+        for j in range(d):
+            inverse[i, j] = 0.0
+    for k in range(d):
+        for i in range(k + 1):
+            factor = root[k, i]
+            for j in range(k + 1):
+                inverse[i, j] += factor * root[k, j]
+
+
+@jit_no_refcount
+def add_component(
+    weight: float, centre: Vector, theta: Vector, covariance: Matrix, scale: float, matched: Matrix
+) -> None:
+    """Add one component to a mixture's second moment around ``centre``: weight (scale C + deviation deviation')."""
+    for i in range(theta.size):
+        for j in range(theta.size):
+            deviation = (theta[i] - centre[i]) * (theta[j] - centre[j])
+            matched[i, j] += weight * (scale * covariance[i, j] + deviation)
+
+
+@jit
+def state_as_statistics(mean: Vector, covariance: Matrix, variance: float, lambda_: float) -> tuple[Matrix, Vector]:
+    """Return the gram and moment from which a ridge with ``lambda_`` gets N(mean, covariance).
+
+    No direction is wider than a ridge without data has it, so that the gram is positive semi-definite up to rounding.
+    """
+    d = mean.size
+    gram, moment = np.zeros((d, d)), np.zeros(d)
+    invert_into(covariance, gram, np.zeros((d, d)), np.zeros((d, d)))
+    for i in range(d):
+        for j in range(d):
+            gram[i, j] *= variance
+            moment[i] += gram[i, j] * mean[j]
+    for i in range(d):
+        gram[i, i] -= lambda_
+    return gram, moment

@@ -1,0 +1,303 @@
+"""Grouping by a population: an answer is the posterior of the asker's theta, in the form of statistics.
+
+The model: theta ~ sum_k pi_k N(mu_k, spread_k T) + pi_0 N(m, T). Everything in it is learned from all users' uploads:
+the population's mean m and covariance T by EM, the variance of a click from click rates, groups by
+visits. A visit takes a user out of its groups and puts it back by its responsibilities. The same model serves two
+users and a million: an upload visits the asker and a few others in turn, whatever their number.
+
+An answer leaves the asker's own data out of the groups: it is what others' data say of this user, matched by one
+Gaussian N(c, C) and stated as gram v C^-1 - lambda I and moment v C^-1 c, to which the asker's own data are added.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedcascade.checks import whole_numbers
+from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.partition import Labels, Partition
+from fedcascade.federation.grouping.population.births import cluster_estimates, estimate_users
+from fedcascade.federation.grouping.population.gaussian import (
+    make_gaussian,
+    make_workspace,
+    state_as_statistics,
+)
+from fedcascade.federation.grouping.population.groups import (
+    Groups,
+    Moments,
+    Users,
+    VisitRule,
+    add_upload,
+    answer_user,
+    label_user,
+    make_groups,
+    measure_groups,
+    measure_merge,
+    refine_groups,
+    visit_users,
+)
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
+from fedcascade.learning.noise import LEAST_NOISE, estimate_noise
+from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics import streams
+from fedcascade.numerics.linear import Matrix, Vector
+
+SWEEP = 256  # users per M step, at most
+ISOTROPIC_USERS = 2  # beside the dimension: users' worth of belief that T is a multiple of I
+CENTRED_USERS = 1.0  # users' worth of belief that m stays where it is
+FARTHEST = 2.0  # squared deviations per dimension, beyond which a user has less weight in m and T
+PAIRS = 8  # users without a group that a visited one is compared with
+PAIR_HURDLE = 2.0  # extra log-odds for opening a group of two
+USERS_PER_BIRTH = 25  # that belong to no group, for each group that is proposed
+BIRTH_USERS = 512  # users whom proposals are made from, at most
+BIRTH_SWEEPS = 3  # of visits among proposed groups alone
+BIRTH_GROWTH, BIRTH_UPLOADS = 1.4, 50  # propose groups again after 1.4x as many uploads, and at least 50 more
+NO_AGENT = -1
+_SEED = np.uint64(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population(Part):
+    """Groups users by a hierarchical model of all of them, and answers with posteriors."""
+
+    visits: int = constant(4, meaning="other users visited per upload", range=whole_numbers(0))
+    slots: int = constant(32, meaning="most groups", range=whole_numbers(1))
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> "PopulationPartition":  # noqa: ARG002
+        """Return the partition before the first upload: no groups."""
+        return PopulationPartition(self, holdings)
+
+
+class PopulationPartition(Partition):
+    """Groups, responsibilities of each user, and the population's mean and covariance."""
+
+    state_names: ClassVar[tuple[str, ...]] = (
+        "labels", "regrouped", "pools", "rows", "shares", "rates", "spoken", "turns", "groups_state", "moments_state",
+        "mean", "covariance", "variance", "visited", "uploads", "next_birth", "births", "bits", "lengths",
+    )  # fmt: skip
+
+    def __init__(self, rule: Population, holdings: Holdings) -> None:
+        agents, d = len(holdings), holdings.dimension
+        super().__init__(holdings, rule.slots + np.arange(agents))
+        self.pools = {}
+        self.rule = rule
+        self.rows = np.zeros((agents, rule.slots))
+        self.shares = np.ones(agents)  # of a user's data that counts: less than 1 beyond the guard's limit
+        self.rates = np.zeros(agents)  # smoothed click rate of each speaker
+        self.spoken = np.zeros(0, np.int64)
+        self.turns = np.full(agents, NO_AGENT)  # each agent's place in ``spoken``
+        self.group = make_groups(rule.slots, d)
+        self.moments = Moments(np.zeros((d, d)), np.zeros(d), np.zeros(1))
+        self.mean, self.covariance, self.variance = np.zeros(d), np.eye(d) / d, 0.25
+        self.visited = self.uploads = self.next_birth = self.births = 0
+        self.lengths = np.zeros(agents, np.int64)  # bits of each speaker's count
+        self.bits = np.zeros(64, np.int64)  # how many speakers have counts of how many bits
+        self.base = make_gaussian(self.mean, self.covariance, self.variance)
+        self.work = make_workspace(d)
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(d)
+
+    @property
+    def groups_state(self) -> list[Matrix]:
+        """The arrays of all groups."""
+        return list(self.group)
+
+    @groups_state.setter
+    def groups_state(self, arrays: list[Matrix]) -> None:
+        self.group = Groups(*arrays)
+
+    @property
+    def moments_state(self) -> list[Matrix]:
+        """The sums of the E step under way."""
+        return list(self.moments)
+
+    @moments_state.setter
+    def moments_state(self, arrays: list[Matrix]) -> None:
+        self.moments = Moments(*arrays)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self.base = make_gaussian(self.mean, self.covariance, self.variance)
+        self.asker = NO_AGENT
+
+    def __len__(self) -> int:
+        return int(np.unique(self.labels).size)
+
+    def pooled(self, agent: int) -> Statistics:
+        """Return the sum over the agents with the same label."""
+        return self.holdings.total(np.flatnonzero(self.labels == self.labels[agent]))
+
+    def add(self, agent: int, statistics: Statistics) -> None:
+        """Add an upload, which the holdings have already; visit users, and prepare the answer."""
+        if self.holdings.count[agent] == 0:
+            return
+        self._count_speaker(agent)
+        users, row, speakers = self._view_users(), self.rows[agent], self.spoken.size
+        add_upload(self.group, statistics.gram, statistics.moment, self.shares[agent], row, self.base, self.work)
+        others = min(self.rule.visits, speakers - 1)
+        turns = (self.visited + np.arange(others)) % speakers
+        self.visited, self.uploads = self.visited + others, self.uploads + 1
+        visited = np.append(self.spoken[turns], agent)
+        candidates = self._choose_candidates(visited.size)
+        mean, covariance = visit_users(
+            self.group, users, self.moments, visited, candidates, self._make_rule(), self.base, self.work
+        )
+        self.asker, self.last_answer = agent, self._state_answer(agent, mean, covariance)
+        if self.moments.weight[0] >= min(speakers, SWEEP) and speakers > 1:
+            self._update_population()
+        self._merge_group(int(row.argmax()))
+        if self.uploads >= self.next_birth:
+            self._propose_groups()
+
+    def _view_users(self) -> Users:
+        held = self.holdings
+        return Users(held.gram, held.moment, held.count, self.rows, self.shares, self.labels)
+
+    def _make_rule(self) -> VisitRule:
+        return VisitRule(self.spoken.size, self.limit, self.guard.min_others, FARTHEST, PAIR_HURDLE)
+
+    def _choose_candidates(self, visits: int) -> Labels:
+        """Draw speakers that visited users are compared with."""
+        draws = streams.uniforms(_SEED, streams.VISIT, self.uploads, visits * PAIRS)
+        return self.spoken[(draws * self.spoken.size).astype(np.int64)].reshape(visits, PAIRS)
+
+    def _count_speaker(self, agent: int) -> None:
+        held = self.holdings
+        if self.turns[agent] == NO_AGENT:
+            self.turns[agent], self.spoken = self.spoken.size, append_zeros(self.spoken)
+            self.spoken[-1] = agent
+        else:
+            self.bits[self.lengths[agent]] -= 1
+        self.lengths[agent] = int(held.count[agent]).bit_length()
+        self.bits[self.lengths[agent]] += 1
+        self.rates[agent] = (held.clicks[agent] + 1.0) / (held.count[agent] + 2.0)
+
+    @property
+    def limit(self) -> float:
+        """The most observations of one agent that count: some times the median, rounded up to a power of 2."""
+        median = int(np.argmax(2 * np.cumsum(self.bits) >= self.spoken.size))
+        return float(self.guard.max_weight * 2.0**median)
+
+    def _merge_group(self, slot: int) -> None:
+        """Merge the group with the one that it shares theta with, if there is one."""
+        if self.group.members[slot] == 0:
+            return
+        _, other = measure_merge(self.group, slot, self.base, self.work)
+        if other < 0:
+            return
+        both = (self.rows[:, slot] > 0) & (self.rows[:, other] > 0)
+        self.rows[:, slot] += self.rows[:, other]
+        self.rows[:, other] = 0.0
+        for array in self.group:
+            array[slot] += array[other]
+            array[other] = 0.0
+        self.group.members[slot] -= np.count_nonzero(both)
+        self.labels[self.labels == other] = slot
+        measure_groups(self.group, self.base, self.work)
+
+    def _propose_groups(self) -> None:
+        """Propose groups from clusters of users that belong to none; visits keep those that the data support."""
+        self.next_birth = int(max(BIRTH_GROWTH * self.uploads, self.uploads + BIRTH_UPLOADS))
+        unassigned = self.spoken[self.rows[self.spoken].sum(axis=1) < 0.5]
+        free = np.flatnonzero(self.group.members == 0)
+        count = min(free.size, unassigned.size // USERS_PER_BIRTH)
+        if count < 2:
+            return
+        self.births += 1
+        if unassigned.size > BIRTH_USERS:
+            chosen = streams.sample_few_indices(_SEED, streams.SPEAKER, self.births, unassigned.size, BIRTH_USERS)
+            unassigned = unassigned[chosen]
+        held = self.holdings
+        thetas = estimate_users(held.gram, held.moment, unassigned, self.base, self.work)
+        labels = cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.BIRTH, self.births, count))
+        users = self._view_users()
+        refine_groups(self.group, users, unassigned, free[labels], BIRTH_SWEEPS, self.base, self.work)
+
+    def _update_population(self) -> None:
+        """M step: mean and covariance of the population, and the variance of a click."""
+        users, d = float(self.moments.weight[0]), self.mean.size
+        step = self.moments.gradient / (users + CENTRED_USERS)
+        crossed = np.outer(self.moments.gradient, step)
+        total = self.moments.total - crossed - crossed.T + users * np.outer(step, step)
+        isotropic = d + ISOTROPIC_USERS
+        width = isotropic * np.trace(self.covariance) / d
+        covariance = (width * np.eye(d) + (total + total.T) / 2) / (isotropic + users)
+        self.mean, self.covariance = self.mean + step, covariance
+        rate = float(self.rates[self.spoken].mean())
+        self.variance = max(LEAST_NOISE, rate * (1.0 - rate))
+        for array in self.moments:
+            array[...] = 0.0
+        self.base = make_gaussian(self.mean, self.covariance, self.variance)
+        measure_groups(self.group, self.base, self.work)
+
+    def _state_answer(self, agent: int, mean: Vector, covariance: Matrix) -> Statistics:
+        """State a Gaussian as statistics, and add the agent's own data."""
+        own, others = self.holdings[agent], self.spoken.size - int(self.turns[agent] != NO_AGENT)
+        if others < max(1, self.guard.min_others):
+            return own
+        noise = estimate_noise(own.count, own.clicks)
+        gram, moment = state_as_statistics(mean, covariance, noise, self.holdings.lambda_)
+        return Statistics(own.gram + gram, own.moment + moment, own.count, own.clicks, own.rounds)
+
+    def answer(self, agent: int) -> Statistics:
+        if agent == self.asker:
+            return self.last_answer
+        posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base, self.work)
+        return self._state_answer(agent, *posterior)
+
+    def prior_for_newcomer(self) -> Statistics | None:
+        """Return what is known of a user without data: the population's mean and covariance."""
+        if self.spoken.size < max(2, self.guard.min_others + 1):
+            return None
+        gram, moment = state_as_statistics(self.mean, self.covariance, estimate_noise(0, 0), self.holdings.lambda_)
+        return Statistics(gram, moment, 0, 0, 0)
+
+    def join(self) -> None:
+        for name in ("labels", "regrouped", "rows", "shares", "rates", "turns", "lengths"):
+            setattr(self, name, append_zeros(getattr(self, name)))
+        self.shares[-1], self.turns[-1] = 1.0, NO_AGENT
+        self.labels[-1] = self.rule.slots + self.labels.size - 1
+
+    def restart(self, agent: int) -> None:
+        """Forget an agent's data, which the holdings have no more."""
+        slots = np.flatnonzero(self.rows[agent] > 0)
+        self._silence(agent)
+        label_user(self._view_users(), agent)
+        self._rebuild_groups(slots)
+
+    def forget(self, agent: int) -> None:
+        """Remove an agent, which the holdings have no more; the last one takes its place."""
+        slots, last = np.flatnonzero(self.rows[agent] > 0), self.labels.size - 1
+        self._silence(agent)
+        if self.turns[last] != NO_AGENT:
+            self.spoken[self.turns[last]] = agent
+        for name in ("labels", "regrouped", "rows", "shares", "rates", "turns", "lengths"):
+            setattr(self, name, drop_row(getattr(self, name), agent))
+        if agent < last:
+            label_user(self._view_users(), agent)
+        self._rebuild_groups(slots)
+
+    def _silence(self, agent: int) -> None:
+        """Take an agent off the speakers, and the answer that may hold its data."""
+        turn = int(self.turns[agent])
+        if turn != NO_AGENT:
+            last = int(self.spoken[-1])
+            self.spoken[turn], self.turns[last] = last, turn
+            self.spoken = self.spoken[:-1].copy()
+            self.bits[self.lengths[agent]] -= 1
+        self.turns[agent], self.rates[agent], self.shares[agent] = NO_AGENT, 0.0, 1.0
+        self.rows[agent] = 0.0
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
+
+    def _rebuild_groups(self, slots: Labels) -> None:
+        """Sum groups over their members, so that nothing of a former member is left."""
+        for slot in slots.tolist():
+            members = np.flatnonzero(self.rows[:, slot])
+            weights = self.shares[members] * self.rows[members, slot]
+            self.group.gram[slot] = np.tensordot(weights, self.holdings.gram[members], 1)
+            self.group.moment[slot] = weights @ self.holdings.moment[members]
+            self.group.size[slot], self.group.members[slot] = self.rows[members, slot].sum(), members.size
+            if members.size == 0:
+                self.group.misfit[slot] = self.group.weight[slot] = 0.0
+        measure_groups(self.group, self.base, self.work)

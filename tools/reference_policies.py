@@ -74,21 +74,10 @@ rare random ones, so that the server hears of everybody soon enough.""",
 not guess. It walks through the partitions that the data allow, each as often as it is probable, and an agent that
 uploads gets its own statistics and, of everybody else's, as much as they are probably of its group. Agents decide with
 their download and with their own data since, so they can speak more rarely.""",
-    "fedc3ucb-ts": """`fedc3ucb-e` with Thompson sampling in place of upper confidence bounds. For each list an agent
-draws a theta from N(theta, beta^2 Sigma^-1) and shows the best items by it, so that equal rounds may show other lists.
-The chance of a list has no closed form: its lists have no propensities, and `evaluate` refuses it
-([why](decisions/0156-thompson-sampling-has-no-propensities.md)). Agents in Python play it, those in JavaScript and the
-GPU engine refuse it in one line. Over the seeds 701 to 708, by which beta was chosen, `fedcascade run --policy
-fedc3ucb-e,fedc3ucb-ts --rounds 4000 --seed 701` gives a regret of 121.9 ± 2.2 where `fedc3ucb-e` has 114.3 ± 1.9
-(standard errors); with beta 0.1 it is 115.3, and lists hardly differ from round to round, with 0.5 it is 150.9.""",
-    "fedc3ucb-l": """`fedc3ucb-e` for people who change, arrive, leave and lie. An agent tests whether its own
-data come from one user or from two, and says when its user has become another one: the earlier self stays behind,
-and the new one is placed as a newcomer. What others added to a download counts with the weight under which the agent's
-own clicks are likely, weighed anew every 4 rounds of its own. A download also tells of the largest groups: for its
-first 128 rounds an agent finds out by itself which of them it is like, and a move to one of them is found sooner
-([living populations](explanation-living-populations.md)).""",
-    "fedc3ucb-ht": """The paper's system with the trust of `fedc3ucb-l` at its agents, and nothing else of it: the graph
-pools too many users for long, and agents find out how far to believe it.""",
+    "fedc3ucb-l": """`fedc3ucb-e` for users who change, arrive, leave and lie. An agent tests whether its own
+data come from one user or from two. When its user has changed, its next upload replaces all earlier ones, and the
+server places it as a newcomer. What others added to a download counts with the weight under which the agent's own
+clicks are likely, weighed every 4 rounds of its own ([living populations](explanation-living-populations.md)).""",
     "fedind-c": """`fedind` with the change detection of `fedc3ucb-l`: the yardstick of what sharing is worth among
 users who change. It tells a server, which shares nothing, of its changes; what it exchanges besides has no effect.""",
     "fedc3ucb-p": """Ours, among many. Up to 64 speakers it answers like `fedc3ucb-e`. Then the server learns how

@@ -21,7 +21,7 @@ from fedcascade.simulation.ledger import Exchange, Ledger
 from fedcascade.simulation.own_rounds import CohortCurve, OwnRounds, summarise_curves
 from fedcascade.simulation.people import People, PersonRecord
 
-ARITHMETIC = 3  # names what gives a Trace its bits; raised with every change that is meant to change them
+ARITHMETIC = 4  # names what gives a Trace its bits; raised with every change that is meant to change them
 Lists = NDArray[np.int32]  # one row of items per round, filled up with -1
 
 

@@ -446,9 +446,9 @@ class StoreContract(
                     forget(agents.pop(0))(store, live)
             assert store.verify()[0] == live.position
             assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        assert [live.count_held(agent)[1] for agent in agents] == [5, 2]
-        assert live.sum_statistics().rounds == live.rounds == live.observations == 5 + 2
-        assert [store.find_last_change(agent) for agent in agents] == [11, 14]
+        assert [live.count_held(agent)[1] for agent in agents] == [5, 1]
+        assert live.sum_statistics().rounds == live.rounds == live.observations == 5 + 1
+        assert [store.find_last_change(agent) for agent in agents] == [11, 15]
         folded = [entry.upload for entry in store.read_entries(after=0) if entry.upload.sequence <= 6]
         assert [upload.cause for upload in folded] == [Cause.CHANGE] * 2
         assert [store.count_uploads(agent)[0] for agent in agents] == [15, 15]

@@ -235,7 +235,7 @@ def test_answers_for_who_the_user_was_are_not_taken_for_the_new_one(server: Serv
         estimate = agent.estimate
         server.is_up = True
         flush(agent)
-        assert max(agent.estimate[0], estimate[0]) < -0.1  # with the former self's data it would be above 0
+        assert max(agent.estimate[0], estimate[0]) < -0.1  # with the old user's data it would be above 0
         check_held(agent)
         assert server.running.operator.fetch_overview().resets == 1
 

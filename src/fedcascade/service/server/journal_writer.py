@@ -41,7 +41,6 @@ class JournalWriter:
         changed = self._find_changed(labels)
         is_new = not len(self._labels)
         moved = self._name_all(labels, changed) if is_new or len(labels) <= FEW else self._name_some(labels, changed)
-        moved = moved[state.agents[moved] >= 0]  # former selves are in clusters too, but nobody looks for them
         if moved.size:
             store.record_moves(
                 state.position, now, zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)

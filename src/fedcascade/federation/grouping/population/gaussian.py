@@ -150,7 +150,8 @@ def add_component(
 def state_as_statistics(mean: Vector, covariance: Matrix, variance: float, lambda_: float) -> tuple[Matrix, Vector]:
     """Return the gram and moment from which a ridge with ``lambda_`` gets N(mean, covariance).
 
-    No direction is wider than a ridge without data has it, so that the gram is positive semi-definite up to rounding.
+    The gram plus ``lambda_`` I is positive definite. The gram alone need not be: a direction may be wider than in a
+    ridge without data.
     """
     d = mean.size
     gram, moment = np.zeros((d, d)), np.zeros(d)

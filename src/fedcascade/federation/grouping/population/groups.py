@@ -414,17 +414,16 @@ def _find_partner(users: Users, user: int, candidates: Indices, base: Gaussian, 
 def answer_user(
     groups: Groups, users: Users, user: int, rule: VisitRule, base: Gaussian, work: Workspace
 ) -> tuple[Vector, Matrix]:
-    """Return mean and covariance of a user's theta before its own data; the groups stay as they are."""
-    weights, before = np.empty(users.rows.shape[1] + 1), np.zeros(users.rows.shape[1] + 1)
-    for slot in range(before.size - 1):
-        before[slot] = users.rows[user, slot]
-    _take_out(groups, users, user, base, work)
-    unassigned = rule.speakers - groups.size.sum()
-    largest = weigh_groups(groups, users.gram[user], users.moment[user], unassigned, base, work, weights)
+    """Return mean and covariance of a user's theta before its own data. Changes nothing, not even by rounding."""
+    weights, gram, moment = np.empty(users.rows.shape[1] + 1), users.gram[user], users.moment[user]
+    others = Groups(
+        groups.gram.copy(), groups.moment.copy(), groups.size.copy(), groups.members.copy(), groups.evidence.copy(),
+        groups.misfit.copy(), groups.weight.copy(),
+    )  # fmt: skip
+    remove_user(others, gram, moment, users.shares[user], users.rows[user], base, work)
+    largest = weigh_groups(others, gram, moment, rule.speakers - others.size.sum(), base, work, weights)
     normalise(weights, largest)
-    mean, covariance = match_moments(groups, weights, rule.speakers, rule.least, base, work)
-    _put_in(groups, users, user, before, base, work)
-    return mean, covariance
+    return match_moments(others, weights, rule.speakers, rule.least, base, work)
 
 
 @jit

@@ -193,7 +193,7 @@ class PopulationPartition(Partition):
             array[slot] += array[other]
             array[other] = 0.0
         self.group.members[slot] -= np.count_nonzero(both)
-        self.labels[self.labels == other] = slot
+        self.labels[self.rows[:, slot] >= 0.5] = slot
         measure_groups(self.group, self.base, self.work)
 
     def _propose_groups(self) -> None:
@@ -240,7 +240,12 @@ class PopulationPartition(Partition):
         gram, moment = state_as_statistics(mean, covariance, noise, self.holdings.lambda_)
         return Statistics(own.gram + gram, own.moment + moment, own.count, own.clicks, own.rounds)
 
+    def revise(self, agent: int) -> None:  # noqa: ARG002
+        """Drop the answer that ``add`` prepared: a later one is computed from the state alone."""
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
+
     def answer(self, agent: int) -> Statistics:
+        """Return the answer that ``add`` prepared, or what the state says now; nothing changes."""
         if agent == self.asker:
             return self.last_answer
         posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base, self.work)
@@ -288,7 +293,7 @@ class PopulationPartition(Partition):
             self.bits[self.lengths[agent]] -= 1
         self.turns[agent], self.rates[agent], self.shares[agent] = NO_AGENT, 0.0, 1.0
         self.rows[agent] = 0.0
-        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
+        self.revise(agent)
 
     def _rebuild_groups(self, slots: Labels) -> None:
         """Sum groups over their members, so that nothing of a former member is left."""

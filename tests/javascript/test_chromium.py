@@ -29,7 +29,7 @@ def origin() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("server")
-    options = "--policy", "fedc3ucb-e", "--allow-origin", origin
+    options = "--policy", "population", "--allow-origin", origin
     process = ServerProcess(folder, "sqlite:///store.db", *options, dimension=D).start()
     process.connect().transport.close()
     yield process
@@ -98,7 +98,7 @@ def test_recommending_takes_less_than_a_millisecond(browser: Any, origin: str) -
             await Promise.all(["saved-agent", "ledger", "agent", "store"].map((name) => import(`/src/${name}.js`)));
         const constants = { alpha_c: 5, lambda_: 4, beta: 2, confidence: "constant" };
         const bounds = { longest_list: 50, min_observations: 40, terms_id: "t" };
-        const terms = { policy: "fedc3ucb-e", constants, dimension: 20, ...bounds };
+        const terms = { policy: "population", constants, dimension: 20, ...bounds };
         const state = beginSaved({ agent: 1, terms, credential: null }, begin(20));
         const store = await openBrowserStore("speed");
         await store.update([], () => ({ puts: [["state", state]] }));
@@ -355,7 +355,7 @@ def test_no_script_can_read_the_key(site: WebSite) -> None:
 def test_a_server_that_was_restored_from_a_backup_gets_what_it_lost(
     browser: Any, origin: str, tmp_path: Path, is_known: bool
 ) -> None:
-    options = "--policy", "fedc3ucb-e", "--allow-origin", origin
+    options = "--policy", "population", "--allow-origin", origin
     server = ServerProcess(tmp_path, "sqlite:///store.db", *options, dimension=D).start()
     server.connect().transport.close()
     site = WebSite(browser, origin, server)
@@ -389,7 +389,7 @@ def test_an_agent_follows_a_server_that_was_restarted_with_other_terms(
     browser: Any, origin: str, tmp_path: Path
 ) -> None:
     """An upload that is too small by now goes back into the buffer, and another policy decides from then on."""
-    options = "--policy", "fedc3ucb-e", "--allow-origin", origin
+    options = "--policy", "population", "--allow-origin", origin
     server = ServerProcess(tmp_path, "sqlite:///store.db", *options, dimension=D).start()
     server.connect().transport.close()
     site = WebSite(browser, origin, server)

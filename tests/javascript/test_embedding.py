@@ -53,7 +53,7 @@ def test_the_page_shows_the_example_as_it_is(path: Path) -> None:
 
 def test_the_example_runs(browser_page: BrowserPage, tmp_path: Path) -> None:
     port = find_free_port()
-    options = "--policy", "fedc3ucb-e", "--alpha-c", "0.1", "--allow-origin", f"http://127.0.0.1:{port}"
+    options = "--policy", "population", "--alpha-c", "0.1", "--allow-origin", f"http://127.0.0.1:{port}"
     server = ServerProcess(tmp_path, "sqlite:///store.db", *options).start()
     server.connect().transport.close()
     try:

@@ -61,14 +61,14 @@ def assert_same(trace: Trace, simulated: Trace) -> None:
 @pytest.mark.usefixtures("node")
 def test_agents_in_node_make_the_exchanges_of_the_simulator(tmp_path: Path) -> None:
     world = Synthetic(users=8, clusters=2, dimension=6, items=20, seed=3)
-    trace, simulated = play(tmp_path, "fedc3ucb-e", world, 300, folder=tmp_path)
+    trace, simulated = play(tmp_path, "population", world, 300, folder=tmp_path)
     assert len(trace.ledger) > 20
     assert_same(trace, simulated)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize("name", ["fedc3ucb-h", "fedc3ucb-e", "fedlinucb", "force-comm"])
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "population", "fedlinucb", "force-comm"])
 def test_forty_agents_in_node_make_the_exchanges_of_the_simulator(tmp_path: Path, name: str) -> None:
     world = Synthetic(users=40, clusters=5, dimension=20, items=200, seed=1)
     trace, simulated = play(tmp_path, name, world, 5_000, folder=None)

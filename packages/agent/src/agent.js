@@ -3,6 +3,7 @@
 import { require, requireWhole } from "./checks.js";
 import { computeScores, getRidge } from "./ridge.js";
 import { add, observe as addRound, zero } from "./statistics.js";
+import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.js";
 
 /**
  * @import { Examination } from "./cascade.js"
@@ -10,6 +11,7 @@ import { add, observe as addRound, zero } from "./statistics.js";
  * @import { Policy, ProblemSize } from "./policies.js"
  * @import { Ridge } from "./ridge.js"
  * @import { Statistics } from "./statistics.js"
+ * @import { OwnData } from "./trust.js"
  */
 
 /**
@@ -18,9 +20,10 @@ import { add, observe as addRound, zero } from "./statistics.js";
 /**
  * What an agent knows: how often its user came, how many uploads there were, what waits for an upload, what was sent and
  * not yet answered (oldest first), the last download, and what it knows of t: the system's rounds and agents at the last
- * download, its own arrivals since.
+ * download, its own arrivals since. ``own`` is its own data, where the policy keeps them apart and ``keepOwnData`` has begun them;
+ * ``confirmed`` what the server has counted.
  * @typedef {{arrivals: number, uploads: number, buffer: Statistics, outbox: Upload[], download: Statistics,
- *   rounds: number, agents: number, since: number}} AgentState
+ *   rounds: number, agents: number, since: number, own?: OwnData | null, confirmed?: Statistics}} AgentState
  */
 
 /** The state of an agent that knows nothing. @param {number} dimension @returns {AgentState} */
@@ -32,6 +35,43 @@ export function begin(dimension) {
 /** Extrapolate t: while this agent's user came once, each of the others did, on average. @param {AgentState} state */
 export const estimateRound = ({ arrivals, rounds, agents, since }) => Math.max(1, arrivals, rounds + agents * since);
 
+/** What of the agent's own data is not in the last download. @param {AgentState} state */
+export const sumPending = ({ outbox, buffer }) => outbox.map(({ statistics }) => statistics).reduceRight(add, buffer);
+
+/** @type {WeakMap<AgentState, {policy: Policy, state: AgentState}>} */
+const kept = new WeakMap();
+
+/**
+ * The state with the agent's own data in it, where the policy keeps them apart.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
+ */
+export function keepOwnData(policy, state) {
+  if (!policy.trust || state.own) return state;
+  let known = kept.get(state);
+  if (known?.policy !== policy) kept.set(state, known = { policy, state: restartOwnData(policy, state) });
+  return /** @type {State} */ (known.state);
+}
+
+/**
+ * Take what the server has counted and what is on its way for all own data; others' are known at the next download. A download
+ * before the first upload holds others' data alone.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
+ */
+export function restartOwnData(policy, state) {
+  if (!policy.trust) return state;
+  const { download, buffer, confirmed = zero(buffer.moment.length) } = state, pending = sumPending(state);
+  const own = beginOwnData(add(confirmed, pending)), isNewcomer = !confirmed.count && !download.count;
+  return weigh(policy, { ...state, own: isNewcomer ? splitDownload(own, download, pending) : own });
+}
+
+/**
+ * The state after others' data were weighed; the same where the policy does not.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
+ */
+function weigh({ trust }, state) {
+  return trust && state.own ? { ...state, ...weighOthers(state.own, trust, sumPending(state)) } : state;
+}
+
 /** @type {WeakMap<AgentState, Ridge>} */
 const estimates = new WeakMap();
 
@@ -40,11 +80,11 @@ const estimates = new WeakMap();
  * @param {Policy} policy @param {AgentState} state
  */
 export function getEstimate(policy, state) {
+  state = keepOwnData(policy, state);
   if (!policy.usesBuffer) return getRidge(state.download, policy.lambda);
   const known = estimates.get(state);
   if (known?.lambda === policy.lambda) return known;
-  const own = state.outbox.map(({ statistics }) => statistics).reduceRight(add, state.buffer);
-  const estimate = getRidge(add(state.download, own), policy.lambda);
+  const estimate = getRidge(add(state.download, sumPending(state)), policy.lambda);
   estimates.set(state, estimate);
   return estimate;
 }
@@ -60,8 +100,8 @@ export function chooseList(policy, state, features, { oracle, ties, problem, att
   const d = state.buffer.moment.length, items = features.length / d;
   require(ties.length === items, `ties must hold a word for each of ${items} items, got ${ties.length}`);
   checkAttributes(items, attributes);
-  const ridge = getEstimate(policy, state);
-  const chosen = oracle.choose(computeScores(ridge, features, policy.computeBeta(ridge, problem)), ties, attributes);
+  const ridge = getEstimate(policy, state), deviation = policy.trust ? keepOwnData(policy, state).own?.deviation ?? 1 : 1;
+  const chosen = oracle.choose(computeScores(ridge, features, deviation * policy.computeBeta(ridge, problem)), ties, attributes);
   checkList(chosen, items, oracle.length);
   const listed = new Float32Array(chosen.length * d);
   chosen.forEach((item, place) => listed.set(features.subarray(item * d, item * d + d), place * d));
@@ -96,8 +136,14 @@ function checkList(chosen, items, length) {
  */
 export function observe(policy, state, listed, examination, { round, draw, arrivals }) {
   requireWhole("round", round);
-  const next = { ...state, buffer: addRound(state.buffer, listed, examination), since: state.since + 1 };
-  const download = getRidge(state.download, policy.lambda);
+  require(!policy.trust || examination.clicks.length <= 1, "change detection and trust learn from one click of a list");
+  let next = keepOwnData(policy, state);
+  next = { ...next, buffer: addRound(next.buffer, listed, examination), since: next.since + 1 };
+  if (policy.trust && next.own) {
+    next = { ...next, own: { ...next.own, total: addRound(next.own.total, listed, examination) } };
+    if (next.own.total.rounds % policy.trust.every === 0) next = weigh(policy, next);
+  }
+  const download = getRidge(next.download, policy.lambda);
   const cause = policy.trigger({ round, draw, arrivals, download, buffer: next.buffer });
   return cause ? sendBuffer(next, cause) : { state: next, upload: null };
 }
@@ -110,20 +156,23 @@ function sendBuffer(state, cause) {
 }
 
 /**
- * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers, if any.
- * @param {AgentState} state @param {Upload | null} upload @param {{statistics: Statistics, rounds: number, agents: number}} download
- * @returns {AgentState}
+ * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers.
+ * @param {Policy} policy @param {AgentState} state @param {Upload} upload
+ * @param {{statistics: Statistics, rounds: number, agents: number}} download @returns {AgentState}
  */
-export function receive(state, upload, { statistics, rounds, agents }) {
-  const outbox = state.outbox.filter(({ sequence }) => sequence !== upload?.sequence);
-  return { ...state, outbox, download: statistics, rounds, agents, since: 0 };
+export function receive(policy, state, upload, { statistics, rounds, agents }) {
+  const outbox = state.outbox.filter(({ sequence }) => sequence !== upload.sequence);
+  const next = { ...state, outbox, download: statistics, rounds, agents, since: 0 };
+  if (!policy.trust || !next.own) return next;
+  const pending = sumPending(next), trimmed = trimDownload(next.own, policy.trust, statistics, pending);
+  return weigh(policy, { ...next, own: splitDownload(next.own, trimmed, pending) });
 }
 
 /**
  * Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations.
- * @param {AgentState} state @param {Statistics} statistics @param {number} least
+ * @param {Policy} policy @param {AgentState} state @param {Statistics} statistics @param {number} least
  */
-export function takeBack(state, statistics, least) {
-  const next = { ...state, buffer: add(state.buffer, statistics) };
+export function takeBack(policy, state, statistics, least) {
+  const next = weigh(policy, { ...state, buffer: add(state.buffer, statistics) });
   return next.buffer.count >= Math.max(1, least) ? sendBuffer(next, "forced") : { state: next, upload: null };
 }

@@ -1,19 +1,22 @@
 // What an agent has sent and the server has confirmed, so that both can compare after an accident. Each change is a function
 // from one state to the next.
 
-import { receive, takeBack } from "./agent.js";
+import { keepOwnData, receive, restartOwnData, sumPending, takeBack } from "./agent.js";
 import { require } from "./checks.js";
 import { getRidge } from "./ridge.js";
 import { add, check, isPossible, subtract, unpackStatistics, zero } from "./statistics.js";
+import { restateDownload } from "./trust.js";
 
 /**
  * @import { AgentState, Upload } from "./agent.js"
+ * @import { Policy } from "./policies.js"
  * @import { Statistics } from "./statistics.js"
  * @import { Answer, Pooled, Receipt, Standing, Welcome } from "./wire.js"
  */
 
 /**
  * @typedef {{statistics: Statistics, rounds: number, agents: number}} Download
+ * @typedef {{policy: Policy, floor: number}} Rules the policy that an agent runs, and the fewest observations of an upload
  */
 /**
  * What is kept of an agent. ``confirmed`` is what the server has counted, ``isSettled`` whether both sides agree on that,
@@ -31,7 +34,7 @@ const TOLERANCE = 1e-6; // of sums over features that are on no grid
  */
 export function beginSaved(welcome, state) {
   const confirmed = zero(welcome.terms.dimension);
-  return { version: 0, lost: 0, lastUpload: null, groupAgents: 0, ...state, welcome, confirmed, isSettled: true, receipt: null };
+  return { version: 0, lost: 0, lastUpload: null, groupAgents: 0, ...state, welcome, confirmed, own: null, isSettled: true, receipt: null };
 }
 
 /**
@@ -42,7 +45,8 @@ export function takeWelcome(state, message) {
   const { terms } = state.welcome;
   if (!message || state.download.count) return state;
   try {
-    return { ...state, ...receive(state, null, checkAnswer(message, terms.dimension, terms.constants.lambda_)) };
+    const { statistics, rounds, agents } = checkAnswer(message, terms.dimension, terms.constants.lambda_);
+    return { ...state, download: statistics, rounds, agents, since: 0 };
   } catch {
     return state;
   }
@@ -61,49 +65,53 @@ export function follow(state, words) {
 /**
  * Go on with a download in the place of an upload that the server has counted; without one, with what was known and the upload.
  * The answer, if it is good, says whether both sums agree.
- * @param {SavedState} state @param {Upload} upload @param {Answer | null} answer @param {Download | null} download
- * @returns {SavedState}
+ * @param {SavedState} before @param {Upload} upload @param {Answer | null} answer @param {Download | null} download
+ * @param {Policy} policy @returns {SavedState}
  */
-export function confirm(state, upload, answer, download) {
-  const known = { statistics: add(state.download, upload.statistics), rounds: state.rounds, agents: state.agents };
+export function confirm(before, upload, answer, download, policy) {
+  const state = keepOwnData(policy, before), outbox = remove(state.outbox, upload);
+  const statistics = state.own ? restateDownload(state.own, sumPending({ ...state, outbox })) : add(state.download, upload.statistics);
+  const known = { statistics, rounds: state.rounds, agents: state.agents };
   const confirmed = add(state.confirmed, upload.statistics), receipt = answer?.receipt ?? state.receipt;
   const isSameEpoch = !state.receipt || state.receipt.epoch === receipt?.epoch;
   const isHeld = answer?.held_count === confirmed.count && answer?.held_rounds === confirmed.rounds;
   const groupAgents = download && answer ? answer.group_agents : state.groupAgents;
-  return { ...state, ...receive(state, upload, download ?? known), confirmed, receipt, groupAgents, lastUpload: upload, isSettled: isSameEpoch && isHeld };
+  return { ...state, ...receive(policy, state, upload, download ?? known), confirmed, receipt, groupAgents, lastUpload: upload, isSettled: isSameEpoch && isHeld };
 }
 
 /**
  * Go on from what the server holds, and send again what it has lost; with a line about what happened. Nothing happens while
  * uploads wait: they come first, so that both sides count the same.
- * @param {SavedState} state @param {Standing} standing @param {number} floor @returns {{state: SavedState, result: string | null}}
+ * @param {SavedState} before @param {Standing} standing @param {Rules} rules @returns {{state: SavedState, result: string | null}}
  */
-export function settle(state, standing, floor) {
+export function settle(before, standing, { policy, floor }) {
+  const state = keepOwnData(policy, before);
   const held = checkStanding(standing, state.welcome.terms.dimension);
-  if (state.outbox.length) return { state, result: null };
+  if (state.outbox.length) return { state: before, result: null };
   const { missing, lost, note } = compareSums(state.confirmed, held), uploads = Math.max(state.uploads, standing.last_sequence);
   const welcome = { ...state.welcome, credential: standing.credential };
   const settled = { ...state, welcome, confirmed: held, isSettled: true, lost: state.lost + lost, uploads };
-  return { state: missing ? { ...settled, ...takeBack(settled, missing, floor).state } : settled, result: note };
+  return { state: missing ? { ...settled, ...takeBack(policy, settled, missing, floor).state } : settled, result: note };
 }
 
 /**
  * Give an upload that was not counted a number that the server does not know.
- * @param {SavedState} state @param {Upload} upload @param {Standing} standing @returns {SavedState}
+ * @param {SavedState} before @param {Upload} upload @param {Standing} standing @param {Rules} rules @returns {SavedState}
  */
-export function renumber(state, upload, { last_sequence }) {
+export function renumber(before, upload, { last_sequence }, { policy }) {
+  const state = keepOwnData(policy, before);
   const sequence = Math.max(last_sequence, state.uploads) + 1;
   return { ...state, uploads: sequence, outbox: [...remove(state.outbox, upload), { ...upload, sequence }] };
 }
 
 /**
  * Send an upload no more: the server will never take it. What is not lost goes back into the buffer.
- * @param {SavedState} state @param {Upload} upload @param {boolean} isLost @param {number} floor @returns {SavedState}
+ * @param {SavedState} before @param {Upload} upload @param {boolean} isLost @param {Rules} rules @returns {SavedState}
  */
-export function withdraw(state, upload, isLost, floor) {
-  const rest = { ...state, outbox: remove(state.outbox, upload) };
-  if (isLost) return { ...rest, lost: state.lost + upload.statistics.rounds };
-  return { ...rest, ...takeBack(rest, upload.statistics, floor).state };
+export function withdraw(before, upload, isLost, { policy, floor }) {
+  const state = keepOwnData(policy, before), rest = { ...state, outbox: remove(state.outbox, upload) };
+  if (!isLost) return { ...rest, ...takeBack(policy, rest, upload.statistics, floor).state };
+  return restartOwnData(policy, { ...rest, lost: state.lost + upload.statistics.rounds });
 }
 
 /** @param {Upload[]} outbox @param {Upload} upload */

@@ -4,7 +4,10 @@
 const LN2_HIGH = 0.693147180369123816490; // 33 bits, so that its product with an exponent is exact
 const LN2_LOW = 1.90821492927058770002e-10; // the rest of ln 2
 const ROOT_TWO = 1.4142135623730951;
+const PER_LN2 = 1.4426950408889634;
 const ARTANH = Array.from({ length: 10 }, (_, k) => 1 / (2 * (10 - k) + 1)); // in powers of s^2, from the tenth down
+const EXP = [1]; // in powers of r, from the fourteenth down
+for (let k = 1, factorial = 1; k <= 14; k++) EXP.unshift(1 / (factorial *= k));
 const double = new Float64Array(1);
 const words = new Uint32Array(double.buffer); // every engine of JavaScript in use is little-endian
 
@@ -26,6 +29,18 @@ export function log(x) {
   let series = 0;
   for (const factor of ARTANH) series = (series + factor) * z;
   return exponent * LN2_HIGH + (2 * s + (2 * s * series + exponent * LN2_LOW));
+}
+
+/** e^x from sums and products alone; 0 where that is below 2^-1021. @param {number} x */
+export function exp(x) {
+  if (x < -707) return 0;
+  if (!(x < 709)) return Number.isNaN(x) ? NaN : Infinity;
+  const whole = Math.floor(x * PER_LN2 + 0.5), r = (x - whole * LN2_HIGH) - whole * LN2_LOW;
+  let series = 0;
+  for (const factor of EXP) series = series * r + factor;
+  words[0] = 0;
+  words[1] = (whole + 1023) << 20;
+  return series * double[0];
 }
 
 /**

@@ -6,27 +6,26 @@ import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js"
 /**
  * @import { Ridge } from "./ridge.js"
  * @import { Trigger } from "./triggers.js"
+ * @import { Trust } from "./trust.js"
  * @import { Terms } from "./wire.js"
  */
 
 /**
- * The sizes that a beta by formula asks for.
+ * The sizes that a beta by formula asks for. Where a policy has ``trust``, beta is in standard deviations of a click.
  * @typedef {{users: number, dimension: number, listLength: number, rounds: number}} ProblemSize
  * @typedef {(ridge: Ridge, problem: ProblemSize) => number} Confidence
  * @typedef {{name: string, trigger: Trigger, usesBuffer: boolean, lambda: number,
- *   computeBeta: Confidence}} Policy
+ *   computeBeta: Confidence, trust: Trust | null}} Policy
  * @typedef {Record<string, any>} Constants
  */
 
-/** @type {Record<string, {trigger: (constants: Constants) => Trigger, usesBuffer: boolean}>} */
+/** @type {Record<string, {trigger: (constants: Constants) => Trigger, usesBuffer: boolean, hasTrust?: boolean}>} */
 const POLICIES = {
   fedlinucb: { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
   "fedc3ucb-h": { trigger: ({ alpha_c, p_scale }) => anyOf(determinant(alpha_c), auxiliary(p_scale)), usesBuffer: false },
   "force-comm": { trigger: ({ alpha_c }) => anyOf(determinant(alpha_c), doubling), usesBuffer: false },
   "no-auxiliary": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: false },
-  "fedc3ucb-e": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
-  "fedc3ucb-p": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
-  "fedc3ucb-l": { trigger: ({ alpha_c }) => determinant(alpha_c), usesBuffer: true },
+  population: { trigger: ({ alpha_c }) => anyOf(determinant(alpha_c), doubling), usesBuffer: true, hasTrust: true },
 };
 
 /** @type {Record<string, (constants: Constants) => Confidence>} */
@@ -50,8 +49,8 @@ export function buildPolicy({ policy, constants }) {
   const row = Object.hasOwn(POLICIES, policy) && POLICIES[policy], confidence = Object.hasOwn(CONFIDENCES, kind) && CONFIDENCES[kind];
   require(row, `this agent knows the policies ${Object.keys(POLICIES).join(", ")}, and the server runs ${policy}`);
   require(confidence, `this agent knows a beta that is ${Object.keys(CONFIDENCES).join(", ")}, and the server's is ${kind}`);
-  const { trigger, usesBuffer } = row;
-  return { name: policy, trigger: trigger(constants), usesBuffer, lambda: constants.lambda_, computeBeta: confidence(constants) };
+  const { trigger, usesBuffer, hasTrust } = row, { lambda_: lambda, every = 4 } = constants, trust = hasTrust ? { every, lambda } : null;
+  return { name: policy, trigger: trigger(constants), usesBuffer, lambda, computeBeta: confidence(constants), trust };
 }
 
 /**

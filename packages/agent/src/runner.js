@@ -21,7 +21,7 @@ const ANSWERS = {
       const store = folder === null ? new MemoryStore() : new FileStore(`${folder}/agent-${user}.json`);
       return connect({ url, token, store, minObservations, problem });
     }));
-    const isWelcomed = agents.map(({ state: { download } }) => !download.count && download.gram.some(Boolean));
+    const isWelcomed = agents.map((agent) => agent.isWelcomed);
     return { agents: agents.map(({ id }) => id), isWelcomed };
   },
   async recommend({ agent, items, k, ties }) {

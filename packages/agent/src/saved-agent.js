@@ -1,6 +1,6 @@
 // An agent with its memory in a store: what happens to it is saved in the same step. Nothing here waits for a network.
 
-import { chooseList, estimateRound, getEstimate, observe } from "./agent.js";
+import { chooseList, estimateRound, getEstimate, keepOwnData, observe } from "./agent.js";
 import { examine, readPositions } from "./cascade.js";
 import { require } from "./checks.js";
 import { checkAnswer, confirm } from "./ledger.js";
@@ -131,9 +131,15 @@ export class SavedAgent extends EventTarget {
     return this.state.welcome.terms.dimension;
   }
 
-  /** The fewest observations of an upload. */
-  get floor() {
-    return this.#follow(this.state.welcome.terms).floor;
+  /** The policy that this agent runs, and the fewest observations of an upload. */
+  get rules() {
+    return this.#follow(this.state.welcome.terms);
+  }
+
+  /** Whether it decides with what the server knows of anybody: from enrolment to the first answer. */
+  get isWelcomed() {
+    const { download, own } = keepOwnData(this.rules.policy, this.state);
+    return !download.count && (own?.others ?? download).gram.some(Boolean);
   }
 
   /** How many observations wait for an upload. */
@@ -153,7 +159,7 @@ export class SavedAgent extends EventTarget {
 
   /** Theta, as this agent estimates it now. */
   get estimate() {
-    return getEstimate(this.#follow(this.state.welcome.terms).policy, this.state).theta.slice();
+    return getEstimate(this.rules.policy, this.state).theta.slice();
   }
 
   /** @param {string} trouble */
@@ -179,11 +185,11 @@ export class SavedAgent extends EventTarget {
   async receive(upload, answer) {
     let trouble = null, download = /** @type {Download | null} */ (null);
     try {
-      download = answer && checkAnswer(answer, this.dimension, this.#follow(this.state.welcome.terms).policy.lambda);
+      download = answer && checkAnswer(answer, this.dimension, this.rules.policy.lambda);
     } catch (error) {
       trouble = `the answer to upload ${upload.sequence} is of no use: ${/** @type {Error} */ (error).message}`;
     }
-    await this.change((state) => ({ state: confirm(state, upload, answer, download) }));
+    await this.change((state) => ({ state: confirm(state, upload, answer, download, this.#follow(state.welcome.terms).policy) }));
     this.#announce("upload", { upload });
     if (download) this.#announce("download", { download, groupAgents: this.state.groupAgents });
     return trouble;
@@ -211,8 +217,8 @@ export class SavedAgent extends EventTarget {
       if (!stored) this.isClosed = true; // in another tab
       this.requireOpen();
       const { state: next, puts = [], result: outcome, ...more } = work(stored, list);
-      this.#follow(next.welcome.terms);
-      const saved = { ...next, version: stored.version + 1 };
+      const { trust } = this.#follow(next.welcome.terms).policy;
+      const saved = { ...next, own: trust ? next.own : null, version: stored.version + 1 };
       return { ...more, puts: [["state", saved], ...puts], result: { state: saved, result: outcome } };
     });
     this.#adopt(state);

@@ -155,7 +155,7 @@ export class ExchangeLoop {
     if (upload) {
       this.#say(await this.#send(upload));
     } else {
-      const standing = await this.#client.fetchStanding(), note = await saved.change((state) => settle(state, standing, saved.floor));
+      const standing = await this.#client.fetchStanding(), note = await saved.change((state) => settle(state, standing, saved.rules));
       if (note !== null || failures) this.#say(note);
     }
   }
@@ -204,12 +204,12 @@ export class ExchangeLoop {
 
   /** @param {Upload} upload @param {Standing} standing */
   #renumber(upload, standing) {
-    return this.#saved.change((state) => ({ state: renumber(state, upload, standing) }));
+    return this.#saved.change((state) => ({ state: renumber(state, upload, standing, this.#saved.rules) }));
   }
 
   /** @param {Upload} upload @param {{isLost: boolean}} fate */
   #withdraw(upload, { isLost }) {
-    return this.#saved.change((state) => ({ state: withdraw(state, upload, isLost, this.#saved.floor) }));
+    return this.#saved.change((state) => ({ state: withdraw(state, upload, isLost, this.#saved.rules) }));
   }
 
   /** Enrol again, and go on under the number that the server gives. @param {Parameters<typeof enrol>[2]} grounds */

@@ -11,7 +11,7 @@ import { MemoryStore } from "../src/store.js";
 import { encode } from "../src/wire.js";
 
 const ITEMS = [[0.5, 0.5], [0.5, -0.5], [0.1, 0.9]];
-const TERMS = { policy: "fedc3ucb-e", constants: { alpha_c: 5, lambda_: 4, beta: 1, confidence: "constant" }, dimension: 2, longest_list: 50,
+const TERMS = { policy: "population", constants: { alpha_c: 5, lambda_: 4, beta: 1, confidence: "constant" }, dimension: 2, longest_list: 50,
   min_observations: 1, terms_id: "t" };
 
 async function makeAgent(wishes = {}, terms = TERMS) {
@@ -21,7 +21,7 @@ async function makeAgent(wishes = {}, terms = TERMS) {
 }
 
 test("a list waits for feedback, late and once", async () => {
-  const agent = await makeAgent(), [first, second] = [agent.recommend(ITEMS), agent.recommend(ITEMS)];
+  const agent = await makeAgent({ minObservations: 9 }), [first, second] = [agent.recommend(ITEMS), agent.recommend(ITEMS)];
   await agent.feedback(second, { clicked: 0 });
   await agent.feedback(first.impression, { clicked: null });
   await assert.rejects(agent.feedback(first, { clicked: null }), /has no open list/);
@@ -83,14 +83,15 @@ function makeServer(gram, moment) {
 
 test("a newcomer decides with what the server knows of anybody, also after a restart", async (t) => {
   const { addresses, options } = makeServer([12, 0, 0, 12], [0, 8]), store = new MemoryStore();
-  const agent = await connect({ ...options, store });
+  const agent = await connect({ ...options, store }), weight = (1 + 0.25 + 0.0625) / 4; // without clicks, all weights are as probable
+  const estimate = [0, (weight * 8) / (weight * (12 + 4) + (1 - weight) * 0.5)];
   t.after(() => agent.close());
   assert.deepEqual(addresses, ["http://server/v1/agents?download=1"]);
-  assert.deepEqual([[...agent.estimate], agent.state.rounds, agent.state.agents], [[0, 0.5], 90, 9]);
+  assert.deepEqual([[...agent.estimate], agent.state.rounds, agent.state.agents], [estimate, 90, 9]);
   assert.deepEqual(agent.recommend(ITEMS, { k: 1 }).items, [2]);
   assert.deepEqual(Object.keys(agent.state.welcome), ["agent", "terms", "credential"]);
   const [state] = await store.update(["state"], (values) => ({ result: values }));
-  assert.deepEqual([...new SavedAgent(store, state).estimate], [0, 0.5]);
+  assert.deepEqual([...new SavedAgent(store, state).estimate], estimate);
 });
 
 test("a newcomer does without what nobody can decide with", async (t) => {

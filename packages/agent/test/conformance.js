@@ -3,7 +3,7 @@
 
 import { begin } from "../src/agent.js";
 import { examine } from "../src/cascade.js";
-import { log } from "../src/linear.js";
+import { exp, log } from "../src/linear.js";
 import { budget } from "../src/knapsack.js";
 import { perCategory, topK } from "../src/oracles.js";
 import { followTerms } from "../src/policies.js";
@@ -13,6 +13,7 @@ import { SavedAgent } from "../src/saved-agent.js";
 import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
 import { isPossible, normalise, observe, packNumbers, readFeatures, unpackStatistics } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
+import { beginOwnData, splitDownload, weighOthers } from "../src/trust.js";
 import { decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "../src/wire.js";
 
 const toHex = (bytes) => Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -33,6 +34,7 @@ const orRefuse = (work) => {
 
 export const CHECKS = {
   logarithms: ({ x, log: expected }) => [log(x), expected],
+  exponentials: ({ x, exp: expected }) => [exp(x), expected],
   features: ({ dimension, items, rounded, normalised }) =>
     [[orRefuse(() => toRows(readFeatures(items, dimension), dimension)), orRefuse(() => normalise(items))], [rounded, normalised]],
   statistics: ({ before, listed, click, after }) =>
@@ -42,6 +44,11 @@ export const CHECKS = {
     const computed = { theta: [...ridge.theta], log_det: ridge.logDet, growth: computeGrowth(ridge, readStatistics(buffer)),
       scores: [...computeScores(ridge, flatten(items), beta)] };
     return [computed, { theta, log_det, growth, scores }];
+  },
+  trust({ lambda, total, pending, download, weight, deviation, believed }) {
+    const waiting = readStatistics(pending), own = splitDownload(beginOwnData(readStatistics(total)), readStatistics(download), waiting);
+    const weighed = weighOthers(own, { every: 4, lambda }, waiting);
+    return [[weighed.own.weight, weighed.own.deviation, describe(weighed.download)], [weight, deviation, believed]];
   },
   oracles({ oracle, length, limit, budget: most, scores, ties, categories, costs, list }) {
     const built = { "top-k": () => topK(length), "per-category": () => perCategory(length, limit), budget: () => budget(length, most) }[oracle]();
@@ -114,13 +121,16 @@ const STEPS = {
     await agent.receive(agent.state.outbox[0], decodeMessage("answer", fromHex(body)));
     return agent.state.isSettled;
   },
+  async skip({ agent }) {
+    await agent.receive(agent.state.outbox[0], null);
+    return agent.state.isSettled;
+  },
   async welcome({ agent }, { body }) {
     await agent.change((state) => ({ state: takeWelcome(state, decodeMessage("welcome", fromHex(body)).download) }));
-    const { download } = agent.state;
-    return download.count === 0 && download.gram.some(Boolean);
+    return agent.isWelcomed;
   },
-  settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.floor))) !== null,
-  withdraw: ({ agent }, { is_lost }) => agent.change((state) => ({ state: withdraw(state, state.outbox[0], is_lost, agent.floor), result: null })),
+  settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.rules))) !== null,
+  withdraw: ({ agent }, { is_lost }) => agent.change((state) => ({ state: withdraw(state, state.outbox[0], is_lost, agent.rules), result: null })),
   async refused({ agent, impressions }, { items, k, impression, clicked }) {
     try {
       if (items) agent.recommend(items, { k });
@@ -149,6 +159,7 @@ const EXPECTED = {
   recommend: ({ list }) => list,
   feedback: ({ upload }) => upload,
   answer: ({ is_settled }) => is_settled,
+  skip: ({ is_settled }) => is_settled,
   welcome: ({ is_welcomed }) => is_welcomed,
   settle: ({ is_lost }) => is_lost,
   withdraw: () => null,

@@ -1,10 +1,11 @@
-"""Cases of an agent's arithmetic: logarithm, grid, statistics, ridge, oracles, triggers, possible uploads."""
+"""Cases of an agent's arithmetic: elementary functions, grid, statistics, ridge, trust, oracles, triggers, checks."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from fedcascade.federation.agent import Agent
+from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import get_policy
 from fedcascade.federation.triggers import AtLeast, Occasion
 from fedcascade.learning.confidence import ProblemSize
@@ -13,7 +14,7 @@ from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import PerCategory, TopK, read_attributes
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.elementary import log
+from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.protocol.validation import can_exist
 from fedcascade.testing.vectors.draws import (
@@ -26,7 +27,7 @@ from fedcascade.testing.vectors.draws import (
     draw_words,
 )
 
-SERVED = ("fedlinucb", "fedc3ucb-h", "force-comm", "no-auxiliary", "fedc3ucb-e", "fedc3ucb-p")
+SERVED = ("fedlinucb", "fedc3ucb-h", "force-comm", "no-auxiliary", "population")
 
 
 def build_logarithms(draws: Draws) -> list[Case]:
@@ -34,6 +35,13 @@ def build_logarithms(draws: Draws) -> list[Case]:
     exponents = draws.uniform(-1000.0, 1000.0, 40)
     numbers = [1.0, 2.0, 0.5, 1.4142135623730951, 1.4142135623730954, 2.0**-1022, 1.7e308, *(2.0**exponents).tolist()]
     return [{"x": x, "log": float(log(x))} for x in numbers]
+
+
+def build_exponentials(draws: Draws) -> list[Case]:
+    """e^x of numbers from those that give 0 to the largest."""
+    numbers = [0.0, -0.0, 1.0, -1.0, -707.0, -707.1, -1e9, 708.9, *draws.uniform(-707.0, 709.0, 20).tolist()]
+    numbers += draws.uniform(-2.0, 0.0, 12).tolist()
+    return [{"x": x, "exp": float(exp(x))} for x in numbers]
 
 
 def build_features(draws: Draws) -> list[Case]:
@@ -99,6 +107,27 @@ def build_ridges(draws: Draws) -> list[Case]:
         case |= {"items": items.tolist(), "buffer": describe_statistics(buffer), "theta": ridge.theta.tolist()}
         case |= {"log_det": float(ridge.log_det), "growth": ridge.growth(buffer)}
         cases.append(case | {"scores": ridge.scores(items, beta).tolist(), "number": number})
+    return cases
+
+
+def build_trust(draws: Draws) -> list[Case]:
+    """What an agent believes of a download: the weight of others' part, the deviation of a click and what it keeps."""
+    cases: list[Case] = []
+    for number in range(60):
+        dimension, lambda_ = int(draws.integers(1, 13)), float(draws.choice([0.01, 0.5]))
+        policy = get_policy("population").with_constants(lambda_=lambda_)
+        held = draw_statistics(draws, dimension, int(draws.integers(0, 30)))
+        pending = draw_statistics(draws, dimension, int(draws.integers(0, 8)))
+        others = draw_statistics(draws, dimension, int(draws.integers(0, 30))).scale(float(draws.random()))
+        gram = held.gram + others.gram - (0.0 if number % 6 == 0 else 0.9 * lambda_) * np.eye(dimension)
+        download = Statistics(gram, held.moment + others.moment, held.count, held.clicks, held.rounds)
+        keeper = OwnDataKeeper(policy, dimension)
+        keeper.restart(held + pending)
+        believed = keeper.receive(download, pending)
+        case: Case = {"lambda": lambda_, "total": describe_statistics(keeper.total)}
+        case |= {"pending": describe_statistics(pending), "download": describe_statistics(download)}
+        case |= {"weight": keeper.weight, "deviation": keeper.deviation, "believed": describe_statistics(believed)}
+        cases.append(case)
     return cases
 
 

@@ -13,9 +13,11 @@ from fedcascade.testing.vectors.draws import Case, Draws
 
 KINDS: Mapping[str, Callable[[Draws], list[Case]]] = {
     "logarithms": arithmetic.build_logarithms,
+    "exponentials": arithmetic.build_exponentials,
     "features": arithmetic.build_features,
     "statistics": arithmetic.build_statistics,
     "ridges": arithmetic.build_ridges,
+    "trust": arithmetic.build_trust,
     "oracles": arithmetic.build_oracles,
     "triggers": arithmetic.build_triggers,
     "possible": arithmetic.build_possible,

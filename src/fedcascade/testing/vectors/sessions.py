@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fedcascade.federation.messages import Download, Upload
-from fedcascade.federation.policies import get_policy
+from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.enrolment import keep_download
@@ -93,7 +93,9 @@ class Session:
     def _draw_feedback(self, items: list[int]) -> Case:
         """One click or none; now and then several, by item, or with the last position that was looked at."""
         luck, length = self.draws.random(), len(items)
-        if luck < 0.6:
+        if self.agent.agent.own_data is not None and 0.6 <= luck < 0.85:  # it learns from one click of a list
+            return {"clicked_item": items[int(self.draws.integers(length))]}
+        if luck < 0.6 or self.agent.agent.own_data is not None:
             return {"clicked": draw_click(self.draws, length)}
         several = sorted(
             int(place) for place in self.draws.choice(length, int(self.draws.integers(1, length + 1)), False)
@@ -119,6 +121,13 @@ class Session:
         self.agent.receive(upload, download, message)
         is_settled = self.agent.ledger.is_settled
         self.record("answer", body=msgspec.msgpack.encode(message).hex(), is_settled=is_settled)
+
+    def skip(self) -> None:
+        """Count the oldest upload without an answer that the agent can use."""
+        upload = self.agent.ledger.outbox[0]
+        self.held, self.sequence = self.held + upload.statistics, upload.sequence
+        self.agent.skip_answer(upload, None)
+        self.record("skip", is_settled=self.agent.ledger.is_settled)
 
     def welcome(self) -> None:
         """Tell the agent what is known of anybody, as at its enrolment; some of it is of no use."""
@@ -162,8 +171,13 @@ class Session:
             gone = 10**6 if number == 0 else min(set(range(1, arrivals + 2)) - known)
             call, what = partial(self.agent.feedback, gone, 0), {"impression": gone, "clicked": 0}
         elif number == 1 and waiting:
-            impression, beyond = waiting[0].impression, len(waiting[0].items)
-            call, what = partial(self.agent.feedback, impression, beyond), {"impression": impression, "clicked": beyond}
+            impression, length = waiting[0].impression, len(waiting[0].items)
+            is_single = self.agent.agent.own_data is not None and length > 1  # it learns from one click of a list
+            clicked = [0, 1] if is_single else length
+            call, what = (
+                partial(self.agent.feedback, impression, clicked),
+                {"impression": impression, "clicked": clicked},
+            )
         else:
             items, k = [([[2.0] * d], 1), ([[0.0] * (d + 1)], 1), ([[0.0] * d], 51), ([], 2), ([[0.0] * d], 0)][number]
             call, what = partial(self.agent.recommend, np.array(items), k), {"items": items, "k": k}
@@ -194,7 +208,7 @@ class Session:
         luck = self.draws.random()
         self.now += float(self.draws.integers(0, 40))
         if self.agent.ledger.outbox and luck < 0.5:
-            (self.withdraw if luck < 0.06 else self.answer)()
+            (self.withdraw if luck < 0.06 else self.skip if luck < 0.1 else self.answer)()
         elif not self.agent.ledger.is_settled:
             self.settle()
         elif luck > 0.98:
@@ -222,7 +236,7 @@ def describe_upload(upload: Upload) -> Case:
 
 def build_terms(draws: Draws, number: int) -> wire.Terms:
     """Terms of a policy that can be served, with drawn constants; a few have a beta by formula."""
-    policy = get_policy(SERVED[number % len(SERVED)])
+    policy = get_policy(DEFAULT_POLICY if number % 2 else SERVED[number // 2 % len(SERVED)])
     constants = policy.constants() | {"alpha_c": float(np.round(draws.uniform(0.05, 1.0), 2)), "confidence": "constant"}
     if number % 9 == 7:
         constants |= {"confidence": "oful", "noise": Oful().noise, "delta": Oful().delta}
@@ -235,7 +249,7 @@ def build_terms(draws: Draws, number: int) -> wire.Terms:
 
 
 def build_sessions(draws: Draws) -> list[Case]:
-    """Agents of every policy, from the first list on."""
+    """Agents of every policy, half of them of the default one, from the first list on."""
     cases: list[Case] = []
     for number in range(60):
         terms, options = build_terms(draws, number), {"min_observations": int(draws.integers(0, 6))}

@@ -1,0 +1,104 @@
+// Trust at the agent: how far its own clicks support what the server answered, and the noise that its clicks have. The order of
+// operations is that of fedcascade.federation.trust, so every result has the bits of the Python agent.
+
+import { computeLeverage, computeLogDet, exp, factoriseShifted, log } from "./linear.js";
+import { add, subtract, zero } from "./statistics.js";
+
+/** @import { Statistics } from "./statistics.js" */
+
+/**
+ * ``every`` is how many own rounds are between two weighings, ``lambda`` the ridge's.
+ * @typedef {{every: number, lambda: number}} Trust
+ */
+/**
+ * An agent's own data, apart from what others sent: all that it observed; what others added to the last download, without counts;
+ * the variance of a click in that download's units; the weight of others' part; the standard deviation of an own click.
+ * @typedef {{total: Statistics, others: Statistics, noise: number, weight: number, deviation: number}} OwnData
+ */
+
+const WEIGHTS = [1, 0.25, 0.0625, 0]; // of the server's prior, that are compared
+const TYPICAL_CLICKS = 2, TYPICAL_COUNT = 4; // added to the data, so that the variance starts at 1/4
+const LEAST_NOISE = 1e-3; // the variance where nearly nothing, or nearly everything, is clicked
+
+/** Own data of which nothing was downloaded. @param {Statistics} total @returns {OwnData} */
+export const beginOwnData = (total) => ({ total, others: zero(total.moment.length), noise: 0.25, weight: 0, deviation: 0.5 });
+
+/** The variance of a click. @param {{count: number, clicks: number}} statistics */
+export function estimateNoise({ count, clicks }) {
+  const rate = (clicks + TYPICAL_CLICKS) / (count + TYPICAL_COUNT);
+  return Math.max(LEAST_NOISE, rate * (1 - rate));
+}
+
+/**
+ * Own data after a download; ``pending`` is own data that the server did not have.
+ * @param {OwnData} own @param {Statistics} download @param {Statistics} pending @returns {OwnData}
+ */
+export function splitDownload(own, download, pending) {
+  const { gram, moment } = subtract(download, subtract(own.total, pending));
+  return { ...own, others: { gram, moment, count: 0, clicks: 0, rounds: 0 }, noise: estimateNoise(download) };
+}
+
+/**
+ * Own data, and what to decide with beside ``pending``: own data, and the prior at the weight that own clicks support.
+ * @param {OwnData} own @param {Trust} trust @param {Statistics} pending @returns {{own: OwnData, download: Statistics}}
+ */
+export function weighOthers(own, trust, pending) {
+  const { total, others } = own, d = total.moment.length, noise = estimateNoise(total);
+  const prior = noise * d, scale = noise / own.noise, isKnown = sumDiagonal(others.gram, d) !== 0;
+  const scaled = isKnown ? { gram: others.gram.map((value) => scale * value), moment: others.moment.map((value) => scale * value) } : zero(d);
+  for (let i = 0; isKnown && i < d; i++) scaled.gram[i * d + i] += scale * trust.lambda - prior;
+  const weight = isKnown ? averageWeight(total, scaled, noise, prior) : 0;
+  const { gram, moment, ...counts } = subtract(total, pending);
+  const download = {
+    gram: gram.map((value, at) => value + weight * scaled.gram[at]),
+    moment: moment.map((value, at) => value + weight * scaled.moment[at]),
+    ...counts,
+  };
+  for (let i = 0; i < d; i++) download.gram[i * d + i] += prior - trust.lambda;
+  return { own: { ...own, weight, deviation: Math.sqrt(noise) }, download };
+}
+
+/** @param {Float64Array} gram @param {number} d */
+function sumDiagonal(gram, d) {
+  let trace = 0;
+  for (let i = 0; i < d; i++) trace += gram[i * d + i];
+  return trace;
+}
+
+/**
+ * The mean of the weights, each as probable as it makes own clicks.
+ * @param {Statistics} own @param {{gram: Float64Array, moment: Float64Array}} others @param {number} variance @param {number} prior
+ */
+function averageWeight(own, others, variance, prior) {
+  const measure = (/** @type {Float64Array} */ gram, /** @type {Float64Array} */ moment) => {
+    const d = moment.length, upper = factoriseShifted(gram, d, prior);
+    return 0.5 * (computeLeverage(upper, moment) / variance - computeLogDet(upper, d) + d * log(prior));
+  };
+  const likelihoods = WEIGHTS.map((weight) => {
+    const gram = others.gram.map((value) => weight * value), moment = others.moment.map((value) => weight * value);
+    return measure(gram.map((value, at) => own.gram[at] + value), moment.map((value, at) => own.moment[at] + value)) - measure(gram, moment);
+  });
+  const largest = Math.max(...likelihoods);
+  let total = 0, mean = 0;
+  likelihoods.forEach((likelihood, place) => {
+    const probability = exp(likelihood - largest);
+    total += probability;
+    mean += probability * WEIGHTS[place];
+  });
+  return mean / total;
+}
+
+/**
+ * The part of a download that an agent can use: its own data alone, where the rest cannot be others' data. The server holds
+ * other data of this agent than it has sent then, and both will compare.
+ * @param {OwnData} own @param {Trust} trust @param {Statistics} download @param {Statistics} pending
+ */
+export function trimDownload({ total }, { lambda }, download, pending) {
+  const held = subtract(total, pending), d = total.moment.length;
+  const upper = factoriseShifted(subtract(download, held).gram, d, lambda);
+  if (Number.isFinite(computeLogDet(upper, d))) return download;
+  return held.count >= 0 ? held : zero(d);
+}
+
+/** What a download would hold: own data but ``pending``, and others' as in the last one. @param {OwnData} own @param {Statistics} pending */
+export const restateDownload = ({ total, others }, pending) => add(subtract(total, pending), others);

@@ -63,11 +63,12 @@ class ConstantOptions:
 
         ``adapt`` changes the parts of a policy before.
         """
-        policies = [adapt(get_policy(name)) for name in names]
+        assigned = split_assignments("set", self.set_)
+        policies = [_choose_drift(adapt(get_policy(name)), assigned) for name in names]
         flags = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "set_"}
         texts = {name: text for name, text in flags.items() if text is not None}
-        assignments = _resolve_assignments(split_assignments("set", self.set_), policies)
-        given = {name: texts | assigned for name, assigned in assignments.items()}
+        assignments = _resolve_assignments(assigned, policies)
+        given = {name: texts | own for name, own in assignments.items()}
         chosen = [_choose_confidence(policy, given[policy.name]) for policy in policies]
         for name in dict.fromkeys(name for texts in given.values() for name in texts if name != "beta"):
             _require_owner(name, [policy for policy in chosen if name in given[policy.name]])
@@ -90,6 +91,12 @@ def _resolve_assignments(assignments: Mapping[str, str], policies: Sequence[Poli
             if typed_name in names[policy.name]:
                 resolved[policy.name][names[policy.name][typed_name]] = text
     return resolved
+
+
+def _choose_drift(policy: Policy, assignments: Mapping[str, str]) -> Policy:
+    """Return the policy with the drift that was assigned to it: change detection has constants of its own."""
+    chosen = [assignments[name] for name in (f"{policy.name}.drift", "drift") if name in assignments]
+    return policy.with_drift({"drift": chosen[0]}) if chosen else policy
 
 
 def _choose_confidence(policy: Policy, texts: Mapping[str, str]) -> Policy:

@@ -51,7 +51,7 @@ def evaluate(
 ) -> None:
     """Let systems learn from the first part of a log, and estimate what they would have earned on the rest.
 
-    Example: fedcascade evaluate log.parquet --policy fedc3ucb-p --policy fedind
+    Example: fedcascade evaluate log.parquet --policy population --policy fedind
     """
     from fedcascade.evaluation.evaluate import EvaluationOptions
     from fedcascade.evaluation.evaluate import evaluate as evaluate_log
@@ -95,7 +95,7 @@ def fit(
 ) -> None:
     """Learn from logged lists, whoever chose them: sum up what each user looked at and clicked.
 
-    Example: fedcascade fit log.parquet --policy fedc3ucb-p --out warm.npz
+    Example: fedcascade fit log.parquet --policy population --out warm.npz
     """
     from fedcascade.evaluation.fit import fit_log
     from fedcascade.federation.policies import get_policy

@@ -82,7 +82,7 @@ def run(
 
     Example: fedcascade run
 
-    Example: fedcascade run --policy fedc3ucb-p,fedind --rounds 1e5 --clusters 5
+    Example: fedcascade run --policy population,fedind --rounds 1e5 --clusters 5
 
     Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
     """

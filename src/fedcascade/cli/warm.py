@@ -24,7 +24,7 @@ def warm(
 ) -> None:
     """Compile what simulations, servers and agents need, once per installation, so that nobody waits for it later.
 
-    Example: fedcascade warm --policy fedc3ucb-p
+    Example: fedcascade warm --policy population
     """
     policies = [get_policy(name) for name in policy] or list(load_policies().values())
     for words, step in _list_steps(policies):

@@ -100,7 +100,7 @@ def describe_policy(policy: Policy) -> dict[str, Any]:
 
 
 def _build_policy(facts: Mapping[str, Any]) -> Policy:
-    policy = get_policy(facts["name"])
+    policy = get_policy(facts["name"]).with_drift(facts["constants"])
     return policy.with_constants(
         **{name: policy.parse_constant(name, text) for name, text in facts["constants"].items()}
     )

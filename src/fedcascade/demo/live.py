@@ -18,19 +18,18 @@ from fedcascade.demo.drift import ChangingWorld, Companion
 from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
-from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
+from fedcascade.federation.policies import DEFAULT_POLICY, Drift, Policy, get_policy
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.trace import Recorder
 
-POLICY, DRIFT_POLICY = DEFAULT_POLICY, "fedc3ucb-l"
-CONSTANTS = {"alpha_c": 1.0}  # agents speak often, so that there is something to see
-# Agents of users who change their minds doubt sooner, too: visitors do not wait.
-DRIFT_CONSTANTS = CONSTANTS | {"threshold": 6.0, "limit": 6.0}
+CONSTANTS = {"alpha_c": 0.5}  # agents speak often, so that there is something to see
+# Beside users who change their minds, agents detect changes, and sooner than usual: visitors do not wait.
+DRIFT_CONSTANTS = {"drift": Drift.RESTART, "threshold": 6.0, "limit": 6.0}
 ITEMS, LIST_LENGTH, CHECKPOINTS = 12, 2, 200
 YARDSTICKS = {"fedind": "alone", "known-clusters": "clusters known"}
-COMPANIONS = {"fedind": "alone", "fedc3ucb-e": "without resets"}  # beside users who change their minds
+COMPANIONS = {"fedind": "alone", DEFAULT_POLICY: "without restarts"}  # beside users who change their minds
 WAIT_SECONDS = 30.0
 MOST_VISITORS = 1_000
 STORY = (
@@ -45,7 +44,7 @@ STORY = (
 DRIFT_STORY = (
     *STORY[:2],
     "Let half of them change their minds: their lists miss, until their agents notice, say so to the server, and begin"
-    " anew among those whom they are like now. A system without such resets goes on losing.",
+    " anew among those whom they are like now. The same policy without such restarts goes on losing.",
 )
 
 
@@ -75,8 +74,8 @@ class DemoSettings:
         return kind(users=self.users, clusters=self.clusters, dimension=DIMENSION, items=ITEMS, seed=self.seed)
 
     def build_policy(self) -> Policy:
-        name, constants = (DRIFT_POLICY, DRIFT_CONSTANTS) if self.drift else (POLICY, CONSTANTS)
-        return get_policy(name).with_known_constants(constants)
+        policy = get_policy(DEFAULT_POLICY).with_constants(**CONSTANTS)
+        return policy.with_constants(**DRIFT_CONSTANTS) if self.drift else policy
 
     def build_companions(self, world: Synthetic) -> dict[str, Companion]:
         """Build the systems that play beside users who change their minds, by what pages call them."""

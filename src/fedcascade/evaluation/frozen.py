@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
+from fedcascade.federation.agent import Agent
 from fedcascade.federation.decisions import ThompsonSampling
+from fedcascade.federation.messages import Download
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.warm_start import warm_server
@@ -49,25 +51,36 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: boo
         known = [sums.total()] * (sums.users + 1)
     else:
         server, downloads = warm_server(fitted, sums)
-        newcomer = tell_newcomer(server, sums) if is_told else nothing
+        newcomer = prior_for_newcomer(server, sums) if is_told else nothing
         known = [*(download.statistics for download in downloads), newcomer]
-    ridges = [fitted.decision.ridge(Ridge(statistics, fitted.lambda_), nothing) for statistics in known]
+    d, kept = sums.dimension, len(known)
+    theta, root, beta = np.empty((kept, d)), np.empty((kept, d, d)), np.empty(kept)
+    for user, statistics in enumerate(known):
+        agent = Agent(id=user, policy=fitted, problem=problem, oracle=oracle)
+        agent.learn_before(sums[user] if user < sums.users else nothing)
+        agent.receive(Download(agent=user, statistics=statistics, rounds=rounds, agents=sums.users))
+        theta[user], root[user], beta[user] = agent.decision.theta, agent.decision.root, agent.beta
     kind, level = lower_exploration(oracle)
     return FrozenPolicy(
         name=policy.name,
-        theta=np.stack([ridge.theta for ridge in ridges]),
-        root=np.stack([ridge.root for ridge in ridges]),
-        beta=np.array([fitted.confidence.radius(ridge, problem) for ridge in ridges]),
+        theta=theta,
+        root=root,
+        beta=beta,
         kind=kind,
         level=level,
         length=oracle.length,
     )
 
 
-def tell_newcomer(server: Server, sums: LogSums) -> Statistics:
-    """What is known of a user who is in no log: what the server tells a newcomer, or else what all have in common."""
-    welcome = server.welcome(sums.users)
-    return sums.total() if welcome is None else welcome.statistics
+def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
+    """Return what is known of a user who is in no log: the server's prior, or else the sum over all users.
+
+    The sum is none of the priors that ``Trust`` weighs.
+    """
+    prior = server.welcome(sums.users)
+    if prior is not None:
+        return prior.statistics
+    return Statistics.zero(sums.dimension) if server.policy.trust is not None else sums.total()
 
 
 def fit_attraction(sums: LogSums, lambda_: float = 1.0) -> NDArray[np.float64]:

@@ -166,23 +166,27 @@ class Policy:
             constants[name] = str(value) if isinstance(value, Formula) or value == math.inf else value
         return row | {"constants": constants}
 
+    def with_drift(self, constants: Mapping[str, Any]) -> "Policy":
+        """This policy with the ``drift`` of these constants, if they name it: change detection has more constants."""
+        is_new = constants.get("drift", self.drift) != self.drift
+        return replace(self, drift=constants["drift"], changes=None) if is_new else self
+
     def with_known_constants(self, constants: Mapping[str, Any]) -> "Policy":
         """This policy with those of the constants that it has."""
-        own = self.constants()
+        own = self.with_drift(constants).constants()
         return self.with_constants(**{name: value for name, value in constants.items() if name in own})
 
     def with_constants(self, **constants: Any) -> "Policy":
         """This policy with other constants: each part takes those that it has; one that none has is refused."""
+        policy = self.with_drift(constants)
         for name in constants:
-            require_known(f"constant of {self.name}", name, self.constants())
+            require_known(f"constant of {self.name}", name, policy.constants())
         unchanged = [formula for formula in self.formulas if formula.constant not in constants]
         formulas = [value for value in constants.values() if isinstance(value, Formula)]
         numbers = {name: value for name, value in constants.items() if not isinstance(value, Formula)}
-        own = {name: numbers[name] for name in ("lambda_", "order", "drift") if name in numbers}
-        parts = {name: replace_constants(getattr(self, name), numbers) for name in PARTS}
-        if numbers.get("drift") == Drift.IGNORE:
-            parts["changes"] = None
-        return replace(self, **parts, **own, formulas=tuple(unchanged + formulas))
+        own = {name: numbers[name] for name in ("lambda_", "order") if name in numbers}
+        parts = {name: replace_constants(getattr(policy, name), numbers) for name in PARTS}
+        return replace(policy, **parts, **own, formulas=tuple(unchanged + formulas))
 
     def with_beta(self, beta: float) -> "Policy":
         """This policy with a constant beta, whatever its own was."""

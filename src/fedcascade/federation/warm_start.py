@@ -43,9 +43,8 @@ def make_empty_upload(agent: int, dimension: int) -> Upload:
 
 
 def require_teachable(policy: Policy) -> None:
-    """Refuse a policy that must start cold."""
+    """Refuse a policy that a log cannot teach."""
     require(policy.personal is None, f"{policy.name} has a personal part, which a log cannot teach")
-    require(not policy.keeps_own_data, f"{policy.name} keeps own data apart from others', and must start cold")
 
 
 def check_warm_start(server: Server, sums: LogSums) -> None:
@@ -63,6 +62,7 @@ def warm_up(server: Server, agents: Sequence[Agent], sums: LogSums) -> None:
         agents[0].take_back(sums.total(), least=2**62)
         return
     for download in feed_server(server, sums):
+        agents[download.agent].learn_before(sums[download.agent])
         agents[download.agent].receive(download)
 
 

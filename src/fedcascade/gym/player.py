@@ -28,7 +28,7 @@ class Player:
     >>> from fedcascade import POLICIES, Synthetic
     >>> env = CascadeEnv(Synthetic(users=3, clusters=1, dimension=4, items=6), list_length=2, rounds=50)
     >>> observation, info = env.reset(seed=1)
-    >>> player, truncated = Player(env, POLICIES["fedc3ucb-e"]), False
+    >>> player, truncated = Player(env, POLICIES["population"]), False
     >>> while not truncated:
     ...     observation, _, _, truncated, info = env.step(player.act(observation, info))
     ...     player.learn(info)

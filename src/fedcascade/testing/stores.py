@@ -422,7 +422,7 @@ class StoreContract(
 
     def test_changes_are_logged_replayed_folded_and_forgotten(self) -> None:
         """An upload that replaces earlier ones does so in snapshots, in replays and in folds."""
-        policy = POLICIES["fedc3ucb-l"]
+        policy = POLICIES["population"].with_constants(drift="restart")
         warm_up(policy, DIMENSION)  # a database does not wait for a compiler
         store, live = self.open(), ServerState(policy, DIMENSION)
         with store.transaction():

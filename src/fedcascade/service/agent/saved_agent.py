@@ -244,8 +244,9 @@ class SavedAgent:
     @property
     def is_welcomed(self) -> bool:
         """Whether it decides with what the server knows of anybody: from enrolment to the first answer."""
-        known = self.agent.download.statistics
-        return known.count == 0 and bool(known.gram.any())
+        known, keeper = self.agent.download.statistics, self.agent.own_data
+        others = known.gram if keeper is None or self.agent.policy.trust is None else keeper.data.others_gram
+        return known.count == 0 and bool(others.any())
 
     @property
     def estimate(self) -> NDArray[np.float64]:

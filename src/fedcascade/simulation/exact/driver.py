@@ -60,7 +60,11 @@ class ExchangeDriver:
         if self.policy.reply_rule.single_learner:
             _fill_buffer(self.states, 0, sums.total())
             return
-        self.receive(feed_server(self.server, sums))
+        downloads = feed_server(self.server, sums)
+        if self.own_data is not None:
+            for user in range(sums.users):
+                self._keep_own_data(user, self.own_data).restart(sums[user])
+        self.receive(downloads)
 
     def run_exchange(self, round_: int, agent: int, cause: Cause, fetched: tuple[Download, ...] = ()) -> None:
         """Upload the buffer of an agent, and let every download take effect; ``fetched`` came before the round."""

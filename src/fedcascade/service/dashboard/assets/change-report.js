@@ -21,7 +21,7 @@ export function summariseChange(demo, measures, moves, now) {
     round: change.round, users: change.users, resets, perMinute: resets / minutes,
     moved: new Set(moves.filter(([at]) => at >= change.at).map(([, agent]) => agent)).size,
     own: spans.map(([from, to]) => measureSpan(own, from, to)),
-    without: spans.map(([from, to]) => measureSpan(measures.get("without resets") ?? [], from, to)),
+    without: spans.map(([from, to]) => measureSpan(measures.get("without restarts") ?? [], from, to)),
   };
 }
 
@@ -31,7 +31,7 @@ export function drawChangeReport(element, demo, state, now) {
   const { round, users, resets, perMinute, moved, own, without } = summariseChange(demo, state.measures, state.moves, now);
   const words = `At round ${formatNumber(round)}, ${formatCount(users, "user")} changed their minds. Since then ${formatCount(resets, "agent")} noticed and began anew (${formatNumber(perMinute, 1)} resets a minute), and ${formatCount(moved, "agent")} moved to another cluster.`;
   const share = (span) => (span ? formatPercent(span.reward) : "–"), lost = (span) => (span ? formatNumber(1_000 * span.regret, 1) : "–");
-  const rows = [["Lists clicked", ...own.map(share)], ["Regret in 1,000 rounds", ...own.map(lost)], ["The same without resets", ...without.map(lost)]];
+  const rows = [["Lists clicked", ...own.map(share)], ["Regret in 1,000 rounds", ...own.map(lost)], ["The same without restarts", ...without.map(lost)]];
   const key = JSON.stringify([words, rows]);
   if (element.dataset.key === key) return;
   element.dataset.key = key;

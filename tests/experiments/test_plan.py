@@ -90,6 +90,7 @@ def test_a_system_carries_all_constants_of_its_policy() -> None:
     assert first.constants == {
         "lambda": 2.0,
         "order": "upload-first",
+        "drift": "ignore",
         "alpha_d": 1.5,
         "degree": 0,
         "alpha_c": 1.0,
@@ -336,3 +337,19 @@ def test_rounds_for_each_user_make_longer_runs_of_more_users() -> None:
     assert plan.describe_rounds() == "7 rounds for each user"
     million = load_builtin_plan("million")
     assert max(planned.job.rounds for planned in list_planned_jobs([million])) == 100_000_000
+
+
+def test_an_environment_may_replace_rounds_checkpoints_list_length_and_seeds_of_its_plan() -> None:
+    head = 'name = "n"\nrounds = 7\ncheckpoints = 7\nseeds = 2\n'
+    common = '[[environments]]\nname = "common"\nkind = "synthetic"\nclusters = 2\n'
+    own = common.replace("common", "own") + "rounds = 6\ncheckpoints = 3\nlist_length = 5\nseeds = [300]\n"
+    text = f'{head}{common}{own}[[policies]]\nname = "fedind"\n'
+    jobs = [planned.job for planned in list_planned_jobs([read_plan(text)])]
+    settings = [(job.rounds, job.checkpoints, job.list_length, job.seed) for job in jobs]
+    assert settings == [(7, 7, 4, 0), (7, 7, 4, 1), (6, 3, 5, 300)]
+    resized = list_planned_jobs([resize_plan(read_plan(text), rounds=4, seeds=[9])])
+    assert {(planned.job.rounds, planned.job.checkpoints, planned.job.seed) for planned in resized} == {(4, 4, 9)}
+    with pytest.raises(ValueError, match=r"line 9: checkpoints must be <= rounds \(6\)"):
+        read_plan(text.replace("checkpoints = 3", "checkpoints = 8"))
+    with pytest.raises(ValueError, match="line 15: seeds must be a count or distinct numbers"):
+        read_plan(text.replace("[300]", "[300, 300]"))

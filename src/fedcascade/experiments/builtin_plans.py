@@ -51,7 +51,7 @@ def set_ratings_file(plan: Plan, ratings: Path | None) -> Plan:
 
 def _set_file(environment: NamedEnvironment, file: str) -> NamedEnvironment:
     name = environment.name.replace("generated ratings", "ratings")
-    return NamedEnvironment(name, structs.replace(environment.spec, file=file))
+    return structs.replace(environment, name=name, spec=structs.replace(environment.spec, file=file))
 
 
 def can_take_ratings(plan: Plan) -> bool:

@@ -12,7 +12,7 @@ from fedcascade.checks import require
 from fedcascade.environments.clustered import Clustered
 from fedcascade.evaluation.simulated import learn_from_random_lists
 from fedcascade.experiments.environments import EnvironmentSpec, build_environment, count_users, hash_ratings_file
-from fedcascade.experiments.plan import Plan, System, Value, select_systems, to_field_names
+from fedcascade.experiments.plan import NamedEnvironment, Plan, System, Value, select_systems, to_field_names
 from fedcascade.federation.policies import Policy, get_policy
 from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.learning.oracles import Oracle
@@ -58,18 +58,20 @@ class PlannedJob(Struct, frozen=True):
 def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
     """Return every job of the plans, in their order; a job that several plans share comes once for each."""
     return [
-        PlannedJob(plan.name, environment.name, system.label, _make_job(plan, environment.spec, system, seed))
+        PlannedJob(plan.name, environment.name, system.label, _make_job(plan, environment, system, seed))
         for plan in plans
         for environment in plan.environments
-        for seed in plan.seeds
+        for seed in environment.seeds or plan.seeds
         for system in select_systems(plan.systems, environment.name)
     ]
 
 
-def _make_job(plan: Plan, spec: EnvironmentSpec, system: System, seed: int) -> Job:
-    rounds = plan.rounds * (count_users(spec) if plan.per_user else 1)
+def _make_job(plan: Plan, environment: NamedEnvironment, system: System, seed: int) -> Job:
+    spec = environment.spec
+    rounds = (environment.rounds or plan.rounds) * (count_users(spec) if plan.per_user else 1)
     return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=rounds,
-               checkpoints=plan.checkpoints, list_length=plan.list_length, oracle=plan.oracle,
+               checkpoints=environment.checkpoints or plan.checkpoints,
+               list_length=environment.list_length or plan.list_length, oracle=plan.oracle,
                set_oracle=plan.set_oracle, data=hash_ratings_file(spec), warm=system.warm or UNSET)  # fmt: skip
 
 

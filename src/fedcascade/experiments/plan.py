@@ -14,10 +14,14 @@ Value = bool | int | float | str
 
 
 class NamedEnvironment(Struct, frozen=True):
-    """An environment and what it is called in tables and figures."""
+    """An environment and what it is called in tables and figures, with settings that replace those of its plan."""
 
     name: str
     spec: EnvironmentSpec
+    rounds: int | None = None
+    checkpoints: int | None = None
+    list_length: int | None = None
+    seeds: tuple[int, ...] | None = None
 
 
 class System(Struct, frozen=True):
@@ -67,11 +71,14 @@ def matches_pattern(name: str, pattern: str) -> bool:
 
 
 def resize_plan(plan: Plan, *, rounds: int | None = None, seeds: Sequence[int] | None = None) -> Plan:
-    """Return the plan with other rounds or seeds."""
+    """Return the plan with other rounds or seeds, in every environment."""
     require(rounds is None or rounds >= 1, f"rounds must be a whole number >= 1, got {rounds}")
     length = plan.rounds if rounds is None else rounds
+    replaced = {"rounds": None, "checkpoints": None} if rounds is not None else {}
+    replaced |= {"seeds": None} if seeds is not None else {}
     return msgspec.structs.replace(
         plan,
+        environments=tuple(msgspec.structs.replace(each, **replaced) for each in plan.environments),
         rounds=length,
         checkpoints=min(plan.checkpoints, length),
         seeds=plan.seeds if seeds is None else tuple(seeds),

@@ -28,6 +28,7 @@ from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.plugins import Plugin, list_plugins
 
 Shape = TypeVar("Shape")
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class _PlanTable(Struct, kw_only=True):
@@ -39,13 +40,17 @@ class _PlanTable(Struct, kw_only=True):
     list_length: Count = 4
     oracle: str = "top-k"
     set_oracle: dict[str, Value] = {}
-    seeds: Count | tuple[Annotated[int, Meta(ge=0, le=2**63 - 1)], ...] = 3
+    seeds: Count | tuple[Seed, ...] = 3
 
 
 class _EnvironmentTable(Struct, kw_only=True):
     name: str
     kind: str
     grid: dict[str, list[Any]] = {}
+    rounds: Count | None = None
+    checkpoints: Count | None = None
+    list_length: Count | None = None
+    seeds: tuple[Seed, ...] | None = None
 
 
 class _PolicyTable(Struct, kw_only=True):
@@ -118,15 +123,15 @@ class _PlanReader:
         for path, environment in located:
             labels = [system.label for system in select_systems(systems, environment.name)]
             self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
-            self.check_list_length(head.list_length, environment)
+            self.check_list_length(environment.list_length or head.list_length, environment)
+            self.check_lengths(head, environment, path)
             has_users = not head.per_user or hasattr(environment.spec, "users")
             self.check(has_users, f"per_user needs users, which environment '{environment.name}' does not name", path)
             self.check_distinct("policies", labels)
-        self.check(head.checkpoints <= head.rounds, f"checkpoints must be <= rounds ({head.rounds})", ("checkpoints",))
         build = partial(build_oracle, head.oracle, head.list_length, head.set_oracle)
         self.locate_errors(("set_oracle",) if head.set_oracle else ("oracle",), build)
         seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
-        self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", ("seeds",))
+        self.check_seeds(seeds, ("seeds",))
         settings = msgspec.structs.asdict(head) | {"title": head.title or head.name, "seeds": seeds}
         return Plan(**settings, environments=tuple(each for _, each in located), systems=tuple(systems))
 
@@ -151,7 +156,14 @@ class _PlanReader:
         fixed = {k: v for k, v in table.items() if k not in head}
         read = self.read_spec if kind in _SPECS else partial(_make_plugin_spec, plugins[kind])
         return [
-            NamedEnvironment(_add_suffix(entry.name, point), read(fixed | point, kind, path))
+            NamedEnvironment(
+                _add_suffix(entry.name, point),
+                read(fixed | point, kind, path),
+                entry.rounds,
+                entry.checkpoints,
+                entry.list_length,
+                entry.seeds,
+            )
             for point in self.list_points(entry.grid, path)
         ]
 
@@ -232,6 +244,18 @@ class _PlanReader:
         most = items if isinstance(items, int) else max(items, default=length)
         words = f"list_length must be <= items ({most}) of environment '{environment.name}', got {length}"
         self.check(length <= most, words, ("list_length",))
+
+    def check_lengths(self, head: _PlanTable, environment: NamedEnvironment, path: KeyPath) -> None:
+        """Refuse more checkpoints than rounds, and seeds of an environment that repeat."""
+        rounds, own = environment.rounds or head.rounds, environment.rounds or environment.checkpoints
+        is_good = (environment.checkpoints or head.checkpoints) <= rounds
+        self.check(is_good, f"checkpoints must be <= rounds ({rounds})", (*path, "name") if own else ("checkpoints",))
+        if environment.seeds is not None:
+            self.check_seeds(environment.seeds, (*path, "seeds"))
+
+    def check_seeds(self, seeds: Sequence[int], path: KeyPath) -> None:
+        """Refuse seeds that repeat, and none at all."""
+        self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", path)
 
     def check_distinct(self, name: str, labels: Sequence[str]) -> None:
         """Refuse two things of one name, which tables could not tell apart."""

@@ -34,9 +34,8 @@ def write_report(results: Results) -> tuple[Path, list[Finding]]:
 def _introduce(results: Results) -> str:
     plan = results.plans[0]
     return (
-        f"In {OURS}, for deployment with a small beta, what others know counts by the probability that they are alike. "
-        "It is measured against the paper's system, "
-        "agents that never talk, and a server that is told the true clusters. "
+        f"{OURS} is measured against the paper's policy, agents that learn alone, and a server that knows the true "
+        "clusters. "
         f"{len(plan.seeds)} runs of {plan.rounds:,} rounds each, seeds {', '.join(map(str, plan.seeds))}. "
         f"{describe_ratings(plan)} {summary.describe_effort(results)}"
     )
@@ -102,8 +101,8 @@ def format_measured(finding: Finding) -> str:
 
 def _render_trade_offs(results: Results) -> tuple[Html, Html]:
     explanation = (
-        f"Lower and further left is better. The line is {OURS} with more and with less talk (alpha_c); "
-        "the hollow point is a yardstick, which is told what the others have to find out."
+        f"Lower and further left is better. The line is {OURS} with more and fewer exchanges (alpha_c); "
+        "the hollow point is a yardstick, which knows the true clusters."
     )
     drawings = [_draw_trade_off(results, environment, beta) for environment, beta in TRADE_OFFS]
     return html.render_paragraph(explanation), html.render_gallery(drawings, wide=True)

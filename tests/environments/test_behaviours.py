@@ -73,7 +73,7 @@ def test_the_exact_engine_plays_other_click_models_to_the_bit_and_agents_learn(m
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["dcm", "dbn", "pbm"])
-@pytest.mark.parametrize("name", ["fedc3ucb-e", "oful", "fedlinucb", "dislinucb", "club-cascade", "phase-fclub"])
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "oful", "fedlinucb", "dislinucb", "club-cascade", "phase-fclub"])
 def test_all_loops_of_the_exact_engine_play_other_click_models(model: str, name: str) -> None:
     exact, reference = play_both(model, POLICIES[name], TopK(length=3), rounds=400)
     assert replace(exact, engine="reference") == reference

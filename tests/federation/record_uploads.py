@@ -15,7 +15,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.statistics import Statistics
 
 ASSET = Path(__file__).parent / "assets" / "uploads.npz"
-SERVED = ("fedc3ucb-h", "fedc3ucb-e", "force-comm", "fedlinucb")
+SERVED = ("fedc3ucb-h", "population", "force-comm", "fedlinucb")
 D = 6
 
 

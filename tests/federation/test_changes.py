@@ -17,14 +17,15 @@ from fedcascade.federation.server import Server
 from fedcascade.federation.triggers import AtLeast
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 
 D, K = 5, 3
-LIVING = POLICIES["fedc3ucb-l"]
-ALONE = POLICIES["fedind-c"]
+LIVING = POLICIES["population"].with_constants(drift="restart")
+ALONE = POLICIES["fedind"].with_constants(drift="restart")
 
 
 def draw_lists(rounds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -140,11 +141,15 @@ def change(server: Server, agent: int, seed: int, rounds: int = 40) -> Statistic
 
 
 GRAPH = POLICIES["fedc3ucb-h"]
-POOLED = [*(POLICIES[name] for name in ("fedc3ucb-l", "fedc3ucb-p", "fedind-c", "known-clusters", "fedlinucb")), GRAPH,
+POOLED = [LIVING, guard_policy(LIVING), ALONE, *(POLICIES[name] for name in ("known-clusters", "fedlinucb")), GRAPH,
           guard_policy(GRAPH), GRAPH.with_constants(degree=2)]  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", POOLED, ids=lambda policy: f"{policy.name}-{type(policy.grouping).__name__}")
+def name_policy(policy: Policy) -> str:
+    return f"{policy.name}-{type(policy.grouping).__name__}-{'guarded' if policy.sharing else 'open'}"
+
+
+@pytest.mark.parametrize("policy", POOLED, ids=name_policy)
 def test_an_upload_after_a_change_replaces_all_earlier_ones(policy: Policy) -> None:
     server = make_server(policy)
     server.tell_cluster(0, 7)
@@ -159,7 +164,7 @@ def test_an_upload_after_a_change_replaces_all_earlier_ones(policy: Policy) -> N
         assert server.groups.labels.tolist() == [7, 0, 0, 0]
 
 
-@pytest.mark.parametrize("policy", POOLED, ids=lambda policy: f"{policy.name}-{type(policy.grouping).__name__}")
+@pytest.mark.parametrize("policy", POOLED, ids=name_policy)
 def test_replacement_is_idempotent_and_survives_a_restart(policy: Policy) -> None:
     server = make_server(policy)
     for _ in range(3):
@@ -184,8 +189,8 @@ def test_an_agent_of_a_graph_is_connected_to_all_again_after_a_change() -> None:
     assert labels[0] == labels[2] == labels[3] != labels[1]
 
 
-def test_a_population_is_fitted_again_without_data_that_were_replaced() -> None:
-    server = Server(policy=POLICIES["fedc3ucb-p"], agents=80, dimension=D)
+def test_the_server_of_a_population_holds_no_data_that_were_replaced() -> None:
+    server = Server(policy=POLICIES["population"], agents=80, dimension=D)
     for agent in range(80):
         statistics = make_statistics(20, (FIRST, SECOND)[agent % 2], agent)
         server.receive(Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics))
@@ -222,7 +227,8 @@ def test_an_agent_that_resets_goes_on_with_what_it_keeps() -> None:
             if upload.cause is Cause.CHANGE:
                 resets.append(t)
                 kept = upload.statistics
-                np.testing.assert_array_equal(agents[0].decision.theta, Ridge(kept, LIVING.lambda_).theta)
+                prior = estimate_noise(kept.count, kept.clicks) * D
+                np.testing.assert_allclose(agents[0].decision.theta, Ridge(kept, prior).theta)
                 np.testing.assert_array_equal(agents[0].unanswered.gram, kept.gram)
                 assert agents[0].buffer.count == 0
             run_exchange(server, agents, upload)

@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping.evidence import Evidence
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
-from fedcascade.federation.grouping.population import Population
+from fedcascade.federation.grouping.population.partition import Population
 from fedcascade.federation.policies import (
     DEFAULT_POLICY,
     DEPLOYED,
     POLICIES,
+    REPLACED,
+    Drift,
     Order,
     Policy,
     get_policy,
@@ -21,6 +23,7 @@ from fedcascade.federation.policies import (
 )
 from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServers, OnArrival, OneLearner
 from fedcascade.federation.triggers import Always, Auxiliary, Determinant, Doubling, Never, Ratio, SyncBudget
+from fedcascade.federation.trust import Trust
 from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
 
 PARTS = {
@@ -36,10 +39,7 @@ PARTS = {
     "async-linucb-am": (Everyone(), Ratio(), DownloadAndBuffer()),
     "phase-fclub": (SplitAndMerge(), Always(), LastDownload()),
     "fedind": (Alone(), Never(), DownloadAndBuffer()),
-    "fedc3ucb-e": (Evidence(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
-    "fedc3ucb-l": (Evidence(hurdle=1.0), Determinant(alpha_c=2.0), DownloadAndBuffer()),
-    "fedind-c": (Alone(), Determinant(alpha_c=5.0), DownloadAndBuffer()),
-    "fedc3ucb-p": (Population(), Determinant(alpha_c=2.0), DownloadAndBuffer()),
+    "population": (Population(), Determinant(alpha_c=0.5) | Doubling(), DownloadAndBuffer()),
     "known-clusters": (KnownClusters(), Determinant(), LastDownload()),
 }
 ANSWERS = {
@@ -64,10 +64,11 @@ def test_the_parts_of_a_row(name: str) -> None:
     assert row.name == name
     assert (row.grouping, row.trigger, row.decision) == PARTS[name]
     own = name.startswith("async-linucb")
-    deployed = ("fedc3ucb-e", "fedc3ucb-l", "fedc3ucb-p", "fedind", "fedind-c", "known-clusters")
-    beta = DEPLOYED.beta if name in deployed else 10.5
-    assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=beta))
-    assert row.lambda_ == (0.1 if own else 4.0)
+    betas = {"fedind": DEPLOYED.beta, "known-clusters": DEPLOYED.beta, "population": 1.5}
+    assert row.confidence == (Oful(noise=0.1, delta=0.1) if own else Constant(beta=betas.get(name, 10.5)))
+    assert row.lambda_ == {"population": 0.01}.get(name, 0.1 if own else 4.0)
+    assert row.trust == (Trust() if name == "population" else None)
+    assert (row.drift, row.changes) == (Drift.IGNORE, None)
     assert row.reply_rule == ANSWERS.get(name, Asker())
     assert (row.personal is not None) == (name == "async-linucb-am")
     assert row.order is Order.UPLOAD_FIRST
@@ -80,6 +81,7 @@ def test_the_constants_of_the_reproduction() -> None:
     assert POLICIES["fedc3ucb-h"].constants() == {
         "lambda_": 4.0,
         "order": Order.UPLOAD_FIRST,
+        "drift": Drift.IGNORE,
         "alpha_d": 7.0,
         "degree": 0,
         "alpha_c": 1.0,
@@ -90,10 +92,10 @@ def test_the_constants_of_the_reproduction() -> None:
 
 def test_what_is_deployed_has_constants_of_its_own() -> None:
     ours, alone = POLICIES[DEFAULT_POLICY].constants(), POLICIES["fedind"].constants()
-    assert DEFAULT_POLICY == "fedc3ucb-p"
-    assert alone == {"lambda_": 4.0, "order": Order.UPLOAD_FIRST, "beta": 0.7}
-    assert alone.items() < ours.items()
-    assert ours["alpha_c"] == 2.0
+    assert DEFAULT_POLICY == "population"
+    assert alone == {"lambda_": 4.0, "order": Order.UPLOAD_FIRST, "drift": Drift.IGNORE, "beta": 0.7}
+    assert alone.keys() < ours.keys()
+    assert (ours["alpha_c"], ours["beta"], ours["lambda_"]) == (0.5, 1.5, 0.01)
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -108,6 +110,7 @@ def test_every_constant_can_be_tuned_and_read_back() -> None:
     wanted = {
         "lambda_": 2.0,
         "order": Order.AGGREGATE_FIRST,
+        "drift": Drift.IGNORE,
         "alpha_d": 1.5,
         "degree": 3,
         "alpha_c": 0.25,
@@ -164,6 +167,27 @@ def test_an_order_that_does_not_exist_is_refused() -> None:
 def test_an_unknown_policy_is_refused_with_the_nearest_name(typed: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=f"unknown policy '{typed}': did you mean '{nearest}'"):
         get_policy(typed)
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_a_replaced_policy_is_refused_with_its_successor(name: str) -> None:
+    assert REPLACED[name] in POLICIES
+    with pytest.raises(ValueError, match=f"policy '{name}' no longer exists: use '{REPLACED[name]}'"):
+        get_policy(name)
+
+
+@pytest.mark.parametrize("name", ["population", "fedind", "fedc3ucb-h", "known-clusters"])
+def test_change_detection_is_an_option_of_any_policy(name: str) -> None:
+    row = POLICIES[name]
+    changing = row.with_constants(drift="restart")
+    assert changing.changes == ChangeDetection()
+    assert changing.keeps_own_data
+    assert changing.with_constants(threshold=5.0).changes == ChangeDetection(threshold=5.0)
+    assert changing.with_constants(drift="ignore") == row
+    with pytest.raises(ValueError, match="unknown constant"):
+        row.with_constants(threshold=5.0)
+    with pytest.raises(ValueError, match="drift"):
+        row.with_constants(drift="sometimes")
 
 
 def test_a_name_like_no_other_is_refused_with_all_names() -> None:

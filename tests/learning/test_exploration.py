@@ -55,7 +55,7 @@ def test_lists_come_as_often_as_their_propensities_say(oracle: PlackettLuce | Ep
 @pytest.mark.parametrize("oracle", [PlackettLuce(length=3, temperature=0.2), EpsilonMixed(length=3, epsilon=0.3)])
 def test_both_engines_choose_the_same_lists(oracle: Oracle) -> None:
     world = Synthetic(users=4, clusters=2, dimension=5, items=12, seed=3)
-    policy = POLICIES["fedc3ucb-e"]
+    policy = POLICIES["population"]
     exact, slow = (
         simulate(world, policy, rounds=300, oracle=oracle, engine=engine, keep_lists=True)
         for engine in ("exact", "reference")

@@ -14,7 +14,7 @@ from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.learning.thompson import draw_theta
 
-SAMPLING = replace(POLICIES["fedc3ucb-e"], decision=ThompsonSampling())
+SAMPLING = replace(POLICIES["population"], decision=ThompsonSampling())
 
 
 def test_thetas_have_the_mean_and_spread_of_the_posterior() -> None:
@@ -27,7 +27,7 @@ def test_thetas_have_the_mean_and_spread_of_the_posterior() -> None:
     assert np.allclose(np.cov(drawn.T), wanted, atol=0.002)
 
 
-@pytest.mark.parametrize("name", ["fedc3ucb-e", "oful"])
+@pytest.mark.parametrize("name", ["population", "oful"])
 def test_both_engines_sample_the_same_lists(name: str) -> None:
     world = Synthetic(users=4, clusters=2, dimension=5, items=12, seed=3)
     policy = replace(POLICIES[name], decision=ThompsonSampling())
@@ -53,7 +53,7 @@ def test_it_learns() -> None:
 
 def test_its_unknown_chances_are_not_evaluated() -> None:
     sums = LogSums(3)
-    with pytest.raises(ValueError, match="fedc3ucb-e samples: the chances of its lists are not known"):
+    with pytest.raises(ValueError, match="population samples: the chances of its lists are not known"):
         freeze_policy(SAMPLING, sums, TopK())
     with pytest.raises(ValueError, match="draws one theta"):
         replace(POLICIES["async-linucb-am"], decision=ThompsonSampling())

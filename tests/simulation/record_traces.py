@@ -20,7 +20,7 @@ from fedcascade.environments.matrices import generate_ratings
 ASSET = Path(__file__).parent / "assets" / "traces.json"
 SEEDS = (0, 7)
 # The betas of the day when Traces were recorded, of policies whose own has changed since.
-BETAS = {"fedc3ucb-e": 2.0, "fedind": 10.5, "known-clusters": 10.5}
+BETAS = {"fedind": 10.5, "known-clusters": 10.5}
 
 
 def make_paper_world(seed: int) -> Any:

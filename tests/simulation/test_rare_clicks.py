@@ -38,7 +38,7 @@ def assert_equal(world: Clustered, policy: Policy, oracle: Oracle = ORACLE) -> N
 
 
 @pytest.mark.parametrize("rare", RARE)
-@pytest.mark.parametrize("name", ["fedind", "fedc3ucb-h", "fedc3ucb-e", "fedlinucb", "club-cascade"])
+@pytest.mark.parametrize("name", ["fedind", "fedc3ucb-h", "population", "fedlinucb", "club-cascade"])
 def test_both_engines_give_equal_traces(rare: dict[str, Any], name: str) -> None:
     assert_equal(Synthetic(**SIZES, **rare), POLICIES[name])
 

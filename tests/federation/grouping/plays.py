@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedcascade.federation.grouping.partition import Grouping, Partition
+from fedcascade.federation.grouping.population.partition import NO_AGENT, PopulationPartition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
@@ -90,3 +91,24 @@ def play_with_newcomers(grouping: Grouping, play: Play) -> tuple[Server, dict[in
         server.receive(replace(upload, agent=numbers[upload.agent]))
         check_pools(server.groups, server.holdings)
     return server, numbers
+
+
+def check_groups(groups: PopulationPartition) -> None:
+    """Check sums, sizes, members, labels and speakers against responsibilities and holdings."""
+    held, group = groups.holdings, groups.group
+    assert ((groups.rows >= 0.0) & (groups.rows <= 1.0)).all()
+    assert (groups.rows.sum(axis=1) <= 1.0 + 1e-9).all()
+    weights = groups.rows * groups.shares[:, None]
+    np.testing.assert_allclose(group.gram, np.einsum("us,uij->sij", weights, held.gram), atol=1e-9)
+    np.testing.assert_allclose(group.moment, weights.T @ held.moment, atol=1e-9)
+    np.testing.assert_allclose(group.size, groups.rows.sum(axis=0), atol=1e-9)
+    np.testing.assert_array_equal(group.members, (groups.rows > 0).sum(axis=0))
+    mine = groups.rows.max(axis=1) >= 0.5
+    slots, own = groups.rows.argmax(axis=1), groups.rule.slots + np.arange(len(held))
+    np.testing.assert_array_equal(groups.labels, np.where(mine, slots, own))
+    np.testing.assert_array_equal(np.sort(groups.spoken), np.flatnonzero(held.count))
+    np.testing.assert_array_equal(groups.turns[groups.spoken], np.arange(groups.spoken.size))
+    assert (groups.turns[held.count == 0] == NO_AGENT).all()
+    assert (groups.rows[held.count == 0] == 0.0).all()
+    lengths = [int(held.count[agent]).bit_length() for agent in groups.spoken]
+    np.testing.assert_array_equal(groups.bits, np.bincount(lengths, minlength=64))

@@ -124,7 +124,7 @@ def test_groups_are_connected_by_agents_that_may_connect(seed: int, agents: int,
         assert sum(2 * count[agent] < count[(groups == group) & ~leaf].max() for group in fits) > 0
 
 
-@pytest.mark.parametrize("name", ["fedc3ucb-h", "fedc3ucb-e", "fedlinucb"])
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "population", "fedlinucb"])
 def test_a_guarded_policy_plays_the_same_in_both_engines(name: str) -> None:
     policy: Policy = guard_policy(POLICIES[name].with_known_constants({"alpha_d": 0.5}).with_beta(0.5))
     assert policy.sharing is not None

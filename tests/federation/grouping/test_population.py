@@ -1,66 +1,57 @@
-"""Grouping by a population: the mixture's arithmetic, what is learned, what is told, and who is forgotten."""
+"""The population model: evidence, sums of groups, EM, answers, guards, and what forgetting leaves."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.grouping.evidence import FEW
-from fedcascade.federation.grouping.expectation import set_population
-from fedcascade.federation.grouping.fitting import EVERYTHING, Fit, Sample, Shape, make_fitted
-from fedcascade.federation.grouping.guard import Guard
-from fedcascade.federation.grouping.mixture import (
-    FREE,
-    WEIGHT,
-    Mixture,
-    find_level,
-    get_spread,
-    make_room,
-    match_moments,
+from fedcascade.federation.grouping.population.gaussian import (
+    Gaussian,
+    make_gaussian,
+    make_workspace,
+    measure_evidence,
     state_as_statistics,
-    weigh,
 )
-from fedcascade.federation.grouping.population import COMPONENTS, POPULATION, PopulationPartition
+from fedcascade.federation.grouping.population.groups import (
+    Groups,
+    compute_spread,
+    make_groups,
+    match_moments,
+)
+from fedcascade.federation.grouping.population.partition import NO_AGENT, PopulationPartition
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import POLICIES, guard_policy
+from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.federation.server import Server
+from fedcascade.federation.sharing import Sharing
+from fedcascade.learning.noise import estimate_noise
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
-from fedcascade.service.store.snapshot import encode_state
-from fedcascade.simulation.engines import simulate
+from fedcascade.simulation.trace import relabel_canonically
 
-OURS = POLICIES["fedc3ucb-p"]
-D, AGENTS, NOISE = 3, 120, 0.2
+from .plays import check_groups
 
-
-def make_theta(kind: int, kinds: int) -> np.ndarray:
-    angle = 2 * np.pi * kind / kinds
-    return np.array([np.cos(angle), np.sin(angle), 1.0]) / 2
-
-
-def draw_upload(random: np.random.Generator, agent: int, kinds: int, rounds: int = 30) -> Statistics:
-    """Rounds of a user of one of some kinds; the kind says which way the clicks go."""
-    z = random.normal(size=(rounds, 2))
-    x = round_to_grid(np.hstack([z / np.linalg.norm(z, axis=1, keepdims=True), np.ones((rounds, 1))]) / 1.5)
-    total = Statistics.zero(D)
-    for row, draw in zip(x, random.random(rounds), strict=True):
-        total = total.observe(row[None], 0 if draw < row @ make_theta(agent % kinds, kinds) else None)
-    return total
+D = 3
+OURS = POLICIES["population"]
+GUARDED = replace(OURS, sharing=Sharing(min_others=2, max_weight=2.0))
+KINDS = np.array([[0.6, 0.0, 0.5], [-0.6, 0.0, 0.5], [0.0, 0.6, 0.5]])
+Array = NDArray[np.float64]
 
 
-def play(kinds: int, uploads: int = 3 * AGENTS, **constants: float) -> Server:
-    """A server with which each agent has spoken some times."""
-    random = np.random.default_rng(5)
-    server = Server(policy=OURS.with_constants(**constants), agents=AGENTS, dimension=D)
-    for number in range(uploads):
-        receive(server, number % AGENTS, draw_upload(random, number % AGENTS, kinds))
-    return server
+def draw_data(random: np.random.Generator, theta: Array, rounds: int) -> Statistics:
+    """Draw clicks on single items; the last feature is constant, so that chances stay within 0 and 1."""
+    z = random.normal(size=(rounds, D - 1))
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    items = round_to_grid(np.hstack([z, np.ones((rounds, 1))]) / np.sqrt(2))
+    clicks = random.random(rounds) < items @ theta
+    exact = items.astype(np.float64)
+    return Statistics(exact.T @ exact, exact[clicks].sum(axis=0), rounds, int(clicks.sum()), rounds)
 
 
-def receive(server: Server, agent: int, statistics: Statistics) -> Statistics:
-    (download,) = server.receive(Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=statistics))
+def upload(server: Server, agent: int, statistics: Statistics, cause: Cause = Cause.FORCED) -> Statistics:
+    (download,) = server.receive(Upload(agent=agent, sequence=1, cause=cause, statistics=statistics))
     return download.statistics
 
 
@@ -69,296 +60,326 @@ def get_groups(server: Server) -> PopulationPartition:
     return server.groups
 
 
-def check_members(groups: PopulationPartition) -> None:
-    """Members must be counted as labels say."""
-    assert len(groups) == np.unique(groups.labels).size
-    for agent in range(groups.labels.size):
-        assert groups.count_members(agent) == np.count_nonzero(groups.labels == groups.labels[agent])
+def play(thetas: Array, sweeps: int, rounds: int = 30, policy: Policy = OURS, seed: int = 5) -> Server:
+    """Let each user upload some times, in turns."""
+    random = np.random.default_rng(seed)
+    server = Server(policy=policy, agents=len(thetas), dimension=D)
+    for _ in range(sweeps):
+        for agent, theta in enumerate(thetas):
+            upload(server, agent, draw_data(random, theta, rounds))
+    return server
 
 
-def draw_mixture(random: np.random.Generator) -> tuple[Mixture, np.ndarray]:
-    """A mixture of a population and two components in four slots, and the population's covariance."""
-    fitted = make_fitted(4, D, NOISE)
-    root = random.normal(size=(D, D)) / 3
-    covariance = root @ root.T + 0.02 * np.eye(D)
-    set_population(fitted.mixture, random.normal(size=D) / 3, covariance, NOISE)
-    mixture = fitted.mixture
-    mixture.means[[0, 2]], mixture.levels[[0, 2]] = random.normal(size=(2, D)) / 2, [3, 5]
-    mixture.log_weights[[0, 2]], mixture.numbers[WEIGHT] = np.log([0.3, 0.2]), np.log(0.5)
-    return mixture, covariance
+def draw_users(users: int, seed: int = 2, spread: float = 0.15) -> Array:
+    """Draw users that all differ."""
+    drawn = np.random.default_rng(seed).normal([0.1, -0.1, 0.6], [spread, spread, spread / 3], (users, D))
+    return np.asarray(drawn, np.float64)
 
 
-def test_responsibilities_and_moments_are_those_of_bayes() -> None:
+def draw_gaussian(random: np.random.Generator, variance: float = 0.2) -> Gaussian:
+    root = random.normal(size=(D, D))
+    return make_gaussian(random.normal(size=D), root @ root.T / D + 0.1 * np.eye(D), variance)
+
+
+def read_others(answer: Statistics, own: Statistics, lambda_: float) -> tuple[Array, Array]:
+    """Return mean and covariance of what an answer says beside the asker's own data."""
+    precision = (answer.gram - own.gram + lambda_ * np.eye(D)) / estimate_noise(own.count, own.clicks)
+    covariance = np.linalg.inv(precision)
+    noise = estimate_noise(own.count, own.clicks)
+    return covariance @ (answer.moment - own.moment) / noise, covariance
+
+
+def test_evidence_differs_between_priors_as_the_normal_marginal_likelihood_does() -> None:
+    """The constant that no prior changes is left out, so differences are compared."""
     random = np.random.default_rng(1)
-    mixture, covariance = draw_mixture(random)
-    x, y = random.normal(size=(7, D)) / 2, random.integers(2, size=7).astype(float)
-    room = make_room(4, D)
-    evidence = weigh(mixture, x.T @ x, x.T @ y, NOISE, room)
-    parts = [
-        (0.5, mixture.centre, covariance),
-        (0.3, mixture.means[0], get_spread(3) * np.eye(D)),
-        (0.2, mixture.means[2], get_spread(5) * np.eye(D)),
-    ]
-    likelihood, means, seconds = [], [], []
-    for weight, mean, spread in parts:
-        marginal = x @ spread @ x.T + NOISE * np.eye(7)
-        away = y - x @ mean
-        log_likelihood = -0.5 * away @ np.linalg.solve(marginal, away) - 0.5 * np.linalg.slogdet(marginal)[1]
-        gain = spread @ x.T @ np.linalg.inv(marginal)
-        likelihood.append(weight * np.exp(log_likelihood))
-        means.append(mean + gain @ away)
-        seconds.append(spread - gain @ x @ spread + np.outer(means[-1], means[-1]))
-    shares = np.array(likelihood) / sum(likelihood)
-    np.testing.assert_allclose([room.numbers[0], room.weights[0], room.weights[2]], shares, rtol=1e-9)
-    alone = -0.5 * y @ y / NOISE - 0.5 * 7 * np.log(NOISE)
-    assert evidence == pytest.approx(np.log(sum(likelihood)) - alone)
-    mean, second = match_moments(mixture, NOISE, room)
-    np.testing.assert_allclose(mean, shares @ np.array(means), rtol=1e-9)
-    expected = np.einsum("k,kij->ij", shares, np.array(seconds)) - np.outer(mean, mean)
-    np.testing.assert_allclose(NOISE * second, expected, rtol=1e-8, atol=1e-12)
+    x, variance = random.normal(size=(12, D)), 0.2
+    clicks = x @ random.normal(size=D) + random.normal(size=12) * np.sqrt(variance)
+    gram, moment, found, expected = x.T @ x, x.T @ clicks, [], []
+    for _ in range(4):
+        base = draw_gaussian(random, variance)
+        found.append(measure_evidence(gram, moment, 0.0, gram, moment, base, make_workspace(D)))
+        covariance = x @ base.covariance @ x.T + variance * np.eye(12)
+        rest = clicks - x @ base.mean
+        expected.append(-0.5 * (rest @ np.linalg.solve(covariance, rest) + np.linalg.slogdet(covariance)[1]))
+    assert max(expected) - min(expected) > 1.0
+    np.testing.assert_allclose(np.diff(found), np.diff(expected), rtol=1e-9)
+    nothing = np.zeros((D, D)), np.zeros(D)
+    assert measure_evidence(*nothing, 0.0, *nothing, base, make_workspace(D)) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_gaussian_as_statistics_gives_its_mean_and_width_back() -> None:
-    random = np.random.default_rng(2)
-    root, mean = random.normal(size=(D, D)), random.normal(size=D)
-    gram, moment = state_as_statistics(mean, root @ root.T, 4.0)
-    ridge = Ridge(Statistics(gram, moment, 0, 0, 0), 4.0)
-    np.testing.assert_allclose(ridge.theta, mean, rtol=1e-9)
-    np.testing.assert_allclose(ridge.root.T @ ridge.root, root @ root.T, rtol=1e-9)
+def test_evidence_of_two_users_together_is_that_of_their_sum() -> None:
+    random, work = np.random.default_rng(3), make_workspace(D)
+    base, one, two = draw_gaussian(random), *(draw_data(random, theta, 20) for theta in KINDS[:2])
+    both = one.scale(0.5) + two
+    joint = measure_evidence(one.gram, one.moment, 0.5, two.gram, two.moment, base, work)
+    assert joint == pytest.approx(measure_evidence(both.gram, both.moment, 0.0, both.gram, both.moment, base, work))
 
 
-def test_levels_are_the_nearest() -> None:
-    assert [find_level(spread) for spread in (0.0, 5e-4, 0.002, 0.0021, 0.0029, 9.0)] == [0, 0, 2, 2, 3, 9]
+def make_two_groups(random: np.random.Generator) -> Groups:
+    groups = make_groups(4, D)
+    for slot, theta in ((1, KINDS[0]), (2, KINDS[1])):
+        data = draw_data(random, theta, 60)
+        groups.gram[slot], groups.moment[slot] = data.gram, data.moment
+        groups.size[slot], groups.members[slot] = 2.5, 3.0
+        groups.misfit[slot], groups.weight[slot] = 0.1 * slot, 3.0
+    return groups
 
 
-def test_clusters_are_found_and_told() -> None:
-    server = play(3)
+@pytest.mark.parametrize("least", [0, 3, 4])
+def test_matched_moments_are_those_of_the_mixture(least: int) -> None:
+    random = np.random.default_rng(4)
+    base, groups = draw_gaussian(random), make_two_groups(random)
+    weights = np.array([0.0, 0.5, 0.2, 0.0, 0.3])
+    mean, covariance = match_moments(groups, weights, 20, least, base, make_workspace(D))
+    shares, means, covariances = [0.3], [base.mean], [(1 + 1 / 20) * base.covariance]
+    for slot in (1, 2) if least <= 3 else ():
+        inverse = np.linalg.inv(groups.gram[slot] + base.precision)
+        shares.append(float(weights[slot]))
+        means.append(inverse @ (groups.moment[slot] + base.pull))
+        covariances.append(base.variance * inverse + compute_spread(groups, slot, base.variance) * base.covariance)
+    share = np.array(shares) / sum(shares)
+    centre = share @ np.array(means)
+    away = np.array(means) - centre
+    np.testing.assert_allclose(mean, centre)
+    np.testing.assert_allclose(covariance, np.tensordot(share, covariances, 1) + (share[:, None] * away).T @ away)
+
+
+def test_a_ridge_reads_mean_and_covariance_back_from_a_statement() -> None:
+    base, lambda_ = draw_gaussian(np.random.default_rng(6)), 0.01
+    gram, moment = state_as_statistics(base.mean, base.covariance, 0.2, lambda_)
+    ridge = Ridge(Statistics(gram, moment, 0, 0, 0), lambda_)
+    np.testing.assert_allclose(ridge.theta, base.mean)
+    np.testing.assert_allclose(0.2 * ridge.root.T @ ridge.root, base.covariance)
+
+
+@pytest.mark.parametrize("policy", [OURS, GUARDED], ids=["open", "guarded"])
+@pytest.mark.parametrize("kinds", [1, 3, 30])
+def test_groups_are_the_weighted_sums_of_their_members(policy: Policy, kinds: int) -> None:
+    thetas = KINDS[np.arange(30) % kinds] if kinds < 30 else draw_users(30)
+    random, server = np.random.default_rng(8), Server(policy=policy, agents=30, dimension=D)
+    for _ in range(400):
+        agent = int(random.geometric(0.1) - 1) % 30  # some speak much more than others
+        upload(server, agent, draw_data(random, thetas[agent], int(random.integers(1, 60))))
     groups = get_groups(server)
-    assert groups.is_many
-    assert groups.speakers == AGENTS
-    found = groups.means[groups.levels != FREE]
-    for kind in range(3):
-        assert np.abs(found - make_theta(kind, 3)).max(axis=1).min() < 0.15
-    assert groups.is_told.all()
-    right = [np.bincount(groups.labels[kind::3]).argmax() for kind in range(3)]
-    assert len(set(right)) == 3
-    assert np.mean(groups.labels == np.array(right)[np.arange(AGENTS) % 3]) > 0.9
-    check_members(groups)
-    own = Ridge(server.holdings[0], 4.0).theta - make_theta(0, 3)
-    told = Ridge(groups.answer(0), 4.0).theta - make_theta(0, 3)
-    assert told @ told < 0.5 * own @ own
+    check_groups(groups)
+    if kinds == 3:  # one kind is the population itself
+        assert groups.group.members.max() > 2, "there must be groups, or this test shows little"
+    if policy is GUARDED:
+        assert groups.shares.min() < 1.0
+    work = make_workspace(D)
+    for slot in np.flatnonzero(groups.group.size):
+        gram, moment = groups.group.gram[slot], groups.group.moment[slot]
+        evidence = measure_evidence(gram, moment, 0.0, gram, moment, groups.base, work)
+        assert groups.group.evidence[slot] == pytest.approx(evidence, abs=1e-6)
 
 
-def test_among_few_answers_are_those_of_grouping_by_evidence() -> None:
-    random = np.random.default_rng(3)
-    policies = OURS, POLICIES["fedc3ucb-e"]
-    servers = [Server(policy=policy, agents=AGENTS, dimension=D) for policy in policies]
-    for number in range(3 * FEW):
-        statistics = draw_upload(random, number % FEW, 3)
-        ours, theirs = (receive(server, number % FEW, statistics) for server in servers)
-        assert ours.gram.tobytes() + ours.moment.tobytes() == theirs.gram.tobytes() + theirs.moment.tobytes()
-    assert not get_groups(servers[0]).is_many
-    receive(servers[0], FEW, statistics)
-    assert get_groups(servers[0]).is_many
+def test_well_separated_users_with_much_data_are_grouped_by_their_kinds() -> None:
+    thetas = KINDS[np.arange(24) % 3]
+    server = play(thetas, 8, rounds=200)
+    assert relabel_canonically(server.groups.labels) == relabel_canonically(np.arange(24) % 3)
+    assert len(server.groups) == 3
 
 
-def test_components_that_predict_worse_are_told_no_more_until_they_predict_better() -> None:
-    server = play(3)
-    groups, random = get_groups(server), np.random.default_rng(9)
-    groups.work, groups.fit_due = {}, np.inf
-    groups.means[groups.levels != FREE] *= -1.0
-    for _ in range(80):
+def test_users_who_all_differ_are_rarely_grouped() -> None:
+    server = play(draw_users(40), 10, rounds=400)
+    assert np.count_nonzero(get_groups(server).rows.sum(axis=1) >= 0.5) <= 8
+
+
+def test_the_mean_and_covariance_of_a_population_are_found() -> None:
+    """Users with much data: their thetas are known, so the estimates are near the moments of the sample."""
+    thetas = draw_users(120)
+    groups = get_groups(play(thetas, 8, rounds=400))
+    np.testing.assert_allclose(groups.mean, thetas.mean(axis=0), atol=0.03)
+    np.testing.assert_allclose(groups.covariance, np.cov(thetas.T), atol=0.012)
+    held = groups.holdings
+    rate = np.mean((held.clicks + 1) / (held.count + 2))
+    assert groups.variance == pytest.approx(rate * (1 - rate), rel=0.05)
+
+
+def test_an_answer_leaves_the_own_data_of_the_asker_out() -> None:
+    """Where no group is in sight, what others say does not depend on what the asker uploaded."""
+    random = np.random.default_rng(9)
+    stated = []
+    for theta in (KINDS[0], KINDS[2]):
+        server = play(KINDS[:2], 1)  # two unlike users, and a third one that asks
+        server.join()
+        groups = get_groups(server)
+        assert (groups.rows == 0.0).all()
+        own = draw_data(random, theta, 50)
+        stated.append(read_others(upload(server, 2, own), own, OURS.lambda_))
+    np.testing.assert_allclose(stated[0][0], stated[1][0], rtol=1e-6)
+    np.testing.assert_allclose(stated[0][1], stated[1][1], rtol=1e-6)
+
+
+def test_a_member_is_told_the_mean_of_the_others() -> None:
+    """Its own data choose the group, but are not in the group's mean."""
+    server = play(KINDS[np.arange(24) % 3], 8, rounds=200)
+    groups = get_groups(server)
+    own, before = server.holdings[0], deepcopy(server.to_state())
+    mean, covariance = read_others(server.answer(0).statistics, own, OURS.lambda_)
+    others = server.holdings.total(np.arange(3, 24, 3))
+    expected = np.linalg.solve(others.gram + groups.base.precision, others.moment + groups.base.pull)
+    np.testing.assert_allclose(mean, expected, atol=1e-3)
+    assert np.linalg.norm(mean - KINDS[0]) < 0.1
+    assert np.trace(covariance) < 0.5 * np.trace(groups.covariance)
+    after = server.to_state()
+    for name in ("rows", "labels"):
+        np.testing.assert_array_equal(before["groups"][name], after["groups"][name])
+    for kept, now in zip(before["groups"]["groups_state"], after["groups"]["groups_state"], strict=True):
+        np.testing.assert_array_equal(kept, now)
+
+
+def test_a_user_without_data_is_told_the_population() -> None:
+    server = play(draw_users(12), 3)
+    newcomer, groups = server.join(), get_groups(server)
+    welcome = server.welcome(newcomer)
+    assert welcome is not None
+    mean, covariance = read_others(welcome.statistics, Statistics.zero(D), OURS.lambda_)
+    np.testing.assert_allclose(mean, groups.mean)
+    np.testing.assert_allclose(covariance, groups.covariance)
+    assert get_groups(play(draw_users(1), 3)).prior_for_newcomer() is None
+
+
+@pytest.mark.parametrize("others", [1, 2, 3, 4])
+def test_an_answer_needs_so_many_others(others: int) -> None:
+    random, least = np.random.default_rng(3), 3
+    policy = replace(OURS, sharing=Sharing(min_others=least, max_weight=2.0))
+    server = play(KINDS[np.zeros(others, np.int64)], 3, policy=policy)
+    asker, own = server.join(), draw_data(random, KINDS[0], 30)
+    answer = upload(server, asker, own)
+    assert np.array_equal(answer.gram, own.gram) == (others < least)
+    assert (server.groups.prior_for_newcomer() is None) == (others + 1 < least + 1)
+
+
+def test_a_group_of_fewer_others_is_not_used() -> None:
+    """A group of three shows two others to a member: too few for a guard that wants three."""
+    thetas = np.concatenate([KINDS[np.zeros(3, np.int64)], draw_users(12, spread=0.2)])
+    for least, is_used in ((2, True), (3, False)):
+        server = play(thetas, 8, rounds=300, policy=replace(OURS, sharing=Sharing(min_others=least, max_weight=2.0)))
+        groups = get_groups(server)
+        members = np.flatnonzero(groups.rows[:, groups.rows[0].argmax()])
+        assert members.tolist() == [0, 1, 2], "the three must have a group of their own, or this test shows little"
+        mean, _ = read_others(server.answer(0).statistics, server.holdings[0], OURS.lambda_)
+        assert (np.linalg.norm(mean - KINDS[0]) < 0.1) == is_used
+
+
+def test_no_agent_counts_more_than_some_medians() -> None:
+    random = np.random.default_rng(7)
+    server = play(KINDS[np.zeros(9, np.int64)], 3, policy=GUARDED)
+    for _ in range(30):
+        upload(server, 0, draw_data(random, KINDS[0], 500))
+    groups = get_groups(server)
+    counted = groups.shares * groups.holdings.count
+    median = int(np.median(groups.holdings.count))
+    assert groups.limit == 2.0 * 2.0 ** median.bit_length()
+    assert counted[0] == pytest.approx(groups.limit)
+    assert groups.shares[1:].tolist() == [1.0] * 8
+    check_groups(groups)
+
+
+@pytest.mark.parametrize("policy", [OURS, GUARDED], ids=["open", "guarded"])
+def test_one_extreme_user_moves_the_mean_by_a_bounded_amount(policy: Policy) -> None:
+    """An agent that uploads a theta of length 100 is a fake: its weight falls with its distance."""
+    means = []
+    for lie in (0.0, 2.0, 100.0):
+        server, random = play(draw_users(30), 3, policy=policy), np.random.default_rng(1)
+        liar = server.join()
+        for _ in range(60):
+            data = draw_data(random, KINDS[0], 50)
+            upload(server, liar, replace(data, moment=data.gram @ np.array([lie, 0.0, 0.0])))
+            agent = int(random.integers(30))
+            upload(server, agent, draw_data(random, draw_users(30)[agent], 30))
+        means.append(get_groups(server).mean)
+    deviation = np.sqrt(np.trace(get_groups(server).covariance))
+    assert np.linalg.norm(means[1] - means[0]) < 0.15
+    assert np.linalg.norm(means[2] - means[0]) < 0.5 * deviation
+    assert np.isfinite(means[2]).all()
+
+
+def test_a_forgotten_agent_leaves_nothing_in_the_sums() -> None:
+    server = play(KINDS[np.arange(12) % 3], 5)
+    groups = get_groups(server)
+    order = [0, 1, 2, 3, 11, 5, 6, 7, 8, 9, 10]  # the last one takes the place
+    rows, held = groups.rows[order].copy(), server.holdings.gram[order].copy()
+    server.forget(4)
+    check_groups(groups)
+    np.testing.assert_array_equal(groups.rows, rows)
+    np.testing.assert_allclose(groups.group.gram, np.einsum("us,uij->sij", rows, held), atol=1e-9)
+    assert groups.spoken.size == 11
+
+
+def test_a_restarted_agent_leaves_nothing_in_the_sums_and_is_placed_again() -> None:
+    server, random = play(KINDS[np.arange(12) % 3], 8, rounds=200), np.random.default_rng(4)
+    groups = get_groups(server)
+    before = int(groups.labels[0])
+    new = draw_data(random, KINDS[1], 400)
+    upload(server, 0, new, Cause.CHANGE)
+    check_groups(groups)
+    assert groups.holdings.count[0] == 400
+    assert groups.labels[0] == groups.labels[1] != before
+    upload(server, 0, Statistics.zero(D), Cause.CHANGE)
+    check_groups(groups)
+    assert groups.turns[0] == NO_AGENT
+    assert groups.labels[0] == groups.rule.slots
+
+
+def test_agents_that_join_speak_and_leave_until_nobody_is_left() -> None:
+    random, server = np.random.default_rng(2), play(KINDS[np.arange(6) % 3], 4)
+    groups = get_groups(server)
+    for number in range(6):
         newcomer = server.join()
-        receive(server, newcomer, draw_upload(random, newcomer, 3))
-    assert groups.is_told.tolist() == [False, True]
-    told = groups.answer(0)
-    groups.is_told[POPULATION] = False
-    assert groups.answer(0).gram.tobytes() == server.holdings[0].gram.tobytes() != told.gram.tobytes()
-    groups.fit_due = 0.0
-    for number in range(3 * AGENTS):
-        receive(server, number % AGENTS, draw_upload(random, number % AGENTS, 3))
-    assert groups.is_told[COMPONENTS]
+        check_groups(groups)
+        upload(server, newcomer, draw_data(random, KINDS[number % 3], 40))
+        server.forget(int(random.integers(len(server.holdings))))
+        check_groups(groups)
+    for _ in range(5):
+        server.forget(0)
+        check_groups(groups)
+    upload(server, 0, draw_data(random, KINDS[0], 40))
+    server.forget(0)
+    assert groups.spoken.size == 0
+    assert not any(array.any() for array in groups.group)
+    assert server.join() == 0
+    upload(server, 0, draw_data(random, KINDS[0], 40))
+    check_groups(groups)
 
 
-def test_a_restored_server_goes_on_to_the_same_bits_among_many() -> None:
-    random, server = np.random.default_rng(4), play(3, sample=90)
-    while not get_groups(server).work:
-        receive(server, 5, draw_upload(random, 5, 3))
-    restored = Server.from_state(deepcopy(server.to_state()), policy=server.policy, dimension=D)
-    for number in range(AGENTS):
-        statistics = draw_upload(random, number, 3)
-        ours, theirs = receive(server, number, statistics), receive(restored, number, statistics)
-        assert ours.gram.tobytes() + ours.moment.tobytes() == theirs.gram.tobytes() + theirs.moment.tobytes()
-        if number == 60:
-            for either in (server, restored):
-                assert either.join() == AGENTS
-                either.forget(int(get_groups(either).sample[3]))
-    assert get_groups(server).fits == get_groups(restored).fits > 5
+@pytest.mark.parametrize("policy", [OURS, GUARDED], ids=["open", "guarded"])
+def test_a_restored_server_continues_with_the_same_bits(policy: Policy) -> None:
+    server = play(KINDS[np.arange(30) % 3], 5, policy=policy)
+    server.answer(3)  # must leave no trace
+    restored = Server.from_state(deepcopy(server.to_state()), policy=policy, dimension=D)
+    answers: list[list[bytes]] = [[], []]
+    for place, each in enumerate((server, restored)):
+        random = np.random.default_rng(11)
+        for number in range(90):
+            answer = upload(each, number % 29, draw_data(random, KINDS[number % 3], 30))
+            answers[place].append(answer.gram.tobytes() + answer.moment.tobytes())
+            if number == 40:
+                each.forget(3)
+            answers[place].append(each.answer(7).statistics.gram.tobytes())
+            if place:
+                each.answer(5)
+    assert answers[0] == answers[1]
+    first, second = (get_groups(each).to_state() for each in (server, restored))
+    for name, value in first.items():
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(value, second[name], err_msg=name)
 
 
-def test_a_newcomer_is_told_what_is_known_of_anybody() -> None:
-    server = play(3)
-    newcomer = server.join()
-    theta = Ridge(server.answer(newcomer).statistics, 4.0).theta
-    assert abs(theta[2] - 0.5) < 0.1
-    assert np.abs(theta[:2]).max() < 0.15
-    groups = get_groups(server)
-    assert groups.labels.size == AGENTS + 1
-    assert groups.labels[newcomer] == groups.levels.size + newcomer
-
-
-def test_forgetting_leaves_nothing_of_an_agent_in_the_sums() -> None:
-    server = play(3, sample=90)
-    groups = get_groups(server)
-    sampled = int(groups.sample[0])
-    taught = [*groups.sample.tolist(), *groups.leavers.tolist()]
-    other = next(agent for agent in range(AGENTS) if agent not in taught)
-    means, fits = groups.means.copy(), groups.fits
-    server.forget(other)
-    np.testing.assert_array_equal(groups.means, means)
-    assert groups.fits == fits
-    assert groups.sample.max() < AGENTS - 1
-    assert groups.speakers == AGENTS - 1
-    server.forget(other if sampled == AGENTS - 1 else sampled)
-    assert groups.fits == fits + 1
-    assert groups.sample.size == groups.former.shape[0] == 89
-    check_members(groups)
-
-
-def test_an_agent_whose_user_changed_is_a_newcomer_to_the_sample() -> None:
-    server, random = play(3), np.random.default_rng(7)
-    groups, fits = get_groups(server), get_groups(server).fits
-    server.take(Upload(agent=0, sequence=9, cause=Cause.CHANGE, statistics=draw_upload(random, 1, 3)))
-    assert groups.fits > fits
-    assert groups.sample[-1] == 0
-    assert groups.speakers == AGENTS == groups.labels.size == groups.sample.size
-    check_members(groups)
-
-
-def test_who_has_left_the_sample_is_forgotten_like_those_in_it() -> None:
-    server = play(3, sample=90)
-    groups, fits = get_groups(server), get_groups(server).fits
-    groups.leavers = np.append(groups.leavers, next(agent for agent in range(AGENTS) if agent not in groups.sample))
-    server.forget(int(groups.leavers[-1]))
-    assert groups.fits == fits + 1
-    assert not groups.work
-
-
-def test_a_fit_in_pieces_is_the_fit_at_once() -> None:
-    groups = get_groups(play(3))
-    shape = Shape(NOISE, 0.002, 1.5)
-    pieces, whole = (Fit(groups._fitted, np.arange(AGENTS), 7, True) for _ in range(2))
-    formers = groups.former.copy(), groups.former.copy()
-    whole.advance(Sample(groups.holdings, groups.sample, formers[0]), shape, EVERYTHING)
-    steps = 0
-    while not pieces.is_done:
-        pieces.advance(Sample(groups.holdings, groups.sample, formers[1]), shape, 11.0)
-        pieces, steps = Fit.from_state(deepcopy(pieces.to_state())), steps + 1
-    assert steps > 20
-    assert formers[0].tobytes() == formers[1].tobytes()
-    for ours, theirs in zip(pieces.to_state()["fitted"], whole.to_state()["fitted"], strict=True):
-        assert ours.tobytes() == theirs.tobytes()
-
-
-def draw_lie(rounds: int) -> Statistics:
-    """Rounds of a user who wants what users of the first kind do not."""
-    random, lie = np.random.default_rng(1), Statistics.zero(D)
-    for _ in range(rounds // 30):
-        truth = draw_upload(random, 0, 3)
-        lie = lie + Statistics(truth.gram, truth.gram.sum(axis=1) / 1.5 - truth.moment, truth.count, 0, truth.rounds)
-    return lie
-
-
-@pytest.mark.parametrize("uploads", [1, 100])
-def test_one_agent_cannot_shut_the_gate(uploads: int) -> None:
-    server = play(3)
-    groups = get_groups(server)
-    before = [Ridge(groups.answer(agent), 4.0).theta for agent in (0, 2, 5)]
-    for number in range(uploads):
-        receive(server, 1, draw_lie(3000 if number == 0 else 60))
-    assert groups.is_told.all()
-    for agent, theta in zip((0, 2, 5), before, strict=True):
-        assert np.abs(Ridge(groups.answer(agent), 4.0).theta - theta).max() < 0.1
-
-
-def test_one_agent_cannot_hold_the_gate_open() -> None:
-    server = play(3)
-    groups, random = get_groups(server), np.random.default_rng(9)
-    groups.work, groups.fit_due, groups.scores[:] = {}, np.inf, 0.0
-    groups.means[groups.levels != FREE] *= -1.0
-    flattery = draw_lie(60)
-    for _ in range(80):
-        newcomer = server.join()
-        receive(server, newcomer, draw_upload(random, newcomer, 3))
-        for _ in range(3):
-            receive(server, 1, flattery)
-    assert not groups.is_told[COMPONENTS]
-
-
-def test_one_agent_of_much_data_does_not_keep_others_out_of_a_fit() -> None:
-    server = play(3)
-    receive(server, 1, draw_lie(30_000))
-    groups = get_groups(server)
-    groups.work, groups.fit_due = {}, 0.0
-    receive(server, 2, draw_upload(np.random.default_rng(2), 2, 3))
-    assert groups.work["places"].size > 0.9 * AGENTS
-    fits = groups.fits
-    random = np.random.default_rng(3)
-    for number in range(2 * AGENTS):
-        receive(server, number % AGENTS, draw_upload(random, number % AGENTS, 3))
-    assert groups.fits > fits, "one agent's observations must not put off fits"
-
-
-def test_a_liar_moves_nobody_else_far() -> None:
-    honest, deceived = play(3), play(3)
-    lie = Statistics.zero(D)
-    for _ in range(2000):
-        lie = lie.observe(np.array([[0.0, 2.0**-7, 0.0]], np.float32), 0)
-    receive(deceived, 1, lie)
-    random = np.random.default_rng(8)
-    for number in range(2 * AGENTS):
-        statistics = draw_upload(random, number % AGENTS, 3)
-        for server in (honest, deceived):
-            receive(server, number % AGENTS, statistics)
-    assert get_groups(deceived).fits > get_groups(honest).fits - 5
-    for agent in (0, 2, 5):
-        thetas = [Ridge(server.groups.answer(agent), 4.0).theta for server in (honest, deceived)]
-        assert np.abs(thetas[0] - thetas[1]).max() < 0.1
-
-
-def test_a_guarded_server_tells_of_components_of_enough_members_alone() -> None:
-    policy = guard_policy(OURS)
-    server, random = Server(policy=policy, agents=AGENTS, dimension=D), np.random.default_rng(6)
-    for number in range(2 * AGENTS):
-        answer = receive(server, number % AGENTS, draw_upload(random, number % AGENTS, 3))
-    groups = get_groups(server)
-    assert groups.former.sum(axis=0)[groups.levels != FREE].min() >= 2
-    assert answer.gram.tobytes() == groups.answer(AGENTS - 1).gram.tobytes(), "sharing must leave the answer as it is"
-
-
-def test_engines_agree_among_many() -> None:
-    world = Synthetic(users=80, clusters=3, dimension=4, items=10, seed=1)
-    exact, reference = (simulate(world, OURS, rounds=1600, engine=engine) for engine in ("exact", "reference"))
-    assert exact.ledger == reference.ledger
-    assert exact.curve == reference.curve
-    assert len({entry.agent for entry in exact.ledger}) > FEW
-
-
-def test_a_newcomer_is_told_what_an_agent_without_data_is_answered_and_nothing_changes() -> None:
-    server = play(3)
-    told, before = server.welcome(99), deepcopy(server.to_state())
-    assert told is not None
-    assert (told.agent, told.agents, told.statistics.count) == (99, AGENTS, 0)
-    joined = server.join()
-    answered = server.answer(joined).statistics
-    np.testing.assert_array_equal(told.statistics.gram, answered.gram)
-    np.testing.assert_array_equal(told.statistics.moment, answered.moment)
-    server.forget(joined)
-    again = server.to_state()
-    assert encode_state(again["groups"]) == encode_state(before["groups"])
-
-
-def test_a_newcomer_is_told_nothing_where_a_guard_hides_everybody() -> None:
-    server = play(3)
-    server.groups.guard = Guard(AGENTS, 2.0)
-    assert server.welcome(0) is None
+def test_answers_change_smoothly_from_two_users_to_a_hundred() -> None:
+    """With each user who joins, what a newcomer is told moves little, and uncertainty never vanishes or explodes."""
+    random, thetas = np.random.default_rng(13), draw_users(100)
+    server = play(thetas[:2], 2)
+    jumps, traces = [], []
+    for user in range(2, 100):
+        before = get_groups(server).mean.copy()
+        upload(server, server.join(), draw_data(random, thetas[user], 40))
+        jumps.append(float(np.linalg.norm(get_groups(server).mean - before)))
+        known = server.welcome(user + 1)
+        assert known is not None
+        traces.append(float(np.trace(read_others(known.statistics, Statistics.zero(D), OURS.lambda_)[1])))
+        check_groups(get_groups(server))
+    assert max(jumps[10:]) < 0.15
+    assert 0.01 < min(traces)
+    assert max(traces) < 1.5

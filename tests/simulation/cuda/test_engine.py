@@ -57,7 +57,7 @@ def run_simulator(names: list[str], shape: tuple[object, ...]) -> str:
     [
         (["fedc3ucb-h", "force-comm", "fedlinucb"], (5, (6, 13), "lifted", 3, 12, 32)),
         # More candidates than lanes, and features that stay in an array.
-        (["no-auxiliary", "fedind", "fedc3ucb-e"], (4, 40, "gaussian", 2, 6, 0)),
+        (["no-auxiliary", "fedind", "known-clusters"], (4, 40, "gaussian", 2, 6, 0)),
     ],
 )
 def test_the_kernels_leave_the_same_trace_in_the_simulator(names: list[str], shape: tuple[object, ...]) -> None:

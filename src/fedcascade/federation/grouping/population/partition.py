@@ -304,5 +304,5 @@ class PopulationPartition(Partition):
             self.group.moment[slot] = weights @ self.holdings.moment[members]
             self.group.size[slot], self.group.members[slot] = self.rows[members, slot].sum(), members.size
             if members.size == 0:
-                self.group.misfit[slot] = self.group.weight[slot] = 0.0
+                self.group.evidence[slot] = self.group.misfit[slot] = self.group.weight[slot] = 0.0
         measure_groups(self.group, self.base, self.work)

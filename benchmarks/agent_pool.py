@@ -28,7 +28,7 @@ from fedcascade.service.agent.transport import HttpTransport
 DIMENSION, ITEMS, LENGTH = 20, 50, 4
 FLOOR = 8  # observations in an upload: two rounds of a user
 SERVE = ["--dimension", str(DIMENSION), "--port", "0", "--rate", "1e6", "--burst", "1e6", "--address-rate", "1e6",
-         "--address-burst", "1e6", "--min-observations", str(FLOOR), "--policy", "fedc3ucb-e"]  # fmt: skip
+         "--address-burst", "1e6", "--min-observations", str(FLOOR), "--policy", "population"]  # fmt: skip
 
 
 def draw_items(random: np.random.Generator) -> np.ndarray:

@@ -29,7 +29,7 @@ ENGINE_CASES = [
     ("c3-ucb", "exact", 1, 40_000),
     ("dislinucb", "exact", 1, 40_000),
     ("club-cascade", "exact", 1, 20_000),
-    ("fedc3ucb-e", "exact", 2, 60_000),
+    ("population", "exact", 2, 60_000),
 ]
 # Plays the slice that a line on stdin names, prints its seconds; with names that every commit has.
 WORKER = """

@@ -2,8 +2,8 @@
 
 Many worlds: one taste or forty, both kinds of features, short and long, small and large, and people's ratings. Seeds
 100 to 104 choose: beta by hand for each world and system ('tuned'), and the one constant that does well in all of them.
-Seeds 200 to 209, on which nothing was chosen, report: clicks of ``fedc3ucb-e`` with everything at its default, beside
-``fedind`` and ``fedc3ucb-e`` with the best beta of that world. Finished runs are kept in the folder: the same command
+Seeds 200 to 209, on which nothing was chosen, report: clicks of ``population`` with everything at its default, beside
+``fedind`` and ``population`` with the best beta of that world. Finished runs are kept in the folder: the same command
 goes on where it was stopped.
 """
 
@@ -27,7 +27,7 @@ from fedcascade.experiments.intervals import Interval, estimate_mean, estimate_r
 
 TUNING_SEEDS, REPORT_SEEDS = range(100, 105), range(200, 210)
 BETAS = (0.2, 0.7, 2.0)
-OURS, ALONE, PAPER = "fedc3ucb-e", "fedind", "fedc3ucb-h"
+OURS, ALONE, PAPER = "population", "fedind", "fedc3ucb-h"
 
 
 class World(NamedTuple):

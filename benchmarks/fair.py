@@ -28,7 +28,7 @@ from fedcascade.federation.policies import Policy
 
 TUNING_SEEDS, REPORT_SEEDS = range(100, 105), range(200, 220)
 WIDTHS = (0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
-OURS, ALONE = "fedc3ucb-e", "fedind"
+OURS, ALONE = "population", "fedind"
 ABLATION = "fedc3ucb-h, own data at once"
 SYSTEMS: dict[str, Policy] = {
     **{name: POLICIES[name] for name in (OURS, "fedc3ucb-h", "force-comm", "no-auxiliary", "club-cascade", ALONE)},

@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, FIGURE = ROOT / "docs" / "reference-benchmarks.md", ROOT / "docs" / "figures" / "growth.svg"
 BEGIN, END = "<!-- growth: begin -->\n", "<!-- growth: end -->\n"
-SYSTEMS = ("fedc3ucb-h", "fedc3ucb-p")
+SYSTEMS = ("fedc3ucb-h", "population")
 BASE = {"users": 40, "items": 200, "d": 20}
 SWEEPS = {"users": (40, 160, 640, 2_560), "items": (50, 100, 200, 400, 800), "d": (12, 20, 40, 80)}
 Sweep = Mapping[int, float]  # microseconds of processor time per round, by what grows

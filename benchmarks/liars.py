@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=900)
-    parser.add_argument("--policies", nargs="+", default=["fedc3ucb-e", "fedc3ucb-h"])
+    parser.add_argument("--policies", nargs="+", default=["population", "fedc3ucb-h"])
     parser.add_argument("--betas", type=float, nargs="+", default=[0.5, 2.0])
     parser.add_argument("--defences", nargs="+", default=list(DEFENCES))
     parser.add_argument("--users", type=int, default=40)

@@ -45,8 +45,8 @@ POLICY = POLICIES["fedc3ucb-h"]
 SNAPSHOT_EVERY = 10_000  # what the server takes for up to 200,000 agents
 MOST_JOINING = 20_000  # more agents are written into the store, each with an upload, because to join takes too long
 SPEAKING = 5_000  # of those, so many go on
-FILLED = "fedc3ucb-e", "fedc3ucb-p"
-ADVICE = "give --policy fedc3ucb-p --turns 0, which writes agents into the store as if they had spoken"
+FILLED = "population"
+ADVICE = "give --policy population --turns 0, which writes agents into the store as if they had spoken"
 
 
 def observed(random: np.random.Generator, dimension: int) -> Statistics:
@@ -319,7 +319,7 @@ def main() -> None:
         results["sync_ms"] = sync_milliseconds(folder)
         is_filled = given.agents > MOST_JOINING
         if is_filled:
-            require(POLICY.name in FILLED and not given.turns, f"beyond {MOST_JOINING} agents: {ADVICE}")
+            require(POLICY.name == FILLED and not given.turns, f"beyond {MOST_JOINING} agents: {ADVICE}")
             load = filled_store(folder / "group", given.agents, messages)
         else:
             load = loaded_store(folder / "group", given.agents, messages, given.connections)

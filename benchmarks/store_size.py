@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # for the PostgreSQL server of the tests
 
+from fedcascade.federation.grouping.population.groups import Groups
 from fedcascade.federation.holdings import ARRAYS
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
@@ -79,7 +80,7 @@ def fill_rows(
         for place in places:
             count, clicks, rounds, numbers = packed[place % TEMPLATES]
             key = place + 1, NUMBER + place, 1, Cause.FORCED.value
-            row = (*key, count, clicks, rounds, numbers, place.to_bytes(8), None, 1, place.to_bytes(16))
+            row = (*key, count, clicks, rounds, numbers, place.to_bytes(8), 1, place.to_bytes(16))
             link = extend_link(link, place + 1, digest_upload(row))
             uploads.append((*row, link))
         with store.transaction():
@@ -115,21 +116,20 @@ def copy_agents(server: Server, agents: int) -> Server:
     held, groups = values["holdings"], values["groups"]
     for name in ARRAYS:
         held[name] = held[name][kinds]
-    groups["labels"], groups["regrouped"] = groups["labels"][kinds], np.zeros(agents, np.bool_)
-    if groups.get("is_many"):
-        slots = groups["levels"].size
-        is_alone = groups["labels"] >= slots
-        groups["labels"][is_alone] = slots + np.flatnonzero(is_alone)
-        ticks = groups["clock"] // groups["speakers"]  # of an upload that counts
-        groups["speakers"], groups["clock"], groups["counted"] = agents, ticks * agents, groups["counted"][kinds]
-        groups["fit_due"] = groups["births_due"] = 1.2 * groups["clock"]  # no fit while this measures
-    else:
-        first = groups["labels"][: len(server.holdings)]
-        alone = np.setdiff1d(first, groups["listed_labels"])
-        copies = np.flatnonzero(np.isin(groups["labels"], alone) & (np.arange(agents) >= first.size))
-        groups["labels"][copies] = first.max() + 1 + np.arange(copies.size)
-        groups["own_evidence"], groups["spoken"] = groups["own_evidence"][kinds], np.arange(agents)
-        groups["samplings"] = agents
+    slots = groups["rows"].shape[1]
+    for name in ("labels", "rows", "shares", "rates", "lengths"):
+        groups[name] = groups[name][kinds]
+    is_alone = groups["labels"] >= slots
+    groups["labels"][is_alone] = slots + np.flatnonzero(is_alone)
+    groups["regrouped"] = np.zeros(agents, np.bool_)
+    groups["spoken"], groups["turns"] = np.arange(agents), np.arange(agents)
+    groups["bits"] = np.bincount(groups["lengths"], minlength=groups["bits"].size)
+    groups["next_birth"] = 100 * agents  # no proposals while this measures
+    sums = Groups(*groups["groups_state"])
+    share = agents / len(server.holdings)
+    scaled = sums._replace(gram=share * sums.gram, moment=share * sums.moment, size=groups["rows"].sum(axis=0),
+                           members=np.count_nonzero(groups["rows"], axis=0).astype(float))  # fmt: skip
+    groups["groups_state"] = list(scaled)
     values["rounds"] = int(held["rounds"].sum())
     return Server.from_state(values, policy=server.policy, dimension=DIMENSION)
 
@@ -255,12 +255,11 @@ def main() -> None:
     """Fill a store and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=10_000)
-    parser.add_argument("--policy", choices=("fedc3ucb-e", "fedc3ucb-p"), default="fedc3ucb-p")
     parser.add_argument("--store", help="a URL, such as that of an empty PostgreSQL database; else a file that goes")
     parser.add_argument("--postgres", action="store_true", help="start a PostgreSQL server, which goes at the end")
     parser.add_argument("--no-server", action="store_true", help="start no server at the end")
     given = parser.parse_args()
-    policy, templates = guard_policy(POLICIES[given.policy]), make_templates()
+    policy, templates = guard_policy(POLICIES["population"]), make_templates()
     warm_up(policy, DIMENSION)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, start_postgres(given.postgres) as database:
         url = database or given.store or f"sqlite:///{folder}/store.db"

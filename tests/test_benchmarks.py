@@ -10,14 +10,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade import POLICIES, Synthetic
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-LIBRARIES = ("peers", "plain_numpy", "plain_systems", "population")  # what scripts use
+LIBRARIES = ("peers", "plain_numpy", "plain_systems")  # what scripts use
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
@@ -35,12 +35,7 @@ def script(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_script_can_be_loaded(name: str) -> None:
-    assert callable(getattr(script(name), "main", None)) or name in (
-        "peers",
-        "plain_numpy",
-        "plain_systems",
-        "population",
-    )
+    assert callable(getattr(script(name), "main", None)) or name in LIBRARIES
 
 
 @pytest.mark.parametrize("system", ["fedc3ucb-h", "fedind"])
@@ -75,21 +70,13 @@ def test_the_speed_up_finds_its_plan() -> None:
     assert speedup.load_builtin_plan(speedup.TEN).systems
 
 
-@pytest.mark.parametrize(("clusters", "alike"), [(1, True), (5, False)])
-def test_a_learned_prior_sees_whether_all_are_alike(clusters: int, alike: bool) -> None:
-    """What is told pulls to the common mean with a weight that follows how alike users are."""
-    variants, population = script("evidence"), script("population")
-    states: list[object] = []
-
-    class Seen(population.Population):  # type: ignore[name-defined, misc]
-        def __init__(self, *given: object) -> None:
-            super().__init__(*given)
-            states.append(self)
-
-    world = Synthetic(features="gaussian", clusters=clusters, users=20, dimension=8, seed=100)
-    simulate(world, variants.make_variant(Seen, hurdle=0.0).with_beta(1.0), rounds=4_000)
-    (state,) = states
-    assert (state.rule.make_model(8).prior > 20) == alike  # type: ignore[attr-defined]
+def test_the_cost_of_an_upload_is_measured_with_each_policy() -> None:
+    cost = script("grouping_cost")
+    held = cost.make_uploads(Synthetic(users=6, clusters=2, dimension=5, seed=1), 5, 1)
+    for name in cost.POLICY_NAMES:
+        taken = cost.measure_uploads(cost.make_server(name, 30, True, held), held, 4)
+        assert taken.size == 4
+        assert (taken >= 0).all()
 
 
 def test_a_short_day_of_load_passes() -> None:
@@ -104,7 +91,7 @@ def test_the_defaults_are_set_beside_what_was_tuned(tmp_path: Path, capsys: pyte
     defaults = script("defaults")
     world = defaults.World("lifted", 2, rounds=60, dimension=5, items=10, users=6)
     archive = defaults.Archive(tmp_path / "runs.jsonl")
-    played = defaults.play(defaults.Run("fedc3ucb-e", 0.7, 4.0, world, 100), "")
+    played = defaults.play(defaults.Run("population", 0.7, 4.0, world, 100), "")
     for run in defaults.list_tuning_runs([world], [4.0]):
         archive.outcomes[run] = played._replace(regret=1 + abs(run.beta - 0.2), clicks=50)
     totals = defaults.sum_tuning(archive)
@@ -123,7 +110,7 @@ def test_the_defaults_are_set_beside_what_was_tuned(tmp_path: Path, capsys: pyte
 def test_a_filled_store_goes_through_all_that_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is sound: its log verifies, and a replay of it under another policy works."""
     size = script("store_size")
-    templates, policy = size.make_templates(), POLICIES["fedc3ucb-p"]
+    templates, policy = size.make_templates(), POLICIES["population"]
     store, state = open_store(f"sqlite:///{tmp_path}/store.db"), size.make_state(policy, 150, templates)
     size.fill_rows(store, state, templates)
     with store.transaction():
@@ -149,7 +136,7 @@ def test_growth_is_written_between_the_marks_of_its_page_and_drawn(tmp_path: Pat
     assert "| users 2,560 | 128.0 (64.0) | 128.0 (64.0) |" in written
     assert growth.replace_section(written, "") == growth.replace_section(page, "")
     growth.draw(found, tmp_path / "growth.svg")
-    assert "fedc3ucb-p" in (tmp_path / "growth.svg").read_text("utf-8")
+    assert "population" in (tmp_path / "growth.svg").read_text("utf-8")
     with pytest.raises(ValueError, match="must have the lines"):
         growth.replace_section("no marks", "")
 
@@ -158,7 +145,7 @@ def test_liars_speak_before_whoever_uploads() -> None:
     liars = script("liars")
     world = Synthetic(users=3, clusters=1, dimension=4, items=12, seed=1)
     liars.PoisonedServer.lie, liars.PoisonedServer.liars = liars.tell_lie(world, "inverted"), 2
-    server = liars.PoisonedServer(policy=POLICIES["fedc3ucb-e"], agents=3, dimension=4)
+    server = liars.PoisonedServer(policy=POLICIES["population"], agents=3, dimension=4)
     truth = Statistics(np.eye(4), np.zeros(4), 8, 0, 8)
     server.take(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=truth))
     assert server.holdings.count.tolist() == [8, 0, 0, 50_000, 0]

@@ -12,7 +12,7 @@ from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import get_policy
 from fedcascade.simulation.engines import simulate
 
-POLICIES = ("fedc3ucb-e", "fedind")
+POLICIES = ("population", "fedind")
 
 
 def measure(policy: str, model: str, seed: int, rounds: int) -> tuple[float, float]:

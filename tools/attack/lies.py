@@ -95,9 +95,9 @@ def add_up(arena: Arena) -> Finding:
     return report_lies(statuses, find_restart_trouble(server, "--lambda", "1"))
 
 
-@attack(12, "NaN evidence", sends="eigenvalue -2 at d = 3 under fedc3ucb-e", holds="refused; answers are finite")
+@attack(12, "NaN evidence", sends="eigenvalue -2 at d = 3 under population", holds="refused; answers are finite")
 def make_evidence_nan(arena: Arena) -> Finding:
-    server = arena.serve("--policy", "fedc3ucb-e")
+    server = arena.serve("--policy", "population")
     status = Peer(server).upload(make_indefinite(-2.0, 8e8, 3)).status
     honest = Peer(server)
     reply = honest.upload(play_rounds(np.random.default_rng(1), np.array([0.5, 0.3, 0.1]), 50))

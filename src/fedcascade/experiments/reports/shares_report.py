@@ -17,7 +17,7 @@ def write_report(results: Results) -> tuple[Path, list[tuple[str, ...]]]:
     lines = format_shares(shares.measure_shares(results))
     plan = results.plans[0]
     words = (
-        "A share is the ratio of two means; runs are compared seed by seed. The interval is that of 95%, by Student's t "
+        "A share is the ratio of two means; runs are compared seed by seed. The interval is at 95%, by Student's t "
         "over the runs. 'best beta' is that of the beta with the least regret at the same checkpoint. "
         f"{summary.describe_effort(results)}"
     )

@@ -140,8 +140,9 @@ export function observe(policy, state, listed, examination, { round, draw, arriv
   let next = keepOwnData(policy, state);
   next = { ...next, buffer: addRound(next.buffer, listed, examination), since: next.since + 1 };
   if (policy.trust && next.own) {
-    next = { ...next, own: { ...next.own, total: addRound(next.own.total, listed, examination) } };
-    if (next.own.total.rounds % policy.trust.every === 0) next = weigh(policy, next);
+    const total = addRound(next.own.total, listed, examination);
+    next = { ...next, own: { ...next.own, total } };
+    if (total.rounds % policy.trust.every === 0) next = weigh(policy, next);
   }
   const download = getRidge(next.download, policy.lambda);
   const cause = policy.trigger({ round, draw, arrivals, download, buffer: next.buffer });

@@ -53,13 +53,19 @@ export function takeWelcome(state, message) {
 }
 
 /**
- * Keep the server's words; refuse those of another dimension.
+ * Keep the server's words; refuse those of another dimension. A download of which no ridge can be made with the lambda of today
+ * gives way to what the server has counted.
  * @template {SavedState} State @param {State} state @param {Partial<Welcome>} words
  */
 export function follow(state, words) {
   const welcome = { ...state.welcome, ...words }, d = welcome.terms.dimension, own = state.welcome.terms.dimension;
   require(d === own, `the server has dimension ${d}, this agent ${own}: enrol a new one`);
-  return { ...state, welcome };
+  try {
+    getRidge(state.download, welcome.terms.constants.lambda_);
+    return { ...state, welcome };
+  } catch {
+    return { ...state, welcome, download: state.confirmed };
+  }
 }
 
 /**

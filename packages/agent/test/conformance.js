@@ -148,6 +148,10 @@ const STEPS = {
     await agent.refresh();
     return agent.id;
   },
+  async terms({ agent }, { terms }) {
+    await agent.change((state) => ({ state: follow(state, { terms }) }));
+    return null;
+  },
   async restart(session) {
     const [state] = await session.store.update(["state"], (values) => ({ result: values }));
     session.agent = new SavedAgent(session.store, state, session.wishes);
@@ -165,6 +169,7 @@ const EXPECTED = {
   withdraw: () => null,
   refused: () => "refused",
   renew: ({ agent }) => agent,
+  terms: () => null,
   restart: () => null,
 };
 

@@ -198,6 +198,12 @@ class Session:
         self.held = Statistics.zero(self.agent.dimension)
         self.record("renew", agent=self.agent.id)
 
+    def change_terms(self) -> None:
+        """Follow a server that runs another policy from now on."""
+        terms = build_terms(self.draws, int(self.draws.integers(60)), self.agent.dimension)
+        self.agent.follow(msgspec.structs.replace(self.agent.welcome, terms=terms))
+        self.record("terms", terms=msgspec.to_builtins(terms))
+
     def restart(self) -> None:
         self.agent.store.file.close()
         self.agent = self._open()
@@ -213,8 +219,10 @@ class Session:
             self.settle()
         elif luck > 0.98:
             self.renew()
-        elif luck > 0.94:
+        elif luck > 0.95:
             self.restart()
+        elif luck > 0.94:
+            self.change_terms()
         elif luck > 0.88:
             self.refuse()
         elif luck > 0.83 or not self.steps:
@@ -234,7 +242,7 @@ def describe_upload(upload: Upload) -> Case:
     }
 
 
-def build_terms(draws: Draws, number: int) -> wire.Terms:
+def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
     """Terms of a policy that can be served, with drawn constants; a few have a beta by formula."""
     policy = get_policy(DEFAULT_POLICY if number % 2 else SERVED[number // 2 % len(SERVED)])
     constants = policy.constants() | {"alpha_c": float(np.round(draws.uniform(0.05, 1.0), 2)), "confidence": "constant"}
@@ -243,7 +251,6 @@ def build_terms(draws: Draws, number: int) -> wire.Terms:
     if number % 9 == 8:
         constants |= {"confidence": "theory", "noise": Theory().noise, "delta": Theory().delta}
     plain = {name: value for name, value in constants.items() if isinstance(value, float | int | str)}
-    dimension = int(draws.integers(1, 8))
     return wire.Terms(protocol=wire.PROTOCOLS[-1], policy=policy.name, constants=plain, dimension=dimension,
                       protocols=list(wire.PROTOCOLS), min_observations=int(draws.integers(0, 6))).with_id()  # fmt: skip
 
@@ -252,7 +259,8 @@ def build_sessions(draws: Draws) -> list[Case]:
     """Agents of every policy, half of them of the default one, from the first list on."""
     cases: list[Case] = []
     for number in range(60):
-        terms, options = build_terms(draws, number), {"min_observations": int(draws.integers(0, 6))}
+        terms = build_terms(draws, number, int(draws.integers(1, 8)))
+        options = {"min_observations": int(draws.integers(0, 6))}
         options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:
             session = Session(draws, Path(folder) / "agent.db", terms, **options)

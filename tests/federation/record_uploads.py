@@ -1,10 +1,11 @@
 """A log of uploads and the hash of the state that it leads to, for policies that can be served.
 
 ``python tests/federation/record_uploads.py`` writes the asset that ``test_recorded_uploads.py`` replays. Run it only
-when a change of the numbers is meant, and say so in the changelog.
+when a change of the numbers is meant, and say so in the changelog. Names of policies as arguments record those alone.
 """
 
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,13 @@ def load() -> dict[str, tuple[list[Upload], str]]:
         return logs
 
 
-def main() -> None:
+def main(policies: list[str]) -> None:
     world = Synthetic(users=12, clusters=3, dimension=D, items=20, seed=3)
     kept: dict[str, Any] = {}
-    for name in SERVED:
+    if policies:
+        with np.load(ASSET) as before:
+            kept = {key: before[key] for key in before.files if key.split()[0] in SERVED}
+    for name in policies or SERVED:
         uploads: list[Upload] = []
         receive = Server.receive
 
@@ -86,4 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

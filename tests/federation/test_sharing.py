@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from fedcascade.federation.evidence import make_memory, measure_sum
 from fedcascade.federation.grouping.guard import Guard, find_limit
-from fedcascade.federation.rows import limit_rows, pack_row
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.rows import limit_rows, pack_row
 from fedcascade.federation.server import Server
 from fedcascade.federation.sharing import LEAST_GAIN, Sharing, find_weight
 from fedcascade.learning.statistics import Statistics

@@ -1,35 +1,55 @@
-"""Trust at the agent: others' data count as far as own clicks agree with them."""
+"""Trust at the agent: the noise of its clicks, the weight of the server's prior, beta, and equal engines."""
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedcascade.federation.grouping.gibbs import compute_evidence
+from fedcascade.environments.life import Change, Liars, Life, Turnover
+from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.agent import Agent
+from fedcascade.federation.evidence import make_memory, measure_sum
+from fedcascade.federation.grouping.population.gaussian import state_as_statistics
+from fedcascade.federation.messages import Download
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
-from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.policies import POLICIES, Policy, guard_policy
+from fedcascade.federation.rows import pack_row
 from fedcascade.federation.sharing import average_weight
-from fedcascade.federation.trust import Trust
+from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.noise import LEAST_NOISE, estimate_noise
+from fedcascade.learning.oracles import TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.simulation import reference
+from fedcascade.simulation.exact import engine as exact
+from fedcascade.simulation.scenario import Scenario
 
-from .test_changes import FIRST, SECOND, D, click, draw_lists, make_statistics
+from .test_changes import FIRST, SECOND, D, K, click, draw_lists, make_statistics
 
-TRUSTING = replace(POLICIES["fedc3ucb-h"], trust=Trust())
+OURS = POLICIES["population"]
+LIVING = OURS.with_constants(drift="restart")
+NOTHING = Statistics.zero(D)
 
 
 def follow(keeper: OwnDataKeeper, theta: np.ndarray, rounds: int, seed: int) -> None:
     for listed, draw in zip(*draw_lists(rounds, seed), strict=True):
-        keeper.follow(listed, click(listed, draw, theta), Ridge(Statistics.zero(D), 4.0))
+        keeper.follow(listed, click(listed, draw, theta), Ridge(NOTHING, 4.0))
 
 
-def weigh_by_definition(own: Statistics, others: Statistics) -> float:
-    weights = [*(0.5**halving for halving in range(9)), 0.0]
-    likelihoods = []
+def state_prior(own: Statistics, mean: np.ndarray, deviation: float) -> Statistics:
+    """Return a download: own data, and a prior N(mean, deviation^2 I) in units of the noise of own clicks."""
+    noise = estimate_noise(own.count, own.clicks)
+    gram, moment = state_as_statistics(mean, deviation**2 * np.eye(D), noise, OURS.lambda_)
+    return Statistics(own.gram + gram, own.moment + moment, own.count, own.clicks, own.rounds)
+
+
+def weigh_by_definition(own: Statistics, others: Statistics, variance: float, prior: float) -> float:
+    row, weights, likelihoods = pack_row(own, np.inf), (1.0, 0.25, 0.0625, 0.0), []
     for weight in weights:
-        part = others.scale(weight)
-        together, apart = (compute_evidence(each.gram, each.moment, 0.2, 0.2 * D) for each in (own + part, part))
+        part = weight * pack_row(others, np.inf)
+        together, apart = (measure_sum(part, row, sign, variance, prior, make_memory(row)) for sign in (1.0, 0.0))
         likelihoods.append(together - apart)
     odds = [math.exp(each - max(likelihoods)) for each in likelihoods]
     return sum(odd * weight for odd, weight in zip(odds, weights, strict=True)) / sum(odds)
@@ -40,37 +60,148 @@ def weigh_by_definition(own: Statistics, others: Statistics) -> float:
 def test_the_weight_is_the_mean_of_its_posterior(rounds: int, theta: np.ndarray) -> None:
     own, others = make_statistics(rounds, FIRST, 1), make_statistics(200, theta, 2)
     weight = average_weight(own.gram, own.moment, others.gram, others.moment, 0.2, 0.2 * D)
-    assert weight == pytest.approx(weigh_by_definition(own, others), rel=1e-6)
+    assert weight == pytest.approx(weigh_by_definition(own, others, 0.2, 0.2 * D), rel=1e-6)
 
 
-@pytest.mark.parametrize(("theta", "low", "high"), [(FIRST, 0.5, 1.0), (SECOND, 0.0, 0.02)])
-def test_those_who_are_alike_are_believed_and_others_are_not(theta: np.ndarray, low: float, high: float) -> None:
-    keeper, others = OwnDataKeeper(TRUSTING, D), make_statistics(300, theta, 4)
-    follow(keeper, FIRST, 80, 3)
-    own, nothing = keeper.total, Statistics.zero(D)
-    believed = keeper.receive(own + others, nothing)
+@pytest.mark.parametrize(("mean", "low", "high"), [(FIRST, 0.9, 1.0), (SECOND, 0.0, 0.01)])
+def test_the_weight_nears_1_for_a_right_prior_and_0_for_a_contradicting_one(
+    mean: np.ndarray, low: float, high: float
+) -> None:
+    keeper = OwnDataKeeper(OURS, D)
+    follow(keeper, FIRST, 1_000, 3)
+    own = keeper.total
+    believed = keeper.receive(state_prior(own, mean, 0.05), NOTHING)
     assert low <= keeper.weight <= high
-    np.testing.assert_allclose(believed.gram, own.gram + keeper.weight * others.gram)
-    np.testing.assert_allclose(believed.moment, own.moment + keeper.weight * others.moment)
+    noise = estimate_noise(own.count, own.clicks)
+    prior = keeper.weight * noise / 0.05**2 + (1.0 - keeper.weight) * noise * D
+    np.testing.assert_allclose(believed.gram + OURS.lambda_ * np.eye(D), own.gram + prior * np.eye(D))
+    np.testing.assert_allclose(believed.moment, own.moment + keeper.weight * noise / 0.05**2 * mean)
+    assert np.linalg.norm(Ridge(believed, OURS.lambda_).theta - FIRST) < (0.1 if low else 0.45)
 
 
-def test_own_data_that_the_server_has_not_seen_are_not_taken_for_others_ones() -> None:
-    keeper, others = OwnDataKeeper(TRUSTING, D), make_statistics(300, FIRST, 4)
+def test_the_weight_falls_as_contradicting_clicks_come_in() -> None:
+    keeper, weights = OwnDataKeeper(OURS, D), []
+    keeper.receive(state_prior(NOTHING, SECOND, 0.1), NOTHING)
+    for seed in range(12):
+        follow(keeper, FIRST, 4, seed)
+        assert keeper.is_weighing_due()
+        keeper.weigh(keeper.total)
+        weights.append(keeper.weight)
+    assert weights[0] > 0.2
+    assert weights[-1] < 0.1
+
+
+def test_weighing_is_due_after_every_few_rounds() -> None:
+    keeper = OwnDataKeeper(OURS.with_constants(every=3), D)
+    due = []
+    for seed in range(7):
+        follow(keeper, FIRST, 1, seed)
+        due.append(keeper.is_weighing_due())
+    assert due == [False, False, True, False, False, True, False]
+
+
+def test_own_data_that_the_server_does_not_hold_are_not_taken_for_others() -> None:
+    keeper, others = OwnDataKeeper(OURS, D), make_statistics(300, FIRST, 4)
     follow(keeper, FIRST, 40, 3)
     uploaded = keeper.total
     follow(keeper, FIRST, 24, 5)
-    pending = keeper.total - uploaded
-    keeper.receive(uploaded + others, pending)
+    keeper.receive(uploaded + others, keeper.total - uploaded)
     np.testing.assert_array_equal(keeper.data.others_gram, others.gram)
-    follow(keeper, FIRST, 8, 6)
-    assert keeper.is_weighing_due()
-    believed = keeper.weigh(keeper.total - uploaded)
-    np.testing.assert_allclose(believed.gram, uploaded.gram + keeper.weight * others.gram)
+    np.testing.assert_array_equal(keeper.data.others_moment, others.moment)
 
 
-def test_a_download_without_others_is_taken_whole() -> None:
-    keeper = OwnDataKeeper(TRUSTING, D)
+def test_a_download_without_others_leaves_own_data_and_a_theta_of_length_1() -> None:
+    keeper = OwnDataKeeper(OURS, D)
     follow(keeper, FIRST, 20, 3)
     own = keeper.total
-    np.testing.assert_array_equal(keeper.receive(own, Statistics.zero(D)).gram, own.gram)
-    assert keeper.weight == 1.0
+    believed = keeper.receive(own, NOTHING)
+    prior = estimate_noise(own.count, own.clicks) * D
+    np.testing.assert_allclose(Ridge(believed, OURS.lambda_).theta, Ridge(own, prior).theta)
+    assert keeper.weight == 0.0
+
+
+@pytest.mark.parametrize(
+    ("count", "clicks", "noise"), [(0, 0, 0.25), (996, 98, 0.09), (996, 898, 0.09), (10**9, 0, LEAST_NOISE)]
+)
+def test_the_noise_of_a_click_is_that_of_its_rate(count: int, clicks: int, noise: float) -> None:
+    assert estimate_noise(count, clicks) == pytest.approx(noise)
+
+
+def test_noise_is_estimated_from_own_clicks_alone() -> None:
+    keeper = OwnDataKeeper(OURS, D)
+    follow(keeper, 0.1 * FIRST, 200, 3)
+    keeper.receive(keeper.total, NOTHING)
+    own = keeper.total
+    assert own.clicks / own.count < 0.1
+    assert keeper.deviation == pytest.approx(math.sqrt(estimate_noise(own.count, own.clicks)))
+    assert keeper.deviation < 0.35
+
+
+@pytest.mark.parametrize(("scale", "deviation"), [(0.05, 0.17), (1.0, 0.5)])
+def test_beta_is_in_standard_deviations_of_a_click(scale: float, deviation: float) -> None:
+    problem = ProblemSize(users=2, dimension=D, list_length=K, rounds=1_000)
+    agents = [Agent(id=0, policy=OURS.with_beta(beta), problem=problem, oracle=TopK(length=K)) for beta in (1.5, 3.0)]
+    assert [agent.beta for agent in agents] == [0.75, 1.5]
+    for agent in agents:
+        for t, (listed, draw) in enumerate(zip(*draw_lists(300, 2), strict=True), 1):
+            shown = agent.recommend(listed, np.arange(K, dtype=np.uint32))
+            seen = click(shown.features, draw, scale * FIRST)
+            agent.observe(shown, seen.clicks[0] if seen.clicks else None, round_=t, draw=0.5)
+        assert agent.own_data is not None
+        own = agent.own_data.total
+        expected = math.sqrt(estimate_noise(own.count, own.clicks))
+        assert agent.beta == pytest.approx(agent.policy.constants()["beta"] * expected, rel=0.02)
+        assert agent.beta == pytest.approx(agent.policy.constants()["beta"] * deviation, rel=0.25)
+    assert POLICIES["fedind"].constants()["beta"] == 0.7
+    alone = Agent(id=0, policy=POLICIES["fedind"], problem=problem, oracle=TopK(length=K))
+    assert alone.beta == 0.7
+
+
+def test_a_prior_for_a_newcomer_is_used_from_the_first_list_on() -> None:
+    problem = ProblemSize(users=2, dimension=D, list_length=K, rounds=1_000)
+    agent = Agent(id=0, policy=OURS, problem=problem, oracle=TopK(length=K))
+    np.testing.assert_array_equal(agent.decision.theta, np.zeros(D))
+    agent.receive(Download(agent=0, statistics=state_prior(NOTHING, FIRST, 0.1), rounds=500, agents=9))
+    assert agent.own_data is not None
+    assert agent.own_data.weight == pytest.approx(0.25 * (1 + 0.25 + 0.0625))
+    assert agent.decision.theta @ FIRST > 0.9 * FIRST @ FIRST
+
+
+SMALL = {"users": 9, "clusters": 3, "dimension": 5, "items": 12, "seed": 4}
+LIVES = {
+    "changes": Life(change=Change(at=300)),
+    "liars": Life(liars=Liars(share=0.3, lie="inverted")),
+    "arrivals": Life(joins=Turnover(share=0.4, until=500), leaves=Turnover(share=0.2, until=700)),
+}
+WORLDS: dict[str, dict[str, Any]] = {
+    "lifted": {},
+    "scale 0.2": {"scale": 0.2},
+    "gaussian": {"features": "gaussian"},
+    "gaussian scale 0.2": {"features": "gaussian", "scale": 0.2},
+    "logistic": {"features": "logistic"},
+    "many clusters": {"users": 40, "clusters": 20, "directions": "random"},
+    "two users": {"users": 2, "clusters": 2},
+    "one user": {"users": 1, "clusters": 1},
+    **{name: {"life": life} for name, life in LIVES.items()},
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("policy", [OURS, LIVING, guard_policy(LIVING)], ids=["steady", "restart", "guarded"])
+def test_both_engines_give_equal_traces(world: str, policy: Policy) -> None:
+    scenario = Scenario(Synthetic(**(SMALL | WORLDS[world])), policy, 900, TopK(length=3), keep_lists=True)
+    slow = reference.simulate(scenario)
+    for options in ({"threads": 1}, {"threads": 3, "window": 77}):
+        fast = exact.simulate(scenario, **options)
+        assert replace(fast, engine="", seconds=0.0) == replace(slow, engine="", seconds=0.0)
+        np.testing.assert_array_equal(fast.lists, slow.lists)
+    assert slow.ledger, "agents must have spoken, or this test shows little"
+
+
+def test_the_engines_agree_on_detected_changes() -> None:
+    life = Life(change=Change(at=600))
+    scenario = Scenario(Synthetic(**(SMALL | {"life": life})), LIVING, 3_000, TopK(length=3), keep_lists=True)
+    fast, slow = exact.simulate(scenario), reference.simulate(scenario)
+    assert fast.ledger == slow.ledger
+    np.testing.assert_array_equal(fast.lists, slow.lists)
+    assert any(exchange.cause.value == "change" for exchange in fast.ledger)

@@ -70,20 +70,13 @@ all alike, it is the paper's system without its graph and its random exchanges, 
 alone, but the answer is the sum over those who may be alike: the connected component of a graph that starts complete
 and loses an edge when the data of two users refute it. Beside the exchanges that the determinant asks for there are
 rare random ones, so that the server hears of everybody soon enough.""",
-    "fedc3ucb-e": """Ours, for deployment with a small beta. Early on nobody can tell who is alike, so the server does
-not guess. It walks through the partitions that the data allow, each as often as it is probable, and an agent that
-uploads gets its own statistics and, of everybody else's, as much as they are probably of its group. Agents decide with
-their download and with their own data since, so they can speak more rarely.""",
-    "fedc3ucb-l": """`fedc3ucb-e` for users who change, arrive, leave and lie. An agent tests whether its own
-data come from one user or from two. When its user has changed, its next upload replaces all earlier ones, and the
-server places it as a newcomer. What others added to a download counts with the weight under which the agent's own
-clicks are likely, weighed every 4 rounds of its own ([living populations](explanation-living-populations.md)).""",
-    "fedind-c": """`fedind` with the change detection of `fedc3ucb-l`: the yardstick of what sharing is worth among
-users who change. It tells a server, which shares nothing, of its changes; what it exchanges besides has no effect.""",
-    "fedc3ucb-p": """Ours, among many. Up to 64 speakers it answers like `fedc3ucb-e`. Then the server learns how
-users differ, as a mixture of Gaussians fitted to a sample of them, and an agent is told what the mixture and its own
-data say of it together: a mean and a covariance, in the form of statistics. Components are told while they predict
-uploads better than the population does, and the population while it does so better than nothing.""",
+    "population": """Our own, and the default. The server keeps one hierarchical model of all users: theta is drawn from
+a population N(m, T), or from one of up to 32 groups of users who share it. Mean, covariance, groups and the noise of
+a click are learned from all uploads. An answer is the agent's own data and the posterior that other users' data give
+for its theta, stated as gram and moment. The agent compares this prior with weaker versions of it by the marginal
+likelihood of its own clicks, so it falls back on its own data where these predict better. Beta is in standard
+deviations of a click, which the agent estimates from its own click rate. For users who change, add
+`--set drift=restart`: an agent that detects a change starts over, and its next upload replaces all earlier ones.""",
     "fedind": "Every agent learns alone, in every round, and never speaks: the yardstick of what sharing is worth.",
     "force-comm": "The paper's system with an exchange at an agent's 1st, 2nd, 4th... arrival in place of random ones.",
     "no-auxiliary": "The paper's system without random exchanges.",

@@ -136,6 +136,11 @@ export class SavedAgent extends EventTarget {
     return this.#follow(this.state.welcome.terms);
   }
 
+  /** The fewest observations of an upload. */
+  get floor() {
+    return this.rules.floor;
+  }
+
   /** Whether it decides with what the server knows of anybody: from enrolment to the first answer. */
   get isWelcomed() {
     const { download, own } = keepOwnData(this.rules.policy, this.state);

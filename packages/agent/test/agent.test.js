@@ -1,8 +1,12 @@
 // An agent without a server: lists expire, feedback comes late and once, bad input gets one line and changes nothing.
 
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 import { begin } from "../src/agent.js";
+import { FileStore } from "../src/file-store.js";
 import { connect, normalise, perCategory } from "../src/index.js";
 import { beginSaved } from "../src/ledger.js";
 import { SavedAgent } from "../src/saved-agent.js";
@@ -63,6 +67,27 @@ test("bad input gets one line, and nothing changes", async () => {
 
 test("other policies and betas are refused with the names of those that are known", async () => {
   await assert.rejects(makeAgent({}, { ...TERMS, policy: "constructor" }), /this agent knows the policies fedlinucb, .* and the server runs constructor/);
+});
+
+test("several clicks of a list are refused where own data are weighed", async () => {
+  const agent = await makeAgent(), shown = agent.recommend(ITEMS, { k: 3 });
+  await assert.rejects(agent.feedback(shown, { clicked: [0, 1] }), /learn from one click of a list/);
+  await agent.feedback(shown, { clicked: [1] });
+  assert.deepEqual([agent.state.own.total.rounds, agent.state.own.total.clicks], [1, 1]);
+});
+
+test("own data survive a restart, in a file too", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "fedcascade-agent-")), store = new FileStore(join(folder, "agent.json"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const state = beginSaved({ agent: 7, terms: TERMS, credential: null }, begin(2));
+  await store.update([], () => ({ puts: [["state", state]] }));
+  const agent = new SavedAgent(store, state);
+  for (const clicked of [0, null, 1, 0, 2]) await agent.feedback(agent.recommend(ITEMS), { clicked });
+  await store.close();
+  const again = new FileStore(join(folder, "agent.json")), [kept] = await again.update(["state"], (values) => ({ result: values }));
+  assert.deepEqual(kept.own, agent.state.own);
+  assert.deepEqual(new SavedAgent(again, kept).estimate, agent.estimate);
+  await again.close();
 });
 
 test("features are scaled", () => {

@@ -18,7 +18,7 @@ MAX_BODY_LINES = 60
 # What src has. A new feature raises the number, in the change that brings the feature; so did logs and evaluation,
 # pools of agents, agents in JavaScript, operating a server, grouping among many, living
 # populations and their resets, estimators and environments, from 23,789.
-MAX_SOURCE_LINES = 38_600
+MAX_SOURCE_LINES = 36_500
 # Documented names, whose underscore keeps methods of named tuples apart from fields, or warns.
 PUBLIC_WITH_UNDERSCORE = {"_asdict", "_exit", "_fields", "_field_defaults", "_make", "_replace"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fedcascade.checks import NONNEGATIVE, NUMBER, POSITIVE, PROBABILITY, RATIO, Range, whole_numbers
 from fedcascade.constants import Part, constant, describe_constants, guess_range
+from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES, Order
 from fedcascade.federation.triggers import AtLeast, Determinant, Occasion, Trigger
@@ -66,8 +67,17 @@ def test_text_becomes_a_value_of_the_constants_kind() -> None:
     assert POLICIES["fedc3ucb-h"].parse_constant("order", "aggregate-first") is Order.AGGREGATE_FIRST
     assert POLICIES["async-linucb"].parse_constant("gamma_u", "inf") == math.inf
     assert POLICIES["club-cascade"].parse_constant("alpha_d", "7") == 7.0  # a formula until it is given
-    sweeps = POLICIES["fedc3ucb-e"].parse_constant("sweeps", "5")
-    assert (sweeps, type(sweeps)) == (5, int)
+    visits = POLICIES["population"].parse_constant("visits", "5")
+    assert (visits, type(visits)) == (5, int)
+
+
+def test_change_detection_brings_its_constants() -> None:
+    policy = POLICIES["population"].with_constants(drift="restart", threshold=6.0)
+    assert policy.changes == ChangeDetection(threshold=6.0)
+    assert POLICIES["population"].with_known_constants(policy.constants()) == policy
+    assert policy.with_constants(drift="ignore") == POLICIES["population"]
+    with pytest.raises(ValueError, match="unknown constant of population .threshold."):
+        POLICIES["population"].with_constants(threshold=6.0)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def test_text_becomes_a_value_of_the_constants_kind() -> None:
         ("fedc3ucb-h", "alpha_c", "many", "alpha_c must be a finite number > 0, got 'many'"),
         ("fedc3ucb-h", "lambda_", "-1", "lambda must be a finite number > 0, got -1.0"),
         ("fedc3ucb-h", "order", "sideways", "order must be one of upload-first, aggregate-first, got 'sideways'"),
-        ("fedc3ucb-e", "sweeps", "1.5", "sweeps must be a whole number >= 1, got '1.5'"),
+        ("population", "visits", "1.5", "visits must be a whole number >= 0, got '1.5'"),
         ("fedc3ucb-h", "alpha_x", "1", "unknown constant of fedc3ucb-h 'alpha_x'"),
     ],
 )

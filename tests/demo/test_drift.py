@@ -30,7 +30,7 @@ def test_half_of_each_cluster_wants_what_the_next_one_wants_and_back() -> None:
             np.testing.assert_array_equal(world.weights(5, user, features), expected.weights(5, user, features))
 
 
-@pytest.mark.parametrize("policy", ["fedind", "fedc3ucb-e"])
+@pytest.mark.parametrize("policy", ["fedind", "population"])
 def test_a_companion_loses_what_its_system_loses_in_a_simulation(policy: str) -> None:
     world, known = ChangingWorld(**SIZES), POLICIES[policy].with_known_constants({"alpha_c": 1.0})
     companion = Companion(policy, {"alpha_c": 1.0}, world, 2, 300)

@@ -69,7 +69,7 @@ def test_the_groups_of_many_agents_come_page_by_page(tmp_path: Path, monkeypatch
     assert (overview.labels, overview.spoken, overview.clusters, overview.sizes) == ({}, 12, 1, [12])
 
 
-@pytest.mark.parametrize("policy", [*map(make_policy, ("fedc3ucb-h", "force-comm", "fedlinucb", "fedc3ucb-e")), THEORY])
+@pytest.mark.parametrize("policy", [*map(make_policy, ("fedc3ucb-h", "force-comm", "fedlinucb", "population")), THEORY])
 def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp_path: Path) -> None:
     simulated = simulate(WORLD, policy, rounds=ROUNDS, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
@@ -94,7 +94,7 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
 
 def test_agents_of_a_living_population_are_told_of_groups_as_in_the_simulator(tmp_path: Path) -> None:
     """They find out by themselves, after every click, which of them they are like."""
-    policy = make_policy("fedc3ucb-l").with_constants(beta=0.7)
+    policy = make_policy("population").with_constants(beta=0.7)
     simulated = simulate(WORLD, policy, rounds=600, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         trace = run_swarm(WORLD, policy, rounds=600, operator=running.operator, folder=None, list_length=3,
@@ -126,7 +126,7 @@ def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> N
 
 
 def test_newcomers_begin_with_what_the_server_knows_and_play_as_in_the_library(tmp_path: Path) -> None:
-    policy, welcomed = make_policy("fedc3ucb-e"), list[int]()
+    policy, welcomed = make_policy("population"), list[int]()
     others = Synthetic(users=4, clusters=3, dimension=6, items=20, seed=4)
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
 
@@ -184,7 +184,7 @@ def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_agents_that_choose_by_chance_leave_a_log_with_propensities(tmp_path: Path) -> None:
-    policy, oracle = make_policy("fedc3ucb-e"), EpsilonMixed(length=3, epsilon=0.5)
+    policy, oracle = make_policy("population"), EpsilonMixed(length=3, epsilon=0.5)
     simulated = simulate(WORLD, policy, rounds=150, oracle=oracle, checkpoints=1, engine="reference", keep_lists=True)
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         trace = run_swarm(

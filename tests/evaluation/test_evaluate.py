@@ -31,12 +31,12 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_estimates_lie_where_the_policies_are(files: tuple[Path, Path]) -> None:
     log = read_log(files[0], items=read_items(files[1]))
-    policies = [POLICIES["fedc3ucb-e"].with_beta(0.0), POLICIES["oful"].with_beta(0.0)]
+    policies = [POLICIES["population"].with_beta(0.0), POLICIES["oful"].with_beta(0.0)]
     found = evaluate(log, policies, TopK(length=2))
     values = {(row.policy, row.estimator): row for row in found.estimates}
     logged = values["logged", "average"]
     assert logged.lists == 300
-    for policy in ("fedc3ucb-e", "oful"):  # a learned list beats a random one
+    for policy in ("population", "oful"):  # a learned list beats a random one
         assert values[policy, "cascade-dr"].value > logged.value
         assert values[policy, "dm"].value > logged.value
         assert values[policy, "ips"].low < values[policy, "snips"].value < values[policy, "ips"].high + 0.2

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade import POLICIES, Synthetic, simulate
+from fedcascade import POLICIES, Policy, Synthetic, simulate
 from fedcascade.cli import main
 from fedcascade.data.logs import read_log
 from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
@@ -68,7 +68,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(log: Path) -> None:
 def test_agents_begin_with_what_the_log_taught(log: Path) -> None:
     sums = fit_log(read_log(log), "fedind", log.with_name("warm.npz")).sums
     problem = ProblemSize(users=3, dimension=2, list_length=2, rounds=10)
-    for name in ("fedind", "fedc3ucb-e", "oful"):
+    for name in ("fedind", "population", "oful"):
         policy = POLICIES[name]
         server = Server(policy=policy, agents=3, dimension=2)
         agents = [Agent(id=user, policy=policy, problem=problem, oracle=TopK(length=2)) for user in range(3)]
@@ -83,7 +83,8 @@ def test_agents_begin_with_what_the_log_taught(log: Path) -> None:
 def test_the_history_of_its_user_is_an_agents_own_data(log: Path) -> None:
     history = read_log(log).read()
     problem = ProblemSize(users=3, dimension=2, list_length=2, rounds=10)
-    agent = Agent(id=0, policy=POLICIES["fedind-c"], problem=problem, oracle=TopK(length=2))
+    policy = POLICIES["fedind"].with_constants(drift="restart")
+    agent = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=2))
     upload = learn_history(agent, history.select(history.users == 0))
     assert upload is not None
     assert agent.own_data is not None
@@ -95,18 +96,22 @@ def test_fifty_logged_rounds_halve_the_regret_of_the_first_thousand() -> None:
     for seed in (11, 12):
         world = Synthetic(users=10, clusters=2, dimension=10, items=20, seed=seed)
         sums = learn_from_random_lists(world, 50)
-        cold, warm = (simulate(world, POLICIES["fedc3ucb-e"], rounds=1_000, warm=start) for start in (None, sums))
+        cold, warm = (simulate(world, POLICIES["population"], rounds=1_000, warm=start) for start in (None, sums))
         ratios.append(warm.regret / cold.regret)
     assert np.mean(ratios) <= 0.5
 
 
-@pytest.mark.parametrize("policy", [name for name, row in POLICIES.items() if not (row.personal or row.keeps_own_data)])
-def test_both_engines_start_warm_to_the_bit(policy: str) -> None:
+TEACHABLE = [row for row in POLICIES.values() if row.personal is None]
+TEACHABLE += [POLICIES[name].with_constants(drift="restart") for name in ("population", "fedind")]
+
+
+@pytest.mark.parametrize("policy", TEACHABLE, ids=lambda policy: f"{policy.name}-{policy.drift}")
+def test_both_engines_start_warm_to_the_bit(policy: Policy) -> None:
     world = Synthetic(users=6, clusters=2, dimension=4, items=8, seed=3)
     sums = learn_from_random_lists(world, 20, list_length=2)
     options: dict[str, Any] = {"rounds": 120, "oracle": TopK(length=2), "keep_lists": True, "warm": sums}
-    exact = simulate(world, POLICIES[policy], **options)
-    reference = simulate(world, POLICIES[policy], **options, engine="reference")
+    exact = simulate(world, policy, **options)
+    reference = simulate(world, policy, **options, engine="reference")
     assert replace(exact, engine="reference") == reference
     assert np.array_equal(exact.lists, reference.lists)  # type: ignore[arg-type]
 
@@ -116,7 +121,6 @@ def test_a_log_that_does_not_fit_is_refused_by_both_engines() -> None:
     for engine in ("exact", "reference"):
         for policy, warm, words in (
             ("async-linucb-am", sums, "personal part"),
-            ("fedc3ucb-l", sums, "must start cold"),
             ("fedind", LogSums(5), "dimension 5"),
         ):
             with pytest.raises(ValueError, match=words):

@@ -53,7 +53,7 @@ from tests.service.postgres import PostgresPair, run_pair, take_port
 
 DIMENSION = 12
 # Changes are told, not found: unit vectors have nothing in common.
-POLICY = POLICIES["fedc3ucb-l"].with_constants(threshold=1e9, limit=1e9)
+POLICY = POLICIES["population"].with_constants(drift="restart", threshold=1e9, limit=1e9)
 SPEAKS_ALWAYS = replace(POLICY, trigger=Always())
 CHANGES = ((), (5,), (3, 8))  # before which uploads an agent's user changes, by turns
 TOKEN = "the-operators-token-in-chaos"

@@ -103,7 +103,7 @@ def test_a_server_guards_its_answers_unless_it_is_told_otherwise(process: Server
         (["serve", "--policy", "async-linucb"], "a server cannot call agents"),
         (["serve", "--policy", "dislinucb"], "a server cannot call agents"),
         (["serve", "--policy", "fedind"], "never exchanges"),
-        (["serve", "--policy", "fedc3ucb"], "did you mean 'fedc3ucb-e'"),
+        (["serve", "--policy", "fedc3ucb"], "did you mean 'fedc3ucb-h'"),
         (["serve", "--store", "nonsense"], "a store must be"),
         (["serve", "--tls-cert", "chain.pem"], "both a certificate and a key"),
         (["serve", "--dimension", "0"], "dimension must be"),

@@ -17,3 +17,4 @@ def rehearse_agent(policy: Policy, dimension: int) -> None:
     for round_, click in ((1, 0), (2, None)):
         agent.observe(agent.recommend(items, ties), click, round_=round_, draw=0.5)
         agent.receive(Download(agent=0, statistics=agent.buffer, rounds=round_, agents=1))
+    agent.restart_own_data(agent.buffer)

@@ -22,6 +22,7 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
+from fedcascade.learning.confidence import Constant
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.connection import connect
@@ -189,7 +190,7 @@ def test_a_clock_a_day_ahead_is_corrected(server: Server, tmp_path: Path) -> Non
 
 def test_agents_hear_of_other_terms_at_their_next_exchange(server: Server, tmp_path: Path) -> None:
     """Policy, regulariser, exploration and bounds, of a single agent and of all agents of a pool."""
-    options = ("--policy", "fedc3ucb-e", "--lambda", "2.5", "--beta", "0.25", "--longest-list", "7", "--take-over")
+    options = ("--policy", "population", "--lambda", "2.5", "--beta", "0.25", "--longest-list", "7", "--take-over")
     tokens = server.running.operator.create_tokens(3)
     with AgentPool(server.process.url, store=str(tmp_path / "agents.db"), tokens=tokens, min_observations=0) as pool:
         members = [pool.get(f"user-{user}") for user in range(3)]
@@ -201,8 +202,8 @@ def test_agents_hear_of_other_terms_at_their_next_exchange(server: Server, tmp_p
         for member in members:
             speak(member)
         assert pool.flush(30), pool.trouble
-        assert {(member.agent.policy.name, member.agent.beta) for member in members} == {("fedc3ucb-e", 0.25)}
-        assert pool.get("newcomer").agent.beta == 0.25
+        for member in (*members, pool.get("newcomer")):
+            assert (member.agent.policy.name, member.agent.policy.confidence) == ("population", Constant(beta=0.25))
 
 
 def speak(agent: PoolAgent) -> None:
@@ -212,7 +213,7 @@ def speak(agent: PoolAgent) -> None:
 
 
 def test_an_agent_keeps_what_it_has_under_other_terms(server: Server, tmp_path: Path) -> None:
-    options = ("--policy", "fedc3ucb-e", "--lambda", "2.5", "--longest-list", "7", "--take-over")
+    options = ("--policy", "population", "--lambda", "2.5", "--longest-list", "7", "--take-over")
     with server.connect(tmp_path / "agent.db", policy=None) as agent:
         play(agent, 12)
         agent.agent.policy = replace(agent.agent.policy, trigger=Always())
@@ -221,13 +222,13 @@ def test_an_agent_keeps_what_it_has_under_other_terms(server: Server, tmp_path: 
         buffered, rounds = agent.buffered, server.count_rounds()
         server.restart(*options)
         play_and_flush(agent, 1)
-        assert (agent.agent.policy.name, agent.agent.policy.lambda_) == ("fedc3ucb-e", 2.5)
+        assert (agent.agent.policy.name, agent.agent.policy.lambda_) == ("population", 2.5)
         assert server.count_rounds() == rounds + 1 + buffered
         with pytest.raises(ValueError, match="at most 7 items"):
             agent.recommend(np.eye(D), 8)
         number = agent.agent.download.statistics.rounds
     with server.connect(tmp_path / "agent.db", policy=None) as again:
-        assert (again.agent.policy.name, again.agent.download.statistics.rounds) == ("fedc3ucb-e", number)
+        assert (again.agent.policy.name, again.agent.download.statistics.rounds) == ("population", number)
 
 
 VERSION_2 = """

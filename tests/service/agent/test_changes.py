@@ -30,7 +30,7 @@ from fedcascade.service.protocol import wire
 from ..helpers import RunningService, serve_in_process
 
 D, K = 5, 3
-LIVING = POLICIES["fedc3ucb-l"]
+LIVING = POLICIES["population"].with_constants(drift="restart")
 PROBLEM = ProblemSize(users=1, dimension=D, list_length=K, rounds=1_000)
 FIRST, SECOND = np.array([0.7, 0, 0, 0, 0.7]), np.array([-0.7, 0, 0, 0, 0.7])
 TIES = np.arange(K, dtype=np.uint32)
@@ -291,7 +291,7 @@ def test_a_copy_of_a_file_follows_the_change_that_the_other_one_found(server: Se
 def test_a_file_from_before_own_data_were_kept_goes_on(server: ServerOnFile, tmp_path: Path) -> None:
     """What the server has confirmed, what waits and what is in the buffer are all own data."""
     path = tmp_path / "agent.db"
-    with server.connect(path, policy=POLICIES["fedc3ucb-e"]) as agent:
+    with server.connect(path, policy=POLICIES["population"]) as agent:
         play(agent, FIRST, 240)
         flush(agent)
         arrivals = agent.agent.arrivals
@@ -301,7 +301,7 @@ def test_a_file_from_before_own_data_were_kept_goes_on(server: ServerOnFile, tmp
         connection.execute("PRAGMA user_version = 3")
     connection.close()
     with server.connect(path) as again:
-        assert again.agent.policy.name == "fedc3ucb-l"
+        assert again.agent.policy.name == "population"
         assert again.agent.own_data is not None
         assert again.agent.own_data.total.rounds == arrivals
         play_until_change(again)
@@ -320,7 +320,7 @@ def test_when_the_server_changes_its_policy_agents_go_on_under_it_and_back(tmp_p
             served.start()
             play(agent, FIRST, 60, seed=9)
             flush(agent)
-        assert agent.agent.policy.name == "fedc3ucb-l"
+        assert agent.agent.policy.name == "population"
         play_until_change(agent)
         check_held(agent)
     served.stop()

@@ -416,7 +416,7 @@ def test_the_first_connect_needs_a_token(running: RunningService, tmp_path: Path
 
 
 def test_an_upload_that_is_lost_for_good_is_decided_with_no_more(running: RunningService, tmp_path: Path) -> None:
-    own_data_count = replace(POLICIES["fedc3ucb-e"], trigger=Always())
+    own_data_count = replace(POLICIES["population"], trigger=Always())
     transport = CuttableTransport(running)
     agent = connect_agent(running, tmp_path / "agent.db", transport, policy=own_data_count)
     transport.up = False

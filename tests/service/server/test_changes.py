@@ -25,7 +25,7 @@ from fedcascade.testing.stores import make_unit_upload
 from ..helpers import RunningService, serve_in_process
 
 D = 4
-LIVING = POLICIES["fedc3ucb-l"]
+LIVING = POLICIES["population"].with_constants(drift="restart")
 
 
 def make_sums(*axes: int) -> Statistics:
@@ -100,7 +100,7 @@ def test_bounds_on_rounds_hold_for_what_a_change_leaves(tmp_path: Path) -> None:
             assert refused.value.reason == "too-many-rounds"
 
 
-@pytest.mark.parametrize("name", ["fedc3ucb-h", "fedc3ucb-e", "fedc3ucb-p", "fedlinucb"])
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "population", "population", "fedlinucb"])
 def test_servers_of_other_policies_take_and_replay_changes(tmp_path: Path, name: str) -> None:
     path = tmp_path / "store.db"
     with serve_in_process(path, policy=POLICIES[name], dimension=D) as running:

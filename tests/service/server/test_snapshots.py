@@ -103,7 +103,7 @@ def test_a_snapshot_whose_chunk_another_server_deleted_is_given_up(
     schedule.close()
 
 
-@pytest.mark.parametrize("policy", ["fedc3ucb-h", "fedc3ucb-e", "fedind"])
+@pytest.mark.parametrize("policy", ["fedc3ucb-h", "population", "fedind"])
 def test_a_snapshot_writes_the_agents_that_have_changed_and_no_others(store: Store, policy: str) -> None:
     state = ServerState(POLICIES[policy], 20)
     with store.transaction():

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedcascade.federation.grouping.population.partition import PopulationPartition
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.policies import POLICIES
+from fedcascade.federation.policies import POLICIES, guard_policy
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol import wire
@@ -93,7 +94,7 @@ def test_no_moment_gives_an_estimate_beyond_what_its_clicks_explain() -> None:
 def record(folder: Path, uploads: Sequence[tuple[int, Statistics]], forgotten: Sequence[int] = ()) -> tuple[Any, int]:
     """A store with those uploads that are accepted, and how many there are; some agents are forgotten half-way."""
     url = f"sqlite:///{folder}/store-{len(list(folder.iterdir()))}.db"
-    store, state = open_store(url), ServerState(POLICIES["fedc3ucb-e"], uploads[0][1].dimension)
+    store, state = open_store(url), ServerState(POLICIES["population"], uploads[0][1].dimension)
     accepted = 0
     with store.transaction():
         agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(1 + max(who for who, _ in uploads))]
@@ -115,11 +116,11 @@ def record(folder: Path, uploads: Sequence[tuple[int, Statistics]], forgotten: S
 def check_replays(store: Any, dimension: int) -> None:
     """Replay the log as every kind of server would."""
     least = find_smallest_lambda(dimension)
-    for name in ("fedc3ucb-e", "fedc3ucb-h", "fedlinucb"):
+    for name in ("population", "fedc3ucb-h", "fedlinucb"):
         for lambda_ in (least, 1.0):
-            policy = POLICIES[name].with_constants(lambda_=lambda_)
-            if name == "fedc3ucb-e":  # its prior, variance d / length^2, is as small as a server takes
-                policy = policy.with_constants(length=float(np.sqrt(0.2 * dimension / least)) * 0.999)
+            # Sharing's prior, variance d / length^2, is as small as a server takes.
+            length = float(np.sqrt(0.2 * dimension / least)) * 0.999
+            policy = guard_policy(POLICIES[name]).with_constants(lambda_=lambda_, length=length)
             ServerSettings(store="", policy=policy, dimension=dimension)
             state = ServerState(policy, dimension)
             for entry in store.read_entries(after=0):
@@ -128,8 +129,10 @@ def check_replays(store: Any, dimension: int) -> None:
                 Ridge(answer, lambda_)
                 assert np.isfinite(Ridge(answer, lambda_).theta).all()
             Ridge(state.sum_statistics(), lambda_)
-            if state.server is not None and name == "fedc3ucb-e":
-                assert np.isfinite(state.server.groups.own_evidence).all()  # type: ignore[attr-defined]
+            if state.server is not None and name == "population":
+                groups = state.server.groups
+                assert isinstance(groups, PopulationPartition)
+                assert all(np.isfinite(learned).all() for learned in (groups.rows, groups.mean, groups.covariance))
 
 
 COUNTS = st.sampled_from([1, 10, 1_000, 10**6, 10**8, 4 * 10**8])
@@ -208,13 +211,13 @@ def test_sums_in_answers_may_be_larger_than_any_upload(running: RunningService) 
 
 @pytest.mark.parametrize(
     ("name", "constants", "word"),
-    [("fedc3ucb-h", {"lambda_": 1e-4}, "lambda"), ("fedc3ucb-e", {"length": 1e4}, "variance d / length")],
+    [("fedc3ucb-h", {"lambda_": 1e-4}, "lambda"), ("fedlinucb", {"length": 1e4}, "variance d / length")],
 )
 def test_a_server_refuses_a_regulariser_that_some_sum_could_break(
     name: str, constants: dict[str, float], word: str
 ) -> None:
     with pytest.raises(ValueError, match=word) as refused:
-        ServerSettings(store="", policy=POLICIES[name].with_constants(**constants), dimension=20)
+        ServerSettings(store="", policy=guard_policy(POLICIES[name]).with_constants(**constants), dimension=20)
     assert "at least 0.0002149" in str(refused.value)
 
 

@@ -73,7 +73,7 @@ def test_a_store_of_a_version_that_noted_no_constants_is_served_with_the_same_po
 def test_a_server_that_was_taken_over_answers_503_and_keeps_its_hands_off(tmp_path: Path) -> None:
     def require_tenure(_: object) -> None:
         if taken:
-            raise TakenOver("policy fedc3ucb-e")
+            raise TakenOver("policy population")
 
     taken: list[bool] = []
     with serve_in_process(tmp_path / "store.db", require_tenure=require_tenure) as running:

@@ -37,7 +37,7 @@ with tempfile.TemporaryDirectory() as folder, serve_in_process(Path(folder) / "s
 """
 
 
-@pytest.mark.parametrize("policy", ["fedc3ucb-h", "fedc3ucb-e"])
+@pytest.mark.parametrize("policy", ["fedc3ucb-h", "population"])
 def test_exchanges_compile_nothing_that_the_start_did_not(policy: str) -> None:
     """Before, the first upload compiled the check of its sum with what was held."""
     command = [sys.executable, "-c", PROGRAM, policy]

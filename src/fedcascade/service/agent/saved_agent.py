@@ -458,13 +458,15 @@ class SavedAgent:
         return download
 
     def _load_own_data(self, policy: Policy) -> OwnData | None:
-        """Load own data; None where there are none, or those of another kind of policy."""
+        """Load own data; None where there are none, those of another kind of policy, or of a larger lambda."""
         parts = self.store.load_own_data() if policy.keeps_own_data else {}
         self._closed_blocks = self._saved_download = None
         if not parts:
             return None
         data = make_policy_data(policy, (), self.dimension)
-        return data if decode_own_data(parts["recent"], parts["closed"], data) else None
+        is_known = decode_own_data(parts["recent"], parts["closed"], data)
+        is_prior = can_factorise(data.others_gram, np.zeros_like(data.others_gram), policy.lambda_)
+        return data if is_known and (is_prior or policy.trust is None) else None
 
     def _get_confirmed(self) -> Statistics:
         """What the server holds of the agent's current user; nothing where an upload will replace that."""

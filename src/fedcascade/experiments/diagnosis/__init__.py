@@ -1,1 +1,0 @@
-"""The paper's assumptions and lemmas, looked for in worlds and runs."""

@@ -13,8 +13,9 @@ from fedcascade.cli import main
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
-from fedcascade.simulation.cuda import device
+from fedcascade.simulation.cuda import device, engine
 from fedcascade.simulation.cuda.engine import split_scenarios
+from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.scenario import Scenario
 
 SIMULATED = """
@@ -62,6 +63,16 @@ def run_simulator(names: list[str], shape: tuple[object, ...]) -> str:
 )
 def test_the_kernels_leave_the_same_trace_in_the_simulator(names: list[str], shape: tuple[object, ...]) -> None:
     assert run_simulator(names, shape).endswith("equal\n")
+
+
+def test_a_policy_with_trust_runs_on_the_processor_after_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "check_device", lambda: None)
+    monkeypatch.setattr(engine, "simulate_all", lambda scenarios, _: iter(enumerate(scenarios)))  # there must be none
+    world = Synthetic(users=3, clusters=2, dimension=4, items=8)
+    words = "^the cuda engine does not know the part Trust of population: using the processor$"
+    with pytest.warns(UserWarning, match=words):
+        trace = simulate(world, POLICIES["population"], rounds=40, engine="cuda")
+    assert trace.engine == "exact"
 
 
 def test_runs_that_decide_anew_come_last_and_together() -> None:

@@ -25,6 +25,9 @@ def test_parts_that_the_device_does_not_know_are_named() -> None:
     assert find_unsupported(Scenario(WORLD, POLICIES["fedc3ucb-h"], 10, ORACLE)) is None
     assert find_unsupported(Scenario(WORLD, POLICIES["dislinucb"], 10, ORACLE)) == "reply rule Everybody"
     assert find_unsupported(Scenario(drifting, POLICIES["fedind"], 10, ORACLE)) == "environment whose users drift apart"
+    assert find_unsupported(Scenario(WORLD, POLICIES["population"], 10, ORACLE)) == "part Trust"
+    changing = POLICIES["fedind"].with_constants(drift="restart")
+    assert find_unsupported(Scenario(WORLD, changing, 10, ORACLE)) == "part ChangeDetection"
     assert find_unsupported(Scenario(WORLD, narrow, 10, ORACLE)) == "confidence Oful in every round"
     assert (
         find_unsupported(Scenario(crowded, POLICIES["fedind"], 10, ORACLE))

@@ -12,7 +12,7 @@ from fedcascade.numerics.fragments import FragmentDispatcher
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.exact.precompile import list_steps
 
-SYSTEMS = ("fedc3ucb-h", "fedind", "known-clusters", "fedlinucb", "c3-ucb")
+SYSTEMS = ("fedc3ucb-h", "fedind", "known-clusters", "fedlinucb", "c3-ucb", "population")
 
 
 def count_compiled() -> dict[str, int]:
@@ -35,8 +35,8 @@ def test_runs_find_everything_that_they_call_compiled() -> None:
     assert count_compiled() == before
 
 
-def test_loops_over_rounds_are_compiled_once() -> None:
-    """A second signature would mean that one of the two was compiled in vain; other tests here compile other worlds."""
+def test_loops_over_rounds_are_compiled_once_for_agents_with_and_without_trust() -> None:
+    """One more signature would have been compiled in vain; other tests here compile other environments."""
     program = f"""
 from fedcascade.federation.policies import POLICIES
 from fedcascade.simulation.exact import kernels, sequential_kernels
@@ -46,7 +46,7 @@ for step in list_steps([POLICIES[name] for name in {SYSTEMS}]):
 print(len(kernels.advance_agents.signatures), len(sequential_kernels.advance_by_time.signatures))
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["1", "1"]
+    assert done.stdout.split() == ["2", "1"]
 
 
 def test_what_only_compiled_code_calls_is_never_compiled_by_itself() -> None:

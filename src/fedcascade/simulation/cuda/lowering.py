@@ -66,8 +66,9 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield f"catalogue of {type(environment).__name__}"
     if lower(REPLY_RULES, policy.reply_rule) is not RoundOrder.BY_AGENT:
         yield f"reply rule {type(policy.reply_rule).__name__}"
-    if policy.keeps_own_data:
-        yield "trust or change detection of agents"
+    for part in (policy.trust, policy.changes):
+        if part is not None:
+            yield f"part {type(part).__name__}"
     if lower(PERSONAL_PARTS, policy.personal):
         yield f"personal part {type(policy.personal).__name__}"
     for trigger in lowering.list_triggers(policy.trigger):

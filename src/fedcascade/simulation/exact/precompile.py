@@ -5,6 +5,7 @@ nothing in common, so two processes can compile them at the same time.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.history import OneChange
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
+from fedcascade.federation.own_data_keeper import make_policy_data
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
@@ -43,15 +45,23 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))
     window = arrays.Window(1, numbers, numbers, numbers, numbers, numbers, *results)
     problem = ProblemSize(users=_USERS, dimension=d, list_length=1, rounds=2)
-    compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
     states, scratch = make_states(_USERS, d), make_scratch(d, 4, 1)
     packed, environment = make_packed_states(_USERS, d), lowering.ENVIRONMENTS[Synthetic](world)
-    simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal)
-    orders = {lowering.REPLY_RULES.get(type(policy.reply_rule)) for policy in policies}
-    if RoundOrder.BY_AGENT in orders:
+    by_agent = [policy for policy in policies if _get_order(policy) is RoundOrder.BY_AGENT]
+    for trust, changes in dict.fromkeys((policy.trust, policy.changes) for policy in by_agent):
+        shape = replace(POLICIES["fedind"], trust=trust, changes=changes)
+        own = make_policy_data(shape, (_USERS,), d) if shape.keeps_own_data else None
+        compiled = lowering.compile_policy(shape, TopK(length=1), problem)
+        simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal, own)
         kernels.advance_agents(simulation, window, none, np.zeros(1, np.int64), scratch, arrays.select_agent(states, 0))
-    if orders & {RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL}:
+    if any(_get_order(policy) in (RoundOrder.BY_TIME, RoundOrder.ON_ARRIVAL) for policy in policies):
+        compiled = lowering.compile_policy(POLICIES["fedind"], TopK(length=1), problem)
+        simulation = arrays.CompiledSimulation(environment, compiled, states, packed, personal)
         loops.advance_by_time(simulation, window, loops.Schedule(none, none), 0, 0, scratch)
+
+
+def _get_order(policy: Policy) -> RoundOrder | None:
+    return lowering.REPLY_RULES.get(type(policy.reply_rule))
 
 
 def compile_around(policies: Sequence[Policy]) -> None:

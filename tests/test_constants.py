@@ -31,6 +31,7 @@ def test_the_symbols_are_the_papers() -> None:
     assert symbols == {
         "lambda_": "lambda",
         "order": "",
+        "drift": "",
         "alpha_d": "alpha_d",
         "degree": "",
         "alpha_c": "alpha_c",
@@ -76,7 +77,7 @@ def test_change_detection_brings_its_constants() -> None:
     assert policy.changes == ChangeDetection(threshold=6.0)
     assert POLICIES["population"].with_known_constants(policy.constants()) == policy
     assert policy.with_constants(drift="ignore") == POLICIES["population"]
-    with pytest.raises(ValueError, match="unknown constant of population .threshold."):
+    with pytest.raises(ValueError, match="unknown constant of population 'threshold'"):
         POLICIES["population"].with_constants(threshold=6.0)
 
 

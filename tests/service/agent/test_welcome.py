@@ -217,7 +217,6 @@ def test_a_newcomer_is_told_of_nobody_whom_others_do_not_hide(tmp_path: Path, mi
         assert isinstance(welcome.download, wire.DownloadMessage) is is_told
 
 
-@pytest.mark.xfail(strict=True, reason="the population's mean and covariance change with uploads alone")
 def test_who_is_forgotten_is_in_no_later_welcome(running: RunningService) -> None:
     before = get_told(running)
     running.operator.forget(next(iter(get_state(running).places)))

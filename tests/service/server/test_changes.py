@@ -100,7 +100,7 @@ def test_bounds_on_rounds_hold_for_what_a_change_leaves(tmp_path: Path) -> None:
             assert refused.value.reason == "too-many-rounds"
 
 
-@pytest.mark.parametrize("name", ["fedc3ucb-h", "population", "population", "fedlinucb"])
+@pytest.mark.parametrize("name", ["fedc3ucb-h", "population", "fedlinucb"])
 def test_servers_of_other_policies_take_and_replay_changes(tmp_path: Path, name: str) -> None:
     path = tmp_path / "store.db"
     with serve_in_process(path, policy=POLICIES[name], dimension=D) as running:

@@ -245,7 +245,7 @@ def test_a_state_that_no_server_has_is_refused_in_one_line(
 
 def test_a_file_of_format_1_is_read(tmp_path: Path) -> None:
     state = load_warm(ASSETS / "warm-format-1.npz")
-    assert (state.users, state.policy, state.lists, state.is_complete) == (("ann", "bob", "eve"), "population", 4, True)
+    assert (state.users, state.policy, state.lists, state.is_complete) == (("ann", "bob", "eve"), "fedc3ucb-e", 4, True)
     assert state.sums[0].moment.tolist() == [0.5, 0.125]
     save_warm(tmp_path / "now.npz", state)
     assert (load_warm(tmp_path / "now.npz").sums.gram == state.sums.gram).all()

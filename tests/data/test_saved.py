@@ -74,8 +74,9 @@ def test_lists_without_feedback_are_kept(tmp_path: Path) -> None:
     loaded = load_agent(tmp_path / "agent.npz")
     again = loaded.get_open_list(shown.impression)
     assert again.items.tolist() == shown.items.tolist()
-    loaded.observe(again, 0, round_=1, draw=0.5)
-    assert (loaded.arrivals, loaded.buffer.clicks) == (1, 1)
+    upload = loaded.observe(again, 0, round_=1, draw=0.5)  # agents of population upload at their first arrival
+    assert upload is not None
+    assert (loaded.arrivals, upload.statistics.clicks, loaded.buffer.clicks) == (1, 1, 0)
 
 
 def test_parts_of_your_own_are_given_again(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import numpy as np
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.history import OneChange
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.messages import Cause
+from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.own_data_keeper import make_policy_data
 from fedcascade.federation.policies import POLICIES, Policy
+from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import TopK
+from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import arrays, kernels, lowering
 from fedcascade.simulation.exact import sequential_kernels as loops
 from fedcascade.simulation.exact.driver import ExchangeDriver, make_packed_states, make_states
@@ -75,3 +77,16 @@ def compile_around(policies: Sequence[Policy]) -> None:
             record_batch(driver, make_batch(driver, 1, 2))
             for agent in range(_USERS):
                 driver.run_exchange(agent + 1, agent, Cause.FORCED)
+            if policy.trust is not None:
+                _exchange_data(policy)
+
+
+def _exchange_data(policy: Policy) -> None:
+    """Let users alike upload data, in turns, until the server has grouped them: an upload without data is ignored."""
+    server = Server(policy=policy, agents=8, dimension=_DIMENSION)
+    seen = Statistics(50.0 * np.eye(_DIMENSION), np.array([40.0, 10.0, 25.0]), 150, 75, 150)
+    other = Statistics(seen.gram, seen.moment[::-1].copy(), 150, 75, 150)
+    for sequence in range(1, 9):
+        for agent in range(8):
+            statistics = (seen, other)[agent % 2]
+            server.take(Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=statistics))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from dataclasses import fields
 from inspect import unwrap
-from pathlib import Path
 from typing import Any
 
 import numba
@@ -114,7 +113,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
         (["--help"], ["run", "policies", "reproduce", "experiment", "report", "--version"]),
         (["run", "--help"], ["--policy", "--rounds", "--lambda", "--alpha-c", "--clusters", "--json"]),
         (["policies", "--help"], ["--json"]),
-        (["theory", "--help"], ["--users", "--world", "--figure", "--gamma", "--lambda-x", "--sigma", "--json"]),
+        (["theory", "--help"], ["--users", "--gamma", "--lambda-x", "--sigma", "--json"]),
     ],
 )
 def test_help_names_what_there_is(arguments: list[str], words: list[str]) -> None:
@@ -331,7 +330,6 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--ratings", "x", "--costs"), "belong to a synthetic environment"),
         (["theory", "--users", "3", "--clusters", "5"], "clusters must be <= users (3), got 5"),
         (["theory", "--features", "gaussian"], "not --features"),
-        (["theory", "--runs", "3"], "belong to --world"),
         (["theory", "--dimension", "1"], "dimension"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -447,21 +445,6 @@ def test_causes_beyond_the_papers_are_there_where_they_occur(capsys: pytest.Capt
     assert pushed["bytes"]["down"] == message * pushed["communications"]["push"]
     main(small("--policy", "async-linucb", "--policy", "dislinucb"))
     assert "synchronisation" in capsys.readouterr().out
-
-
-def test_theory_of_a_world(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    sizes = ["--users", "6", "--clusters", "2", "--dimension", "5", "--items", "20", "--rounds", "2000"]
-    words = ["theory", "--world", *sizes, "--runs", "2", "--run-rounds", "100"]
-    main([*words, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["assumptions"]["gamma"] == pytest.approx(1.0)
-    assert found["measured"]["coverage"]["oful"]["runs"] == 2
-    assert found["measured"]["curve"][-1]["regret"] == found["measured"]["regret"]
-    main([*words, "--protocol", "force-comm", "--gamma", "0.5", "--figure", str(tmp_path / "figures")])
-    printed = capsys.readouterr().out
-    for line in ("gamma: least distance between two thetas", "Lemma 2.2", "beside its bounds"):
-        assert line in printed
-    assert (tmp_path / "figures" / "theory.svg").is_file()
 
 
 def test_oracles_with_limits_are_run_by_name(capsys: pytest.CaptureFixture[str]) -> None:

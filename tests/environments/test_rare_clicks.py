@@ -11,7 +11,6 @@ from fedcascade.environments.life import Change, Liars, Life
 from fedcascade.environments.matrices import generate_ratings
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import LOGISTIC
-from fedcascade.experiments.diagnosis.estimates import estimate_assumptions
 from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec, build_environment
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.testing import check_environment
@@ -91,11 +90,6 @@ def test_logistic_weights_are_the_sigmoid_and_the_world_keeps_the_contract() -> 
     lifted = make_world()
     np.testing.assert_array_equal(world.thetas, lifted.thetas)
     np.testing.assert_array_equal(items, lifted.items(3))
-
-
-def test_the_theory_refuses_logistic_clicks() -> None:
-    with pytest.raises(ValueError, match="the theory needs linear clicks: take features 'lifted' or 'gaussian'"):
-        estimate_assumptions(make_world(features="logistic"))
 
 
 def test_a_plan_says_how_rare_clicks_are() -> None:

@@ -68,7 +68,7 @@ def test_a_table_and_then_a_report(finished: Path, capsys: pytest.CaptureFixture
     ("arguments", "words"),
     [
         (["experiment", "nowhere.toml"], "plan 'nowhere.toml' not found"),
-        (["experiment", "beyond"], "beyond-paper, figure-1a"),
+        (["experiment", "beyond"], "figure-1a, figure-1bc"),
         (["experiment", "plan.toml", "--ratings", "plan.toml"], "--ratings: plan 'plan.toml' has no environment"),
         (["experiment", "figure-1d", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
         (["experiment"], "PLAN"),

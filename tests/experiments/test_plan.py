@@ -299,8 +299,8 @@ def test_builtin_plans_are_found_by_name_and_files_come_first(tmp_path: Path, mo
         assert find_plan(Path(name)) == load_builtin_plan(name)
         assert name in BUILTIN_PLANS.split(", ")
     assert len(list_builtin_plans()) == len(BUILTIN_PLANS.split(", "))
-    Path("beyond-paper").mkdir()  # as a folder of results may be called
-    assert find_plan(Path("beyond-paper")).name == "beyond-paper"
+    Path("living").mkdir()  # as a folder of results may be called
+    assert find_plan(Path("living")).name == "living"
     Path("figure-1a").write_text(GOOD)
     assert find_plan(Path("figure-1a")).name == "good"
     with pytest.raises(ValueError, match=f"plan 'beyond' not found: .*{', '.join(list_builtin_plans())}"):
@@ -311,7 +311,7 @@ def test_a_ratings_file_is_for_environments_that_name_none(tmp_path: Path) -> No
     named = read_plan(GOOD, folder=tmp_path)
     assert not can_take_ratings(named)
     assert set_ratings_file(named, tmp_path / "other.csv") == named
-    plan = set_ratings_file(load_builtin_plan("beyond-paper"), tmp_path / "other.csv")
+    plan = set_ratings_file(load_builtin_plan("living"), tmp_path / "other.csv")
     assert [
         environment.spec.file for environment in plan.environments if isinstance(environment.spec, RatingsSpec)
     ] == [str(tmp_path / "other.csv")]

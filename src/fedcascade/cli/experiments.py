@@ -31,7 +31,7 @@ EngineName = Annotated[
 ]
 PAPER_FOLDER = Path("results/paper")
 # A constant, because --help reads no files.
-BUILTIN_PLANS = "beyond-paper, figure-1a, figure-1bc, figure-1d, living, million, sensitivity, warm-start"
+BUILTIN_PLANS = "figure-1a, figure-1bc, figure-1d, living, million, population, rare-clicks, sensitivity, warm-start"
 PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {BUILTIN_PLANS}."
 Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
 
@@ -181,15 +181,12 @@ def print_results(results: "Results") -> None:
 
 def _write_own_report(results: "Results") -> "tuple[Path, list[Table]] | None":
     """Write the report of a plan that has one of its own: returns its path, and what the terminal shows of it."""
-    from fedcascade.experiments import beyond_bars, living_bars, sensitivity
-    from fedcascade.experiments.reports import beyond_report, living_report, sensitivity_report
+    from fedcascade.experiments import sensitivity, shares
+    from fedcascade.experiments.reports import sensitivity_report, shares_report
 
-    if beyond_bars.is_beyond(results):
-        path, findings = beyond_report.write_report(results)
-        return path, [terminal.make_bars_table(findings)]
-    if living_bars.is_living(results):
-        path, lines = living_report.write_report(results)
-        return path, [terminal.make_table("wishes | measured", living_report.HEADER, lines, living_report.HEADER[1:4])]
+    if shares.has_shares(results):
+        path, lines = shares_report.write_report(results)
+        return path, [terminal.make_table("shares", shares_report.HEADER, lines, shares_report.HEADER[2:])]
     if sensitivity.is_sensitivity(results):
         path, rows = sensitivity_report.write_report(results)
         return path, list(terminal.make_sensitivity_tables(rows))

@@ -12,7 +12,6 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from fedcascade.constants import ConstantDescription
-    from fedcascade.experiments.beyond_bars import Finding
     from fedcascade.experiments.paper_claims import Claim
     from fedcascade.experiments.reports.summary import SystemSummary
     from fedcascade.federation.policies import Policy
@@ -143,15 +142,6 @@ def make_sensitivity_tables(lines: Sequence[Sequence[str]]) -> Iterator[Table]:
     for title, columns in ((CAPTION, slice(1, middle)), ("", slice(middle, None))):
         rows = [(line[0], *line[columns]) for line in lines]
         yield make_table(title, (HEADER[0], *HEADER[columns]), rows, HEADER[columns])
-
-
-def make_bars_table(findings: Iterable["Finding"]) -> Table:
-    """Make a table of the bars that our own system has to meet beside what was measured."""
-    from fedcascade.experiments.reports.beyond_report import format_finding
-
-    rows = [(*format_finding(finding), finding.verdict) for finding in findings]
-    columns = ("setting", "what", "bar", "measured", "verdict")
-    return make_table("bars | measured", columns, rows, right=("bar", "measured"))
 
 
 def make_systems_tables(policies: Sequence["Policy"]) -> Iterator[Table]:

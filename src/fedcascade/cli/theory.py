@@ -3,12 +3,10 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from cyclopts import Group, Parameter
 from rich.table import Table
 
 from fedcascade.checks import require, require_integer
@@ -43,26 +41,6 @@ DIFFERENCES = (
 )
 
 
-@Parameter(name="*", group=Group("World", sort_key=2), negative="")
-@dataclass(frozen=True, kw_only=True)
-class WorldOptions:
-    """What is looked for in a world, and where it is drawn.
-
-    Attributes:
-        world: Estimate gamma, lambda_x, sigma and p_min from the environment, play it, and show each bound beside it.
-        policy: Play another system than that of the protocol.
-        runs: How many runs the lemmas are looked for in.
-        run_rounds: How many rounds each of these runs has.
-        figure: A folder for theory.svg, theory.pdf and theory.png: the bounds and the run over time.
-    """
-
-    world: Annotated[bool, Parameter(show_default=False)] = False
-    policy: str | None = None
-    runs: Whole = 10
-    run_rounds: Whole = 1_000
-    figure: Path | None = None
-
-
 def theory(
     *,
     rounds: Annotated[Whole, option("T.")] = 1_000_000,
@@ -89,35 +67,22 @@ def theory(
     p_scale: Annotated[float, option("Scale of the random exchanges: p_t = scale ln(t) / t.")] = 3.0,
     noise: Annotated[float, option("R of Lemma 1.")] = 0.5,
     json_: Json = False,
-    options: WorldOptions = WorldOptions(),  # noqa: B008 (frozen)
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Print the bounds of Theorem 1 on regret and exchanges, and what they are made of.
 
     Example: fedcascade theory --users 40 --clusters 10 --rounds 1000000 --alpha-c 0.1
-
-    Example: fedcascade theory --world --rounds 200000 --figure figures
     """
     from fedcascade.learning.theory.communication import bound_exchanges_below
     from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
     from fedcascade.learning.theory.regret import bound_regret_below
 
     require_integer("rounds", rounds)
-    require_integer("runs", options.runs)
-    require_integer("run rounds", options.run_rounds)
     settings = Settings(protocol=protocol, lambda_=lambda_, alpha_c=alpha_c, p_scale=p_scale, noise=noise)
     given = {"gamma": gamma, "lambda_x": lambda_x, "sigma": sigma}
     known = {name: value for name, value in given.items() if value is not None}
-    diagnosis = None
-    if options.world:
-        from fedcascade.cli.diagnosis import diagnose_world
-
-        diagnosis = diagnose_world(environment_options, known, settings, rounds=rounds, list_length=list_length,
-                                   policy=options.policy, runs=options.runs, run_rounds=options.run_rounds)  # fmt: skip
-        diagnosis.save_figure(options.figure)
-    require(options.world or options == WorldOptions(), "--policy, --runs, --run-rounds and --figure belong to --world")
-    assumed = diagnosis.assumed if diagnosis else _assume_sizes(environment_options, known)
-    dimension = diagnosis.dimension if diagnosis else environment_options.dimension
+    assumed = _assume_sizes(environment_options, known)
+    dimension = environment_options.dimension
     problem = ProblemSize(users=assumed.users, dimension=dimension, list_length=list_length, rounds=rounds)
     lower = bound_regret_below(problem, clusters=assumed.clusters), bound_exchanges_below(assumed.users)
     bounds = {
@@ -126,21 +91,20 @@ def theory(
         "lower": dict(zip(("regret", "exchanges"), lower, strict=True)),
     }
     if json_:
-        measured = {"measured": diagnosis.describe()} if diagnosis else {}
-        print(json.dumps({"rounds": rounds, "assumptions": asdict(assumed), **_replace_infinities(bounds), **measured}))
+        print(json.dumps({"rounds": rounds, "assumptions": asdict(assumed), **_replace_infinities(bounds)}))
     else:
-        terminal.show(make_theory_table(bounds, rounds), *(diagnosis.make_tables() if diagnosis else ()))
+        terminal.show(make_theory_table(bounds, rounds))
 
 
 def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
-    """What the theorem supposes of a world of these sizes, where nobody looks at one."""
+    """Return what the theorem supposes of an environment of these sizes."""
     from fedcascade.environments.clustered import compute_arrival_steps, read_arrival_weights
     from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform
 
     sizes, names = options.parse_sizes(), ("users", "clusters", "dimension", "items", "arrivals")
     plain = EnvironmentOptions(**{name: getattr(options, name) for name in names})
     flags = [f"--{name.replace('_', '-')}" for name in vars(plain) if getattr(options, name) != getattr(plain, name)]
-    require(not flags, f"theory takes the sizes of a world alone, and not {', '.join(flags)}; --world looks at one")
+    require(not flags, f"theory takes the sizes of a world alone, and not {', '.join(flags)}")
     clusters, items, users, d = sizes["clusters"], sizes["items"], sizes["users"], sizes["dimension"]
     require("lambda_x" in known or d >= 2, f"dimension must be >= 2, got {d}")
     assumed = assume_uniform(

@@ -203,11 +203,11 @@ def compute_spread(groups: Groups, slot: int, variance: float) -> float:
 
 @jit
 def match_moments(
-    groups: Groups, weights: Vector, speakers: int, least: int, base: Gaussian, work: Workspace
+    groups: Groups, weights: Vector, widening: float, least: int, base: Gaussian, work: Workspace
 ) -> tuple[Vector, Matrix]:
     """Return mean and covariance of the mixture of groups and population with these weights.
 
-    Groups with fewer than ``least`` members are left out.
+    ``widening`` multiplies the population's covariance. Groups with fewer than ``least`` members are left out.
     """
     d, none = base.mean.size, weights.size - 1
     means, centre, matched = np.zeros((none, d)), np.zeros(d), np.zeros((d, d))
@@ -224,8 +224,7 @@ def match_moments(
                 centre[i] += weights[slot] * work.theta[i]
     for i in range(d):
         centre[i] /= total
-    widened = 1.0 + 1.0 / max(1, speakers)
-    add_component(max(weights[none], 1e-6) / total, centre, base.mean, base.covariance, widened, matched)
+    add_component(max(weights[none], 1e-6) / total, centre, base.mean, base.covariance, widening, matched)
     for slot in range(none):
         if weights[slot] > 1e-3 and groups.members[slot] >= least:
             measure_group(groups, slot, base, work)
@@ -260,6 +259,7 @@ class VisitRule(NamedTuple):
     least: int  # fewest members of a group that an answer uses
     farthest: float
     hurdle: float  # extra log-odds for opening a group of two
+    widening: float  # of T in answers, while it is not well known
 
 
 class Moments(NamedTuple):
@@ -371,7 +371,7 @@ def visit_users(
         largest = weigh_groups(groups, users.gram[user], users.moment[user], unassigned, base, work, weights)
         normalise(weights, largest)
         if place == visited.size - 1:
-            mean, covariance = match_moments(groups, weights, rule.speakers, rule.least, base, work)
+            mean, covariance = match_moments(groups, weights, rule.widening, rule.least, base, work)
         slot = _find_free(groups)
         if slot >= 0 and weights[weights.size - 1] > 0.1:
             pair, partner = _find_partner(users, user, candidates[place], base, work)
@@ -423,7 +423,7 @@ def answer_user(
     remove_user(others, gram, moment, users.shares[user], users.rows[user], base, work)
     largest = weigh_groups(others, gram, moment, rule.speakers - others.size.sum(), base, work, weights)
     normalise(weights, largest)
-    return match_moments(others, weights, rule.speakers, rule.least, base, work)
+    return match_moments(others, weights, rule.widening, rule.least, base, work)
 
 
 @jit

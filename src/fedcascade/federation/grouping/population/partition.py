@@ -54,6 +54,7 @@ USERS_PER_BIRTH = 25  # that belong to no group, for each group that is proposed
 BIRTH_USERS = 512  # users whom proposals are made from, at most
 BIRTH_SWEEPS = 3  # of visits among proposed groups alone
 BIRTH_GROWTH, BIRTH_UPLOADS = 1.4, 50  # propose groups again after 1.4x as many uploads, and at least 50 more
+UNKNOWN_COVARIANCE = 4.0  # answers widen T by 1 + 4 d^2 / observations
 NO_AGENT = -1
 _SEED = np.uint64(0)
 
@@ -75,7 +76,7 @@ class PopulationPartition(Partition):
 
     state_names: ClassVar[tuple[str, ...]] = (
         "labels", "regrouped", "pools", "rows", "shares", "rates", "spoken", "turns", "groups_state", "moments_state",
-        "mean", "covariance", "variance", "visited", "uploads", "next_birth", "births", "bits", "lengths",
+        "mean", "covariance", "variance", "visited", "uploads", "next_birth", "births", "bits", "counts", "observed",
     )  # fmt: skip
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:
@@ -92,7 +93,7 @@ class PopulationPartition(Partition):
         self.moments = Moments(np.zeros((d, d)), np.zeros(d), np.zeros(1))
         self.mean, self.covariance, self.variance = np.zeros(d), np.eye(d) / d, 0.25
         self.visited = self.uploads = self.next_birth = self.births = 0
-        self.lengths = np.zeros(agents, np.int64)  # bits of each speaker's count
+        self.counts, self.observed = np.zeros(agents, np.int64), 0  # observations of each speaker, and of all
         self.bits = np.zeros(64, np.int64)  # how many speakers have counts of how many bits
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
         self.work = make_workspace(d)
@@ -155,7 +156,14 @@ class PopulationPartition(Partition):
         return Users(held.gram, held.moment, held.count, self.rows, self.shares, self.labels)
 
     def _make_rule(self) -> VisitRule:
-        return VisitRule(self.spoken.size, self.limit, self.guard.min_others, FARTHEST, PAIR_HURDLE)
+        least = self.guard.min_others
+        return VisitRule(self.spoken.size, self.limit, least, FARTHEST, PAIR_HURDLE, self.widening)
+
+    @property
+    def widening(self) -> float:
+        """How much wider than T answers are, for what is not known of T and m yet: T has about d^2 / 2 parameters."""
+        unknown = UNKNOWN_COVARIANCE * self.mean.size**2 / max(1, self.observed)
+        return (1.0 + 1.0 / max(1, self.spoken.size)) * (1.0 + unknown)
 
     def _choose_candidates(self, visits: int) -> Labels:
         """Draw speakers that visited users are compared with."""
@@ -168,9 +176,10 @@ class PopulationPartition(Partition):
             self.turns[agent], self.spoken = self.spoken.size, append_zeros(self.spoken)
             self.spoken[-1] = agent
         else:
-            self.bits[self.lengths[agent]] -= 1
-        self.lengths[agent] = int(held.count[agent]).bit_length()
-        self.bits[self.lengths[agent]] += 1
+            self.bits[int(self.counts[agent]).bit_length()] -= 1
+        self.observed += int(held.count[agent] - self.counts[agent])
+        self.counts[agent] = held.count[agent]
+        self.bits[int(self.counts[agent]).bit_length()] += 1
         self.rates[agent] = (held.clicks[agent] + 1.0) / (held.count[agent] + 2.0)
 
     @property
@@ -255,11 +264,13 @@ class PopulationPartition(Partition):
         """Return what is known of a user without data: the population's mean and covariance."""
         if self.spoken.size < max(2, self.guard.min_others + 1):
             return None
-        gram, moment = state_as_statistics(self.mean, self.covariance, estimate_noise(0, 0), self.holdings.lambda_)
+        gram, moment = state_as_statistics(
+            self.mean, self.widening * self.covariance, estimate_noise(0, 0), self.holdings.lambda_
+        )
         return Statistics(gram, moment, 0, 0, 0)
 
     def join(self) -> None:
-        for name in ("labels", "regrouped", "rows", "shares", "rates", "turns", "lengths"):
+        for name in ("labels", "regrouped", "rows", "shares", "rates", "turns", "counts"):
             setattr(self, name, append_zeros(getattr(self, name)))
         self.shares[-1], self.turns[-1] = 1.0, NO_AGENT
         self.labels[-1] = self.rule.slots + self.labels.size - 1
@@ -277,7 +288,7 @@ class PopulationPartition(Partition):
         self._silence(agent)
         if self.turns[last] != NO_AGENT:
             self.spoken[self.turns[last]] = agent
-        for name in ("labels", "regrouped", "rows", "shares", "rates", "turns", "lengths"):
+        for name in ("labels", "regrouped", "rows", "shares", "rates", "turns", "counts"):
             setattr(self, name, drop_row(getattr(self, name), agent))
         if agent < last:
             label_user(self._view_users(), agent)
@@ -290,7 +301,9 @@ class PopulationPartition(Partition):
             last = int(self.spoken[-1])
             self.spoken[turn], self.turns[last] = last, turn
             self.spoken = self.spoken[:-1].copy()
-            self.bits[self.lengths[agent]] -= 1
+            self.bits[int(self.counts[agent]).bit_length()] -= 1
+            self.observed -= int(self.counts[agent])
+            self.counts[agent] = 0
         self.turns[agent], self.rates[agent], self.shares[agent] = NO_AGENT, 0.0, 1.0
         self.rows[agent] = 0.0
         self.revise(agent)

@@ -136,7 +136,6 @@ function checkList(chosen, items, length) {
  */
 export function observe(policy, state, listed, examination, { round, draw, arrivals }) {
   requireWhole("round", round);
-  require(!policy.trust || examination.clicks.length <= 1, "change detection and trust learn from one click of a list");
   let next = keepOwnData(policy, state);
   next = { ...next, buffer: addRound(next.buffer, listed, examination), since: next.since + 1 };
   if (policy.trust && next.own) {

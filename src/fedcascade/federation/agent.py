@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.own_data_keeper import OwnDataKeeper, require_one_click
+from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
@@ -125,7 +125,7 @@ class Agent:
             draw: the round's uniform number, for triggers that speak by chance.
         """
         if self.own_data is not None and isinstance(click, Examination):
-            require_one_click(click)  # before anything has changed
+            self.own_data.require_clicks(click)  # before anything has changed
         if self.personal is None:
             positions = self.policy.positions
             gammas = None if positions is None else positions.compute_gammas(len(shown.items))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.changes import follow_list
-from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData, make_own_data
+from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData, add_click, make_own_data
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.rows import pack_row, unpack_row
 from fedcascade.federation.trust import is_due, split_download, weigh_others
@@ -25,7 +25,7 @@ def make_policy_data(policy: Policy, shape: Sequence[int], dimension: int) -> Ow
 
 def require_one_click(seen: Examination) -> None:
     """Refuse what a user did who clicked several items of a list."""
-    require(len(seen.clicks) <= 1, "change detection and trust learn from one click of a list")
+    require(len(seen.clicks) <= 1, "change detection learns from one click of a list")
 
 
 class OwnDataKeeper:
@@ -54,11 +54,20 @@ class OwnDataKeeper:
 
     def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: Estimate) -> bool:
         """Learn from a list; returns whether the user has changed. ``total`` is then what belongs to the new one."""
-        require_one_click(seen)
-        click = seen.clicks[0] if seen.clicks else -1
+        self.require_clicks(seen)
+        click, *others = seen.clicks or (-1,)
         features = np.ascontiguousarray(listed, np.float32)
         theta, root = chosen_with.theta, chosen_with.root
-        return bool(follow_list(self.data, self._detection, features, seen.examined, click, theta, root))
+        has_changed = bool(follow_list(self.data, self._detection, features, seen.examined, click, theta, root))
+        for position in others:
+            add_click(self.data.total, features, position)
+        self.data.total[-1] += seen.rounds - 1
+        return has_changed
+
+    def require_clicks(self, seen: Examination) -> None:
+        """Refuse several clicks of a list where the agent looks for changes of its user."""
+        if self._detection is not None:
+            require_one_click(seen)
 
     def is_weighing_due(self) -> bool:
         """Whether it is time to weigh others' data anew."""

@@ -17,7 +17,7 @@ from fedcascade.learning.click_log import NOBODY
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.ledger import Ledger
 from fedcascade.simulation.reference import make_agents
-from fedcascade.simulation.scenario import Scenario, list_news, prepare_simulation
+from fedcascade.simulation.scenario import Scenario, list_newcomers, list_news, prepare_simulation
 
 
 class Player:
@@ -59,6 +59,8 @@ class Player:
             self._agents[changed].restart(Statistics.zero(self._scenario.environment.dimension))
             upload = self._agents[changed].send_buffer(Cause.CHANGE)
             self._recorder.record_exchange(t, *run_exchange(self._server, self._agents, upload))
+        for newcomer in list_newcomers(self._scenario, t):
+            self._agents[newcomer].receive(self._server.answer(newcomer))
         fetched = deliver_arrival(self._server, self._agents, user)
         shown = self._agents[user].recommend(observation["items"][:offered], info["ties"][:offered])
         self._open = shown, t, float(info["draw"]), user, fetched

@@ -66,13 +66,13 @@ def list_news(scenario: Scenario, round_: int) -> list[tuple[int, int]]:
 def require_one_click(environment: Environment, policy: Policy) -> None:
     """Refuse a world whose users may click several items for a policy that learns from one click of a list."""
     behaviour = getattr(environment, "behaviour", None)  # environments of other packages have none
-    if behaviour is not None and (policy.personal is not None or policy.keeps_own_data):
+    if behaviour is not None and (policy.personal is not None or policy.changes is not None):
         reason = f"{policy.name} learns from one click of a list"
         raise ValueError(f"{reason}, and users who click by {behaviour.model} may click several: play the cascade")
 
 
 def list_newcomers(scenario: Scenario, round_: int) -> list[int]:
-    """Who comes late, in this round, and is told of the groups before its first list, where a policy's agents are."""
+    """Return the users that join in this round, whose agents get the server's prior before their first list."""
     environment = scenario.environment
     if scenario.policy.trust is None or not isinstance(environment, Clustered):
         return []

@@ -364,7 +364,7 @@ def test_agents_of_a_pool_change_one_by_one(server: ServerOnFile, tmp_path: Path
 def test_several_clicks_are_refused_before_anything_has_changed(server: ServerOnFile, tmp_path: Path) -> None:
     with server.connect(tmp_path / "agent.db") as agent:
         shown = agent.recommend(np.eye(D), K)
-        with pytest.raises(ValueError, match="learn from one click of a list"):
+        with pytest.raises(ValueError, match="learns from one click of a list"):
             agent.feedback(shown, [0, 1])
         assert agent.buffered == agent.agent.buffer.count == 0
         agent.feedback(shown, 1)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedcascade.environments import draws
 from fedcascade.federation.changes import CompiledDetection, follow_list
 from fedcascade.federation.own_data import DEVIATION, OwnData
+from fedcascade.federation.rows import COUNTS
 from fedcascade.federation.triggers import compute_auxiliary_probability
 from fedcascade.federation.trust import CompiledTrust, is_due, weigh_others
 from fedcascade.learning.confidence import compute_beta
@@ -74,9 +75,9 @@ def advance_agents(
         while cursor < stop and fired < 0:
             t = window.rounds[cursor]
             cursor += 1
-            play_round(environment, policy, theta, state, window, scratch, t, margin)
+            click = play_round(environment, policy, theta, state, window, scratch, t, margin)
             followed = follow_user(
-                simulation.own, policy.detection, policy.trust, policy, agent, state, window, scratch, t
+                simulation.own, policy.detection, policy.trust, simulation, agent, state, window, scratch, t, click
             )
             fired = CHANGE if followed == CHANGED else find_trigger(environment.seed, policy, state, scratch, t)
             if followed == WEIGHED:
@@ -96,12 +97,13 @@ def follow_user(
     own: OwnData | None,
     detection: CompiledDetection | None,
     trust: CompiledTrust | None,
-    policy: CompiledPolicy,
+    simulation: CompiledSimulation,
     agent: int,
     state: AgentState,
     window: Window,
     scratch: Scratch,
     t: int,
+    click: int,
 ) -> int:
     """Let an agent look for a change of its user after a round, and weigh others' data, as ``Agent`` does."""
     if own is None:
@@ -110,12 +112,14 @@ def follow_user(
         own.total[agent], own.blocks[agent], own.levels[agent], own.used[agent], own.since[agent],
         own.others_gram[agent], own.others_moment[agent], own.numbers[agent],
     )  # fmt: skip
-    row = t - window.first
-    examined = window.examined[row]
-    click = examined - 1 if window.clicked[row] else -1
+    examined, counts = window.examined[t - window.first], mine.total.size - COUNTS
     if follow_list(mine, detection, scratch.listed_features, examined, click, state.theta, state.root):
         return CHANGED
-    return _weigh_if_due(mine, trust, policy, state, scratch)
+    moment = mine.total[counts - state.theta.size : counts]
+    clicks = add_other_clicks(simulation.environment.behaviour, moment, None, scratch, click, examined)
+    mine.total[counts + 1] += clicks - int(click >= 0)
+    mine.total[counts + 2] += max(1, clicks) - 1
+    return _weigh_if_due(mine, trust, simulation.policy, state, scratch)
 
 
 @jit_no_refcount
@@ -191,8 +195,8 @@ def play_round(
     scratch: Scratch,
     t: int,
     margin: float,
-) -> None:
-    """Play one round: draw the items, select the list, click, learn, count the regret.
+) -> int:
+    """Play one round: draw the items, select the list, click, learn, count the regret; return the first click, or -1.
 
     SQUARED_WIDTHS stays at or above the sum of the buffer's squared widths.
     """
@@ -226,6 +230,7 @@ def play_round(
     add_listed(gram, moment, scratch.listed_features, examined, click, policy.gammas)
     clicks = add_other_clicks(environment.behaviour, moment, policy.gammas, scratch, click, examined)
     count_round(state, examined, clicks)
+    return click
 
 
 @jit_inline

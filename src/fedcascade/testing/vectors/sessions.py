@@ -93,9 +93,7 @@ class Session:
     def _draw_feedback(self, items: list[int]) -> Case:
         """One click or none; now and then several, by item, or with the last position that was looked at."""
         luck, length = self.draws.random(), len(items)
-        if self.agent.agent.own_data is not None and 0.6 <= luck < 0.85:  # it learns from one click of a list
-            return {"clicked_item": items[int(self.draws.integers(length))]}
-        if luck < 0.6 or self.agent.agent.own_data is not None:
+        if luck < 0.6:
             return {"clicked": draw_click(self.draws, length)}
         several = sorted(
             int(place) for place in self.draws.choice(length, int(self.draws.integers(1, length + 1)), False)
@@ -172,11 +170,9 @@ class Session:
             call, what = partial(self.agent.feedback, gone, 0), {"impression": gone, "clicked": 0}
         elif number == 1 and waiting:
             impression, length = waiting[0].impression, len(waiting[0].items)
-            is_single = self.agent.agent.own_data is not None and length > 1  # it learns from one click of a list
-            clicked = [0, 1] if is_single else length
             call, what = (
-                partial(self.agent.feedback, impression, clicked),
-                {"impression": impression, "clicked": clicked},
+                partial(self.agent.feedback, impression, length),
+                {"impression": impression, "clicked": length},
             )
         else:
             items, k = [([[2.0] * d], 1), ([[0.0] * (d + 1)], 1), ([[0.0] * d], 51), ([], 2), ([[0.0] * d], 0)][number]

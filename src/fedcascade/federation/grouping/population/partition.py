@@ -64,7 +64,7 @@ class Population(Part):
     """Groups users by a hierarchical model of all of them, and answers with posteriors."""
 
     visits: int = constant(4, meaning="other users visited per upload", range=whole_numbers(0))
-    slots: int = constant(32, meaning="most groups", range=whole_numbers(1))
+    slots: int = constant(32, meaning="most groups that are kept", range=whole_numbers(1))
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> "PopulationPartition":  # noqa: ARG002
         """Return the partition before the first upload: no groups."""

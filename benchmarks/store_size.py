@@ -117,13 +117,14 @@ def copy_agents(server: Server, agents: int) -> Server:
     for name in ARRAYS:
         held[name] = held[name][kinds]
     slots = groups["rows"].shape[1]
-    for name in ("labels", "rows", "shares", "rates", "lengths"):
+    for name in ("labels", "rows", "shares", "rates", "counts"):
         groups[name] = groups[name][kinds]
     is_alone = groups["labels"] >= slots
     groups["labels"][is_alone] = slots + np.flatnonzero(is_alone)
     groups["regrouped"] = np.zeros(agents, np.bool_)
     groups["spoken"], groups["turns"] = np.arange(agents), np.arange(agents)
-    groups["bits"] = np.bincount(groups["lengths"], minlength=groups["bits"].size)
+    groups["bits"] = np.bincount(np.frexp(groups["counts"])[1], minlength=groups["bits"].size)
+    groups["observed"] = int(groups["counts"].sum())
     groups["next_birth"] = 100 * agents  # no proposals while this measures
     sums = Groups(*groups["groups_state"])
     share = agents / len(server.holdings)

@@ -349,7 +349,7 @@ def test_an_environment_may_replace_rounds_checkpoints_list_length_and_seeds_of_
     assert settings == [(7, 7, 4, 0), (7, 7, 4, 1), (6, 3, 5, 300)]
     resized = list_planned_jobs([resize_plan(read_plan(text), rounds=4, seeds=[9])])
     assert {(planned.job.rounds, planned.job.checkpoints, planned.job.seed) for planned in resized} == {(4, 4, 9)}
-    with pytest.raises(ValueError, match=r"line 9: checkpoints must be <= rounds \(6\)"):
+    with pytest.raises(ValueError, match=r"line 10: checkpoints must be <= rounds \(6\)"):
         read_plan(text.replace("checkpoints = 3", "checkpoints = 8"))
-    with pytest.raises(ValueError, match="line 15: seeds must be a count or distinct numbers"):
+    with pytest.raises(ValueError, match="line 16: seeds must be a count or distinct numbers"):
         read_plan(text.replace("[300]", "[300, 300]"))

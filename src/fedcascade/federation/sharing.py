@@ -160,9 +160,9 @@ def _measure_evidence(
     room: Vector,
     evidence: Vector,
 ) -> None:
-    """Fill ``evidence`` with ``gibbs.compute_evidence`` of own data and a share of others', then of that share alone.
+    """Fill ``evidence`` with the evidence of own data and a share of others', then with that of the share alone.
 
-    Each is the same to the bit. They are computed side by side in ``room``: LANES numbers, one of each, for every
+    They are computed side by side in ``room``: LANES numbers, one of each, for every
     number of a matrix of shape (d, d + 1), whose last column is the moment, and for a pivot.
     """
     (own_gram, own_moment), (gram, moment), (variance, prior) = own, others, model

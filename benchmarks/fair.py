@@ -22,7 +22,7 @@ from typing import NamedTuple
 from fedcascade import POLICIES, Ratings, Synthetic, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.matrices import Triplets
-from fedcascade.experiments.intervals import Interval, estimate_mean, estimate_ratio
+from fedcascade.experiments.comparisons import Interval, estimate_mean, estimate_ratio
 from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.policies import Policy
 

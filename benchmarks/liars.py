@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.experiments.intervals import estimate_ratio
+from fedcascade.experiments.comparisons import estimate_ratio
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.guarded import GuardedGraph
 from fedcascade.federation.messages import Cause, Download, Upload

@@ -327,7 +327,7 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--engine", "reference", "--oracle", "budget"), "needs costs"),
         (small("--oracle", "budget", "--set-oracle", "limit=1"), "unknown argument of oracle budget 'limit'"),
         (small("--oracle", "budgt"), "unknown oracle 'budgt': did you mean 'budget'"),
-        (small("--ratings", "x", "--costs"), "belong to a synthetic environment"),
+        (small("--ratings", "x", "--costs"), "--costs: of a synthetic environment"),
         (["theory", "--users", "3", "--clusters", "5"], "clusters must be <= users (3), got 5"),
         (["theory", "--features", "gaussian"], "not --features"),
         (["theory", "--dimension", "1"], "dimension"),

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.experiments.environments import PluginSpec, build_environment
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
+from fedcascade.experiments.plan import EnvironmentSpec
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.federation.policies import load_policies
 
@@ -199,10 +199,10 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], arguments: li
 def test_a_plan_names_an_environment_of_a_plug_in() -> None:
     plan = read_plan(PLAN)
     assert [environment.spec for environment in plan.environments] == [
-        PluginSpec(name="myworld", arguments={"tastes": tastes}, package="my-parts 2.1") for tastes in (1, 2)
+        EnvironmentSpec("myworld", {"tastes": tastes}, package="my-parts 2.1") for tastes in (1, 2)
     ]
     assert [system.constants.get("every") for system in plan.systems] == [7, None]
-    environment = build_environment(plan.environments[1].spec, seed=3)
+    environment = plan.environments[1].spec.build(3)
     assert (environment.users, len(set(environment.clusters))) == (6, 2)
 
 
@@ -211,7 +211,7 @@ def test_a_job_of_a_plug_ins_environment_runs() -> None:
     job = list_planned_jobs([read_plan(PLAN)])[-1].job
     record = run_job(job)
     assert record["engine"] == "reference"
-    assert record["job"]["environment"]["arguments"] == {"tastes": 2}
+    assert record["job"]["environment"]["options"] == {"tastes": 2}
 
 
 @pytest.mark.filterwarnings("default")

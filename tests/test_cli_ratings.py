@@ -39,7 +39,7 @@ def test_both_engines_run_ratings_and_agree(ratings: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     "change",
-    [("--preset", "paper"), ("--step", "values=counts"), ("--step", "scaling=none"), ("--seed", "2")],
+    [("--preset", "paper"), ("--values", "counts"), ("--scaling", "none"), ("--seed", "2")],
 )
 def test_every_option_changes_the_run(
     ratings: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str]
@@ -48,7 +48,7 @@ def test_every_option_changes_the_run(
 
 
 def test_a_preset_is_its_steps(ratings: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spelled = [word for step in ("scaling=none", "lifted=true", "shelf=random") for word in ("--step", step)]
+    spelled = ["--scaling", "none", "--lifted", "true", "--shelf", "random"]
     assert run(capsys, ratings, "--preset", "paper") == run(capsys, ratings, *spelled)
 
 
@@ -90,15 +90,17 @@ def test_a_notice_is_one_line_on_stderr(ratings: Path, tmp_path: Path, capsys: p
         (["run", "--ratings", "good.csv", "--clusters", "5,5"], "clusters must be a whole number"),
         (["run", "--ratings", "good.csv", *SMALL[:6], "--items", "51"], "items must be <= "),
         (["run", "--ratings", "good.csv", *SMALL[:4], "--dimension", "60"], "rank >= 60"),
-        (["run", "--ratings", "good.csv", "--features", "gaussian"], "leave them out with --ratings"),
+        (
+            ["run", "--ratings", "good.csv", "--features", "gaussian"],
+            "--features: of a synthetic environment",
+        ),
         (["run", "--ratings", "good.csv", "--columns", "user,item"], "columns must be three names"),
         (["run", "--ratings", "good.csv", "--columns", "user,item,stars"], "has no column stars for the rating"),
-        (["run", "--ratings", "good.csv", "--step", "nested"], "step must be like selection=nested, got 'nested'"),
-        (["run", "--ratings", "good.csv", "--step", "selecton=nested"], "did you mean 'selection'"),
-        (["run", "--ratings", "good.csv", "--step", "top_users=many"], "top_users must be a whole number"),
-        (["run", "--ratings", "good.csv", "--step", "lifted=perhaps"], "lifted must be true or false"),
-        (["run", "--ratings", "good.csv", "--step", "threshold=high"], "threshold must be a number"),
-        (["run", "--preset", "paper"], "belong to --ratings FILE"),
+        (["run", "--ratings", "good.csv", "--selection", "nestled"], "did you mean 'nested'"),
+        (["run", "--ratings", "good.csv", "--top-users", "many"], "top_users must be a whole number"),
+        (["run", "--ratings", "good.csv", "--lifted", "perhaps"], "lifted must be true or false"),
+        (["run", "--ratings", "good.csv", "--threshold", "high"], "threshold must be a number"),
+        (["run", "--preset", "paper"], "--preset: belongs to --ratings FILE"),
         (["data", "describe", "none.csv"], "there is no file none.csv"),
         (["data", "describe", "words.csv", "--json"], "words.csv, line 3"),
         (["data", "describe", "good.csv", "--users", "61"], "users must be <= "),

@@ -101,7 +101,7 @@ REFUSALS = [
     ("run --change at=50,two=new", "unknown word of change 'two': did you mean 'to'?"),
     ("run --liars 0.2", "liars must be like share=0.2, got '0.2'"),
     ("run --liars share=0.2,lie=white", "unknown lie 'white'"),
-    ("run --drift 5 --joins share=0.2,until=9", "give it, or a life, not both"),
+    ("run --drift 5 --joins share=0.2,until=9", "give it, or change, liars, joins and leaves, not both"),
     ("run --drift 0", "drift must be a whole number >= 1, got 0"),
     ("run --rounds 0", "rounds must be a whole number >= 1, got 0"),
     ("run --policy fedind,xx", "unknown policy 'xx'"),

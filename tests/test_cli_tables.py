@@ -9,7 +9,7 @@ import pytest
 
 from fedcascade.cli import main, terminal
 from fedcascade.cli.agents import show_agents
-from fedcascade.experiments.intervals import Interval
+from fedcascade.experiments.comparisons import Interval
 from fedcascade.experiments.reports.summary import SystemSummary
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.protocol.wire import AgentList, AgentRow

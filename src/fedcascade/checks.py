@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
@@ -79,6 +79,64 @@ def whole_numbers(least: int) -> Range:
         return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
     return Range(f"a whole number >= {least}", contains, read_whole)
+
+
+@dataclass(frozen=True)
+class WordRange(Range):
+    """Some words; one that is not among them is refused with the nearest."""
+
+    names: tuple[str, ...] = ()
+
+    def check(self, name: str, value: object) -> None:
+        require(isinstance(value, str), f"{name} must be {self.words}, got {value}")
+        require_known(name, str(value), self.names)
+
+
+def one_of(*names: str) -> Range:
+    """The given words."""
+    return WordRange(f"one of {', '.join(names)}", lambda value: value in names, str, names)
+
+
+def optional(values: Range) -> Range:
+    """The values of a range, and None.
+
+    >>> optional(POSITIVE).contains(None), optional(POSITIVE).contains(-1.0)
+    (True, False)
+    """
+    return Range(values.words, lambda value: value is None or values.contains(value), values.read)
+
+
+def read_flag(text: str) -> bool:
+    """Read true and false; anything else is a ValueError."""
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def parse_value(text: str) -> object:
+    """Read true and false, whole numbers and numbers as such, anything else as text.
+
+    >>> parse_value("true"), parse_value("5e4"), parse_value("0.5"), parse_value("nested")
+    (True, 50000, 0.5, 'nested')
+    """
+    for read in (read_flag, read_whole, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def split_assignments(option_name: str, texts: Sequence[str], example: str = "name=value") -> dict[str, str]:
+    """Split texts at their first equals sign.
+
+    >>> split_assignments("set", ["beta=2", "fedind.beta=1"])
+    {'beta': '2', 'fedind.beta': '1'}
+    """
+    pairs = [text.partition("=") for text in texts]
+    is_good = all(name and sign for name, sign, _ in pairs)
+    require(is_good, f"{option_name} must be like {example}, got '{' '.join(texts)}'")
+    return {name: value for name, _, value in pairs}
 
 
 def require_integer(name: str, value: object, least: int = 1) -> None:

@@ -20,7 +20,7 @@ from fedcascade.data.logs.reader import Log, open_frame, read_log
 from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
 from fedcascade.data.logs.writer import to_frame
 from fedcascade.data.saved import describe_policy, find_policy
-from fedcascade.evaluation.frozen import FrozenPolicy, freeze_policy
+from fedcascade.evaluation.fit import FrozenPolicy, freeze_policy
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.log_sums import NO_FEATURES, LogSums

@@ -11,10 +11,9 @@ import pytest
 from fedcascade.cli import main, progress
 from fedcascade.cli.experiments import BUILTIN_PLANS
 from fedcascade.experiments import paper_claims, schedulers
-from fedcascade.experiments.builtin_plans import list_builtin_plans
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan
-from fedcascade.experiments.plan_reader import read_plan
+from fedcascade.experiments.plan_reader import list_builtin_plans, read_plan
 from fedcascade.experiments.results import save_record
 from fedcascade.experiments.runner import Progress
 

@@ -81,7 +81,7 @@ def _find_extra(extra: str, module: str) -> Finding:
 
 
 def _find_cores() -> Finding:
-    from fedcascade.experiments.schedulers import count_cores
+    from fedcascade.experiments.runner import count_cores
 
     return Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} may be used")
 

@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -267,7 +266,7 @@ def swarm(
         asked = offered.min_observations
         remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
         require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
-        chosen = replace(environment_options, users=users, dimension=offered.dimension)
+        chosen = environment_options.resize(users=users, dimension=offered.dimension)
         environment = chosen.build()
         bar, reporter, welcomed = add_bar(bars, policy.name, rounds), RegretReporter(operator), list[int]()
         connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)

@@ -5,10 +5,8 @@ from importlib.util import find_spec
 if find_spec("gymnasium") is None:
     raise ImportError("fedcascade.gym needs gymnasium: pip install 'fedcascade[gymnasium]'")
 
-from fedcascade.gym.environment import CascadeEnv
+from fedcascade.gym.environment import IDS, CascadeEnv, RankedLists, register_environments
 from fedcascade.gym.player import Player
-from fedcascade.gym.registration import IDS, register_environments
-from fedcascade.gym.spaces import RankedLists
 
 __all__ = ["IDS", "CascadeEnv", "Player", "RankedLists"]
 

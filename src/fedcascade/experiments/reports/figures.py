@@ -27,13 +27,10 @@ FORMATS = ("svg", "pdf", "png")
 QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
 
 
-def plot_curves(
-    data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str], *, logarithmic: bool = False
-) -> Figure:
+def plot_curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]) -> Figure:
     """Plot the mean over runs of a column against rounds, with a band from the lowest run to the highest.
 
-    ``data`` are the curves of one environment; the order of ``systems`` gives their colours. A logarithmic axis is for
-    systems that are far apart.
+    ``data`` are the curves of one environment; the order of ``systems`` gives their colours.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
@@ -43,10 +40,7 @@ def plot_curves(
         axes.xaxis.set_major_formatter(FuncFormatter(format_short))
         format_value = format_percent if quantity == "clustering_error" else format_short
         axes.yaxis.set_major_formatter(FuncFormatter(format_value))
-        if logarithmic:
-            set_log_scale(axes)
-        else:
-            axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=0)
         ordered = sorted(lines, key=lambda pair: -pair[0])  # the legend lists systems as their curves end
         axes.legend(handles=[line for _, line in ordered], loc="best")
     return figure

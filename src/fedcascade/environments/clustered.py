@@ -79,11 +79,6 @@ class Clustered:
         other.seed = np.uint64(seed)
         return other
 
-    @property
-    def arrival_shares(self) -> NDArray[np.float64]:
-        """How likely each user is to arrive in the first round."""
-        return np.diff(self._get_arrival_steps(1), prepend=0.0, append=1.0)
-
     def _get_arrival_steps(self, round_: int) -> NDArray[np.float64]:
         moment = self.history.find_moment(round_)
         if moment is not self._arrival_steps[0]:

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 import polars as pl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
 from fedcascade.data.files import write_atomically
 
@@ -81,14 +81,6 @@ def plot_sizes(runs: pl.DataFrame, title: str, systems: Sequence[str]) -> Figure
         axes.xaxis.set_major_formatter(FuncFormatter(format_short))
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
-
-
-def set_log_scale(axes: mpl.axes.Axes) -> None:
-    """Make the upright axis logarithmic, with round numbers beside it."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(format_short))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def format_short(value: float, _position: int | None = None) -> str:

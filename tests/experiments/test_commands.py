@@ -10,7 +10,7 @@ import pytest
 
 from fedcascade.cli import main, progress
 from fedcascade.cli.experiments import BUILTIN_PLANS
-from fedcascade.experiments import paper_claims, schedulers
+from fedcascade.experiments import paper_claims, runner
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.plan_reader import list_builtin_plans, read_plan
@@ -121,7 +121,7 @@ def reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(paper_claims, "load_paper_plans", load_short_plans)
     monkeypatch.setattr(
-        schedulers, "make_local_scheduler", lambda **_: lambda jobs, _report: ((job, run_job(job)) for job in jobs)
+        runner, "make_local_scheduler", lambda **_: lambda jobs, _report: ((job, run_job(job)) for job in jobs)
     )
     return tmp_path
 

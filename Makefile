@@ -76,7 +76,7 @@ check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure, links 
 	$(BIN)/python tools/check_structure.py
 	$(BIN)/python tools/check_links.py
 
-structure: $(INSTALLED_DEV) ## private names across modules, long functions, import cycles, lines of src
+structure: $(INSTALLED_DEV) ## private names, long functions and signatures, class names, import cycles, size of src, secrets
 	$(BIN)/python tools/check_structure.py
 
 bench: $(INSTALLED_DEV) ## engines, a NumPy loop and other libraries side by side (BENCH=--quick: under a minute)

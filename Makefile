@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
-INSTALLED_SERVICE := $(VENV)/.installed-service
 INSTALLED_DEV := $(VENV)/.installed-dev
 
 .PHONY: help demo live test test-long coverage check structure chaos attack soak bench bench-service bench-live picture figures table1 docs graph dist site lock clean
@@ -20,28 +18,16 @@ $(VENV):
 # Everything from the lock files, each file checked against its hash; then the package itself, in place.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 
-$(INSTALLED): pyproject.toml constraints.txt | $(VENV)
-	@echo "installing into $(VENV) ..."
-	@$(INSTALL) --require-hashes --requirement constraints.txt
+$(VENV)/.installed-%: pyproject.toml locks/%.txt | $(VENV)
+	@echo "installing what locks/$*.txt lists into $(VENV) ..."
+	@$(INSTALL) --require-hashes --requirement locks/$*.txt
 	@$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
-$(INSTALLED_SERVICE): pyproject.toml constraints-service.txt | $(VENV)
-	@echo "installing into $(VENV), with a server ..."
-	@$(INSTALL) --require-hashes --requirement constraints-service.txt
-	@$(INSTALL) --no-build-isolation --editable .
-	@touch $(INSTALLED) $@
-
-$(INSTALLED_DEV): pyproject.toml constraints-dev.txt | $(VENV)
-	@echo "installing into $(VENV), with the tools for tests ..."
-	@$(INSTALL) --require-hashes --requirement constraints-dev.txt
-	@$(INSTALL) --no-build-isolation --editable .
-	@touch $(INSTALLED) $(INSTALLED_SERVICE) $@
-
-demo: $(INSTALLED) ## run the paper's evaluation at its full length, twice, and write a report
+demo: $(VENV)/.installed-demo ## run the paper's evaluation at its full length, twice, and write a report
 	$(BIN)/fedcascade demo
 
-live: $(INSTALLED_SERVICE) ## watch it at work: a server, simulated users, and a page that shows both
+live: $(VENV)/.installed-server ## watch it at work: a server, simulated users, and a page that shows both
 	$(BIN)/fedcascade live
 
 # Neighbours share fixtures and compiled code: a worker takes a stretch of tests, and another's rest when it has done.
@@ -123,17 +109,12 @@ LOCK_RELEASE = $(COMPILE) -
 site: $(VENV)/.installed-docs ## build the documentation site into site/ (half a minute), and check every link and anchor
 	$(BIN)/python tools/build_site.py
 
-$(VENV)/.installed-docs: constraints-docs.txt $(INSTALLED_DEV)
-	@echo "installing the tools of the site ..."
-	@$(INSTALL) --require-hashes --requirement constraints-docs.txt
-	@touch $@
-
 # Tools of a release, in an environment of their own.
 RELEASE := .cache/release/bin
-$(RELEASE)/twine: constraints-release.txt
+$(RELEASE)/twine: locks/release.txt
 	@echo "installing the tools of a release into .cache/release ..."
 	@$(PYTHON) -m venv .cache/release
-	@$(RELEASE)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement constraints-release.txt
+	@$(RELEASE)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement locks/release.txt
 	@touch $@
 
 dist: $(RELEASE)/twine ## build wheel and source archive into dist/, check them, and try the wheel on every Python of this machine
@@ -146,11 +127,11 @@ dist: $(RELEASE)/twine ## build wheel and source archive into dist/, check them,
 	$(RELEASE)/python tools/try_wheel.py dist/*.whl
 
 lock: ## renew the lock files (needs uv)
-	$(LOCK) --output-file constraints.txt
-	$(LOCK) --extra dev --constraint constraints.txt --output-file constraints-dev.txt
-	$(LOCK) --extra postgres --constraint constraints-dev.txt --output-file constraints-service.txt
-	$(LOCK) --extra dev --group docs --constraint constraints-dev.txt --output-file constraints-docs.txt
-	$(LOCK_RELEASE) --group release --output-file constraints-release.txt
+	$(LOCK) --extra experiments --output-file locks/demo.txt
+	$(LOCK) --extra dev --constraint locks/demo.txt --output-file locks/dev.txt
+	$(LOCK) --extra postgres --constraint locks/dev.txt --output-file locks/server.txt
+	$(LOCK) --extra dev --group docs --constraint locks/dev.txt --output-file locks/docs.txt
+	$(LOCK_RELEASE) --group release --output-file locks/release.txt
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,7 +12,8 @@ from fedcascade.experiments.builtin_plans import load_builtin_plan
 from fedcascade.experiments.paper_claims import TEN
 from fedcascade.experiments.plan import resize_plan
 from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import count_cores, make_local_scheduler
+from fedcascade.experiments.schedulers import make_local_scheduler
+from fedcascade.systems import count_cores
 
 ROUNDS, SEEDS = 500_000, range(2)  # half the length of a run in the paper; shorter ones measure the start
 

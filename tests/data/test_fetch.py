@@ -14,8 +14,8 @@ import pytest
 
 from fedcascade.cli import main
 from fedcascade.data import fetch as fetching
-from fedcascade.data import read_ratings
 from fedcascade.data.fetch import fetch, find_cache_folder
+from fedcascade.data.readers import read_ratings
 
 RATINGS = "userId,movieId,rating,timestamp\n" + "".join(f"{n % 50},{n % 31},{1 + n % 5},9\n" for n in range(9_000))
 

@@ -96,7 +96,7 @@ class RatingsOptions:
 
     def read(self, path: Path) -> "Triplets":
         """Read the ratings in a file."""
-        from fedcascade.data import Columns, read_ratings
+        from fedcascade.data.readers import Columns, read_ratings
 
         names = self.columns.split(",") if self.columns else []
         require(len(names) in (0, 3), f"columns must be three names, as user,item,rating, got '{self.columns}'")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fedcascade.checks import require, require_integer
+from fedcascade.checks import require, require_extra, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import (
@@ -129,6 +129,7 @@ def serve(
 
     Example: fedcascade serve --store sqlite:///fedcascade.db --dimension 20
     """
+    require_extra("server", "a server")
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
     from fedcascade.service.server.bounds import UploadBounds
@@ -153,7 +154,7 @@ def serve(
 
 
 def _load_warm_start(path: Path) -> "WarmStart":
-    from fedcascade.data.logs.warm_file import load_warm
+    from fedcascade.saved import load_warm
     from fedcascade.service.server.warming import WarmStart
 
     state = load_warm(path)
@@ -231,11 +232,9 @@ def swarm(
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
-    from fedcascade.data.logs.writer import check_log_path
     from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.demo.swarm_processes import SwarmPlan, run_swarm_in_processes
-    from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.learning.named_oracles import build_oracle
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.terms import build_policy
@@ -246,6 +245,9 @@ def swarm(
     for name, value in counts.items():
         require_integer(name, 1 if value is None else value)
     if log is not None:
+        from fedcascade.data.logs.writer import check_log_path
+        from fedcascade.evaluation.simulated import write_simulated_log
+
         check_log_path(log)
     is_plain = not lockstep and log is None and agents_in == "python"
     require(processes == 1 or is_plain, "several processes cannot --lockstep, write a --log or run --agents-in node")

@@ -86,8 +86,6 @@ def run(
 
     Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
     """
-    from fedcascade.data.logs.writer import check_log_path
-    from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.simulation.engines import simulate, simulate_together
     from fedcascade.simulation.scenario import Scenario
 
@@ -108,6 +106,9 @@ def run(
             print(json.dumps(summaries[-1]), flush=True)
 
     if log is not None:  # before hours of rounds
+        from fedcascade.data.logs.writer import check_log_path
+        from fedcascade.evaluation.simulated import write_simulated_log
+
         check_log_path(log)
         require(len(systems) == 1, "--log holds the lists of one system: give --policy once")
         require(engine != "cuda", "--log is written by the exact and the reference engine: leave out --engine cuda")

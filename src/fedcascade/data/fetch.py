@@ -16,7 +16,7 @@ from typing import Any
 
 from fedcascade import __version__
 from fedcascade.checks import require, require_known
-from fedcascade.data.files import write_atomically
+from fedcascade.systems import write_atomically
 
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 CHUNK = 1 << 16

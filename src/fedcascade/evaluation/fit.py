@@ -7,9 +7,9 @@ from pathlib import Path
 from fedcascade.checks import require
 from fedcascade.data.logs.names import Names
 from fedcascade.data.logs.reader import Log
-from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.log_sums import NO_FEATURES, LogSums
+from fedcascade.saved import WarmState, load_warm, save_warm
 
 SAVE_EVERY = 30.0  # seconds between states of an unfinished fit
 

@@ -21,6 +21,7 @@ from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.policies import get_policy
 from fedcascade.numerics.code_cache import CodeNotKept
 from fedcascade.simulation.exact.precompile import list_steps
+from fedcascade.systems import count_cores
 
 ReportRounds = Callable[[int], None]  # is called with the number of rounds that are done
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
@@ -31,11 +32,6 @@ POLL_SECONDS = 0.2
 GPU_PROCESSES = 8  # that share a GPU
 SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _rounds_done: Any = None  # in a worker: the counter that it shares with its parent
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def make_local_scheduler(*, workers: int | None = None) -> Scheduler:

@@ -32,10 +32,9 @@ class Names:
         """The number of a name, if it has one."""
         return self._numbers.get(name)
 
-    def number_all(self, names: Iterable[str]) -> None:
-        """Give numbers to names in their order, those that have one excepted."""
-        for name in names:
-            self._numbers.setdefault(name, len(self._numbers))
+    def number_all(self, names: Iterable[str]) -> NDArray[np.int64]:
+        """Return the number of each name; those that have none get one, in their order."""
+        return np.array([self._numbers.setdefault(name, len(self._numbers)) for name in names], np.int64)
 
     def number(self, names: pl.Series) -> NDArray[np.int64]:
         """The number of each name; new ones are added, or are -1 where the names are closed."""

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer, require_known
-from fedcascade.data.logs.frames import is_table, read_table
 from fedcascade.data.logs.items import ItemTable, check_features, convert_features, convert_items, join_tables
-from fedcascade.data.logs.names import Names
-from fedcascade.data.logs.reader import Log, open_frame, read_log
+from fedcascade.data.logs.reader import Log, Names, open_frame, read_log
 from fedcascade.data.logs.writer import to_frame
+from fedcascade.data.tables import is_table, read_table
 from fedcascade.evaluation.frozen import FrozenPolicy, freeze_policy
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.learning.click_log import ClickLog

@@ -129,8 +129,7 @@ class LogOptions:
     def is_log(self, path: Path) -> bool:
         """Whether a file is a log of lists: these options say so, or the names of its columns do."""
         from fedcascade.data.logs.columns import has_log_columns
-        from fedcascade.data.logs.files import SCANNERS, TEXTS, list_columns, scan_file
-        from fedcascade.data.text import read_header, strip_packing
+        from fedcascade.data.tables import SCANNERS, TEXTS, list_columns, read_header, scan_file, strip_packing
 
         if self != LogOptions():
             return True

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedcascade.checks import require
-from fedcascade.data.logs.names import Names
-from fedcascade.data.logs.reader import Log
+from fedcascade.data.logs.reader import Log, Names
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.log_sums import NO_FEATURES, LogSums
 from fedcascade.saved import WarmState, load_warm, save_warm

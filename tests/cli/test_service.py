@@ -21,7 +21,7 @@ from fedcascade.service.server.tenure import TERMS
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.engines import simulate
 
-from .helpers import TOKEN, ServerProcess, build_unit_upload
+from ..service.helpers import TOKEN, ServerProcess, build_unit_upload
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.results import save_record
 from fedcascade.experiments.runner import Progress
 
-from .conftest import SMALL
+from ..experiments.conftest import SMALL
 
 SHORT = SMALL.replace("6_000", "300")
 

@@ -21,8 +21,8 @@ ROOT = SRC.parent
 MAX_FUNCTION_LINES = 60  # with signature and docstring
 MAX_PARAMETERS = 8  # without self and cls
 # The size of src. Both limits only go down.
-MAX_SOURCE_LINES = 36_500
-MAX_MODULES = 298
+MAX_SOURCE_LINES = 36_200
+MAX_MODULES = 289
 SECRET_NAMES = re.compile(r"\.(token|db|pem|key|p12|pfx)$|(^|/)(\.env|id_(rsa|dsa|ecdsa|ed25519))$")
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 # Findings of the newest rules that are still there. One that is gone has to leave the list, too.
@@ -46,7 +46,6 @@ KNOWN_OFFENDERS: tuple[str, ...] = (
     "src/fedcascade/evaluation/rating.py: class Ratings exists twice",
     "src/fedcascade/evaluation/rating.py: rate_rows has many parameters",
     "src/fedcascade/experiments/reports/summary.py: draw_curves has many parameters",
-    "src/fedcascade/experiments/shares.py: class Share exists twice",
     "src/fedcascade/federation/claims.py: class Claim exists twice",
     "src/fedcascade/federation/grouping/guard.py: subtract_excess has many parameters",
     "src/fedcascade/federation/holdings.py: add_upload has many parameters",

@@ -209,9 +209,6 @@ def swarm(
     agents_in: Annotated[
         Literal["python", "node"], option("Where agents run: in this process, or in JavaScript in Node.")
     ] = "python",
-    processes: Annotated[
-        Whole, option("Let so many processes play, each with its share of the agents, without waiting for each other.")
-    ] = 1,
     oracle: Annotated[
         Literal["top-k", "plackett-luce", "epsilon"],
         option("How agents choose lists: the best items, or by chance, with propensities for the log."),
@@ -234,14 +231,13 @@ def swarm(
     """
     from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
-    from fedcascade.demo.swarm_processes import SwarmPlan, run_swarm_in_processes
     from fedcascade.learning.named_oracles import build_oracle
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.terms import build_policy
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 
-    counts = {"agents": agents, "rounds": rounds, "checkpoints": checkpoints, "processes": processes}
+    counts = {"agents": agents, "rounds": rounds, "checkpoints": checkpoints}
     for name, value in counts.items():
         require_integer(name, 1 if value is None else value)
     if log is not None:
@@ -249,8 +245,6 @@ def swarm(
         from fedcascade.evaluation.simulated import write_simulated_log
 
         check_log_path(log)
-    is_plain = not lockstep and log is None and agents_in == "python"
-    require(processes == 1 or is_plain, "several processes cannot --lockstep, write a --log or run --agents-in node")
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     chooser = build_oracle(oracle, list_length, arguments)
     is_known = agents_in == "python" or oracle == "top-k"
@@ -269,20 +263,14 @@ def swarm(
         asked = offered.min_observations
         remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
         require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
-        chosen = replace(environment_options, users=users, dimension=offered.dimension)
-        environment = chosen.build()
+        environment = replace(environment_options, users=users, dimension=offered.dimension).build()
         bar, reporter, welcomed = add_bar(bars, policy.name, rounds), RegretReporter(operator), list[int]()
         connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
-        if processes > 1:
-            plan = SwarmPlan(url=url, build=chosen.build, policy=policy, oracle=chooser, rounds=rounds,
-                             list_length=list_length, folder=folder, min_observations=min_observations)  # fmt: skip
-            trace = run_swarm_in_processes(plan, processes, operator, progress=bar, report=reporter.report_totals)
-        else:
-            trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder,
-                              list_length=list_length, oracle=chooser, keep_lists=log is not None,
-                              transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
-                              lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
-                              after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
+        trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder,
+                          list_length=list_length, oracle=chooser, keep_lists=log is not None,
+                          transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
+                          lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
+                          after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
     if any(welcomed):
         print_line(f"{welcomed[0]} of {users} agents began with what the server knows of anybody")
     if log is not None:

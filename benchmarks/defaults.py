@@ -90,7 +90,7 @@ class Outcome(NamedTuple):
 @cache
 def load_ratings(path: str) -> Triplets:
     """Read a file of ratings once in each process."""
-    from fedcascade.data import read_ratings  # it needs polars, which synthetic worlds do without
+    from fedcascade.data.readers import read_ratings  # it needs polars, which synthetic worlds do without
 
     return read_ratings(path)
 

@@ -7,11 +7,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
+from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import Any
 
 _SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?[eE][+]?[0-9]{1,2}")
 _MOST_DIGITS = 18
+EXTRAS = {  # what `pip install 'fedcascade[extra]'` brings: the modules that are imported
+    "agent": ("httpx2", "nacl"),
+    "server": ("httpx2", "nacl", "litestar", "prometheus_client", "uvicorn"),
+    "logs": ("polars",),
+    "experiments": ("polars", "matplotlib"),
+    "gpu": ("numba_cuda",),
+    "gymnasium": ("gymnasium",),
+    "mlflow": ("mlflow",),
+    "otel": ("opentelemetry",),
+    "postgres": ("psycopg",),
+    "ray": ("ray",),
+}
 
 
 def require(condition: bool, message: str) -> None:
@@ -170,3 +183,14 @@ def require_known(kind: str, name: str, names: Iterable[str]) -> None:
     is_near = likeness.get(near, 0.0) >= 0.5
     hint = f"did you mean '{near}'?" if is_near else "expected one of " + ", ".join(names)
     raise ValueError(f"unknown {kind} '{name}': {hint}")
+
+
+def list_missing(extra: str) -> list[str]:
+    """List the modules of an extra that are not installed."""
+    return [module for module in EXTRAS[extra] if find_spec(module) is None]
+
+
+def require_extra(extra: str, what: str) -> None:
+    """Raise an ImportError that names the extra unless all its modules are installed."""
+    if missing := list_missing(extra):
+        raise ImportError(f"{what} needs {', '.join(missing)}: pip install 'fedcascade[{extra}]'")

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-from fedcascade.checks import NONNEGATIVE
+from fedcascade.checks import NONNEGATIVE, require_extra
 from fedcascade.cli.options import Rounds, Whole, option
 from fedcascade.cli.service import TOKEN, print_notice
 
@@ -31,6 +31,7 @@ def live(
 
     Example: fedcascade live
     """
+    require_extra("server", "a server")
     from fedcascade.demo.catalogue import DIMENSION
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, DemoSettings
     from fedcascade.demo.serve import serve_demo

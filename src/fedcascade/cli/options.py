@@ -93,7 +93,7 @@ class RatingsFlags(_RatingsFlags, _CommonFlags):  # type: ignore[misc, valid-typ
 
     def read(self, path: Path) -> "Triplets":
         """Read the ratings in a file."""
-        from fedcascade.data import Columns, read_ratings
+        from fedcascade.data.readers import Columns, read_ratings
 
         names = self.columns.split(",") if self.columns else []
         require(len(names) in (0, 3), f"columns must be three names, as user,item,rating, got '{self.columns}'")
@@ -131,8 +131,7 @@ class LogOptions:
     def is_log(self, path: Path) -> bool:
         """Whether a file is a log of lists: these options say so, or the names of its columns do."""
         from fedcascade.data.logs.columns import has_log_columns
-        from fedcascade.data.logs.files import SCANNERS, TEXTS, list_columns, scan_file
-        from fedcascade.data.text import read_header, strip_packing
+        from fedcascade.data.tables import SCANNERS, TEXTS, list_columns, read_header, scan_file, strip_packing
 
         if self != LogOptions():
             return True

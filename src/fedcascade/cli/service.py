@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fedcascade.checks import require, require_integer
+from fedcascade.checks import require, require_extra, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import (
@@ -128,6 +128,7 @@ def serve(
 
     Example: fedcascade serve --store sqlite:///fedcascade.db --dimension 20
     """
+    require_extra("server", "a server")
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
     from fedcascade.service.server.bounds import UploadBounds
@@ -152,7 +153,7 @@ def serve(
 
 
 def _load_warm_start(path: Path) -> "WarmStart":
-    from fedcascade.data.logs.warm_file import load_warm
+    from fedcascade.saved import load_warm
     from fedcascade.service.server.warming import WarmStart
 
     state = load_warm(path)
@@ -207,9 +208,6 @@ def swarm(
     agents_in: Annotated[
         Literal["python", "node"], option("Where agents run: in this process, or in JavaScript in Node.")
     ] = "python",
-    processes: Annotated[
-        Whole, option("Let so many processes play, each with its share of the agents, without waiting for each other.")
-    ] = 1,
     oracle: Annotated[
         Literal["top-k", "plackett-luce", "epsilon"],
         option("How agents choose lists: the best items, or by chance, with propensities for the log."),
@@ -230,24 +228,22 @@ def swarm(
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
-    from fedcascade.data.logs.writer import check_log_path
     from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
-    from fedcascade.demo.swarm_processes import SwarmPlan, run_swarm_in_processes
-    from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.learning.named_oracles import build_oracle
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.terms import build_policy
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 
-    counts = {"agents": agents, "rounds": rounds, "checkpoints": checkpoints, "processes": processes}
+    counts = {"agents": agents, "rounds": rounds, "checkpoints": checkpoints}
     for name, value in counts.items():
         require_integer(name, 1 if value is None else value)
     if log is not None:
+        from fedcascade.data.logs.writer import check_log_path
+        from fedcascade.evaluation.simulated import write_simulated_log
+
         check_log_path(log)
-    is_plain = not lockstep and log is None and agents_in == "python"
-    require(processes == 1 or is_plain, "several processes cannot --lockstep, write a --log or run --agents-in node")
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     chooser = build_oracle(oracle, list_length, arguments)
     is_known = agents_in == "python" or oracle == "top-k"
@@ -266,20 +262,14 @@ def swarm(
         asked = offered.min_observations
         remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
         require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
-        chosen = environment_options.resize(users=users, dimension=offered.dimension)
-        environment = chosen.build()
+        environment = environment_options.resize(users=users, dimension=offered.dimension).build()
         bar, reporter, welcomed = add_bar(bars, policy.name, rounds), RegretReporter(operator), list[int]()
         connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
-        if processes > 1:
-            plan = SwarmPlan(url=url, build=chosen.build, policy=policy, oracle=chooser, rounds=rounds,
-                             list_length=list_length, folder=folder, min_observations=min_observations)  # fmt: skip
-            trace = run_swarm_in_processes(plan, processes, operator, progress=bar, report=reporter.report_totals)
-        else:
-            trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder,
-                              list_length=list_length, oracle=chooser, keep_lists=log is not None,
-                              transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
-                              lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
-                              after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
+        trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder,
+                          list_length=list_length, oracle=chooser, keep_lists=log is not None,
+                          transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
+                          lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
+                          after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
     if any(welcomed):
         print_line(f"{welcomed[0]} of {users} agents began with what the server knows of anybody")
     if log is not None:

@@ -93,13 +93,13 @@ def run(
 
     Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
     """
-    from fedcascade.data.logs.writer import check_log_path
-    from fedcascade.evaluation.simulated import write_simulated_log
-
     require_integer("rounds", rounds)
     systems = constant_options.select_policies([name for text in policy for name in text.split(",")])
     environment, chooser = environment_options.build(), oracle_flags.build()
     if log is not None:  # before hours of rounds
+        from fedcascade.data.logs.writer import check_log_path
+        from fedcascade.evaluation.simulated import write_simulated_log
+
         check_log_path(log)
         require(len(systems) == 1, "--log holds the lists of one system: give --policy once")
         is_kept = engine_flags.engine != "cuda"

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require
 from fedcascade.data.logs.reader import Log
-from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.federation.messages import Download
@@ -24,6 +23,7 @@ from fedcascade.learning.log_sums import NO_FEATURES, LogSums
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.saved import WarmState, load_warm, save_warm
 
 SAVE_EVERY = 30.0  # seconds between states of an unfinished fit
 

@@ -67,7 +67,7 @@ def _read_ratings(file: str | None) -> Triplets:
     """Read the ratings of a file, once in a process."""
     if file is None:
         return to_triplets(generate_ratings())
-    from fedcascade.data import read_ratings
+    from fedcascade.data.readers import read_ratings
 
     return read_ratings(file)
 

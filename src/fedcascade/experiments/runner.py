@@ -37,6 +37,7 @@ from fedcascade.federation.decisions import DownloadAndBuffer
 from fedcascade.federation.policies import get_policy
 from fedcascade.numerics.code_cache import CodeNotKept
 from fedcascade.simulation.exact.precompile import list_steps
+from fedcascade.systems import count_cores
 
 ReportRounds = Callable[[int], None]  # is called with the number of rounds that are done
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
@@ -99,11 +100,6 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"'{folder}' cannot hold results: {error.strerror}; name another folder with --out") from None
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def make_local_scheduler(*, workers: int | None = None) -> Scheduler:

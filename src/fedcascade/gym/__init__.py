@@ -1,9 +1,9 @@
 """Worlds as Gymnasium environments: ``gymnasium.make("fedcascade/Synthetic-v0")`` after ``import fedcascade.gym``."""
 
-from importlib.util import find_spec
+from fedcascade.checks import list_missing, require_extra
 
-if find_spec("gymnasium") is None:
-    raise ImportError("fedcascade.gym needs gymnasium: pip install 'fedcascade[gymnasium]'")
+if list_missing("gymnasium"):
+    require_extra("gymnasium", "fedcascade.gym")
 
 from fedcascade.gym.environment import IDS, CascadeEnv, RankedLists, register_environments
 from fedcascade.gym.player import Player

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.data.logs.warm_file import WarmState, save_warm
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.warm_start import warm_server
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.log_sums import LogSums
+from fedcascade.saved import WarmState, save_warm
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.server.warming import WarmStart, warm_store

@@ -10,7 +10,7 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from fedcascade.data.files import write_atomically
+from fedcascade.systems import write_atomically
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart; more systems get dashes.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")

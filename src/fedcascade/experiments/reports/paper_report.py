@@ -6,13 +6,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedcascade.data.files import write_atomically
 from fedcascade.experiments import paper_claims
 from fedcascade.experiments.paper_claims import FIVE, NAMES, RATINGS, STRICT, TEN, Claim
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.reports import html, summary
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
+from fedcascade.systems import write_atomically
 
 TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
 CLAIMS = "claims.json"

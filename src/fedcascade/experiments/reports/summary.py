@@ -9,13 +9,13 @@ import msgspec
 import polars as pl
 from matplotlib.figure import Figure
 
-from fedcascade.data.files import write_atomically
 from fedcascade.experiments.comparisons import HEADER, Interval, compare_systems, estimate_mean
 from fedcascade.experiments.plan import Plan, select_systems
 from fedcascade.experiments.reports import figures, html
 from fedcascade.experiments.reports.figures import QUANTITIES
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
+from fedcascade.systems import write_atomically
 
 PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."
 

@@ -1,4 +1,4 @@
-"""Nothing of a forgotten agent can be found or computed from what the server keeps; those who are left lose no bit."""
+"""Operations: nothing of a forgotten agent can be found or computed from what is kept; the others lose no bit."""
 
 import sqlite3
 from contextlib import closing

@@ -513,5 +513,5 @@ def test_make_live_installs_no_tools_for_tests() -> None:
     commands = subprocess.run(
         ["make", "--dry-run", "--always-make", "live"], capture_output=True, text=True, check=True
     )
-    assert "constraints-service.txt" in commands.stdout
-    assert "constraints-dev.txt" not in commands.stdout
+    assert "locks/server.txt" in commands.stdout
+    assert "locks/dev.txt" not in commands.stdout

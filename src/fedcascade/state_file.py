@@ -19,10 +19,10 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.data.files import write_atomically
 from fedcascade.learning.statistics import Statistics
+from fedcascade.systems import write_atomically
 
-FORMAT = 2  # 1 was that of ``fedcascade fit`` alone, and named no kind
+FORMAT = 1
 SUMS, AGENT, SERVER = "sums", "agent", "server"
 MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}\.npy")
 KINDS_OF_NUMBERS = "biuf"
@@ -58,7 +58,7 @@ def read_state_file(path: str | PathLike[str], kind: str) -> dict[str, Any]:
             zipfile.BadZipFile) as error:  # fmt: skip
         reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise ValueError(f"{file} is not a state that fedcascade wrote, or not all of it: {reason}") from None
-    require(written <= FORMAT, f"{file} has format {written}, this fedcascade knows 1 to {FORMAT}: update fedcascade")
+    require(written <= FORMAT, f"{file} has format {written}, this fedcascade knows {FORMAT}: update fedcascade")
     require(found == kind, f"{file} holds the state of kind '{found}', and not '{kind}'")
     return state
 
@@ -70,8 +70,6 @@ def _read_facts(facts: Any, arrays: Arrays) -> tuple[int, str, dict[str, Any]]:
     require(isinstance(written, int) and written >= 1, f"its format is {written!r}")
     if written > FORMAT:
         return written, "", {}
-    if written == 1:
-        return written, SUMS, facts | arrays
     state = _decode(facts["state"], arrays)
     require(isinstance(state, dict), "its state is no JSON object")
     return written, str(facts["kind"]), state

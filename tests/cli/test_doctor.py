@@ -20,7 +20,7 @@ def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, di
 def test_it_knows_versions_cores_folder_and_extras(capsys: pytest.CaptureFixture[str]) -> None:
     found = examine(capsys)
     assert found["fedcascade"]["words"].startswith(fedcascade.__version__)
-    assert {found[name]["state"] for name in ("Python", "numpy", "numba", "cores", "SQLite", "extra service")} == {
+    assert {found[name]["state"] for name in ("Python", "numpy", "numba", "cores", "SQLite", "extra server")} == {
         "good"
     }
     assert Path(found["folder of compiled code"]["words"]).is_dir()

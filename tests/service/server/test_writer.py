@@ -1,4 +1,4 @@
-"""Exchanges are counted once, checked by theorem, and survive a restart bit for bit."""
+"""The writer: exchanges are counted once, checked by theorem, and survive a restart bit for bit."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -21,7 +21,7 @@ from fedcascade.service.server.tenure import TERMS
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.engines import simulate
 
-from .helpers import TOKEN, ServerProcess, build_unit_upload
+from ..service.helpers import TOKEN, ServerProcess, build_unit_upload
 
 
 @pytest.fixture(scope="module")
@@ -266,19 +266,3 @@ def test_live_leaves_nothing_behind_when_it_is_told_to_end(tmp_path: Path) -> No
         process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert not list(tmp_path.glob("fedcascade-live-*"))
-
-
-def test_a_swarm_of_several_processes_plays_all_rounds_and_gives_one_summary(
-    process: ServerProcess, capsys: pytest.CaptureFixture[str]
-) -> None:
-    operator = process.connect().operator
-    before = operator.fetch_overview().position
-    main(["swarm", *told(process), "--agents", "6", "--rounds", "240", "--clusters", "2", "--items", "12",
-          "--min-observations", "0", "--processes", "2", "--among-agents", "--json"])  # fmt: skip
-    swarm = json.loads(capsys.readouterr().out)
-    assert (swarm["engine"], swarm["rounds"], len(swarm["curve"])) == ("swarm", 240, 1)
-    assert swarm["communications"]["total"] == operator.fetch_overview().position - before > 6
-    operator.transport.close()
-    with pytest.raises(SystemExit, match="2"):
-        main(["swarm", *told(process), "--processes", "2", "--lockstep", "--among-agents"])
-    assert "several processes cannot --lockstep" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from fedcascade.experiments.plan_reader import list_builtin_plans, read_plan
 from fedcascade.experiments.results import save_record
 from fedcascade.experiments.runner import Progress
 
-from .conftest import SMALL
+from ..experiments.conftest import SMALL
 
 SHORT = SMALL.replace("6_000", "300")
 

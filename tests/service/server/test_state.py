@@ -1,4 +1,4 @@
-"""No accepted upload makes a sum that a server could not work with: not now, not with others, not at a replay."""
+"""The state: no accepted upload makes a sum that a server could not work with, now, with others, or at a replay."""
 
 import gc
 import logging

@@ -21,8 +21,7 @@ from fedcascade.service.server.exchanges import answer_exchange
 from fedcascade.service.server.logs import log, log_event
 from fedcascade.service.server.origins import add_headers
 from fedcascade.service.server.service import HttpRequest, Service, name_caller
-from fedcascade.service.store.audit import OPERATOR
-from fedcascade.service.store.contract import AgentRecord, AgentState, explain_failures
+from fedcascade.service.store.contract import OPERATOR, AgentPage, AgentState, explain_failures
 
 MOST_LISTED = 1_000  # agents in one answer
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -169,13 +168,12 @@ async def list_agents(request: HttpRequest) -> Response[bytes]:
     await service.require_operator(request)
     query = read_query(request.query_params)
 
-    def read() -> list[AgentRecord]:
+    def read() -> AgentPage:
         with closing(service.writer.open_store()) as store, explain_failures(store):
             return store.list_agents(query.after, query.most + 1, query.state)
 
-    records = await asyncio.to_thread(read)
-    found, more = records[: query.most], len(records) > query.most
-    return encode_reply(await service.writer.run(operations.describe_agents(found, more=more)), request)
+    page = await asyncio.to_thread(read)
+    return encode_reply(await service.writer.run(operations.describe_agents(page, query.most)), request)
 
 
 @get("/v1/overview")

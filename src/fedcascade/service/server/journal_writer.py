@@ -34,17 +34,14 @@ class JournalWriter:
     def write(self, store: Store, state: ServerState, after: int) -> None:
         """Note everything that happened beyond a position of the log."""
         now = self._clock.read_milliseconds()
-        if state.position > after:
-            store.record_exchanges(after, now, state.clusters)
         labels = NOBODY if state.server is None else state.server.groups.labels
         self._follow(store, state, after)
         changed = self._find_changed(labels)
         is_new = not len(self._labels)
         moved = self._name_all(labels, changed) if is_new or len(labels) <= FEW else self._name_some(labels, changed)
-        if moved.size:
-            store.record_moves(
-                state.position, now, zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
-            )
+        if state.position > after or moved.size:
+            moves = zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
+            store.record_batch(after, now, state.clusters, moves)
         self._position, state.names = state.position, (state.position, self._names)
 
     def _follow(self, store: Store, state: ServerState, upto: int) -> None:
@@ -57,7 +54,7 @@ class JournalWriter:
         if self._position < upto:
             self._labels = NOBODY
             self._names = np.append(self._names, np.zeros(max(0, state.agents.size - self._names.size), np.int64))
-            for move in store.read_moves(self._position, upto):
+            for move in store.read_changes(self._position, upto).moves:
                 if move.agent in state.places:
                     self._names[state.places[move.agent]] = move.cluster
         for gone, last in vacated:
@@ -113,9 +110,9 @@ def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, La
         position, earlier = known
         names = np.zeros(state.agents.size, np.int64)
         names[: earlier.size] = earlier
-        for move in store.read_moves(position, upto):
+        for move in store.read_changes(position, upto).moves:
             if move.agent in state.places:
                 names[state.places[move.agent]] = move.cluster
         return names
-    clusters = store.read_clusters(upto)
+    clusters = {totals.agent: totals.cluster for totals in store.sum_by_agent(upto)}
     return np.fromiter((clusters.get(agent, 0) for agent in state.agents.tolist()), np.int64, state.agents.size)

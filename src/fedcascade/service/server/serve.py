@@ -129,7 +129,7 @@ def require_empty_store(url: str) -> None:
     """Refuse a store that has agents already."""
     with closing(open_store(url)) as store, explain_failures(store):
         words = f"the store {hide_password(url)} has agents already: simulated users need one of their own"
-        require(store.count_agents() == 0, words)
+        require(store.list_agents(0, 0).enrolled == 0, words)
 
 
 def ensure_operator_token(writer: Writer, path: Path) -> bool:

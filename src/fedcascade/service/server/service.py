@@ -36,7 +36,7 @@ HttpRequest = Request[Any, Any, State]
 RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
 DEFAULT_BOUNDS = UploadBounds()
 # Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
-NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0, revoked=False)
+NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0)
 FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 

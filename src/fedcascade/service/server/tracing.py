@@ -5,7 +5,7 @@ writer. Where they are sent is said by OpenTelemetry's own variables, such as ``
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -60,8 +60,8 @@ class TracingStore:
         return getattr(self._store, name)
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        with self._tracer.start_as_current_span("transaction"), self._store.transaction():
+    def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
+        with self._tracer.start_as_current_span("transaction"), self._store.transaction(wanted):
             yield
 
 

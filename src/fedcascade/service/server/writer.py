@@ -61,7 +61,7 @@ class Writer:
         self._snapshots = SnapshotSchedule(snapshot_every)
         self._verifier = verifier or SignatureVerifier(dimension)
         self._journal = JournalWriter(self.clock)
-        self._scrubbed = 0
+        self._purged = 0  # position of the last forgetting that left nothing in the database's journals
         self._store: Store | None = (store := open_store())
         self.state: ServerState | None = None  # for others to look at; only jobs may change it
         self._busy_since = NEVER
@@ -209,22 +209,22 @@ class Writer:
         results: list[Any] = []
         try:
             store, state = self._prepare()
-            with store.transaction():
+            requests = [pending.request for pending in batch if pending.request and pending.request.upload]
+            wanted = [(request.signature.agent, request.signature.sequence) for request in requests]
+            with store.transaction(wanted):
                 self._require_tenure(store)
                 state = self.state = replay_log(store, self._policy, self._dimension, state)
                 start = state.position
-                requests = [pending.request for pending in batch if pending.request and pending.request.upload]
-                store.prefetch_entries([(request.signature.agent, request.signature.sequence) for request in requests])
                 for pending in batch:
                     try:
                         results.append(pending.job(store, state))
                     except Refused as refusal:  # the transaction goes on: a job refuses before it changes anything
                         results.append(refusal)
                 self._journal.write(store, state, start)
-                self._snapshots.advance(store, state)
-                forgotten = store.find_last_rewriting()
-            if forgotten > self._scrubbed and store.purge_deleted_rows():
-                self._scrubbed = forgotten
+                rewritten = store.find_head().rewritten
+                self._snapshots.advance(store, state, rewritten)
+            if rewritten > self._purged and store.run_maintenance(purge=True):
+                self._purged = rewritten
             self.healthy = True
         except Exception as error:
             return None, self._recover(error)

@@ -35,11 +35,11 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
-from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
+from fedcascade.testing.stores import record_upload
 
 DIMENSION = 20
 POLICY = POLICIES["fedc3ucb-h"]

@@ -41,6 +41,7 @@ from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import digest_chunk, encode_in_chunks
 from fedcascade.service.store.sql_store import SqlStore
+from fedcascade.testing.stores import record_upload
 
 DIMENSION, TEMPLATES, CLUSTERS, ROUNDS, BATCH = 20, 100, 10, 10, 64
 PLAYED = 4_000  # agents whose uploads a server takes one by one; the others are copies of these
@@ -159,7 +160,7 @@ def upload_batch(store: SqlStore, state: ServerState, journal: JournalWriter, te
             sequence = store.sum_uploads(agent).last_sequence + 1
             statistics = templates[number % TEMPLATES]
             upload = Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
-            operations.record_upload(store, state, upload, before + number)
+            record_upload(store, state, upload, before + number)
         journal.write(store, state, before)
 
 
@@ -212,7 +213,7 @@ def join_agent(
     with store.transaction():
         newcomer, before = add_agent(store, number.to_bytes(2) * 16, time.time()), state.position
         upload = Upload(agent=newcomer, sequence=1, cause=Cause.FORCED, statistics=statistics)
-        operations.record_upload(store, state, upload, 1)
+        record_upload(store, state, upload, 1)
         journal.write(store, state, before)
 
 

@@ -12,8 +12,11 @@ import numpy as np
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
+from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
+from fedcascade.service.server.exchange import Exchange
+from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, retain
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import DamagedStore
@@ -50,6 +53,13 @@ def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEn
     """Make an entry of the log with an upload of a unit vector."""
     upload, nonce = make_unit_upload(agent, sequence, axis), sequence.to_bytes(8, "big")
     return LogEntry(position=position, upload=upload, nonce=nonce)
+
+
+def record_upload(store: Store, state: ServerState, upload: Upload, nonce: int) -> bytes:
+    """Count an upload as a server does whose agent has signed it with that nonce; return the answer."""
+    signature = SignatureHeaders(upload.agent, 0, nonce, upload.sequence, "", "", "")
+    message, headers = wire.UploadMessage.from_upload(upload), {"content-type": wire.MSGPACK}
+    return Exchange(headers=headers, signature=signature, message=message).run(store, state)
 
 
 def are_same_entries(entries: Sequence[LogEntry | None], expected: Sequence[LogEntry]) -> bool:

@@ -23,9 +23,9 @@ from fedcascade.service.agent.remote import PoolAgent
 from fedcascade.service.agent.store_file import SINGLE, StoreFile
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
-from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import Store, add_agent
+from fedcascade.testing.stores import record_upload
 
 from ..helpers import CuttableTransport, RunningService, serve_in_process
 

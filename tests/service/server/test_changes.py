@@ -14,14 +14,14 @@ from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.bounds import UploadBounds
-from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.operations import forget
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.backup import restore_backup, write_backup
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.sqlite import open_sqlite
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import RunningService, serve_in_process
 

@@ -15,12 +15,13 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient, enrol_agent
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.journal_writer import JournalWriter
-from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.operations import forget
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import LogEntry, add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.trace import relabel_canonically
+from fedcascade.testing.stores import record_upload
 
 from ..helpers import RunningService, read_clusters, serve_in_process
 

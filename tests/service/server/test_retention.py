@@ -10,14 +10,14 @@ import pytest
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
+from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, retain
 from fedcascade.service.server.snapshots import list_known_chunks, save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import decode_state, encode_state
 from fedcascade.service.store.sqlite import SqliteStore
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import ServerProcess, build_unit_upload
 

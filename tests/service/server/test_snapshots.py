@@ -9,14 +9,13 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server import snapshots
-from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, track_rows
 from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import ChangedRows
 from fedcascade.service.store.sqlite import SqliteStore
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import find_last_snapshot
 

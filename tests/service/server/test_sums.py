@@ -27,11 +27,12 @@ from fedcascade.service.protocol.validation import (
     compute_shift,
     find_smallest_lambda,
 )
-from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.operations import forget
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.contract import LogEntry, add_agent
 from fedcascade.service.store.open import open_store
+from fedcascade.testing.stores import record_upload
 
 from ..helpers import RunningService, build_unit_upload, serve_in_process
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.journal_writer import JournalWriter
-from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain, set_operator
+from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, retain, set_operator
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.epoch import load_epoch
 from fedcascade.service.store.sqlite import open_sqlite
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 POLICY = POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
 DAYS = 12

@@ -8,14 +8,14 @@ import pytest
 
 from fedcascade.cli import main
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.operations import forget, record_upload, set_operator
+from fedcascade.service.server.operations import forget, set_operator
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.backup import restore_backup, write_backup
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.epoch import load_epoch
 from fedcascade.service.store.sql_store import SqlStore
 from fedcascade.service.store.sqlite import open_sqlite
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import build_unit_upload, serve_in_process
 

@@ -10,13 +10,13 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.journal_writer import JournalWriter
-from fedcascade.service.server.operations import forget, record_upload, set_operator
+from fedcascade.service.server.operations import forget, set_operator
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 PAGE = 4096
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.sql import MIGRATIONS
 from fedcascade.service.store.sqlite import open_sqlite
-from fedcascade.testing.stores import StoreContract, make_entry, make_unit_upload
+from fedcascade.testing.stores import StoreContract, make_entry, make_unit_upload, record_upload
 
 from .migrations import NEXT, check_migrations
 from .record_store import DAYS, POLICY

@@ -17,7 +17,7 @@ from fedcascade.service.protocol import auth, openapi, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
-from fedcascade.service.server.exchanges import answer_exchange
+from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.logs import log, log_event
 from fedcascade.service.server.origins import add_headers
 from fedcascade.service.server.service import HttpRequest, Service, name_caller
@@ -77,7 +77,8 @@ def get_service(request: HttpRequest) -> Service:
 @post(wire.EXCHANGES, status_code=200)
 async def answer_upload(request: HttpRequest) -> Response[bytes]:
     """Answer an upload. Most do not come here: ``server.http`` answers plain exchanges without the framework."""
-    answer = await answer_exchange(get_service(request), request.headers, await request.body(), name_caller(request))
+    exchange = Exchange(headers=request.headers, body=await request.body(), caller=name_caller(request))
+    answer = await get_service(request).answer(exchange)
     return Response(answer, media_type=wire.get_media_type(request.headers))
 
 

@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
-import msgspec
-
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Download
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised, hash_token
+from fedcascade.service.protocol.auth import hash_token
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.jobs import Job
+from fedcascade.service.server.exchange import Job
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import (
@@ -20,11 +18,8 @@ from fedcascade.service.store.contract import (
     OPERATOR,
     AgentPage,
     Identity,
-    LogEntry,
-    Revoked,
     Store,
     add_agent,
-    is_same_upload,
 )
 from fedcascade.service.store.epoch import begin_epoch
 
@@ -48,88 +43,6 @@ def _audit(
 ) -> None:
     at = SYSTEM_CLOCK.read_milliseconds() if now is None else int(1000 * now)
     store.record_audit(at, actor, action, agent, detail)
-
-
-def record_upload(
-    store: Store,
-    state: ServerState,
-    upload: Upload,
-    nonce: int,
-    *,
-    created: int = 0,
-    receipt: wire.Receipt | None = None,
-    terms_id: str = "",
-    numbers: bytes = b"",
-    limit: Callable[[Upload, int], None] = lambda _, __: None,
-) -> bytes:
-    """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
-
-    The same upload again is answered with what its group holds by then: answers are not kept, because they hold the
-    data of others, who may ask to be forgotten. Another upload under the same sequence number is refused.
-
-    ``nonce`` and ``created`` are those of its signature, ``numbers`` its gram and moment as they came. ``receipt`` is
-    the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
-    ``limit`` is called with a new upload and the rounds that it adds to, and may refuse it. Nothing was counted before
-    the last refusal.
-    """
-    if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
-        log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
-                    receipt.position, state.position)  # fmt: skip
-        state.epoch = begin_epoch(store)
-    entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"), numbers=numbers)
-    earlier, (held_count, held_rounds) = _find_earlier(store, upload), state.count_held(upload.agent)
-    if earlier is None:
-        limit(upload, 0 if upload.cause is Cause.CHANGE else held_rounds)
-        state.check(upload)
-        download = state.apply(entry)
-        store.append(entry)
-        held_count, held_rounds = state.count_held(upload.agent)
-    else:
-        _require_repeated(store, earlier, entry, created)
-        download = state.answer(upload.agent)
-    message = wire.AnswerMessage.from_download(
-        download,
-        upload.sequence,
-        state.count_group(upload.agent),
-        held=(held_count, held_rounds),
-        terms_id=terms_id,
-        receipt=state.epoch.give_receipt(state.position),
-    )
-    return msgspec.msgpack.encode(message)
-
-
-def _find_earlier(store: Store, upload: Upload) -> LogEntry | None:
-    """Find an upload of that sequence number in the log; refuse a stranger in the same words as a bad signature."""
-    try:
-        return store.find_entry(upload.agent, upload.sequence)
-    except Revoked:
-        if store.find_identity(upload.agent) is None:  # its key is remembered, but the agent was forgotten or lost
-            raise Unauthorised("unrecognised", UNRECOGNISED) from None
-        raise
-
-
-def _require_repeated(store: Store, earlier: LogEntry, entry: LogEntry, created: int) -> None:
-    """Refuse what is not the same upload, signed anew.
-
-    Another process, or this one before a restart, may have seen the very same request.
-    """
-    agent, nonce = entry.upload.agent, int.from_bytes(entry.nonce, "big")
-    if entry.nonce == earlier.nonce or not store.use_nonce(agent, nonce, created):
-        raise Unauthorised("replayed", REPLAYED)
-    if not is_same_upload(earlier.upload, entry.upload):
-        raise Refused(409, "conflict", f"upload {entry.upload.sequence} was already received with another content")
-
-
-@defer
-def require_active(store: Store, _: ServerState, signature: SignatureHeaders) -> None:
-    """Refuse an agent that was revoked or forgotten, and a signature that another process has seen."""
-    identity = store.find_identity(signature.agent)
-    if identity is None:
-        raise Unauthorised("unrecognised", UNRECOGNISED)
-    if identity.revoked:
-        raise Revoked(signature.agent)
-    if not store.use_nonce(signature.agent, signature.nonce, signature.created):
-        raise Unauthorised("replayed", REPLAYED)
 
 
 @defer

@@ -282,3 +282,20 @@ def test_a_swarm_of_several_processes_plays_all_rounds_and_gives_one_summary(
     with pytest.raises(SystemExit, match="2"):
         main(["swarm", *told(process), "--processes", "2", "--lockstep", "--among-agents"])
     assert "several processes cannot --lockstep" in capsys.readouterr().err
+
+
+def test_settings_of_a_server_come_from_flags_or_else_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDCASCADE_PORT", "70000")
+    monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 10.0.0.2")
+    with pytest.raises(SystemExit):
+        main(["serve"])
+    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70000\n"
+    with pytest.raises(SystemExit):
+        main(["serve", "--port", "70001"])
+    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70001\n"
+    monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 nowhere")
+    with pytest.raises(SystemExit):
+        main(["serve", "--port", "0"])
+    assert "a trusted proxy must be an IP address, got 'nowhere'" in capsys.readouterr().err

@@ -13,8 +13,8 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.bounds import UploadBounds
 from fedcascade.service.server.operations import forget
+from fedcascade.service.server.settings import UploadBounds
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.backup import restore_backup, write_backup

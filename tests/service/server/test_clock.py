@@ -11,7 +11,7 @@ from fedcascade.service.agent import client
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.retention import sleep_by_clock
-from fedcascade.service.server.service import Limits
+from fedcascade.service.server.settings import Limits
 
 from ..helpers import build_unit_upload, serve_in_process
 

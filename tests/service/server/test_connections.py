@@ -18,7 +18,8 @@ from fedcascade.service.server.app import build_application
 from fedcascade.service.server.connections import MOST_PIPELINED, NEVER, ConnectionTable
 from fedcascade.service.server.listener import GracefulServer, open_socket
 from fedcascade.service.server.operations import set_operator
-from fedcascade.service.server.service import Limits, Service
+from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import Limits
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.open import open_store
 

@@ -17,9 +17,9 @@ from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store

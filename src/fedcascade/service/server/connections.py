@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Protocol
 
+from fedcascade.service.server.settings import is_address
+
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its headers
 BODY_SECONDS = 30.0  # from there to the end of its body
 WRITE_SECONDS = 30.0  # for a caller to read what fills its buffers
@@ -88,15 +90,6 @@ class ConnectionTable:
         for connection in oldest:
             connection.drop()
         return bool(oldest)
-
-
-def is_address(text: str) -> bool:
-    """Whether a text is an IP address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 @lru_cache(4096)

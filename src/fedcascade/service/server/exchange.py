@@ -16,7 +16,7 @@ from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised
 from fedcascade.service.protocol.errors import Refused, Unavailable
-from fedcascade.service.server.bounds import UploadBounds
+from fedcascade.service.server.settings import UploadBounds
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
 from fedcascade.service.store.epoch import begin_epoch

@@ -4,15 +4,12 @@ Only what agents need is open to them: enrolment, exchanges, standings, terms, a
 operators carry an Authorization header, which no page of another origin may send.
 """
 
-import re
 from collections.abc import Collection
 from typing import Any
 
-from fedcascade.checks import require
 from fedcascade.service.protocol import auth, wire
 
 OPEN_PATHS = ("/v1/agents", "/v1/terms", "/agent/", wire.EXCHANGES)
-ORIGIN = re.compile(r"https?://[a-z0-9.\-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
 HEADERS = {
     "vary": "origin",
     "access-control-expose-headers": f"{auth.SERVER_TIME}, retry-after",
@@ -20,11 +17,6 @@ HEADERS = {
     "access-control-allow-headers": f"content-type, content-digest, {auth.SEQUENCE}, signature, signature-input",
     "access-control-max-age": "7200",
 }
-
-
-def check_origin(origin: str) -> None:
-    """Refuse what no browser sends as an origin: a path, a wildcard, capital letters."""
-    require(ORIGIN.fullmatch(origin) is not None, f"an origin looks like https://shop.example, got '{origin}'")
 
 
 def build_headers(allowed: Collection[str], path: str, origin: str | None) -> dict[str, str]:

@@ -4,7 +4,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,20 +13,18 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from nacl.signing import SigningKey
 
-from fedcascade.checks import POSITIVE, require, require_integer
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
 from fedcascade.service.server.alerts import OutsizedAgent, find_outsized_agents
-from fedcascade.service.server.bounds import UploadBounds
-from fedcascade.service.server.connections import ConnectionTable, is_address, name_network
+from fedcascade.service.server.connections import ConnectionTable, name_network
 from fedcascade.service.server.exchange import Exchange, settle_future
 from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
 from fedcascade.service.server.metrics import Gauge, Metrics
-from fedcascade.service.server.origins import check_origin
 from fedcascade.service.server.readiness import ReadinessProbe
 from fedcascade.service.server.refusals import RefusalLog
+from fedcascade.service.server.settings import Limits, UploadBounds
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Identity
 
@@ -38,38 +35,6 @@ DEFAULT_BOUNDS = UploadBounds()
 NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0)
 FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How much callers may ask for: requests per second and at once, bytes of a body, connections.
-
-    ``rate`` and ``burst`` are those of an agent: one upload holds some ten rounds of a user, and the burst is for who
-    was offline. ``address_rate`` and ``address_burst`` are those of an address that enrols or is an operator, and a
-    fifth of that rate holds for its bad signatures. ``proxies`` are the addresses whose X-Forwarded-For is believed,
-    ``origins`` the web sites whose pages may hold agents of this server.
-    """
-
-    rate: float = 0.2
-    burst: float = 100.0
-    address_rate: float = 50.0
-    address_burst: float = 100.0
-    body_bytes: int | None = None
-    connections: int = 4_096
-    connections_per_address: int = 512
-    proxies: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("rate", self.rate)
-        POSITIVE.check("burst", self.burst)
-        require(self.burst >= 1, f"burst must be >= 1, else nobody can make a request, got {self.burst:g}")
-        require_integer("connections", self.connections)
-        require_integer("connections per address", self.connections_per_address)
-        for proxy in self.proxies:
-            require(is_address(proxy), f"a trusted proxy must be an IP address, got '{proxy}'")
-        for origin in self.origins:
-            check_origin(origin)
 
 
 class Service:
@@ -103,13 +68,13 @@ class Service:
         self.refusals = RefusalLog()
         self.refusal_listeners: list[RefusalListener] = []
         self.bounds = bounds
-        self.origins = frozenset(limits.origins)
+        self.origins = frozenset(limits.allow_origin)
         self.identities: dict[int, Identity] = {}
-        self.proxies = frozenset(limits.proxies)
+        self.proxies = frozenset(limits.trusted_proxy)
         self.connections = ConnectionTable(
             most=limits.connections,
             most_per_address=limits.connections_per_address,
-            proxies=[name_network(proxy) for proxy in limits.proxies],
+            proxies=[name_network(proxy) for proxy in limits.trusted_proxy],
         )
         self.joined = self.left = 0  # agents that enrolled and that were forgotten here, since this process started
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)

@@ -113,8 +113,8 @@ def serve(
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
     from fedcascade.service.server.logs import configure_logging, log_event
+    from fedcascade.service.server.metrics import make_tracer
     from fedcascade.service.server.serve import ServerSettings
-    from fedcascade.service.server.tracing import make_tracer
 
     [chosen] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
     server_settings = ServerSettings(

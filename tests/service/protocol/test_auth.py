@@ -13,7 +13,7 @@ from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.limits import RateLimiter
+from fedcascade.service.server.connections import RateLimiter
 
 from ..helpers import RunningService, build_unit_upload, serve_in_process
 

@@ -10,7 +10,7 @@ from nacl.signing import SigningKey
 from fedcascade.service.agent import client
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.retention import sleep_by_clock
+from fedcascade.service.server.app import sleep_by_clock
 from fedcascade.service.server.settings import Limits
 
 from ..helpers import build_unit_upload, serve_in_process

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.cluster_names import LiveNames, assign_names
-from fedcascade.service.server.journal_writer import JournalWriter
+from fedcascade.service.server.journal_writer import JournalWriter, LiveNames, assign_names
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import add_agent

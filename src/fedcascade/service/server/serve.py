@@ -18,7 +18,7 @@ from fedcascade.service.protocol import auth, token_file
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.validation import find_smallest_lambda
 from fedcascade.service.server import operations
-from fedcascade.service.server.app import Extension, build_application
+from fedcascade.service.server.app import Extension, build_application, keep_retaining
 from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.listener import (
     GRACE_SECONDS,
@@ -27,12 +27,10 @@ from fedcascade.service.server.listener import (
     read_certificate,
     reserve_descriptors,
 )
-from fedcascade.service.server.metrics import Metrics
-from fedcascade.service.server.retention import keep_retaining
+from fedcascade.service.server.metrics import Metrics, TracingMetrics, trace_store
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 from fedcascade.service.server.tenure import claim_store, describe_terms, guard_terms
-from fedcascade.service.server.tracing import TracingMetrics, trace_store
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.warming import WarmStart, warm_store
 from fedcascade.service.server.writer import Writer

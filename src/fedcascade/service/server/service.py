@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,13 +18,10 @@ from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
-from fedcascade.service.server.alerts import OutsizedAgent, find_outsized_agents
-from fedcascade.service.server.connections import ConnectionTable, name_network
+from fedcascade.service.server.connections import ConnectionTable, ForgeryLimiter, RateLimiter, name_network
 from fedcascade.service.server.exchange import Exchange, settle_future
-from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
-from fedcascade.service.server.metrics import Gauge, Metrics
-from fedcascade.service.server.readiness import ReadinessProbe
-from fedcascade.service.server.refusals import RefusalLog
+from fedcascade.service.server.logs import RefusalLog
+from fedcascade.service.server.metrics import Gauge, Metrics, OutsizedAgent, find_outsized_agents
 from fedcascade.service.server.settings import Limits, UploadBounds
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Identity
@@ -233,3 +231,35 @@ def describe_constants(policy: Policy) -> dict[str, object]:
         for name, value in policy.constants().items()
     }
     return plain | {"confidence": type(policy.confidence).__name__.lower()}
+
+
+PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
+CACHED_SECONDS = 1.0  # a probe is good for so long: many who ask cost no more than one
+
+
+class ReadinessProbe:
+    """Writes something as large as an upload, at most once per second, and tells everybody what came of it."""
+
+    def __init__(self, writer: Writer, body_bytes: int) -> None:
+        self._writer, self._size = writer, PROBE_BYTES + body_bytes
+        self._probe: asyncio.Task[None] | None = None
+        self._expires = 0.0
+        self._was_healthy = True
+
+    async def check(self) -> None:
+        """Raise what keeps the store from being written."""
+        if self._probe is None or (self._probe.done() and not self._is_fresh()):
+            self._probe = asyncio.get_running_loop().create_task(self._write())
+        await asyncio.shield(self._probe)
+
+    def _is_fresh(self) -> bool:
+        """Whether the last probe still tells the truth; what an upload found out since then counts more."""
+        return time.monotonic() < self._expires and self._writer.healthy == self._was_healthy
+
+    async def _write(self) -> None:
+        """Write random bytes, because a store does not write again what it holds already."""
+        probe = secrets.token_hex(self._size // 2)
+        try:
+            await self._writer.run(lambda store, _: store.set_setting("ready", probe))
+        finally:
+            self._expires, self._was_healthy = time.monotonic() + CACHED_SECONDS, self._writer.healthy

@@ -157,15 +157,14 @@ class Service:
         elif isinstance(result, Refused) and result.reason in FORGED:
             self._forgeries.count_forgery(caller, agent, now)
 
-    def _require_fresh(self, exchange: Exchange) -> None:
-        auth.require_fresh(exchange.signature.created, self.clock.now())
+    def _require_fresh(self, signature: auth.SignatureHeaders) -> None:
+        auth.require_fresh(signature.created, self.clock.now())
 
-    def _use_nonce(self, exchange: Exchange) -> None:
-        signature = exchange.signature
+    def _use_nonce(self, signature: auth.SignatureHeaders) -> None:
         self._nonces.use(signature.agent, signature.nonce, signature.created, self.clock.now())
 
-    def _limit_rate(self, exchange: Exchange) -> None:
-        self._agent_limiter.take(exchange.signature.agent, self.clock.elapsed())
+    def _limit_rate(self, signature: auth.SignatureHeaders) -> None:
+        self._agent_limiter.take(signature.agent, self.clock.elapsed())
 
     async def require_operator(self, request: HttpRequest) -> None:
         self.limit_address(request)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from fedcascade.federation.policies import Policy
+from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.server.exchange import (
@@ -42,7 +43,7 @@ SMALLEST_BATCH = 24
 STUCK_SECONDS = 20.0  # a batch that takes longer is not slow: something does not answer
 FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
 NEVER = float("inf")
-Check = Callable[[Exchange], None]
+Check = Callable[[SignatureHeaders], None]
 
 
 class Writer:
@@ -196,7 +197,7 @@ class Writer:
     def _check(self, exchange: Exchange) -> None:
         """Run the checks that need the writer's thread, which decides which of two requests was first."""
         for check in self.checks if exchange.is_signed else ():
-            check(exchange)
+            check(exchange.signature)
         if exchange.refusal is not None:
             status, reason, detail = exchange.refusal
             raise Refused(status, reason, detail, retry_after=1.0 if status == 503 else None)

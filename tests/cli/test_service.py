@@ -266,3 +266,20 @@ def test_live_leaves_nothing_behind_when_it_is_told_to_end(tmp_path: Path) -> No
         process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
     assert not list(tmp_path.glob("fedcascade-live-*"))
+
+
+def test_settings_of_a_server_come_from_flags_or_else_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDCASCADE_PORT", "70000")
+    monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 10.0.0.2")
+    with pytest.raises(SystemExit):
+        main(["serve"])
+    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70000\n"
+    with pytest.raises(SystemExit):
+        main(["serve", "--port", "70001"])
+    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70001\n"
+    monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 nowhere")
+    with pytest.raises(SystemExit):
+        main(["serve", "--port", "0"])
+    assert "a trusted proxy must be an IP address, got 'nowhere'" in capsys.readouterr().err

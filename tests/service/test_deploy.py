@@ -38,7 +38,7 @@ def test_the_command_of_the_server_is_one_that_the_command_line_understands(path
     command = loaded(path)["services"]["server"]["command"]
     called, bound, _ = app.parse_args(command, exit_on_error=False, print_error=False)
     assert called.__name__ == "serve"
-    assert bound.arguments["host"] == "0.0.0.0"
+    assert bound.arguments["options"].host == "0.0.0.0"
 
 
 def test_there_are_files_for_both_stores_and_for_a_standby() -> None:

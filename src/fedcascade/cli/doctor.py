@@ -120,6 +120,6 @@ def _reach_store(url: str) -> Finding:
     what = f"store {hide_password(url)}"
     try:
         with closing(open_existing(url)) as store, explain_failures(store):
-            return Finding(what, "good", f"reached; {store.count_agents():,} agents")
+            return Finding(what, "good", f"reached; {store.list_agents(0, 0).enrolled:,} agents")
     except (ValueError, OSError) as error:
         return Finding(what, "broken", " ".join(str(error).split()))

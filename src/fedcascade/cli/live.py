@@ -35,9 +35,8 @@ def live(
     from fedcascade.demo.catalogue import DIMENSION
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, DemoSettings
     from fedcascade.demo.serve import serve_demo
-    from fedcascade.service.server.bounds import FOR_SIMULATIONS
     from fedcascade.service.server.serve import ServerSettings, require_empty_store
-    from fedcascade.service.server.service import Limits
+    from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 
     NONNEGATIVE.check("pace", pace)
     demo_settings = DemoSettings(users=users, clusters=clusters, rounds=rounds, seed=seed, drift=drift)

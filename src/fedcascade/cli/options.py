@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
@@ -35,6 +35,24 @@ def _convert_whole(_type: object, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=_convert_whole)]
+
+
+def take_settings(kind: Any, group: Group) -> Any:
+    """Let the command line take a dataclass of settings: a flag and an environment variable for each field."""
+    options = []
+    for declared, hint in zip(fields(kind), get_type_hints(kind).values(), strict=True):
+        meaning, within = declared.metadata["meaning"].rstrip("."), declared.metadata["range"]
+        words = f"{meaning}; {within.words}." if within and not meaning.endswith("]") else meaning
+        help_ = words if words.endswith((".", "]")) else f"{words}."
+        variable, is_shown = f"FEDCASCADE_{declared.name.upper()}", declared.default not in ((), False)
+        flag = Parameter(help=help_, env_var=variable, show_default=is_shown)
+        plain = {int: Whole, int | None: Whole | None}.get(hint, hint)
+        options.append((declared.name, Annotated[plain, flag], field(default=declared.default)))
+    names = {"__module__": kind.__module__}  # cyclopts takes a class of the standard library for a plain value
+    derived = make_dataclass(kind.__name__, options, bases=(kind,), namespace=names, frozen=True, kw_only=True)
+    return Parameter(name="*", group=group, negative="")(derived)
+
+
 ListLength = Annotated[Whole, option("K, the longest list an agent may show.")]
 Rounds = Annotated[Whole, option("T, how many rounds to play.")]
 Checkpoints = Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")]

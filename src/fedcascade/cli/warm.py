@@ -51,7 +51,7 @@ def _rehearse_servers(policies: Sequence[Policy]) -> None:
     from fedcascade.service.server import state, verifier
     from fedcascade.service.server.serve import ServerSettings
 
-    verifier.warm_up(DIMENSION)
+    verifier.precompile(DIMENSION)
     for each in policies:
         with suppress(ValueError):  # of a policy that no server can run
             state.warm_up(ServerSettings(store="", policy=each, dimension=DIMENSION).policy, DIMENSION)

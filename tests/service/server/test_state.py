@@ -27,11 +27,12 @@ from fedcascade.service.protocol.validation import (
     compute_shift,
     find_smallest_lambda,
 )
-from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.operations import forget
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.state import ServerState, replay_log
-from fedcascade.service.store.contract import LogEntry
+from fedcascade.service.store.contract import LogEntry, add_agent
 from fedcascade.service.store.open import open_store
+from fedcascade.testing.stores import record_upload
 
 from ..helpers import RunningService, build_unit_upload, serve_in_process
 
@@ -97,7 +98,7 @@ def record(folder: Path, uploads: Sequence[tuple[int, Statistics]], forgotten: S
     store, state = open_store(url), ServerState(POLICIES["population"], uploads[0][1].dimension)
     accepted = 0
     with store.transaction():
-        agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(1 + max(who for who, _ in uploads))]
+        agents = [add_agent(store, bytes([number]) * 32, 1.0) for number in range(1 + max(who for who, _ in uploads))]
         gone = set[int]()
         for number, (who, statistics) in enumerate(uploads):
             if number == len(uploads) // 2:
@@ -226,7 +227,7 @@ def test_a_log_that_cannot_be_replayed_names_the_entry(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/store.db")
     broken = Statistics(np.diag([-3.9, 5.0, 5.0]), np.zeros(3), 20, 0, 20)
     with store.transaction():
-        agent = store.add_agent(b"k" * 32, 1.0)
+        agent = add_agent(store, b"k" * 32, 1.0)
         upload = Upload(agent=agent, sequence=9, cause=Cause.FORCED, statistics=broken)
         store.append(LogEntry(position=1, upload=upload))
     with pytest.raises(ValueError, match=f"upload 9 of agent {agent}, entry 1 of the log"):
@@ -238,7 +239,7 @@ def test_a_sum_that_cannot_be_solved_is_a_refusal_of_that_upload_alone(tmp_path:
     """The fold checks before it changes: nothing is dropped or read again, whatever got past the verifier."""
     store, state = open_store(f"sqlite:///{tmp_path}/store.db"), ServerState(POLICIES["fedc3ucb-h"], 3)
     with store.transaction():
-        agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(2)]
+        agents = [add_agent(store, bytes([number]) * 32, 1.0) for number in range(2)]
         upload = build_unit_upload(1, 0, 3).to_upload(agents[0], 3)
         record_upload(store, state, upload, 1)
         before = state.dump()

@@ -119,7 +119,7 @@ def test_a_restart_goes_on_where_it_stopped_bit_for_bit(tmp_path: Path) -> None:
                 agent.exchange(wire.UploadMessage.from_upload(upload))
         live = running.writer.submit(lambda _, state: state.dump()).result()  # type: ignore[union-attr]
         store = open_store(running.url)
-        kept = store.load_snapshot()
+        kept = store.read_snapshot()
         assert kept is not None
         assert 0 < kept[0] < 45
         assert replay_log(store, policy, 3).dump() == live  # from a snapshot, as after a crash

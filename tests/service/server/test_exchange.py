@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from fedcascade.service.protocol.errors import Unavailable
-from fedcascade.service.server import jobs
-from fedcascade.service.server.jobs import Deliver, PendingJob, WaitingJobs, report
+from fedcascade.service.server import exchange
+from fedcascade.service.server.exchange import Deliver, PendingJob, WaitingJobs, report
 
 
 def test_who_waits_too_long_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(exchange, "ANSWER_SECONDS", 0.01)
 
     async def wait() -> list[Any]:
         waiting, got = WaitingJobs(asyncio.get_running_loop()), asyncio.Queue[Any]()

@@ -130,7 +130,7 @@ def test_matched_moments_are_those_of_the_mixture(least: int) -> None:
     random = np.random.default_rng(4)
     base, groups = draw_gaussian(random), make_two_groups(random)
     weights = np.array([0.0, 0.5, 0.2, 0.0, 0.3])
-    mean, covariance = match_moments(groups, weights, 1.05, least, base, make_workspace(D))
+    mean, covariance = match_moments(groups, weights, 1.05 * base.covariance, least, base, make_workspace(D))
     shares, means, covariances = [0.3], [base.mean], [(1 + 1 / 20) * base.covariance]
     for slot in (1, 2) if least <= 3 else ():
         inverse = np.linalg.inv(groups.gram[slot] + base.precision)
@@ -236,7 +236,7 @@ def test_a_user_without_data_is_told_the_population() -> None:
     assert welcome is not None
     mean, covariance = read_others(welcome.statistics, Statistics.zero(D), OURS.lambda_)
     np.testing.assert_allclose(mean, groups.mean)
-    np.testing.assert_allclose(covariance, groups.widening * groups.covariance)
+    np.testing.assert_allclose(covariance, groups.outside)
     assert get_groups(play(draw_users(1), 3)).prior_for_newcomer() is None
 
 

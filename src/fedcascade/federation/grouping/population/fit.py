@@ -6,6 +6,7 @@ from fedcascade.federation.grouping.population.gaussian import (
     Gaussian,
     Workspace,
     invert_factor,
+    invert_into,
     make_gaussian,
     measure_evidence,
     solve_mean,
@@ -16,39 +17,77 @@ from fedcascade.numerics.linear import Matrix, Vector
 
 ITERATIONS = 10
 ISOTROPIC_USERS = 2  # beside the dimension: users' worth of belief that T is a multiple of I
-CENTRED_USERS = 1.0  # users' worth of belief that m stays where it is
 FARTHEST = 2.0  # squared deviations per dimension, beyond which a user has less weight in m and T
 
 
 @jit
-def fit_population(users: Users, chosen: Indices, base: Gaussian, work: Workspace) -> Gaussian:
-    """Return N(m, T) after some iterations from ``base``, by the data of the chosen users."""
+def fit_population(users: Users, chosen: Indices, base: Gaussian, work: Workspace) -> tuple[Gaussian, Matrix]:
+    """Return N(m, T) after some iterations from ``base``, by the data of the chosen users, and the covariance of m.
+
+    The prior of m is N(0, I / d). Its posterior precision is d I plus the sum over users of (T + v S^-1)^-1, which is
+    T^-1 - T^-1 C T^-1 for a posterior covariance of C.
+    """
     d = base.mean.size
-    isotropic = d + ISOTROPIC_USERS
+    isotropic, uncertainty, precision = d + ISOTROPIC_USERS, np.zeros((d, d)), np.zeros((d, d))
     for _ in range(ITERATIONS):
-        total, gradient, weight = np.zeros((d, d)), np.zeros(d), 0.0
+        spread, gradient, left, weight = np.zeros((d, d)), np.zeros(d), np.zeros((d, d)), 0.0
         for user in chosen:
-            weight += add_posterior(users, user, base, work, total, gradient)
-        mean, covariance, trace = base.mean.copy(), np.zeros((d, d)), 0.0
+            weight += add_posterior(users, user, base, work, spread, left, gradient)
+        information, mean, trace = base.information, base.mean.copy(), 0.0
         for i in range(d):
-            mean[i] += gradient[i] / (weight + CENTRED_USERS)
             trace += base.covariance[i, i]
+            for j in range(d):
+                precision[i, j] = weight * information[i, j]
+            precision[i, i] += d
+        invert_into(precision, uncertainty, work.upper, work.root)
+        pull = dot(information, gradient) - d * base.mean
+        step = dot(uncertainty, pull)
+        covariance = np.zeros((d, d))
         for i in range(d):
+            mean[i] += step[i]
             covariance[i, i] = isotropic * trace / d
             for j in range(d):
-                step, other = mean[i] - base.mean[i], mean[j] - base.mean[j]
-                shift = weight * step * other - gradient[i] * other - step * gradient[j]
-                covariance[i, j] += (total[i, j] + total[j, i]) / 2 + shift
+                shift = weight * step[i] * step[j] - gradient[i] * step[j] - step[i] * gradient[j]
+                covariance[i, j] += (left[i, j] + left[j, i] + spread[i, j] + spread[j, i]) / 2 + shift
                 covariance[i, j] /= isotropic + weight
+        known = sandwich(information, left)
+        for i in range(d):
+            for j in range(d):
+                precision[i, j] -= (known[i, j] + known[j, i]) / 2
         base = make_gaussian(mean, covariance, base.variance)
-    return base
+    invert_into(precision, uncertainty, work.upper, work.root)
+    return base, uncertainty
+
+
+@jit
+def dot(matrix: Matrix, vector: Vector) -> Vector:
+    """Return the product of a matrix and a vector, summed in order."""
+    product = np.zeros(vector.size)
+    for i in range(vector.size):
+        for j in range(vector.size):
+            product[i] += matrix[i, j] * vector[j]
+    return product
+
+
+@jit
+def sandwich(outer: Matrix, inner: Matrix) -> Matrix:
+    """Return outer inner outer."""
+    d = inner.shape[0]
+    product = np.zeros((d, d))
+    for j in range(d):
+        column = dot(inner, outer[:, j])
+        product[:, j] = dot(outer, column)
+    return product
 
 
 @jit_no_refcount
-def add_posterior(users: Users, user: int, base: Gaussian, work: Workspace, total: Matrix, gradient: Vector) -> float:
-    """Add a user's posterior under the population: covariance and squared deviation to ``total``. Return its weight.
+def add_posterior(
+    users: Users, user: int, base: Gaussian, work: Workspace, spread: Matrix, left: Matrix, gradient: Vector
+) -> float:
+    """Add a user's posterior under the population, and return its weight.
 
-    A user that is further from the mean than ``FARTHEST`` squared deviations per dimension gets less weight.
+    ``left`` sums covariances, ``gradient`` deviations from the mean, and ``spread`` their squares. A user that is
+    further from the mean than ``FARTHEST`` squared deviations per dimension gets less weight.
     """
     d, distance, away = gradient.size, 0.0, work.residual
     gram, moment, share = users.gram[user], users.moment[user], users.shares[user]
@@ -64,5 +103,6 @@ def add_posterior(users: Users, user: int, base: Gaussian, work: Workspace, tota
     for i in range(d):
         gradient[i] += weight * away[i]
         for j in range(d):
-            total[i, j] += weight * (base.variance * work.inverse[i, j] + away[i] * away[j])
+            left[i, j] += weight * base.variance * work.inverse[i, j]
+            spread[i, j] += weight * away[i] * away[j]
     return float(weight)

@@ -136,14 +136,12 @@ def invert_factor(work: Workspace) -> None:
 
 
 @jit_no_refcount
-def add_component(
-    weight: float, centre: Vector, theta: Vector, covariance: Matrix, scale: float, matched: Matrix
-) -> None:
-    """Add one component to a mixture's second moment around ``centre``: weight (scale C + deviation deviation')."""
+def add_component(weight: float, centre: Vector, theta: Vector, covariance: Matrix, matched: Matrix) -> None:
+    """Add one component to a mixture's second moment around ``centre``: weight (C + deviation deviation')."""
     for i in range(theta.size):
         for j in range(theta.size):
             deviation = (theta[i] - centre[i]) * (theta[j] - centre[j])
-            matched[i, j] += weight * (scale * covariance[i, j] + deviation)
+            matched[i, j] += weight * (covariance[i, j] + deviation)
 
 
 @jit

@@ -26,6 +26,7 @@ Indices = NDArray[np.int64]
 LEAST_RESPONSIBILITY = 0.02  # smaller ones count as none
 LEAST_SIZE = 0.3  # of members, below which a group is not considered
 NEVER = -1e300  # log weight of a group that is not considered
+NEAREST = 8  # users that a new group may start with, beside the one that opens it
 PRIOR_SPREADS = 4.0  # how firmly a new group is taken to be as wide as the population, against evidence
 
 
@@ -203,11 +204,11 @@ def compute_spread(groups: Groups, slot: int, variance: float) -> float:
 
 @jit
 def match_moments(
-    groups: Groups, weights: Vector, widening: float, least: int, base: Gaussian, work: Workspace
+    groups: Groups, weights: Vector, outside: Matrix, least: int, base: Gaussian, work: Workspace
 ) -> tuple[Vector, Matrix]:
     """Return mean and covariance of the mixture of groups and population with these weights.
 
-    ``widening`` multiplies the population's covariance. Groups with fewer than ``least`` members are left out.
+    ``outside`` is the covariance of a user in no group. Groups with fewer than ``least`` members are left out.
     """
     d, none = base.mean.size, weights.size - 1
     means, centre, matched = np.zeros((none, d)), np.zeros(d), np.zeros((d, d))
@@ -224,7 +225,7 @@ def match_moments(
                 centre[i] += weights[slot] * work.theta[i]
     for i in range(d):
         centre[i] /= total
-    add_component(max(weights[none], 1e-6) / total, centre, base.mean, base.covariance, widening, matched)
+    add_component(max(weights[none], 1e-6) / total, centre, base.mean, outside, matched)
     for slot in range(none):
         if weights[slot] > 1e-3 and groups.members[slot] >= least:
             measure_group(groups, slot, base, work)
@@ -233,7 +234,7 @@ def match_moments(
             for i in range(d):
                 for j in range(d):
                     work.inverse[i, j] = base.variance * work.inverse[i, j] + spread * base.covariance[i, j]
-            add_component(weights[slot] / total, centre, means[slot], work.inverse, 1.0, matched)
+            add_component(weights[slot] / total, centre, means[slot], work.inverse, matched)
     return centre, matched
 
 
@@ -257,43 +258,8 @@ class VisitRule(NamedTuple):
     speakers: int
     limit: float  # most observations of one user that count
     least: int  # fewest members of a group that an answer uses
-    farthest: float
-    hurdle: float  # extra log-odds for opening a group of two
-    widening: float  # of T in answers, while it is not well known
-
-
-class Moments(NamedTuple):
-    """What users' posteriors say of the population's mean and covariance, summed over a sweep."""
-
-    total: Matrix  # posterior covariances, and squares of deviations from the mean
-    gradient: Vector  # deviations from the mean
-    weight: Vector  # one number: how many users
-
-
-@jit_no_refcount
-def add_moments(
-    moments: Moments, gram: Matrix, moment: Vector, farthest: float, base: Gaussian, work: Workspace
-) -> None:
-    """E step: add the posterior of a user under the population.
-
-    A user that is further from the mean than ``farthest`` squared deviations per dimension gets less weight.
-    """
-    d, distance = moment.size, 0.0
-    measure_evidence(gram, moment, 0.0, gram, moment, base, work)
-    solve_mean(work)
-    invert_factor(work)
-    away = work.residual
-    for i in range(d):
-        away[i] = work.theta[i] - base.mean[i]
-    for i in range(d):
-        for j in range(d):
-            distance += away[i] * base.information[i, j] * away[j]
-    weight = min(1.0, farthest * d / max(distance, 1e-9))
-    moments.weight[0] += weight
-    for i in range(d):
-        moments.gradient[i] += weight * away[i]
-        for j in range(d):
-            moments.total[i, j] += weight * (base.variance * work.inverse[i, j] + away[i] * away[j])
+    hurdle: float  # extra log-odds for opening a group
+    outside: Matrix  # covariance of a user in no group, given that m and T are not well known
 
 
 class Users(NamedTuple):
@@ -345,7 +311,6 @@ def find_best(weights: Vector) -> int:
 def visit_users(
     groups: Groups,
     users: Users,
-    moments: Moments,
     visited: Indices,
     candidates: Indices,
     rule: VisitRule,
@@ -354,8 +319,8 @@ def visit_users(
 ) -> tuple[Vector, Matrix]:
     """Take each visited user out of its groups, learn from it, and put it back by its responsibilities.
 
-    ``candidates`` are users to open a group with, a row for each visited user. Return mean and covariance of the last
-    user's theta, before its own data.
+    The last user opens a group with some of the ``candidates`` if the data support it. Return mean and covariance of
+    its theta, before its own data.
     """
     weights = np.empty(users.rows.shape[1] + 1)
     mean, covariance = base.mean, base.covariance
@@ -366,20 +331,20 @@ def visit_users(
         gram, moment = users.gram[user], users.moment[user]
         if users.shares[user] < 1.0:
             gram, moment = users.shares[user] * gram, users.shares[user] * moment
-        add_moments(moments, gram, moment, rule.farthest, base, work)
         unassigned = rule.speakers - groups.size.sum()
         largest = weigh_groups(groups, users.gram[user], users.moment[user], unassigned, base, work, weights)
         normalise(weights, largest)
         if place == visited.size - 1:
-            mean, covariance = match_moments(groups, weights, rule.widening, rule.least, base, work)
-        slot = _find_free(groups)
-        if slot >= 0 and weights[weights.size - 1] > 0.1:
-            pair, partner = _find_partner(users, user, candidates[place], base, work)
-            if pair - rule.hurdle > largest:
-                weights[:] = 0.0
-                weights[slot] = 1.0
-                _take_out(groups, users, partner, base, work)
-                _put_in(groups, users, partner, weights, base, work)
+            mean, covariance = match_moments(groups, weights, rule.outside, rule.least, base, work)
+            slot = _find_free(groups)
+            if slot >= 0 and weights[weights.size - 1] > 0.5:
+                gain, members = _grow_group(users, user, candidates, unassigned, base, work)
+                if gain > rule.hurdle:
+                    weights[:] = 0.0
+                    weights[slot] = 1.0
+                    for other in members:
+                        _take_out(groups, users, other, base, work)
+                        _put_in(groups, users, other, weights, base, work)
         best = find_best(weights)
         if weights[best] > 0.3:
             learn_spread(groups, best, gram, moment, weights[best], base, work)
@@ -395,19 +360,62 @@ def _find_free(groups: Groups) -> int:
     return -1
 
 
-@jit_no_refcount
-def _find_partner(users: Users, user: int, candidates: Indices, base: Gaussian, work: Workspace) -> tuple[float, int]:
-    """Return the log weight of a group of ``user`` and the best candidate without a group, and which; -1 if none."""
-    best, partner = NEVER, -1
-    gram, moment = users.gram, users.moment
+@jit
+def _grow_group(
+    users: Users, user: int, candidates: Indices, unassigned: float, base: Gaussian, work: Workspace
+) -> tuple[float, Indices]:
+    """Return the users without a group that best form one with ``user``, and the log-odds of that group.
+
+    The candidates closest to ``user`` are added greedily. Each addition counts its gain in evidence and the prior
+    log-odds of the group against none.
+    """
+    near, alone = np.full(NEAREST, -1), np.zeros(NEAREST)
+    gram, moment = users.gram[user].copy(), users.moment[user].copy()
+    together = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
+    _find_nearest(users, user, candidates, base, work, near, alone)
+    members, gain, best, count = np.full(NEAREST, -1), 0.0, NEVER, 0
+    for size in range(1, NEAREST + 1):
+        place, joint = -1, NEVER
+        for k in range(NEAREST):
+            if near[k] >= 0:
+                evidence = measure_evidence(gram, moment, 1.0, users.gram[near[k]], users.moment[near[k]], base, work)
+                if evidence - alone[k] > joint:
+                    place, joint = k, evidence - alone[k]
+        if place < 0:
+            break
+        gain += joint - together + log(size) - log(max(1.0, unassigned - size))
+        together = joint + alone[place]
+        members[size - 1] = near[place]
+        gram += users.gram[near[place]]
+        moment += users.moment[near[place]]
+        near[place] = -1
+        if gain > best:
+            best, count = gain, size
+    return best, members[:count]
+
+
+@jit
+def _find_nearest(
+    users: Users, user: int, candidates: Indices, base: Gaussian, work: Workspace, near: Indices, alone: Vector
+) -> None:
+    """Fill ``near`` with the candidates without a group whose data fit best with the user's, -1 where there are none.
+
+    ``alone`` gets their own evidence.
+    """
+    gain = np.full(near.size, NEVER)
     for other in candidates:
         if other == user or users.rows[other].sum() >= 0.1:
             continue
-        alone = measure_evidence(gram[other], moment[other], 0.0, gram[other], moment[other], base, work)
-        joint = measure_evidence(gram[user], moment[user], 1.0, gram[other], moment[other], base, work)
-        if joint - alone > best:
-            best, partner = joint - alone, other
-    return best, partner
+        gram, moment = users.gram[other], users.moment[other]
+        own = measure_evidence(gram, moment, 0.0, gram, moment, base, work)
+        joint = measure_evidence(users.gram[user], users.moment[user], 1.0, gram, moment, base, work)
+        last = near.size - 1
+        if joint - own <= gain[last]:
+            continue
+        while last > 0 and joint - own > gain[last - 1]:
+            gain[last], near[last], alone[last] = gain[last - 1], near[last - 1], alone[last - 1]
+            last -= 1
+        gain[last], near[last], alone[last] = joint - own, other, own
 
 
 @jit
@@ -423,24 +431,47 @@ def answer_user(
     remove_user(others, gram, moment, users.shares[user], users.rows[user], base, work)
     largest = weigh_groups(others, gram, moment, rule.speakers - others.size.sum(), base, work, weights)
     normalise(weights, largest)
-    return match_moments(others, weights, rule.widening, rule.least, base, work)
+    return match_moments(others, weights, rule.outside, rule.least, base, work)
 
 
 @jit
-def refine_groups(
-    groups: Groups, users: Users, chosen: Indices, slots: Indices, sweeps: int, base: Gaussian, work: Workspace
-) -> None:
-    """Put chosen users into proposed groups, then move them among all groups for some sweeps."""
-    weights = np.empty(users.rows.shape[1] + 1)
+def try_groups(
+    users: Users, labels: Indices, count: int, sweeps: int, base: Gaussian, work: Workspace
+) -> tuple[float, float]:
+    """Put ``users``, who are in no group, into ``count`` new groups by ``labels``, and refine these for some sweeps.
+
+    Return by how much the groups predict their users' data better than the population does: the sum over users of the
+    gain in log-likelihood, each left out of its groups, and the standard deviation of that sum.
+    """
+    groups, weights = make_groups(count, base.mean.size), np.empty(count + 1)
+    total = squares = 0.0
     for sweep in range(sweeps + 1):
-        for place in range(chosen.size):
-            user = chosen[place]
-            _take_out(groups, users, user, base, work)
+        for user in range(labels.size):
             if sweep == 0:
                 weights[:] = 0.0
-                weights[slots[place]] = 1.0
+                weights[labels[user]] = 1.0
             else:
+                _take_out(groups, users, user, base, work)
                 weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, work, weights)
-                weights[weights.size - 1] = NEVER
-                normalise(weights, weights.max())
+                alone, weights[count] = weights[count], NEVER
+                largest = weights.max()
+                if sweep == sweeps:
+                    gain = largest + log(np.exp(weights - largest).sum()) - log(labels.size) - alone
+                    total += gain
+                    squares += gain * gain
+                normalise(weights, largest)
             _put_in(groups, users, user, weights, base, work)
+    return total, np.sqrt(squares)
+
+
+@jit
+def move_users(
+    groups: Groups, users: Users, chosen: Indices, slots: Indices, rows: Matrix, base: Gaussian, work: Workspace
+) -> None:
+    """Move chosen users from where they are into the groups at ``slots``, with responsibilities ``rows``."""
+    weights = np.zeros(users.rows.shape[1] + 1)
+    for place in range(chosen.size):
+        for k in range(slots.size):
+            weights[slots[k]] = rows[place, k]
+        _take_out(groups, users, chosen[place], base, work)
+        _put_in(groups, users, chosen[place], weights, base, work)

@@ -19,6 +19,7 @@ from fedcascade.checks import whole_numbers
 from fedcascade.constants import Part, constant
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.grouping.population.births import cluster_estimates, estimate_users
+from fedcascade.federation.grouping.population.fit import fit_population
 from fedcascade.federation.grouping.population.gaussian import (
     make_gaussian,
     make_workspace,
@@ -26,7 +27,6 @@ from fedcascade.federation.grouping.population.gaussian import (
 )
 from fedcascade.federation.grouping.population.groups import (
     Groups,
-    Moments,
     Users,
     VisitRule,
     add_upload,
@@ -35,7 +35,8 @@ from fedcascade.federation.grouping.population.groups import (
     make_groups,
     measure_groups,
     measure_merge,
-    refine_groups,
+    move_users,
+    try_groups,
     visit_users,
 )
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
@@ -44,17 +45,15 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import Matrix, Vector
 
-SWEEP = 256  # users per M step, at most
-ISOTROPIC_USERS = 2  # beside the dimension: users' worth of belief that T is a multiple of I
-CENTRED_USERS = 1.0  # users' worth of belief that m stays where it is
-FARTHEST = 2.0  # squared deviations per dimension, beyond which a user has less weight in m and T
-PAIRS = 8  # users without a group that a visited one is compared with
-PAIR_HURDLE = 2.0  # extra log-odds for opening a group of two
+FIT_USERS = 512  # users that a fit and proposals are made from, at most
+FIT_GROWTH, FIT_UPLOADS = 1.2, 10  # fit again after 1.2x as many uploads, and at least 10 more
+CANDIDATES = 40  # users that an asker without a group is compared with
+HURDLE = 2.0  # extra log-odds for opening a group
 USERS_PER_BIRTH = 25  # that belong to no group, for each group that is proposed
-BIRTH_USERS = 512  # users whom proposals are made from, at most
+BIRTH_DEVIATIONS = 2.0  # of the sum of gains: proposed groups must predict better than the population by these,
+BIRTH_GAIN = 0.25  # and by so much log-likelihood per user
 BIRTH_SWEEPS = 3  # of visits among proposed groups alone
-BIRTH_GROWTH, BIRTH_UPLOADS = 1.4, 50  # propose groups again after 1.4x as many uploads, and at least 50 more
-UNKNOWN_COVARIANCE = 4.0  # answers widen T by 1 + 4 d^2 / observations
+UNKNOWN_COVARIANCE = 8.0  # answers widen T by 1 + 8 d^2 / observations
 NO_AGENT = -1
 _SEED = np.uint64(0)
 
@@ -75,8 +74,9 @@ class PopulationPartition(Partition):
     """Groups, responsibilities of each user, and the population's mean and covariance."""
 
     state_names: ClassVar[tuple[str, ...]] = (
-        "labels", "regrouped", "pools", "rows", "shares", "rates", "spoken", "turns", "groups_state", "moments_state",
-        "mean", "covariance", "variance", "visited", "uploads", "next_birth", "births", "bits", "counts", "observed",
+        "labels", "regrouped", "pools", "rows", "shares", "rates", "spoken", "turns", "groups_state",
+        "mean", "covariance", "uncertainty", "variance", "visited", "uploads", "next_fit", "fits",
+        "bits", "counts", "observed", "asker", "last_answer",
     )  # fmt: skip
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:
@@ -90,14 +90,14 @@ class PopulationPartition(Partition):
         self.spoken = np.zeros(0, np.int64)
         self.turns = np.full(agents, NO_AGENT)  # each agent's place in ``spoken``
         self.group = make_groups(rule.slots, d)
-        self.moments = Moments(np.zeros((d, d)), np.zeros(d), np.zeros(1))
         self.mean, self.covariance, self.variance = np.zeros(d), np.eye(d) / d, 0.25
-        self.visited = self.uploads = self.next_birth = self.births = 0
+        self.uncertainty = np.eye(d) / d  # covariance of m
+        self.visited = self.uploads = self.next_fit = self.fits = 0
         self.counts, self.observed = np.zeros(agents, np.int64), 0  # observations of each speaker, and of all
         self.bits = np.zeros(64, np.int64)  # how many speakers have counts of how many bits
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
         self.work = make_workspace(d)
-        self.asker, self.last_answer = NO_AGENT, Statistics.zero(d)
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(d)  # kept for an agent that repeats its upload
 
     @property
     def groups_state(self) -> list[Matrix]:
@@ -108,19 +108,9 @@ class PopulationPartition(Partition):
     def groups_state(self, arrays: list[Matrix]) -> None:
         self.group = Groups(*arrays)
 
-    @property
-    def moments_state(self) -> list[Matrix]:
-        """The sums of the E step under way."""
-        return list(self.moments)
-
-    @moments_state.setter
-    def moments_state(self, arrays: list[Matrix]) -> None:
-        self.moments = Moments(*arrays)
-
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
-        self.asker = NO_AGENT
 
     def __len__(self) -> int:
         return int(np.unique(self.labels).size)
@@ -140,15 +130,12 @@ class PopulationPartition(Partition):
         turns = (self.visited + np.arange(others)) % speakers
         self.visited, self.uploads = self.visited + others, self.uploads + 1
         visited = np.append(self.spoken[turns], agent)
-        candidates = self._choose_candidates(visited.size)
-        mean, covariance = visit_users(
-            self.group, users, self.moments, visited, candidates, self._make_rule(), self.base, self.work
-        )
+        candidates = self._choose_candidates()
+        mean, covariance = visit_users(self.group, users, visited, candidates, self._make_rule(), self.base, self.work)
         self.asker, self.last_answer = agent, self._state_answer(agent, mean, covariance)
-        if self.moments.weight[0] >= min(speakers, SWEEP) and speakers > 1:
-            self._update_population()
         self._merge_group(int(row.argmax()))
-        if self.uploads >= self.next_birth:
+        if self.uploads >= self.next_fit and speakers > 1:
+            self._fit_population()
             self._propose_groups()
 
     def _view_users(self) -> Users:
@@ -157,18 +144,19 @@ class PopulationPartition(Partition):
 
     def _make_rule(self) -> VisitRule:
         least = self.guard.min_others
-        return VisitRule(self.spoken.size, self.limit, least, FARTHEST, PAIR_HURDLE, self.widening)
+        return VisitRule(self.spoken.size, self.limit, least, HURDLE, self.outside)
 
     @property
-    def widening(self) -> float:
-        """How much wider than T answers are, for what is not known of T and m yet: T has about d^2 / 2 parameters."""
+    def outside(self) -> Matrix:
+        """Covariance of a user in no group: T, wider while its d^2 / 2 parameters are not well known, and that of m."""
         unknown = UNKNOWN_COVARIANCE * self.mean.size**2 / max(1, self.observed)
-        return (1.0 + 1.0 / max(1, self.spoken.size)) * (1.0 + unknown)
+        return (1.0 + unknown) * self.covariance + self.uncertainty
 
-    def _choose_candidates(self, visits: int) -> Labels:
-        """Draw speakers that visited users are compared with."""
-        draws = streams.uniforms(_SEED, streams.VISIT, self.uploads, visits * PAIRS)
-        return self.spoken[(draws * self.spoken.size).astype(np.int64)].reshape(visits, PAIRS)
+    def _choose_candidates(self) -> Labels:
+        """Draw speakers that the asker is compared with: consecutive ones from a random place."""
+        speakers = self.spoken.size
+        start = int(streams.uniforms(_SEED, streams.VISIT, self.uploads, 1)[0] * speakers)
+        return self.spoken[(start + np.arange(min(speakers, CANDIDATES))) % speakers]
 
     def _count_speaker(self, agent: int) -> None:
         held = self.holdings
@@ -205,40 +193,41 @@ class PopulationPartition(Partition):
         self.labels[self.rows[:, slot] >= 0.5] = slot
         measure_groups(self.group, self.base, self.work)
 
+    def _fit_population(self) -> None:
+        """Fit mean and covariance of the population, and the variance of a click."""
+        self.next_fit = int(max(FIT_GROWTH * self.uploads, self.uploads + FIT_UPLOADS))
+        self.fits += 1
+        rate = float(self.rates[self.spoken].mean())
+        self.variance = max(LEAST_NOISE, rate * (1.0 - rate))
+        base = make_gaussian(self.mean, self.covariance, self.variance)
+        chosen = self._sample(self.spoken)
+        self.base, self.uncertainty = fit_population(self._view_users(), chosen, base, self.work)
+        self.mean, self.covariance = self.base.mean, self.base.covariance
+        measure_groups(self.group, self.base, self.work)
+
+    def _sample(self, agents: Labels) -> Labels:
+        """Return the agents, or some of them if they are many."""
+        if agents.size <= FIT_USERS:
+            return agents
+        return agents[streams.sample_few_indices(_SEED, streams.SPEAKER, self.fits, agents.size, FIT_USERS)]
+
     def _propose_groups(self) -> None:
-        """Propose groups from clusters of users that belong to none; visits keep those that the data support."""
-        self.next_birth = int(max(BIRTH_GROWTH * self.uploads, self.uploads + BIRTH_UPLOADS))
-        unassigned = self.spoken[self.rows[self.spoken].sum(axis=1) < 0.5]
+        """Propose groups from clusters of users that belong to none, and keep those that the data support."""
+        unassigned = self._sample(self.spoken[self.rows[self.spoken].sum(axis=1) < 0.5])
         free = np.flatnonzero(self.group.members == 0)
         count = min(free.size, unassigned.size // USERS_PER_BIRTH)
         if count < 2:
             return
-        self.births += 1
-        if unassigned.size > BIRTH_USERS:
-            chosen = streams.sample_few_indices(_SEED, streams.SPEAKER, self.births, unassigned.size, BIRTH_USERS)
-            unassigned = unassigned[chosen]
         held = self.holdings
         thetas = estimate_users(held.gram, held.moment, unassigned, self.base, self.work)
-        labels = cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.BIRTH, self.births, count))
-        users = self._view_users()
-        refine_groups(self.group, users, unassigned, free[labels], BIRTH_SWEEPS, self.base, self.work)
-
-    def _update_population(self) -> None:
-        """M step: mean and covariance of the population, and the variance of a click."""
-        users, d = float(self.moments.weight[0]), self.mean.size
-        step = self.moments.gradient / (users + CENTRED_USERS)
-        crossed = np.outer(self.moments.gradient, step)
-        total = self.moments.total - crossed - crossed.T + users * np.outer(step, step)
-        isotropic = d + ISOTROPIC_USERS
-        width = isotropic * np.trace(self.covariance) / d
-        covariance = (width * np.eye(d) + (total + total.T) / 2) / (isotropic + users)
-        self.mean, self.covariance = self.mean + step, covariance
-        rate = float(self.rates[self.spoken].mean())
-        self.variance = max(LEAST_NOISE, rate * (1.0 - rate))
-        for array in self.moments:
-            array[...] = 0.0
-        self.base = make_gaussian(self.mean, self.covariance, self.variance)
-        measure_groups(self.group, self.base, self.work)
+        labels = cluster_estimates(thetas, count, streams.uniforms(_SEED, streams.BIRTH, self.fits, count))
+        chosen = Users(
+            held.gram[unassigned], held.moment[unassigned], held.count[unassigned],
+            np.zeros((unassigned.size, count)), self.shares[unassigned], labels.copy(),
+        )  # fmt: skip
+        gain, deviation = try_groups(chosen, labels, count, BIRTH_SWEEPS, self.base, self.work)
+        if gain > max(BIRTH_DEVIATIONS * deviation, BIRTH_GAIN * unassigned.size):
+            move_users(self.group, self._view_users(), unassigned, free[:count], chosen.rows, self.base, self.work)
 
     def _state_answer(self, agent: int, mean: Vector, covariance: Matrix) -> Statistics:
         """State a Gaussian as statistics, and add the agent's own data."""
@@ -249,12 +238,8 @@ class PopulationPartition(Partition):
         gram, moment = state_as_statistics(mean, covariance, noise, self.holdings.lambda_)
         return Statistics(own.gram + gram, own.moment + moment, own.count, own.clicks, own.rounds)
 
-    def revise(self, agent: int) -> None:  # noqa: ARG002
-        """Drop the answer that ``add`` prepared: a later one is computed from the state alone."""
-        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
-
     def answer(self, agent: int) -> Statistics:
-        """Return the answer that ``add`` prepared, or what the state says now; nothing changes."""
+        """Return the answer that the last ``add`` prepared, or what the state says now; nothing changes."""
         if agent == self.asker:
             return self.last_answer
         posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base, self.work)
@@ -264,9 +249,7 @@ class PopulationPartition(Partition):
         """Return what is known of a user without data: the population's mean and covariance."""
         if self.spoken.size < max(2, self.guard.min_others + 1):
             return None
-        gram, moment = state_as_statistics(
-            self.mean, self.widening * self.covariance, estimate_noise(0, 0), self.holdings.lambda_
-        )
+        gram, moment = state_as_statistics(self.mean, self.outside, estimate_noise(0, 0), self.holdings.lambda_)
         return Statistics(gram, moment, 0, 0, 0)
 
     def join(self) -> None:
@@ -306,7 +289,7 @@ class PopulationPartition(Partition):
             self.counts[agent] = 0
         self.turns[agent], self.rates[agent], self.shares[agent] = NO_AGENT, 0.0, 1.0
         self.rows[agent] = 0.0
-        self.revise(agent)
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
 
     def _rebuild_groups(self, slots: Labels) -> None:
         """Sum groups over their members, so that nothing of a former member is left."""

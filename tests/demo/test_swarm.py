@@ -1,5 +1,6 @@
 """A swarm over a transport makes exactly the exchanges of the simulator."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.terms import build_policy
-from fedcascade.service.agent.transport import HttpTransport, InProcessTransport, Transport
+from fedcascade.service.agent.transport import HttpReply, HttpTransport, InProcessTransport, Transport
+from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.snapshot import decode_state
@@ -36,6 +38,23 @@ class Borrowed:
 
     def __init__(self, transport: Transport) -> None:
         self.send = transport.send
+
+    def close(self) -> None:
+        """Not ours."""
+
+
+class Lossy:
+    """Loses every fifth answer to an upload, which the server has counted by then."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport, self.exchanges = transport, 0
+
+    def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply:
+        reply = self._transport.send(method, path, body, headers)
+        self.exchanges += path == EXCHANGES
+        if path == EXCHANGES and self.exchanges % 5 == 0:
+            raise ConnectionError("the answer is lost")
+        return reply
 
     def close(self) -> None:
         """Not ours."""
@@ -90,6 +109,17 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
     assert trace.clustering_error == simulated.clustering_error
     if policy == make_policy("fedc3ucb-h"):
         assert trace.clusters == 3
+
+
+def test_an_upload_that_is_repeated_gets_the_same_answer(tmp_path: Path) -> None:
+    policy = POLICIES["population"]
+    simulated = simulate(WORLD, policy, rounds=120, oracle=TopK(length=3), checkpoints=5, engine="reference")
+    with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
+        transport = Lossy(running.transport)
+        trace = run_swarm(WORLD, policy, rounds=120, operator=running.operator, folder=None, list_length=3,
+                          transport=transport, checkpoints=5)  # fmt: skip
+    assert transport.exchanges >= len(trace.ledger) + 10
+    assert_same(trace, simulated)
 
 
 def test_agents_of_a_living_population_are_told_of_groups_as_in_the_simulator(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ class PopulationPartition(Partition):
     state_names: ClassVar[tuple[str, ...]] = (
         "labels", "regrouped", "pools", "rows", "shares", "rates", "spoken", "turns", "groups_state", "moments_state",
         "mean", "covariance", "variance", "visited", "uploads", "next_birth", "births", "bits", "counts", "observed",
+        "asker", "last_answer",
     )  # fmt: skip
 
     def __init__(self, rule: Population, holdings: Holdings) -> None:
@@ -97,7 +98,7 @@ class PopulationPartition(Partition):
         self.bits = np.zeros(64, np.int64)  # how many speakers have counts of how many bits
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
         self.work = make_workspace(d)
-        self.asker, self.last_answer = NO_AGENT, Statistics.zero(d)
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(d)  # kept for an agent that repeats its upload
 
     @property
     def groups_state(self) -> list[Matrix]:
@@ -120,7 +121,6 @@ class PopulationPartition(Partition):
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.base = make_gaussian(self.mean, self.covariance, self.variance)
-        self.asker = NO_AGENT
 
     def __len__(self) -> int:
         return int(np.unique(self.labels).size)
@@ -249,12 +249,8 @@ class PopulationPartition(Partition):
         gram, moment = state_as_statistics(mean, covariance, noise, self.holdings.lambda_)
         return Statistics(own.gram + gram, own.moment + moment, own.count, own.clicks, own.rounds)
 
-    def revise(self, agent: int) -> None:  # noqa: ARG002
-        """Drop the answer that ``add`` prepared: a later one is computed from the state alone."""
-        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
-
     def answer(self, agent: int) -> Statistics:
-        """Return the answer that ``add`` prepared, or what the state says now; nothing changes."""
+        """Return the answer that the last ``add`` prepared, or what the state says now; nothing changes."""
         if agent == self.asker:
             return self.last_answer
         posterior = answer_user(self.group, self._view_users(), agent, self._make_rule(), self.base, self.work)
@@ -306,7 +302,7 @@ class PopulationPartition(Partition):
             self.counts[agent] = 0
         self.turns[agent], self.rates[agent], self.shares[agent] = NO_AGENT, 0.0, 1.0
         self.rows[agent] = 0.0
-        self.revise(agent)
+        self.asker, self.last_answer = NO_AGENT, Statistics.zero(self.holdings.dimension)
 
     def _rebuild_groups(self, slots: Labels) -> None:
         """Sum groups over their members, so that nothing of a former member is left."""

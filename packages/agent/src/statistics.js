@@ -39,6 +39,14 @@ export const add = (first, second) => combine(first, second, 1);
 /** @param {Statistics} first @param {Statistics} second */
 export const subtract = (first, second) => combine(first, second, -1);
 
+const TOLERANCE = 1e-6; // of sums over features that are on no grid
+
+/** Whether two sums are of the same data. @param {Statistics} first @param {Statistics} second */
+export function areSame(first, second) {
+  const { gram, moment, count, clicks, rounds } = subtract(first, second);
+  return [count, clicks, rounds, ...gram, ...moment].every((value) => Math.abs(value) <= TOLERANCE);
+}
+
 /**
  * The features of items as rows of multiples of 2^-12, rounded toward zero so that no row becomes longer.
  * @param {ArrayLike<number> | ArrayLike<ArrayLike<number>>} items one row per item, or all numbers in a row

@@ -13,7 +13,7 @@ import { computeGrowth } from "./ridge.js";
  * the last download and what was learned since.
  * @typedef {{round: number, draw: number, arrivals: number, download: Ridge,
  *   buffer: Statistics}} Occasion
- * @typedef {"determinant" | "auxiliary" | "forced" | "synchronisation"} Cause
+ * @typedef {"determinant" | "auxiliary" | "forced" | "synchronisation" | "change"} Cause
  * @typedef {(occasion: Occasion) => Cause | null} Trigger
  */
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from fedcascade import POLICIES, Ratings, Synthetic, TopK, simulate
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.matrices import Triplets
-from fedcascade.experiments.intervals import Interval, estimate_mean, estimate_ratio
+from fedcascade.experiments.comparisons import Interval, estimate_mean, estimate_ratio
 
 TUNING_SEEDS, REPORT_SEEDS = range(100, 105), range(200, 210)
 BETAS = (0.2, 0.7, 2.0)
@@ -90,7 +90,7 @@ class Outcome(NamedTuple):
 @cache
 def load_ratings(path: str) -> Triplets:
     """Read a file of ratings once in each process."""
-    from fedcascade.data import read_ratings  # it needs polars, which synthetic worlds do without
+    from fedcascade.data.readers import read_ratings  # it needs polars, which synthetic worlds do without
 
     return read_ratings(path)
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.experiments.intervals import estimate_ratio
+from fedcascade.experiments.comparisons import estimate_ratio
 from fedcascade.federation.grouping.graph import HeterogeneityGraph
 from fedcascade.federation.grouping.guarded import GuardedGraph
 from fedcascade.federation.messages import Cause, Download, Upload
@@ -28,7 +28,7 @@ from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server
 from fedcascade.federation.sharing import Sharing
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.server.bounds import UploadBounds
+from fedcascade.service.server.settings import UploadBounds
 from fedcascade.simulation import scenario
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Recorder

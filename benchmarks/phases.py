@@ -16,7 +16,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from fedcascade import Synthetic, get_policy, simulate
-from fedcascade.experiments.intervals import estimate_mean
+from fedcascade.experiments.comparisons import estimate_mean
 
 TUNING_SEEDS, REPORT_SEEDS = range(100, 102), range(200, 203)
 CLUSTERS, ROUNDS = 10, 300_000

@@ -35,10 +35,11 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
-from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import replay_log
+from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
+from fedcascade.testing.stores import record_upload
 
 DIMENSION = 20
 POLICY = POLICIES["fedc3ucb-h"]
@@ -123,7 +124,7 @@ def enrolled(store_url: str, count: int) -> list[AgentClient]:
     store = open_store(store_url)
     keys = [SigningKey.generate() for _ in range(count)]
     with store.transaction():
-        numbers = [store.add_agent(bytes(key.verify_key), time.time()) for key in keys]
+        numbers = [add_agent(store, bytes(key.verify_key), time.time()) for key in keys]
     store.close()
     return [AgentClient(None, key, number) for key, number in zip(keys, numbers, strict=True)]
 

@@ -37,9 +37,11 @@ from fedcascade.service.server import operations, snapshots
 from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import GENESIS, digest_upload, extend_link
+from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import digest_chunk, encode_in_chunks
 from fedcascade.service.store.sql_store import SqlStore
+from fedcascade.testing.stores import record_upload
 
 DIMENSION, TEMPLATES, CLUSTERS, ROUNDS, BATCH = 20, 100, 10, 10, 64
 PLAYED = 4_000  # agents whose uploads a server takes one by one; the others are copies of these
@@ -155,10 +157,10 @@ def upload_batch(store: SqlStore, state: ServerState, journal: JournalWriter, te
         before = state.position
         for number in range(BATCH):
             agent = NUMBER + (before * 7_919 + number * 104_729) % (len(state.places) - BATCH)
-            sequence = store.find_last_sequence(agent) + 1
+            sequence = store.sum_uploads(agent).last_sequence + 1
             statistics = templates[number % TEMPLATES]
             upload = Upload(agent=agent, sequence=sequence, cause=Cause.FORCED, statistics=statistics)
-            operations.record_upload(store, state, upload, before + number)
+            record_upload(store, state, upload, before + number)
         journal.write(store, state, before)
 
 
@@ -179,7 +181,7 @@ def measure(open_it: Callable[[], SqlStore], policy: Policy, agents: int, templa
     with timed("overview"), store.transaction():
         operations.read_overview(store, state)
     with timed("a page of 100 agents"), store.transaction():
-        operations.describe_agents(store.list_agents(0, 100), more=True)(store, state)
+        operations.describe_agents(store.list_agents(0, 101), 100)(store, state)
     measure_dashboard(store, partial(upload_batch, store, state, journal, templates))
     with timed("a snapshot after few uploads"):
         write_snapshot(store, state)
@@ -189,7 +191,7 @@ def measure(open_it: Callable[[], SqlStore], policy: Policy, agents: int, templa
                 before = state.position
                 operations.forget(NUMBER + place)(store, state)
                 journal.write(store, state, before)
-            store.purge_deleted_rows()
+            store.run_maintenance(purge=True)
     upload_batch(store, state, journal, templates)
     held = digest_rows(state)
     del state  # two of them would take twice the memory
@@ -209,9 +211,9 @@ def join_agent(
 ) -> None:
     """Let an agent enrol and speak."""
     with store.transaction():
-        newcomer, before = store.add_agent(number.to_bytes(2) * 16, time.time()), state.position
+        newcomer, before = add_agent(store, number.to_bytes(2) * 16, time.time()), state.position
         upload = Upload(agent=newcomer, sequence=1, cause=Cause.FORCED, statistics=statistics)
-        operations.record_upload(store, state, upload, 1)
+        record_upload(store, state, upload, 1)
         journal.write(store, state, before)
 
 
@@ -219,11 +221,11 @@ def measure_dashboard(store: SqlStore, upload_more: Callable[[], None]) -> None:
     """Open a page of the dashboard, and bring it up to date."""
     for what in ("dashboard: the first page opens", "dashboard: another page opens"):
         with timed(what):
-            feed = read_feed_state(store, store.find_head(), round(1000 * time.time()))
+            feed = read_feed_state(store, store.find_head().position, round(1000 * time.time()))
             build_view(store, feed.position, round(1000 * time.time()))
     upload_more()
     with timed("dashboard: an update"):
-        build_update(feed, store, store.find_head(), round(1000 * time.time()))
+        build_update(feed, store, store.find_head().position, round(1000 * time.time()))
 
 
 def write_snapshot(store: SqlStore, state: ServerState) -> None:
@@ -232,7 +234,7 @@ def write_snapshot(store: SqlStore, state: ServerState) -> None:
     schedule = snapshots.SnapshotSchedule(1)
     while True:
         with store.transaction():
-            schedule.advance(store, state)
+            schedule.advance(store, state, store.find_head().rewritten)
         if not schedule.is_busy:
             break
         time.sleep(0.001)
@@ -312,10 +314,10 @@ def fill_snapshot(store: SqlStore, state: ServerState) -> None:
         chunks = {digest_chunk(chunk): chunk for chunk in some}
         digests += map(digest_chunk, some)
         with store.transaction():
-            store.save_chunks(chunks)
+            store.put_chunks(chunks)
         store.run_maintenance()
     with store.transaction():
-        assert store.save_snapshot(state.position, digests)
+        assert store.commit_snapshot(state.position, digests)
 
 
 def batched(chunks: Iterator[bytes], size: int) -> Iterator[list[bytes]]:

@@ -57,7 +57,7 @@ def _format_review(number: int, user: int, item: int, star: float, length: int) 
 
 def read(path: Path) -> dict[str, float]:
     """Read the file with fedcascade."""
-    from fedcascade.data import read_ratings
+    from fedcascade.data.readers import read_ratings
 
     before, start = _measure_peak(), _read_clocks()
     ratings = read_ratings(path)

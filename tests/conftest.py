@@ -1,11 +1,5 @@
-"""Compiled code is cached on disk, in a folder that is named after the sources it came from.
+"""What all tests share: a cache of compiled code, which processes that tests start inherit, and a browser."""
 
-Numba renews a cached function when its own file changes, but not when a function that it calls in another
-file does. A folder per state of the sources makes sure that tests never see stale code. Subprocesses
-inherit it.
-"""
-
-import hashlib
 import os
 import shutil
 import signal
@@ -23,15 +17,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking"]
 
 
-def _state_of_sources() -> str:
-    digest = hashlib.sha256()
-    for path in sorted((ROOT / "src").rglob("*.py")):
-        if "numerics" in (text := path.read_text(encoding="utf-8")):
-            digest.update(text.encode())
-    return digest.hexdigest()[:16]
-
-
-os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba" / _state_of_sources()))
+os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".cache" / "numba"))
 
 # For processes that tests start, and not for the tests themselves, which compare with scipy.
 collect_ignore = ["without_scipy"]
@@ -60,8 +46,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return cores + 1
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    lines = (ROOT / "tests" / "slow.txt").read_text(encoding="utf-8").splitlines()
+    slow = tuple(line for line in lines if line and not line.startswith("#"))
     for item in items:
+        if item.nodeid.startswith(slow):
+            item.add_marker(pytest.mark.slow)
         what, is_here = NEEDS.get(item.nodeid.partition("::")[0].removeprefix("tests/"), ("", True))
         if not is_here:
             item.add_marker(pytest.mark.skip(reason=f"this system lacks {what}"))

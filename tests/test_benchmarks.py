@@ -1,5 +1,6 @@
 """The scripts in benchmarks/ still fit what they measure: each can be loaded, and set up on small sizes."""
 
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -63,11 +64,6 @@ def test_every_job_of_the_tables_names_a_known_policy() -> None:
     table, figures = script("table1"), script("figures")
     assert all(job.build_policy().name for job in table.list_jobs())
     assert all(figures.get_policy(name).name == name for rows in figures.EXPECTED.values() for name in rows)
-
-
-def test_the_speed_up_finds_its_plan() -> None:
-    speedup = script("speedup")
-    assert speedup.load_builtin_plan(speedup.TEN).systems
 
 
 def test_the_cost_of_an_upload_is_measured_with_each_policy() -> None:
@@ -150,3 +146,9 @@ def test_liars_speak_before_whoever_uploads() -> None:
     server.take(Upload(agent=0, sequence=1, cause=Cause.FORCED, statistics=truth))
     assert server.holdings.count.tolist() == [8, 0, 0, 50_000, 0]
     assert server.rounds == 8
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "tools"])
+def test_the_index_names_every_script(folder: str) -> None:
+    index = (FOLDER.parent / folder / "README.md").read_text("utf-8")
+    assert set(re.findall(r"`(\w+\.py)`", index)) == {path.name for path in (FOLDER.parent / folder).glob("*.py")}

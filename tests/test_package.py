@@ -3,13 +3,16 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
 import fedcascade
+from fedcascade.checks import EXTRAS
 
 BLOCKED = (
     *("rich", "cyclopts", "scipy", "networkx", "msgspec", "polars", "matplotlib", "pandas", "gymnasium"),
@@ -17,6 +20,7 @@ BLOCKED = (
 )
 BLOCK = f"""
 import sys
+import tomllib
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
@@ -73,6 +77,7 @@ def test_the_core_imports_and_runs_without_anything_but_numpy_and_numba() -> Non
         + """
 import importlib, pkgutil
 import fedcascade
+from fedcascade.checks import EXTRAS
 
 names = []
 for room in ("numerics", "learning", "federation", "environments", "simulation"):
@@ -122,3 +127,37 @@ def test_starting_takes_little_more_than_the_interpreter_itself(arguments: tuple
 def test_importing_the_package_imports_few_modules() -> None:
     count = "import sys; before = set(sys.modules); import fedcascade; print(len(set(sys.modules) - before))"
     assert int(python(count)) < 60
+
+
+@pytest.mark.parametrize(
+    ("extra", "statement"),
+    [
+        ("agent", "from fedcascade import connect"),
+        ("agent", "from fedcascade import AgentPool"),
+        ("server", "import fedcascade.service.serve"),
+        ("logs", "from fedcascade import Ranker"),
+        ("logs", "import fedcascade.data.readers"),
+        ("logs", "import fedcascade.evaluation.evaluate"),
+        ("experiments", "import fedcascade.experiments.runner"),
+        ("gymnasium", "import fedcascade.gym"),
+    ],
+)
+def test_what_needs_an_extra_names_it_in_one_line(extra: str, statement: str) -> None:
+    module = EXTRAS[extra][-1]
+    block = f"import sys\nsys.modules[{module!r}] = None\n"
+    code = f"{block}try:\n    {statement}\nexcept ImportError as error:\n    print(error)"
+    assert python(code).endswith(f" needs {module}: pip install 'fedcascade[{extra}]'")
+
+
+def test_an_agent_and_what_it_saves_need_no_library_of_other_extras() -> None:
+    others = {module for modules in EXTRAS.values() for module in modules} - set(EXTRAS["agent"])
+    code = (
+        f"import sys\nsys.modules |= dict.fromkeys({sorted(others)!r})\n"
+        "from fedcascade import AgentPool, connect, connect_async, load_agent, save_agent\nprint(connect.__name__)"
+    )
+    assert python(code) == "connect"
+
+
+def test_every_extra_that_brings_modules_is_declared() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert set(project["optional-dependencies"]) - {"all", "bench", "dev"} == set(EXTRAS)

@@ -14,12 +14,11 @@ from fedcascade import POLICIES, Ranker
 from fedcascade.cli import main
 from fedcascade.data.logs import read_log
 from fedcascade.data.logs.items import read_items
-from fedcascade.data.logs.warm_file import load_warm
 from fedcascade.evaluation.evaluate import evaluate, evaluate_frozen, skip_rows
-from fedcascade.evaluation.fit import fit_log
-from fedcascade.evaluation.frozen import fit_attraction, freeze_policy
+from fedcascade.evaluation.fit import fit_attraction, fit_log, freeze_policy
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.oracles import TopK
+from fedcascade.saved import load_warm
 
 D, ITEMS, USERS = 3, 12, 6
 RANDOM = np.random.default_rng(5)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedcascade import systems
-from fedcascade.data.files import write_atomically
 from fedcascade.federation.grouping import graph
+from fedcascade.systems import write_atomically
 
 fcntl = pytest.importorskip("fcntl", reason="this system is one of the others")
 

@@ -7,7 +7,6 @@ import argparse
 
 import numpy as np
 
-from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import get_policy
 from fedcascade.simulation.engines import simulate
@@ -17,9 +16,7 @@ POLICIES = ("population", "fedind")
 
 def measure(policy: str, model: str, seed: int, rounds: int) -> tuple[float, float]:
     """Regret of a run, and regret per round in its last quarter."""
-    world = Synthetic(users=10, clusters=2, dimension=5, items=20, features="gaussian", seed=seed)
-    if model != "cascade":
-        world = world.with_behaviour(Behaviour(model=model))
+    world = Synthetic(users=10, clusters=2, dimension=5, items=20, features="gaussian", clicks=model, seed=seed)
     curve = simulate(world, get_policy(policy), rounds=rounds, checkpoints=4).curve
     return curve[-1].regret, 4 * (curve[-1].regret - curve[-2].regret) / rounds
 

@@ -15,15 +15,24 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from fedcascade import POLICIES, Synthetic, Trace, simulate
-from fedcascade.experiments.reports.figures import COLOURS, STYLE, set_log_scale
+from fedcascade.experiments.reports.figures import COLOURS, STYLE, format_short
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 ORANGE, BLUE, GREEN = COLOURS[:3]
 CLUSTERS = 3
 Floats = NDArray[np.float64]
+
+
+def set_log_scale(axes: Axes) -> None:
+    """Make the upright axis logarithmic, with round numbers beside it."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(format_short))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def draw_cascade(axes: Axes) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.evaluation.evaluate import Evaluation, evaluate_frozen
-from fedcascade.evaluation.frozen import FrozenPolicy
+from fedcascade.evaluation.fit import FrozenPolicy
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.exploration import EPSILON, PLACKETT_LUCE, compute_propensities, explore
 from fedcascade.numerics.grid import round_to_grid

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedcascade.cli.terminal import name_part
 from fedcascade.constants import ConstantDescription
-from fedcascade.experiments.intervals import estimate_mean
+from fedcascade.experiments.comparisons import estimate_mean
 from fedcascade.federation.claims import TABLE_1
 from fedcascade.federation.policies import POLICIES, Formula, Order, Policy
 

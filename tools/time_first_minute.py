@@ -1,6 +1,6 @@
 """Time what a newcomer does in the first minute, in a fresh clone and a fresh environment, as the README says it.
 
-Usage: python tools/time_first_minute.py [--extra service]
+Usage: python tools/time_first_minute.py [--extra server]
 
 Clones the last commit, makes a virtual environment, installs the checkout into it, runs the README's first Python block
 and its first command from an empty folder, and prints how long each took by the clock and on the processor. Packages

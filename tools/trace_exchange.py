@@ -25,12 +25,11 @@ from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.transport import HttpReply, HttpTransport
 from fedcascade.service.protocol.wire import AnswerMessage, UploadMessage, pack_numbers
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.bounds import FOR_SIMULATIONS
+from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.http import ExchangeHttpProtocol
-from fedcascade.service.server.jobs import PendingJob
 from fedcascade.service.server.operations import set_operator
-from fedcascade.service.server.service import Limits, Service
-from fedcascade.service.server.verifier import SignedRequest
+from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.open import open_store
@@ -40,9 +39,7 @@ POLICY = POLICIES["fedc3ucb-h"]
 LEAST_BYTES = 72  # the numbers of an upload in three dimensions
 
 
-FORMS = (
-    Upload, UploadMessage, SignedRequest, PendingJob, LogEntry, Download, AnswerMessage, HttpReply,
-)  # fmt: skip
+FORMS = (Upload, UploadMessage, Exchange, LogEntry, Download, AnswerMessage, HttpReply)
 
 
 def find_carried(value: object) -> Iterator[object]:

@@ -2,7 +2,7 @@
 
 Usage: python tools/try_wheel.py dist/fedcascade-*.whl
 
-Each environment gets what constraints.txt lists, checked against its hashes, and the wheel; nothing from the checkout.
+Each environment gets what locks/demo.txt lists, checked against its hashes, and the wheel; nothing from the checkout.
 It prints one line per Python: seconds for the installation, and for the first and the second simulation.
 """
 
@@ -59,7 +59,7 @@ def try_wheel(wheel: Path, python: str) -> str:
 
         run(python, "-m", "venv", "bare")
         own, pip = str(folder / "bare/bin/python"), ("-m", "pip", "install", "--quiet", "--no-deps")
-        _, locked = run(own, *pip, "--require-hashes", "--requirement", str(ROOT / "constraints.txt"))
+        _, locked = run(own, *pip, "--require-hashes", "--requirement", str(ROOT / "locks/demo.txt"))
         _, itself = run(own, *pip, str(wheel.resolve()))
         version, _ = run(own, "-m", "fedcascade", "--version")
         run(own, "-m", "fedcascade", "doctor")

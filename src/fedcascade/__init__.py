@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedcascade.data.saved import load_agent, load_server, save_agent, save_server
     from fedcascade.environments.ratings import Ratings
     from fedcascade.environments.synthetic import Synthetic
     from fedcascade.federation.agent import Agent
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from fedcascade.learning.features import normalise
     from fedcascade.learning.knapsack import Budget
     from fedcascade.learning.oracles import PerCategory, TopK
-    from fedcascade.ranker import Ranker
+    from fedcascade.ranker import Ranker as Ranker
+    from fedcascade.saved import load_agent, load_server, save_agent, save_server
     from fedcascade.service.agent.connection import connect as connect
     from fedcascade.service.agent.connection import connect_async as connect_async
     from fedcascade.service.agent.pool import AgentPool as AgentPool
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
-    "load_agent": "data.saved", "load_server": "data.saved",
-    "save_agent": "data.saved", "save_server": "data.saved",
+    "load_agent": "saved", "load_server": "saved",
+    "save_agent": "saved", "save_server": "saved",
     "Ratings": "environments.ratings", "Synthetic": "environments.synthetic",
     "Agent": "federation.agent", "Server": "federation.server",
     "POLICIES": "federation.policies", "Policy": "federation.policies", "get_policy": "federation.policies",
@@ -39,8 +39,8 @@ _HOME = {
     "Trace": "simulation.trace", "simulate": "simulation.engines",
 }  # fmt: skip
 
-# ``connect``, ``connect_async`` and ``AgentPool`` need the extra ``service``, so a star import leaves them out.
-__all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ranker", "Ratings", "Server", "Synthetic", "TopK",
+# What needs an extra is left out of a star import: ``connect``, ``connect_async``, ``AgentPool``, ``Ranker``.
+__all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK",
            "Trace", "__version__", "get_policy", "load_agent", "load_server", "normalise", "save_agent", "save_server",
            "simulate"]  # fmt: skip
 

@@ -3,15 +3,28 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
+from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import Any
 
 _SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?[eE][+]?[0-9]{1,2}")
 _MOST_DIGITS = 18
+EXTRAS = {  # what `pip install 'fedcascade[extra]'` brings: the modules that are imported
+    "agent": ("httpx2", "nacl"),
+    "server": ("httpx2", "nacl", "litestar", "prometheus_client", "uvicorn"),
+    "logs": ("polars",),
+    "experiments": ("polars", "matplotlib"),
+    "gpu": ("numba_cuda",),
+    "gymnasium": ("gymnasium",),
+    "mlflow": ("mlflow",),
+    "otel": ("opentelemetry",),
+    "postgres": ("psycopg",),
+    "ray": ("ray",),
+}
 
 
 def require(condition: bool, message: str) -> None:
@@ -81,6 +94,64 @@ def whole_numbers(least: int) -> Range:
     return Range(f"a whole number >= {least}", contains, read_whole)
 
 
+@dataclass(frozen=True)
+class WordRange(Range):
+    """Some words; one that is not among them is refused with the nearest."""
+
+    names: tuple[str, ...] = ()
+
+    def check(self, name: str, value: object) -> None:
+        require(isinstance(value, str), f"{name} must be {self.words}, got {value}")
+        require_known(name, str(value), self.names)
+
+
+def one_of(*names: str) -> Range:
+    """The given words."""
+    return WordRange(f"one of {', '.join(names)}", lambda value: value in names, str, names)
+
+
+def optional(values: Range) -> Range:
+    """The values of a range, and None.
+
+    >>> optional(POSITIVE).contains(None), optional(POSITIVE).contains(-1.0)
+    (True, False)
+    """
+    return Range(values.words, lambda value: value is None or values.contains(value), values.read)
+
+
+def read_flag(text: str) -> bool:
+    """Read true and false; anything else is a ValueError."""
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def parse_value(text: str) -> object:
+    """Read true and false, whole numbers and numbers as such, anything else as text.
+
+    >>> parse_value("true"), parse_value("5e4"), parse_value("0.5"), parse_value("nested")
+    (True, 50000, 0.5, 'nested')
+    """
+    for read in (read_flag, read_whole, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def split_assignments(option_name: str, texts: Sequence[str], example: str = "name=value") -> dict[str, str]:
+    """Split texts at their first equals sign.
+
+    >>> split_assignments("set", ["beta=2", "fedind.beta=1"])
+    {'beta': '2', 'fedind.beta': '1'}
+    """
+    pairs = [text.partition("=") for text in texts]
+    is_good = all(name and sign for name, sign, _ in pairs)
+    require(is_good, f"{option_name} must be like {example}, got '{' '.join(texts)}'")
+    return {name: value for name, _, value in pairs}
+
+
 def require_integer(name: str, value: object, least: int = 1) -> None:
     """Refuse anything but a whole number of at least ``least``."""
     whole_numbers(least).check(name, value)
@@ -112,3 +183,14 @@ def require_known(kind: str, name: str, names: Iterable[str]) -> None:
     is_near = likeness.get(near, 0.0) >= 0.5
     hint = f"did you mean '{near}'?" if is_near else "expected one of " + ", ".join(names)
     raise ValueError(f"unknown {kind} '{name}': {hint}")
+
+
+def list_missing(extra: str) -> list[str]:
+    """List the modules of an extra that are not installed."""
+    return [module for module in EXTRAS[extra] if find_spec(module) is None]
+
+
+def require_extra(extra: str, what: str) -> None:
+    """Raise an ImportError that names the extra unless all its modules are installed."""
+    if missing := list_missing(extra):
+        raise ImportError(f"{what} needs {', '.join(missing)}: pip install 'fedcascade[{extra}]'")

@@ -5,7 +5,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, 
 from enum import Enum
 from typing import Any, TypeVar
 
-from fedcascade.checks import NUMBER, Range
+from fedcascade.checks import NUMBER, Range, read_flag
 
 Value = TypeVar("Value")
 
@@ -91,16 +91,10 @@ def guess_range(value: object) -> Range:
     kind = next((kind for kind in words if isinstance(value, kind)), None)
     if kind is None:
         return NUMBER
-    return Range(words[kind], lambda candidate: isinstance(candidate, kind), _read_flag if kind is bool else kind)
+    return Range(words[kind], lambda candidate: isinstance(candidate, kind), read_flag if kind is bool else kind)
 
 
 def enum_values(kind: type[Enum]) -> Range:
     """The members of an enumeration, or their values."""
     values = [member.value for member in kind]
     return Range("one of " + ", ".join(values), lambda value: value in values, kind)
-
-
-def _read_flag(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise ValueError(text)
-    return text == "true"

@@ -9,24 +9,21 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer, require_known
-from fedcascade.data.logs.frames import is_table, read_table
 from fedcascade.data.logs.items import ItemTable, check_features, convert_features, convert_items, join_tables
-from fedcascade.data.logs.names import Names
-from fedcascade.data.logs.reader import Log, open_frame, read_log
-from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
+from fedcascade.data.logs.reader import Log, Names, open_frame, read_log
 from fedcascade.data.logs.writer import to_frame
-from fedcascade.data.saved import describe_policy, find_policy
-from fedcascade.evaluation.frozen import FrozenPolicy, freeze_policy
+from fedcascade.data.tables import is_table, read_table
+from fedcascade.evaluation.fit import FrozenPolicy, freeze_policy
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy, get_policy
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.log_sums import NO_FEATURES, LogSums
 from fedcascade.learning.oracles import TopK, select_top
 from fedcascade.numerics.linear import compute_ucb_scores
 from fedcascade.numerics.streams import TIE, words
+from fedcascade.saved import WarmState, describe_policy, find_policy, load_warm, save_warm
 
 Features = NDArray[np.float32]
 
@@ -124,7 +121,7 @@ class Ranker:
         assert sums is not None
         if not self.__sklearn_is_fitted__():
             return self._learn(sums, Names(opened.users), table, lists)
-        self.sums_.merge(sums, self.users_.number(pl.Series(list(opened.users), dtype=pl.String)))
+        self.sums_.merge(sums, self.users_.number_all(opened.users))
         return self._learn(self.sums_, self.users_, table, self.lists_ + lists)
 
     def _learn(self, sums: LogSums, users: Names, items: ItemTable | None, lists: int) -> Self:

@@ -1,4 +1,4 @@
-"""What Linux, macOS and Windows do in different ways: forcing files to the disk, telling how much memory there is."""
+"""What Linux, macOS and Windows do in different ways: force files to the disk, count memory and cores."""
 
 import ctypes
 import importlib
@@ -24,6 +24,26 @@ def sync_folder(path: Path) -> None:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it appears whole or not at all, also after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
+    try:
+        with draft.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            sync_file(stream.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(path.parent)  # the name, too
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_memory() -> int | None:

@@ -13,7 +13,8 @@ import polars as pl
 import pytest
 
 from fedcascade import POLICIES
-from fedcascade.data import Columns, build_ratings_environment, json_lines, read_ratings
+from fedcascade.data import json_lines
+from fedcascade.data.readers import Columns, build_ratings_environment, read_ratings
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
 from fedcascade.learning.oracles import TopK

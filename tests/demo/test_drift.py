@@ -1,13 +1,14 @@
 """Users of the demo who change their minds when they are told to, and the systems beside it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedcascade.demo.drift import ChangingWorld, Companion
 from fedcascade.demo.live import Demo, DemoSettings
-from fedcascade.environments.life import Change, Life
+from fedcascade.environments.options import Change
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
@@ -15,12 +16,12 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation import reference
 from fedcascade.simulation.scenario import Scenario
 
-SIZES = {"users": 8, "clusters": 2, "dimension": 5, "items": 8, "seed": 3}
+SIZES: dict[str, Any] = {"users": 8, "clusters": 2, "dimension": 5, "items": 8, "seed": 3}
 
 
 def test_half_of_each_cluster_wants_what_the_next_one_wants_and_back() -> None:
-    world, life = ChangingWorld(**SIZES), Life(change=Change(at=1, to="existing"))
-    before, after = Synthetic(**SIZES), Synthetic(**SIZES, life=life)  # type: ignore[arg-type]
+    world = ChangingWorld(**SIZES)
+    before, after = Synthetic(**SIZES), Synthetic(**SIZES, change=Change(at=1, to="existing"))
     features = world.items(5)
     np.testing.assert_array_equal(features, after.items(5))
     assert world.changing == 4

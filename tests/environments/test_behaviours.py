@@ -1,6 +1,7 @@
 """Users who click several items, or skip positions, do so by the chances of their model, and agents learn from it."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,12 @@ from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.cuda.lowering import find_unsupported
 from fedcascade.simulation.scenario import Scenario
 
-WORLD = Synthetic(users=4, clusters=2, dimension=4, items=6, seed=1)
+
+def make_world(**clicks: Any) -> Synthetic:
+    return Synthetic(users=4, clusters=2, dimension=4, items=6, seed=1, **clicks)
+
+
+WORLD = make_world()
 WEIGHTS = np.array([0.6, 0.3, 0.8])
 
 
@@ -51,7 +57,7 @@ def test_positions_are_clicked_with_the_chances_of_the_model(model: str, expecte
 
 def play_both(model: str, policy: Policy, oracle: Oracle, rounds: int) -> tuple[Trace, Trace]:
     """The same run of a world whose users click by a model, in the exact engine and in the reference."""
-    world = WORLD.with_behaviour(Behaviour(model=model, level=0.6))
+    world = make_world(clicks=model, click_level=0.6)
     exact, reference = (
         simulate(world, policy, rounds=rounds, oracle=oracle, checkpoints=2, keep_lists=True, engine=engine)
         for engine in ("exact", "reference")
@@ -94,7 +100,7 @@ def test_the_exact_engine_plays_click_models_with_chance_discounts_and_thompson_
 
 
 def test_a_policy_that_learns_from_one_click_refuses_users_who_click_several() -> None:
-    world = WORLD.with_behaviour(Behaviour(model="dcm"))
+    world = make_world(clicks="dcm")
     watchful = replace(POLICIES["fedind"], changes=ChangeDetection())
     for engine in ("exact", "reference"):
         with pytest.raises(ValueError, match="learns from one click of a list, and users who click by dcm may click"):
@@ -102,12 +108,12 @@ def test_a_policy_that_learns_from_one_click_refuses_users_who_click_several() -
 
 
 def test_a_gpu_says_that_it_does_not_know_the_model() -> None:
-    scenario = Scenario(WORLD.with_behaviour(Behaviour(model="pbm")), POLICIES["fedind"], 10, TopK(length=3))
+    scenario = Scenario(make_world(clicks="pbm"), POLICIES["fedind"], 10, TopK(length=3))
     assert find_unsupported(scenario) == "click model pbm"
 
 
 def test_a_log_has_all_clicks_and_their_model_is_recovered() -> None:
-    world = WORLD.with_behaviour(Behaviour(model="dcm", level=0.7))
+    world = make_world(clicks="dcm", click_level=0.7)
     oracle = EpsilonMixed(length=3, epsilon=1.0)
     trace = simulate(world, POLICIES["fedind"], rounds=1_500, oracle=oracle, engine="reference", keep_lists=True)
     log = concatenate(list(iterate_simulated_log(world, trace)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.cluster.vq import kmeans2
 
-from fedcascade.environments.kmeans import cluster_points
+from fedcascade.environments.matrices import cluster_points
 
 SEEDS = st.integers(0, 2**64 - 1)
 

@@ -4,11 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.environments.life import STEPS, Change, Liars, Life, Turnover
 from fedcascade.environments.matrices import generate_ratings
+from fedcascade.environments.options import STEPS, Change, Liars, SyntheticOptions, Turnover
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.experiments.environments import RatingsSpec, SyntheticSpec, build_environment
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES
@@ -17,28 +16,31 @@ from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.testing.contracts import check_environment
 
-EVERYTHING = Life(
-    change=Change(at=300, until=700), liars=Liars(share=0.2, lie="near", since=400),
-    joins=Turnover(share=0.3, since=100, until=500), leaves=Turnover(share=0.3, since=200, until=800),
-)  # fmt: skip
-LIVES = {
-    "abrupt": Life(change=Change(at=300)),
-    "gradual": Life(change=Change(at=200, until=700, to="existing")),
-    "recurring": Life(change=Change(at=150, every=200, share=0.3)),
-    "inverted": Life(liars=Liars(share=0.3)),
-    "promoted": Life(liars=Liars(share=0.3, lie="promoted", since=250)),
+EVERYTHING: dict[str, Any] = {
+    "change": Change(at=300, until=700),
+    "liars": Liars(share=0.2, lie="near", since=400),
+    "joins": Turnover(share=0.3, since=100, until=500),
+    "leaves": Turnover(share=0.3, since=200, until=800),
+}
+HALF = Turnover(share=0.5, until=9)
+LIVES: dict[str, dict[str, Any]] = {
+    "abrupt": {"change": Change(at=300)},
+    "gradual": {"change": Change(at=200, until=700, to="existing")},
+    "recurring": {"change": Change(at=150, every=200, share=0.3)},
+    "inverted": {"liars": Liars(share=0.3)},
+    "promoted": {"liars": Liars(share=0.3, lie="promoted", since=250)},
     "everything": EVERYTHING,
 }
 
 
-def make_world(life: Life | None, **options: Any) -> Synthetic:
+def make_world(events: dict[str, Any], **options: Any) -> Synthetic:
     sizes = {"users": 20, "clusters": 4, "dimension": 8, "items": 20, "seed": 3} | options
-    return Synthetic(life=life, **sizes)
+    return Synthetic(**sizes, **events)
 
 
-def make_ratings(life: Life | None) -> Ratings:
+def make_ratings(events: dict[str, Any]) -> Ratings:
     return Ratings.from_matrix(
-        generate_ratings(60, 80, seed=5), users=20, clusters=4, dimension=7, items=20, life=life, seed=6
+        generate_ratings(60, 80, seed=5), users=20, clusters=4, dimension=7, items=20, seed=6, **events
     )
 
 
@@ -49,7 +51,7 @@ def test_a_living_world_keeps_the_promises_of_an_environment(name: str) -> None:
 
 
 def test_a_change_takes_its_share_of_each_cluster_to_something_new() -> None:
-    world = make_world(Life(change=Change(at=300, share=0.4)))
+    world = make_world({"change": Change(at=300, share=0.4)})
     before, after = world.find_moment(299), world.find_moment(300)
     changed = (before.thetas != after.thetas).any(axis=1)
     assert np.bincount(world.clusters[changed]).tolist() == [2, 2, 2, 2]
@@ -61,19 +63,19 @@ def test_a_change_takes_its_share_of_each_cluster_to_something_new() -> None:
 
 
 def test_a_change_to_an_existing_cluster_gives_its_theta() -> None:
-    world = make_world(Life(change=Change(at=300, to="existing")))
+    world = make_world({"change": Change(at=300, to="existing")})
     after = world.find_moment(300)
     for cluster in range(4):
         assert len(np.unique(after.thetas[after.clusters == cluster], axis=0)) == 1
 
 
 def test_a_gradual_change_goes_on_in_small_steps_and_a_recurring_one_comes_back() -> None:
-    world = make_world(Life(change=Change(at=100, until=740)))
+    world = make_world({"change": Change(at=100, until=740)})
     moments = [world.get_thetas(t) for t in range(1, 900)]
     steps = [np.abs(later - now).max() for now, later in pairwise(moments)]
     assert np.count_nonzero(steps) == STEPS
     assert max(steps) < 0.1
-    recurring = make_world(Life(change=Change(at=100, every=50)))
+    recurring = make_world({"change": Change(at=100, every=50)})
     np.testing.assert_array_equal(recurring.get_thetas(99), recurring.get_thetas(150))
     np.testing.assert_array_equal(recurring.get_thetas(100), recurring.get_thetas(200))
 
@@ -99,7 +101,7 @@ def test_nobody_arrives_before_it_joins_or_after_it_left() -> None:
 
 
 def test_inverted_clicks_are_the_others_ones() -> None:
-    world, honest = make_world(LIVES["inverted"]), make_world(None)
+    world, honest = make_world(LIVES["inverted"]), make_world({})
     lying = [person.kind == "liar" for person in world.history.persons]
     assert sum(lying) == 6
     features = world.items(1)
@@ -129,9 +131,12 @@ def test_both_engines_play_the_same_life(name: str, policy: str) -> None:
         (lambda: Change(at=5, until=5), "change: until must be a whole number >= 6"),
         (lambda: Change(at=5, until=9, every=3), "gradual .until. or recurring .every., not both"),
         (lambda: Liars(share=1.0), "liars: share must be in"),
-        (lambda: Life(joins=Turnover(share=0.5, until=9), leaves=Turnover(share=0.5, until=9)), "add up to 1"),
-        (lambda: make_world(EVERYTHING, drift=5), "give it, or a life, not both"),
-        (lambda: make_world(Life(change=Change(at=1, to="elsewhere"))), "unknown destination"),  # type: ignore[arg-type]
+        (
+            lambda: make_world({"joins": Turnover(share=0.5, until=9), "leaves": Turnover(share=0.5, until=9)}),
+            "add up to 1",
+        ),
+        (lambda: make_world(EVERYTHING, drift=5), "give it, or change, liars, joins and leaves, not both"),
+        (lambda: make_world({"change": Change(at=1, to="elsewhere")}), "unknown destination"),  # type: ignore[arg-type]
     ],
 )
 def test_a_life_that_cannot_be_is_refused(make: Any, words: str) -> None:
@@ -142,7 +147,7 @@ def test_a_life_that_cannot_be_is_refused(make: Any, words: str) -> None:
 def test_ratings_need_users_to_spare_for_new_tastes() -> None:
     with pytest.raises(ValueError, match="take fewer users"):
         Ratings.from_matrix(
-            generate_ratings(30, 80, seed=5), users=28, clusters=4, dimension=7, items=20, life=LIVES["abrupt"]
+            generate_ratings(30, 80, seed=5), users=28, clusters=4, dimension=7, items=20, **LIVES["abrupt"]
         )
 
 
@@ -153,23 +158,23 @@ def test_a_plan_describes_a_life() -> None:
         [[environments]]
         name = "abrupt"
         kind = "synthetic"
-        life.change = { at = 50, to = "existing" }
-        life.liars = { share = 0.2, lie = "near", since = 30 }
+        change = { at = 50, to = "existing" }
+        liars = { share = 0.2, lie = "near", since = 30 }
         [[environments]]
         name = "ratings"
         kind = "ratings"
         top_users = 100
         top_items = 100
         items = 20
-        life.change = { at = 50 }
+        change = { at = 50 }
         [[policies]]
         name = "fedind"
     """)
     first, second = (environment.spec for environment in plan.environments)
-    assert isinstance(first, SyntheticSpec)
-    assert isinstance(second, RatingsSpec)
-    assert first.life == Life(change=Change(at=50, to="existing"), liars=Liars(share=0.2, lie="near", since=30))
-    world = build_environment(second, seed=1)
+    assert first.declared == SyntheticOptions(
+        change=Change(at=50, to="existing"), liars=Liars(share=0.2, lie="near", since=30)
+    )
+    world = second.build(1)
     assert isinstance(world, Ratings)
     assert world.drifts
 
@@ -178,7 +183,7 @@ def test_a_plan_with_an_impossible_life_is_refused_with_its_line() -> None:
     with pytest.raises(ValueError, match=r"line 7: .*share must be in"):
         read_plan(
             "name = 'living'\nrounds = 100\n[[environments]]\nname = 'a'\nkind = 'synthetic'\n"
-            "[environments.life]\nliars = { share = 2.0 }\n[[policies]]\nname = 'fedind'\n"
+            "\nliars = { share = 2.0 }\n[[policies]]\nname = 'fedind'\n"
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from fedcascade.environments.matrices import (
     generate_ratings,
     to_triplets,
 )
+from fedcascade.environments.options import RatingsOptions, Selection
 
 RATED = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 7), st.integers(1, 5)), min_size=1, max_size=80)
 
@@ -55,8 +56,8 @@ def plainly(rated: list[tuple[int, int, int]], top: int, wide: int, selection: s
     st.sampled_from(["stars", "counts", "threshold"]),
 )
 def test_the_matrix_is_the_one_that_was_asked_for(rated: Any, top: int, wide: int, selection: str, values: str) -> None:
-    options: dict[str, Any] = {"selection": selection, "values": values}
-    matrix = build_rating_matrix(triplets(rated), top_users=top, top_items=wide, **options)
+    chosen: dict[str, Any] = {"selection": selection, "values": values}
+    matrix = build_rating_matrix(triplets(rated), RatingsOptions(top_users=top, top_items=wide, **chosen))
     np.testing.assert_allclose(matrix, plainly(rated, top, wide, selection, values), rtol=1e-12)
 
 
@@ -64,8 +65,8 @@ def test_nested_differs_from_independent() -> None:
     # Item 9 is popular among users who rate little, so only an independent choice takes it.
     rated = [(user, item, 5) for user in range(3) for item in range(4)] + [(10 + extra, 9, 5) for extra in range(8)]
     one, other = (
-        build_rating_matrix(triplets(rated), top_users=1, top_items=4, selection=kind)
-        for kind in ("independent", "nested")
+        build_rating_matrix(triplets(rated), RatingsOptions(top_users=1, top_items=4, selection=kind))
+        for kind in get_args(Selection)
     )
     assert (one == 0).sum() == 1
     assert (other == 0).sum() == 0
@@ -82,12 +83,12 @@ def test_nested_differs_from_independent() -> None:
 )
 def test_unknown_steps_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        build_rating_matrix(triplets([(0, 0, 5)]), **options)
+        RatingsOptions(**options)
 
 
 def test_no_ratings_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one rating"):
-        build_rating_matrix(to_triplets(np.zeros((3, 4))))
+        build_rating_matrix(to_triplets(np.zeros((3, 4))), RatingsOptions())
 
 
 @pytest.mark.parametrize("matrix", [np.ones(3), np.array([[1.0, np.nan]]), np.array([[np.inf]])])

@@ -93,11 +93,11 @@ def test_items_are_of_norm_one_and_weights_are_probabilities(features: str) -> N
     assert np.mean(seen) == pytest.approx(0.5 if features == "lifted" else 0.164, abs=0.02)
 
 
-@pytest.mark.parametrize("arrivals", [None, [1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1]])
-def test_arrivals_follow_their_weights(arrivals: list[float] | None) -> None:
+@pytest.mark.parametrize("arrivals", ["uniform", [1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1]])
+def test_arrivals_follow_their_weights(arrivals: list[float] | str) -> None:
     made = world(arrivals=arrivals, seed=3)
     counts = np.bincount([made.arrival(t) for t in range(1, 6001)], minlength=12)
-    weights = np.ones(12) if arrivals is None else np.array(arrivals, float)
+    weights = np.ones(12) if arrivals == "uniform" else np.array(arrivals, float)
     assert stats.chisquare(counts, 6000 * weights / weights.sum()).pvalue > 0.001
     # And not any weights: the reverse test.
     assert stats.chisquare(counts, 6000 * np.arange(1, 13) / 78).pvalue < 1e-6
@@ -201,16 +201,16 @@ def test_draws_are_uniform_and_ties_are_distinct_words() -> None:
         ({"clusters": 7, "features": "gaussian"}, "clusters must be <= 6 .*, got 7; use directions 'random'"),
         ({"clusters": [2] * 6}, "clusters must be <= 5"),
         ({"clusters": [6, 5]}, "cluster sizes"),
-        ({"clusters": [12, 0]}, "cluster sizes"),
-        ({"clusters": [13, -1]}, "cluster sizes"),
-        ({"clusters": []}, "cluster sizes"),
-        ({"clusters": [5.5, 6.5]}, "cluster sizes"),
+        ({"clusters": [12, 0]}, "clusters must be a whole number >= 1 or the size of each"),
+        ({"clusters": [13, -1]}, "clusters must be a whole number >= 1 or the size of each"),
+        ({"clusters": []}, "clusters must be a whole number >= 1 or the size of each"),
+        ({"clusters": [5.5, 6.5]}, "clusters must be a whole number >= 1 or the size of each"),
         ({"arrivals": [1.0] * 11}, "arrivals must be 12"),
-        ({"arrivals": [[1.0] * 12]}, "arrivals must be 12"),
-        ({"arrivals": [1.0] * 11 + [0.0]}, "arrivals must be 12"),
-        ({"arrivals": [1.0] * 11 + [-1.0]}, "arrivals must be 12"),
-        ({"arrivals": [1.0] * 11 + [float("nan")]}, "arrivals must be 12"),
-        ({"arrivals": [1.0] * 11 + [float("inf")]}, "arrivals must be 12"),
+        ({"arrivals": [[1.0] * 12]}, "arrivals must be uniform, zipf or a weight"),
+        ({"arrivals": [1.0] * 11 + [0.0]}, "arrivals must be uniform, zipf or a weight"),
+        ({"arrivals": [1.0] * 11 + [-1.0]}, "arrivals must be uniform, zipf or a weight"),
+        ({"arrivals": [1.0] * 11 + [float("nan")]}, "arrivals must be uniform, zipf or a weight"),
+        ({"arrivals": [1.0] * 11 + [float("inf")]}, "arrivals must be uniform, zipf or a weight"),
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"seed": 1.5}, "seed"),

@@ -1,14 +1,10 @@
 """Click models: parameters are recovered from simulated logs, and the true model has the least perplexity."""
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from click_model_recovery import measure_errors, simulate_clicks
 
-from fedcascade.cli import main
-from fedcascade.data.logs import write_log
 from fedcascade.evaluation.click_models import MODELS, compare_models
 from fedcascade.learning.click_log import ClickLog
 
@@ -34,13 +30,3 @@ def test_the_true_model_has_the_least_perplexity(name: str) -> None:
     fits = {found.model.name: found.perplexity for found in compare_models(batches, len(log))}
     assert fits[name] <= min(fits.values()) + 0.002
     assert 1.0 < fits[name] < 2.0
-
-
-def test_the_command_compares_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "log.parquet"
-    write_log(path, simulate_clicks("pbm", seed=3, lists=5_000))
-    main(["data", "clicks", str(path), "--json"])
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["models"][0]["model"] == "pbm"
-    main(["data", "clicks", str(path)])
-    assert "perplexity" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def test_the_command_prints_a_table_json_and_a_report(
     page = (tmp_path / "report" / "evaluation.html").read_text()
     assert "cascade-dr" in page
     assert "<svg" in page
-    main(["evaluate", str(files[0]), *options, "--json", "--estimator", "snips"])
+    main(["evaluate", str(files[0]), *options, "--json", "--estimators", "snips"])
     rows = json.loads(capsys.readouterr().out)["estimates"]
     assert [row["estimator"] for row in rows] == ["average", "snips"]
 
@@ -74,7 +74,7 @@ def test_a_log_without_propensities_gets_no_wrong_number(
     write_log(bare, ClickLog(users=shown.users, items=shown.items, clicks=shown.clicks))
     options = ["--item-table", str(files[1]), "--resamples", "50", "--policy", "oful"]
     with pytest.raises(SystemExit):
-        main(["evaluate", str(bare), *options, "--estimator", "ips"])
+        main(["evaluate", str(bare), *options, "--estimators", "ips"])
     error = capsys.readouterr().err
     assert error == "fedcascade: ips: this log has no propensities: only replay and the direct method apply\n"
     main(["evaluate", str(bare), *options])

@@ -10,7 +10,6 @@ import pytest
 from fedcascade import POLICIES, Policy, Synthetic, simulate
 from fedcascade.cli import main
 from fedcascade.data.logs import read_log
-from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
 from fedcascade.evaluation.fit import fit_log
 from fedcascade.evaluation.simulated import learn_from_random_lists
 from fedcascade.federation.agent import Agent
@@ -19,6 +18,7 @@ from fedcascade.federation.warm_start import learn_history, warm_server, warm_up
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import TopK
+from fedcascade.saved import WarmState, load_warm, save_warm
 
 ROWS = [f"{user},{a} {b},{click},{x} 0 0 {x}" for user, a, b, click, x in
         [("ann", 1, 2, 0, 0.5), ("bob", 2, 1, "", 0.25), ("ann", 3, 1, 1, 0.125), ("eve", 1, 3, 0, 0.5)]]  # fmt: skip

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from fedcascade import POLICIES, Synthetic
-from fedcascade.cli import main
 from fedcascade.data.logs import read_log
 from fedcascade.evaluation.evaluate import EvaluationOptions, evaluate
 from fedcascade.evaluation.simulated import iterate_simulated_log, write_simulated_log
@@ -40,35 +38,3 @@ def test_a_log_says_what_the_run_earned(tmp_path: Path) -> None:
     sums = LogSums(4)
     sums.add(log, None)
     assert sums.total().count == trace.observations
-
-
-def test_the_command_writes_a_log_of_one_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "log.jsonl"
-    world = ["--users", "4", "--clusters", "2", "--dimension", "3", "--items", "5", "--rounds", "20"]
-    main(
-        [
-            "run",
-            *world,
-            "--policy",
-            "fedind",
-            "--oracle",
-            "epsilon",
-            "--list-length",
-            "2",
-            "--engine",
-            "reference",
-            "--log",
-            str(path),
-        ]
-    )
-    assert len(read_log(path).read()) == 20
-    with pytest.raises(SystemExit):
-        main(["run", *world, "--policy", "fedind", "--policy", "oful", "--log", str(path)])
-    assert "--log holds the lists of one system" in capsys.readouterr().err
-    for refused, words in (("log.xlsx", "must end in one of .parquet, .csv, .jsonl"), ("no/log.csv", "no folder")):
-        with pytest.raises(SystemExit):  # before the first round
-            main(["run", *world[:-1], "1e12", "--policy", "fedind", "--log", str(tmp_path / refused)])
-        assert words in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["run", *world, "--policy", "fedind", "--engine", "cuda", "--log", str(path)])
-    assert "leave out --engine cuda" in capsys.readouterr().err

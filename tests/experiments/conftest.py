@@ -7,8 +7,7 @@ import pytest
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.results import Results, read_results
-from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import make_local_scheduler
+from fedcascade.experiments.runner import execute, make_local_scheduler
 
 SMALL = """\
 name = "small"

@@ -7,9 +7,9 @@ idle core it takes about three minutes. Run it only when a change of the numbers
 import json
 from pathlib import Path
 
-from fedcascade.experiments.builtin_plans import load_builtin_plan
 from fedcascade.experiments.jobs import list_planned_jobs, run_jobs_in_turns
 from fedcascade.experiments.plan import resize_plan
+from fedcascade.experiments.plan_reader import load_builtin_plan
 
 ASSET = Path(__file__).parent / "assets" / "reproduction.json"
 PLANS = ("figure-1a", "figure-1bc", "figure-1d")

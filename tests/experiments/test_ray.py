@@ -8,8 +8,7 @@ import pytest
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import Job, list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan
-from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import make_ray_scheduler
+from fedcascade.experiments.runner import execute, make_ray_scheduler
 
 
 @pytest.fixture

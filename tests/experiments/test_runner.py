@@ -21,8 +21,7 @@ from fedcascade.experiments.jobs import Job, Record, list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.reports.summary import describe_effort, write_report
-from fedcascade.experiments.runner import Progress, execute
-from fedcascade.experiments.schedulers import ReportRounds, Scheduler, make_local_scheduler, share_out
+from fedcascade.experiments.runner import Progress, ReportRounds, Scheduler, execute, make_local_scheduler, share_out
 
 from .conftest import SMALL
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.environments.life import Change, Liars, Life, Turnover
+from fedcascade.environments.options import Change, Liars, Turnover
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.evidence import make_memory, measure_sum
@@ -168,10 +168,10 @@ def test_a_prior_for_a_newcomer_is_used_from_the_first_list_on() -> None:
 
 
 SMALL: dict[str, Any] = {"users": 9, "clusters": 3, "dimension": 5, "items": 12, "seed": 4}
-LIVES = {
-    "changes": Life(change=Change(at=300)),
-    "liars": Life(liars=Liars(share=0.3, lie="inverted")),
-    "arrivals": Life(joins=Turnover(share=0.4, until=500), leaves=Turnover(share=0.2, until=700)),
+LIVES: dict[str, dict[str, Any]] = {
+    "changes": {"change": Change(at=300)},
+    "liars": {"liars": Liars(share=0.3, lie="inverted")},
+    "arrivals": {"joins": Turnover(share=0.4, until=500), "leaves": Turnover(share=0.2, until=700)},
 }
 WORLDS: dict[str, dict[str, Any]] = {
     "lifted": {},
@@ -182,7 +182,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "many clusters": {"users": 40, "clusters": 20, "directions": "random"},
     "two users": {"users": 2, "clusters": 2},
     "one user": {"users": 1, "clusters": 1},
-    **{name: {"life": life} for name, life in LIVES.items()},
+    **LIVES,
 }
 
 
@@ -199,8 +199,9 @@ def test_both_engines_give_equal_traces(world: str, policy: Policy) -> None:
 
 
 def test_the_engines_agree_on_detected_changes() -> None:
-    life = Life(change=Change(at=600))
-    scenario = Scenario(Synthetic(**(SMALL | {"life": life})), LIVING, 3_000, TopK(length=3), keep_lists=True)
+    scenario = Scenario(
+        Synthetic(**(SMALL | {"change": Change(at=600)})), LIVING, 3_000, TopK(length=3), keep_lists=True
+    )
     fast, slow = exact.simulate(scenario), reference.simulate(scenario)
     assert fast.ledger == slow.ledger
     np.testing.assert_array_equal(fast.lists, slow.lists)

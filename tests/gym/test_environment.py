@@ -11,29 +11,30 @@ from gymnasium.utils.env_checker import check_env
 
 import fedcascade.gym
 from fedcascade import POLICIES, Synthetic, simulate
-from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.environment import Environment
-from fedcascade.environments.life import Change, Liars, Life, Turnover
 from fedcascade.environments.matrices import generate_ratings, to_triplets
+from fedcascade.environments.options import Change, Liars, Turnover
 from fedcascade.environments.ratings import Ratings
 from fedcascade.gym import CascadeEnv, Player, RankedLists
 from fedcascade.learning.oracles import TopK
 
 SMALL: dict[str, Any] = {"users": 6, "clusters": 2, "dimension": 4, "items": 8}
 MATRIX = generate_ratings(60, 80)
-LIFE = Life(
-    change=Change(at=60), liars=Liars(share=0.2), joins=Turnover(share=0.3, until=50),
-    leaves=Turnover(share=0.2, since=70, until=90),
-)  # fmt: skip
+LIFE: dict[str, Any] = {
+    "change": Change(at=60),
+    "liars": Liars(share=0.2),
+    "joins": Turnover(share=0.3, until=50),
+    "leaves": Turnover(share=0.2, since=70, until=90),
+}
 WORLDS: dict[str, Environment] = {
     "synthetic": Synthetic(**SMALL, seed=3),
     "few items": Synthetic(**SMALL | {"items": (1, 5)}, seed=3),
-    "living": Synthetic(**SMALL | {"users": 12, "clusters": 2}, life=LIFE, seed=3),
+    "living": Synthetic(**SMALL | {"users": 12, "clusters": 2}, seed=3, **LIFE),
     "drifting": Synthetic(**SMALL | {"dimension": 5}, drift=50, seed=3),
     "ratings": Ratings.from_matrix(MATRIX, users=6, clusters=2, dimension=4, items=8, seed=3),
-    "dcm": Synthetic(**SMALL, seed=3).with_behaviour(Behaviour(model="dcm", level=0.7)),
-    "pbm": Synthetic(**SMALL, seed=3).with_behaviour(Behaviour(model="pbm", level=0.7)),
-    "dbn": Synthetic(**SMALL, seed=3).with_behaviour(Behaviour(model="dbn")),
+    "dcm": Synthetic(**SMALL, seed=3, clicks="dcm", click_level=0.7),
+    "pbm": Synthetic(**SMALL, seed=3, clicks="pbm", click_level=0.7),
+    "dbn": Synthetic(**SMALL, seed=3, clicks="dbn"),
 }
 
 
@@ -45,7 +46,7 @@ def test_gymnasium_finds_nothing_wrong_with_any_world(world: str) -> None:
 
 
 MADE: dict[str, dict[str, Any]] = {
-    "fedcascade/Synthetic-v0": {**SMALL, "clicks": "dcm", "level": 0.6, "seed": 5},
+    "fedcascade/Synthetic-v0": {**SMALL, "clicks": "dcm", "click_level": 0.6, "seed": 5},
     "fedcascade/Living-v0": {**SMALL, "rounds": 100},
     "fedcascade/Ratings-v0": {**SMALL, "ratings": to_triplets(MATRIX)},
     "fedcascade/World-v0": {"world": WORLDS["synthetic"]},
@@ -171,7 +172,7 @@ def test_an_action_that_cannot_be_shown_is_refused_in_one_line_and_changes_nothi
         ("Synthetic-v0", {"users": 0}, "users must be a whole number >= 1"),
         ("Synthetic-v0", {"items": 2, "list_length": 3}, r"list length must be <= items \(2\), got 3"),
         ("Synthetic-v0", {"reward": "money"}, "unknown reward 'money'"),
-        ("Synthetic-v0", {"clicks": "dcn"}, "unknown click model 'dcn': did you mean"),
+        ("Synthetic-v0", {"clicks": "dcn"}, "unknown clicks 'dcn': did you mean"),
         ("Ratings-v0", {}, "needs a file"),
         ("Ratings-v0", {"ratings": "none.csv"}, "there is no file none.csv"),
         ("World-v0", {}, "needs a world"),

@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import binom
 
 from fedcascade import POLICIES, Synthetic, TopK, simulate
-from fedcascade.environments.synthetic import FeatureKind
+from fedcascade.environments.options import FeatureKind
 from fedcascade.federation.messages import Cause
 from fedcascade.learning.confidence import PAPERS_BETA, ProblemSize
 from fedcascade.learning.theory import communication, partition, regret

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Synthetic, simulate
-from fedcascade.evaluation.frozen import freeze_policy
+from fedcascade.evaluation.fit import freeze_policy
 from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import TopK

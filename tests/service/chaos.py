@@ -41,9 +41,8 @@ from fedcascade.service.agent.remote import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.serve import serve
-from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.serve import ServerSettings
-from fedcascade.service.server.service import Limits
+from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.store.open import open_store
@@ -356,8 +355,8 @@ def count(world: "World") -> dict[str, int]:
     with store.transaction():
         state = replay_log(store, POLICY, DIMENSION)
         entries = sum(1 for _ in store.read_entries(after=0))
-        is_rewritten = store.find_last_rewriting() > 0
-        store.delete_snapshots()
+        is_rewritten = store.find_head().rewritten > 0
+        store.commit_snapshot(0, [])
         replayed = replay_log(store, POLICY, DIMENSION)
     store.close()
     assert state.server is not None

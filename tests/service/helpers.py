@@ -22,10 +22,11 @@ from fedcascade.service.agent.transport import HttpReply, HttpTransport, InProce
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol.wire import PROTOCOLS, Credential, UploadMessage
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.bounds import FOR_SIMULATIONS, UploadBounds
 from fedcascade.service.server.operations import set_operator
-from fedcascade.service.server.service import Limits, Service
+from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits, UploadBounds
 from fedcascade.service.server.writer import Writer
+from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
 
 TOKEN = "the-operators-token-in-tests"
@@ -182,3 +183,14 @@ def wait_until_ready(transport: Transport, seconds: float = 20.0) -> None:
         except ConnectionError:
             time.sleep(0.02)
     raise AssertionError("the server is not ready")
+
+
+def read_clusters(store: Store, position: int) -> dict[int, int]:
+    """Read the cluster of every agent at a position."""
+    return {totals.agent: totals.cluster for totals in store.sum_by_agent(position)}
+
+
+def find_last_snapshot(store: Store) -> int:
+    """Find the position of the snapshot; 0 if there is none."""
+    snapshot = store.read_snapshot()
+    return 0 if snapshot is None else snapshot.position

@@ -38,7 +38,7 @@ def test_the_command_of_the_server_is_one_that_the_command_line_understands(path
     command = loaded(path)["services"]["server"]["command"]
     called, bound, _ = app.parse_args(command, exit_on_error=False, print_error=False)
     assert called.__name__ == "serve"
-    assert bound.arguments["host"] == "0.0.0.0"
+    assert bound.arguments["options"].host == "0.0.0.0"
 
 
 def test_there_are_files_for_both_stores_and_for_a_standby() -> None:
@@ -77,7 +77,7 @@ def instructions(keyword: str) -> list[str]:
 
 def locked() -> dict[str, str]:
     """What the image's lock file pins: the text of each entry by the name of its package."""
-    text = (ROOT / "constraints-service.txt").read_text(encoding="utf-8")
+    text = (ROOT / "locks/server.txt").read_text(encoding="utf-8")
     return {entry.partition("==")[0]: entry for entry in re.split(r"\n(?=\w)", text) if "==" in entry}
 
 
@@ -97,7 +97,7 @@ def required(extra: str) -> set[str]:
 
 def test_the_image_copies_what_exists() -> None:
     sources = [source for line in instructions("COPY") for source in line.split()[:-1]]
-    assert "constraints-service.txt" in sources
+    assert "locks/server.txt" in sources
     assert [source for source in sources if not (ROOT / source).exists()] == []
 
 
@@ -105,7 +105,7 @@ def test_the_image_installs_from_the_lock_alone() -> None:
     installs = [part for line in instructions("RUN") for part in line.split("&&") if "pip install" in part]
     assert len(installs) == 2
     assert all("--no-deps" in install for install in installs), "what the lock does not name is not installed"
-    assert "--require-hashes --requirement constraints-service.txt" in installs[0]
+    assert "--require-hashes --requirement locks/server.txt" in installs[0]
     assert "--no-build-isolation ." in installs[1], "the build takes its tools from the lock, too"
 
 
@@ -117,6 +117,6 @@ def test_the_images_lock_has_all_that_the_service_needs_with_hashes_and_no_addre
 
 
 def test_the_locks_agree_on_versions() -> None:
-    everything = (ROOT / "constraints-dev.txt").read_text(encoding="utf-8")
+    everything = (ROOT / "locks/dev.txt").read_text(encoding="utf-8")
     versions = [re.match(r"[^ ]+==[^ ]+", entry) for entry in locked().values()]
     assert [version[0] for version in versions if version and f"{version[0]} " not in everything] == []

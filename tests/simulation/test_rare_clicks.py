@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from fedcascade import POLICIES, Budget, PerCategory, Synthetic, TopK, Trace, simulate
-from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
-from fedcascade.environments.life import Change, Life
 from fedcascade.environments.matrices import generate_ratings
+from fedcascade.environments.options import Change
 from fedcascade.environments.ratings import Ratings
 from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.federation.policies import Policy
@@ -44,7 +43,7 @@ def test_both_engines_give_equal_traces(rare: dict[str, Any], name: str) -> None
 
 
 @pytest.mark.parametrize("rare", RARE)
-@pytest.mark.parametrize("changes", [{"drift": 400}, {"life": Life(change=Change(at=200, until=600))}])
+@pytest.mark.parametrize("changes", [{"drift": 400}, {"change": Change(at=200, until=600)}])
 def test_both_engines_give_equal_traces_of_users_who_change(rare: dict[str, Any], changes: dict[str, Any]) -> None:
     assert_equal(Synthetic(**SIZES, **rare, **changes), POLICIES["fedind"])
 
@@ -52,7 +51,7 @@ def test_both_engines_give_equal_traces_of_users_who_change(rare: dict[str, Any]
 @pytest.mark.parametrize("model", ["dcm", "dbn", "pbm"])
 @pytest.mark.parametrize("rare", RARE)
 def test_both_engines_give_equal_traces_of_other_click_models(rare: dict[str, Any], model: str) -> None:
-    assert_equal(Synthetic(**SIZES, **rare).with_behaviour(Behaviour(model=model)), POLICIES["fedind"])
+    assert_equal(Synthetic(**SIZES, **rare, clicks=model), POLICIES["fedind"])
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no mod
     "audit": ("store", "Print who did what to a store, when."),
     "backup": ("store", "Write all of a store to one file."),
     "restore": ("store", "Read a backup into a new store."),
-    "vectors": ("vectors", "Write cases that an agent in another language must agree with."),
+    "vectors": ("plugins", "Write cases that an agent in another language must agree with."),
     "warm": ("warm", "Compile everything ahead, so that nothing waits for a compiler later."),
     "swarm": ("service", "Let real agents with simulated users play against a real server."),
 }

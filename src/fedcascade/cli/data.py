@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from rich.table import Table
 
 from fedcascade.cli import terminal
-from fedcascade.cli.options import Json, ListLength, LogOptions, RatingsOptions, option
+from fedcascade.cli.options import Json, ListLength, LogOptions, RatingsFlags, option
 from fedcascade.cli.progress import BYTES, show_progress_bars
 
 data = App(name="data", help_format="plaintext", result_action="return_value")
@@ -55,7 +55,7 @@ def describe(
     list_length: ListLength = 4,
     json_: Json = False,
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
-    environment: RatingsOptions = RatingsOptions(),  # noqa: B008 (frozen)
+    environment: RatingsFlags = RatingsFlags(),  # noqa: B008 (frozen)
 ) -> None:
     """Show what a file of ratings holds and what kind of environment it makes; of a log of lists, what it is good for.
 

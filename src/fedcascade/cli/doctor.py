@@ -9,16 +9,15 @@ import webbrowser
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from fedcascade import __version__
+from fedcascade.checks import EXTRAS, list_missing
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Json, option
+from fedcascade.systems import count_cores
 
-LIBRARIES = ("numpy", "numba", "llvmlite", "polars", "matplotlib", "msgspec", "rich", "cyclopts")
-EXTRAS = {"service": "litestar", "postgres": "psycopg", "gpu": "numba_cuda", "ray": "ray", "mlflow": "mlflow",
-          "gymnasium": "gymnasium", "otel": "opentelemetry"}  # fmt: skip
+LIBRARIES = ("numpy", "numba", "llvmlite", "msgspec", "rich", "cyclopts")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def _examine(store: str | None) -> Iterator[Finding]:
     yield Finding("fedcascade", "good", f"{__version__}, on {platform.system()} {platform.machine()}")
     yield Finding("Python", "good", f"{platform.python_version()} ({platform.python_implementation()})")
     yield from map(_find_library, LIBRARIES)
-    yield from (_find_extra(extra, module) for extra, module in EXTRAS.items())
+    yield from map(_find_extra, EXTRAS)
     yield _find_cores()
     yield _find_code_folder()
     yield _find_gpu()
@@ -74,15 +73,14 @@ def _find_library(name: str) -> Finding:
         return Finding(name, "broken", f"not installed: pip install '{name}'")
 
 
-def _find_extra(extra: str, module: str) -> Finding:
-    if find_spec(module):
+def _find_extra(extra: str) -> Finding:
+    missing = list_missing(extra)
+    if not missing:
         return Finding(f"extra {extra}", "good", "installed")
-    return Finding(f"extra {extra}", "absent", f"pip install 'fedcascade[{extra}]'")
+    return Finding(f"extra {extra}", "absent", f"no {', '.join(missing)}: pip install 'fedcascade[{extra}]'")
 
 
 def _find_cores() -> Finding:
-    from fedcascade.experiments.schedulers import count_cores
-
     return Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} may be used")
 
 
@@ -122,6 +120,6 @@ def _reach_store(url: str) -> Finding:
     what = f"store {hide_password(url)}"
     try:
         with closing(open_existing(url)) as store, explain_failures(store):
-            return Finding(what, "good", f"reached; {store.count_agents():,} agents")
+            return Finding(what, "good", f"reached; {store.list_agents(0, 0).enrolled:,} agents")
     except (ValueError, OSError) as error:
         return Finding(what, "broken", " ".join(str(error).split()))

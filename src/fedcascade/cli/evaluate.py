@@ -3,23 +3,30 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import Json, LogOptions, Whole, option, parse_value, split_assignments
+from fedcascade.cli.options import Json, LogOptions, OracleFlags, declare_flags, option, select_options
 from fedcascade.cli.progress import add_bar, show_progress_bars
+from fedcascade.evaluation.evaluate import Estimate, EvaluationOptions
 from fedcascade.federation.policies import DEFAULT_POLICY
-from fedcascade.learning.named_oracles import build_oracle
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedcascade.evaluation.evaluate import Estimate
+
+_DeclaredFlags = declare_flags(EvaluationOptions)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvaluationFlags(_DeclaredFlags):  # type: ignore[misc, valid-type]
+    """How systems are evaluated on a log."""
 
 
 def evaluate(
@@ -29,23 +36,10 @@ def evaluate(
     policy: Annotated[
         list[str], option("System to evaluate (see 'fedcascade policies'). Give it several times to compare.")
     ] = [DEFAULT_POLICY],  # noqa: B006 (cyclopts shows it, nobody changes it)
-    list_length: Annotated[Whole | None, option("K, the longest list a system shows. [that of the log]")] = None,
-    oracle: Annotated[
-        str, option("How a system chooses lists from scores: top-k, plackett-luce (temperature) or epsilon (epsilon).")
-    ] = "top-k",
-    set_oracle: Annotated[
-        list[str], option("Set an argument of the oracle: temperature=0.2.", show_default=False)
-    ] = [],  # noqa: B006
-    train: Annotated[float, option("The share of the log, from its beginning, that systems learn from.")] = 0.5,
-    estimator: Annotated[
-        list[str], option("replay, dm, ips, snips, rips or cascade-dr. [all that apply]", show_default=False)
-    ] = [],  # noqa: B006
-    reward: Annotated[Literal["any", "clicks"], option("any: whether a list was clicked; clicks: how often.")] = "any",
-    resamples: Annotated[Whole, option("How often users are resampled for the intervals.")] = 1000,
-    seed: Annotated[Whole, option("Names the random numbers of resampling and rejection.")] = 0,
-    threads: Annotated[Whole, option("How many cores rate lists.")] = 2,
     report: Annotated[Path | None, option("Also write a page with figures into this folder.")] = None,
     json_: Json = False,
+    oracle_flags: OracleFlags = OracleFlags(),  # noqa: B008 (frozen)
+    evaluation_flags: EvaluationFlags = EvaluationFlags(),  # noqa: B008 (frozen)
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
@@ -53,25 +47,13 @@ def evaluate(
 
     Example: fedcascade evaluate log.parquet --policy population --policy fedind
     """
-    from fedcascade.evaluation.evaluate import EvaluationOptions
     from fedcascade.evaluation.evaluate import evaluate as evaluate_log
 
-    options = EvaluationOptions(
-        estimators=estimator or None, reward=reward, resamples=resamples, seed=seed, threads=threads
-    )
     log = log_options.open(file)
-    arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
-    length = list_length or next(log.batches(1)).items.shape[1]
+    systems, oracle = constant_options.select_policies(policy), oracle_flags.build(next(log.batches(1)).items.shape[1])
+    options = select_options(EvaluationOptions, evaluation_flags)
     with show_progress_bars() as bars:
-        progress = add_bar(bars, "evaluating", log.count())
-        found = evaluate_log(
-            log,
-            constant_options.select_policies(policy),
-            build_oracle(oracle, length, arguments),
-            train=train,
-            options=options,
-            progress=progress,
-        )
+        found = evaluate_log(log, systems, oracle, options=options, progress=add_bar(bars, "evaluating", log.count()))
     if report is not None:
         from fedcascade.experiments.reports.evaluation_report import write_report
 
@@ -117,14 +99,14 @@ def fit(
     print(f"written to {out}")
 
 
-def _clean(row: "Estimate") -> dict[str, object]:
+def _clean(row: Estimate) -> dict[str, object]:
     """An estimate for JSON, which has no NaN."""
     return {
         key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(row).items()
     }
 
 
-def make_estimates_table(rows: Sequence["Estimate"]) -> "Table":
+def make_estimates_table(rows: Sequence[Estimate]) -> "Table":
     """Make a table with one line per system and estimator."""
     columns = ("system", "estimator", "per list", "95% interval", "effective lists", "of")
     lines = [

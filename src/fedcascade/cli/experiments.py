@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,26 +15,50 @@ from fedcascade.cli.options import Whole, option
 from fedcascade.cli.progress import GETTING_READY, print_line, show_runs
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedcascade.experiments.jobs import PlannedJob
     from fedcascade.experiments.plan import Plan
     from fedcascade.experiments.results import Results
-    from fedcascade.experiments.schedulers import Scheduler
+    from fedcascade.experiments.runner import Scheduler
 
-Jobs = Annotated[Whole | None, option("How many processes compute runs, each on one core. [default: one per core]")]
-SchedulerName = Annotated[
-    Literal["local", "ray"], option("local: processes of this machine; ray: a Ray cluster (extra 'ray').")
-]
-EngineName = Annotated[
-    Literal["exact", "cuda"],
-    option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
-]
 PAPER_FOLDER = Path("results/paper")
 # A constant, because --help reads no files.
 BUILTIN_PLANS = "figure-1a, figure-1bc, figure-1d, living, million, population, rare-clicks, sensitivity, warm-start"
 PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {BUILTIN_PLANS}."
-Address = Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SchedulerFlags:
+    """Where runs are computed."""
+
+    jobs: Annotated[
+        Whole | None, option("How many processes compute runs, each on one core. [default: one per core]")
+    ] = None
+    scheduler: Annotated[
+        Literal["local", "ray"], option("local: processes of this machine; ray: a Ray cluster (extra 'ray').")
+    ] = "local"
+    engine: Annotated[
+        Literal["exact", "cuda"],
+        option("exact: on the cores of this machine or a cluster; cuda: on its GPU, many runs at once (extra 'gpu')."),
+    ] = "exact"
+    address: Annotated[str | None, option("Address of a running Ray cluster. [default: start one on this machine]")] = (
+        None
+    )
+
+    def build(self) -> "Scheduler":
+        """Build the scheduler that these flags describe."""
+        from fedcascade.experiments import runner
+
+        is_local = self.scheduler == "local"
+        require(self.address is None or not is_local, "--address belongs to --scheduler ray")
+        reason = "--jobs belongs to --scheduler local; a Ray cluster counts its own cores"
+        require(self.jobs is None or is_local, reason)
+        if self.engine == "cuda":
+            require(is_local, "--engine cuda plays on this machine's GPU: leave --scheduler local")
+            return runner.make_gpu_scheduler(workers=self.jobs)
+        if not is_local:
+            return runner.make_ray_scheduler(address=self.address)
+        return runner.make_local_scheduler(workers=self.jobs)
 
 
 def reproduce(
@@ -49,10 +74,7 @@ def reproduce(
         Path | None, option("Ratings file of the experiment on real data. [default: generated ratings]")
     ] = None,
     out: Annotated[Path, option("Folder for results and report; a stopped run goes on where it was.")] = PAPER_FOLDER,
-    jobs: Jobs = None,
-    scheduler: SchedulerName = "local",
-    engine: EngineName = "exact",
-    address: Address = None,
+    scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
 ) -> None:
     """Run the paper's whole evaluation and write a report that sets its figures beside ours.
 
@@ -60,6 +82,7 @@ def reproduce(
     """
     require(not (strict and quick), "--strict judges claims, for which --quick has too few runs: leave one of them out")
     require(runs is None or runs >= 1, f"runs must be a whole number >= 1, got {runs}")
+    jobs = scheduler_flags.jobs
     require(jobs is None or jobs >= 1, f"jobs must be a whole number >= 1, got {jobs}")
     require(out.is_dir() or not out.exists(), f"'{out}' cannot hold results: it is a file; name a folder with --out")
     require(ratings is None or ratings.is_file(), f"ratings file '{ratings}' not found: give that of an existing file")
@@ -72,7 +95,7 @@ def reproduce(
     from fedcascade.experiments.results import read_results
 
     plans = paper_claims.load_paper_plans(quick=quick, runs=runs, ratings=ratings)
-    _execute(plans, out, _make_scheduler(scheduler, engine, jobs, address))
+    _execute(plans, out, scheduler_flags.build())
     print_line("all runs are done: drawing the figures")
     path, claims = paper_report.write_report(read_results(out))
     terminal.show(terminal.make_claims_table(claims))
@@ -84,13 +107,13 @@ def reproduce(
 def demo(
     *,
     out: Annotated[Path, option("Folder for results and report; a stopped run goes on where it was.")] = PAPER_FOLDER,
-    jobs: Jobs = None,
+    scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
 ) -> None:
     """Run the paper's evaluation at its full length, twice, and write a report: 'reproduce --quick'.
 
     Example: fedcascade demo
     """
-    reproduce(quick=True, out=out, jobs=jobs)
+    reproduce(quick=True, out=out, scheduler_flags=scheduler_flags)
 
 
 def _require_confirmed(claims: Sequence[object], unconfirmed: Sequence[str]) -> None:
@@ -111,10 +134,7 @@ def experiment(
     out: Annotated[
         Path | None, option("Folder for the results. [default: results/NAME, after the plan's name]")
     ] = None,
-    jobs: Jobs = None,
-    scheduler: SchedulerName = "local",
-    engine: EngineName = "exact",
-    address: Address = None,
+    scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
     format_: Annotated[
         Literal["table", "json"],
         option("table, or json: one object per run and line, and nothing else.", name="--format"),
@@ -128,7 +148,7 @@ def experiment(
     Example: fedcascade experiment plan.toml --out results/mine
     """
     from fedcascade.experiments import results, sinks
-    from fedcascade.experiments.builtin_plans import can_take_ratings, find_plan, set_ratings_file
+    from fedcascade.experiments.plan_reader import can_take_ratings, find_plan, set_ratings_file
 
     chosen = find_plan(plan)
     is_wanted = ratings is None or can_take_ratings(chosen)
@@ -137,8 +157,7 @@ def experiment(
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
         sinks.check_mlflow()
-    chosen_scheduler = _make_scheduler(scheduler, engine, jobs, address)
-    planned_jobs = _execute([chosen], folder, chosen_scheduler, lines=format_ == "table")
+    planned_jobs = _execute([chosen], folder, scheduler_flags.build(), lines=format_ == "table")
     if mlflow is not None:
         sinks.log_to_mlflow(planned_jobs, folder, mlflow)
     if format_ == "json":
@@ -156,54 +175,22 @@ def report(folder: Annotated[Path, Parameter(help="A results folder of 'experime
     from fedcascade.experiments.results import read_results
 
     results = read_results(folder)
-    if results.planned is not None:
-        path = summary.write_report(results)
-    elif paper_claims.is_paper(results):
-        path, _ = paper_report.write_report(results)
-    else:
-        path = (_write_own_report(results) or (summary.write_report(results), None))[0]
+    is_judged = results.planned is None and paper_claims.is_paper(results)
+    path = paper_report.write_report(results)[0] if is_judged else summary.write_report(results)
     print(f"report: {path}")
 
 
 def print_results(results: "Results") -> None:
-    """Print the table of a plan that has a report of its own, and else one of all systems."""
+    """Print a table of all systems, and the comparisons that the plan asks for."""
+    from fedcascade.experiments.comparisons import HEADER, compare_systems
     from fedcascade.experiments.reports import summary
 
-    own = _write_own_report(results)
-    if own is None:
-        terminal.show(*terminal.make_summary_tables(summary.summarise_systems(results)))
-        print(f"results: {results.folder}\nfor figures: fedcascade report {results.folder}")
-        return
-    path, tables = own
+    tables = list(terminal.make_summary_tables(summary.summarise_systems(results)))
+    lines = [comparison.format() for comparison in compare_systems(results)]
+    if lines:
+        tables.append(terminal.make_table("comparisons", HEADER, lines, HEADER[3:]))
     terminal.show(*tables)
-    print(f"report: {path}")
-
-
-def _write_own_report(results: "Results") -> "tuple[Path, list[Table]] | None":
-    """Write the report of a plan that has one of its own: returns its path, and what the terminal shows of it."""
-    from fedcascade.experiments import sensitivity, shares
-    from fedcascade.experiments.reports import sensitivity_report, shares_report
-
-    if shares.has_shares(results):
-        path, lines = shares_report.write_report(results)
-        return path, [terminal.make_table("shares", shares_report.HEADER, lines, shares_report.HEADER[2:])]
-    if sensitivity.is_sensitivity(results):
-        path, rows = sensitivity_report.write_report(results)
-        return path, list(terminal.make_sensitivity_tables(rows))
-    return None
-
-
-def _make_scheduler(name: str, engine: str, jobs: int | None, address: str | None) -> "Scheduler":
-    from fedcascade.experiments import schedulers
-
-    require(address is None or name == "ray", "--address belongs to --scheduler ray")
-    require(jobs is None or name == "local", "--jobs belongs to --scheduler local; a Ray cluster counts its own cores")
-    if engine == "cuda":
-        require(name == "local", "--engine cuda plays on this machine's GPU: leave --scheduler local")
-        return schedulers.make_gpu_scheduler(workers=jobs)
-    if name == "ray":
-        return schedulers.make_ray_scheduler(address=address)
-    return schedulers.make_local_scheduler(workers=jobs)
+    print(f"results: {results.folder}\nfor figures: fedcascade report {results.folder}")
 
 
 def _execute(

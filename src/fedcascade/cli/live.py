@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-from fedcascade.checks import NONNEGATIVE
+from fedcascade.checks import NONNEGATIVE, require_extra
 from fedcascade.cli.options import Rounds, Whole, option
 from fedcascade.cli.service import TOKEN, print_notice
 
@@ -31,12 +31,12 @@ def live(
 
     Example: fedcascade live
     """
+    require_extra("server", "a server")
     from fedcascade.demo.catalogue import DIMENSION
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, DemoSettings
     from fedcascade.demo.serve import serve_demo
-    from fedcascade.service.server.bounds import FOR_SIMULATIONS
     from fedcascade.service.server.serve import ServerSettings, require_empty_store
-    from fedcascade.service.server.service import Limits
+    from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 
     NONNEGATIVE.check("pace", pace)
     demo_settings = DemoSettings(users=users, clusters=clusters, rounds=rounds, seed=seed, drift=drift)

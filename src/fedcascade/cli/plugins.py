@@ -1,11 +1,12 @@
-"""``fedcascade plugins``: what other packages add, where it comes from, and whether it keeps its promises."""
+"""``fedcascade plugins`` and ``fedcascade vectors``: what other packages add, and what agents must agree with."""
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 from fedcascade.cli import terminal
-from fedcascade.cli.options import Json, option
+from fedcascade.cli.options import Json, Whole, option
 from fedcascade.federation.policies import get_policy
 from fedcascade.plugins import Plugin, list_plugins
 
@@ -71,3 +72,20 @@ def _check(plugin: Plugin) -> str:
         case _:
             raise ValueError(f"no contract for plug-ins of kind '{plugin.kind}'")
     return "keeps its contract"
+
+
+def vectors(
+    *,
+    out: Annotated[Path, option("Folder to write to: one JSON file for each kind of case.")],
+    seed: Annotated[Whole, option("Names the cases.")] = 1,
+) -> None:
+    """Write what the Python agent does, case by case, for agents in other languages to agree with.
+
+    Example: fedcascade vectors --out vectors
+    """
+    from fedcascade.testing.vectors.files import write_vectors
+
+    counts = write_vectors(out, seed)
+    for kind, count in counts.items():
+        print(f"{kind:<12} {count:>4}")
+    print(f"{'in all':<12} {sum(counts.values()):>4}")

@@ -5,12 +5,14 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fedcascade.checks import require, require_integer
+from cyclopts import Group, Parameter
+
+from fedcascade.checks import require, require_extra, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import (
@@ -23,9 +25,11 @@ from fedcascade.cli.options import (
     option,
     parse_value,
     split_assignments,
+    take_settings,
 )
 from fedcascade.cli.progress import add_bar, print_line, show_progress_bars
 from fedcascade.federation.policies import DEFAULT_POLICY
+from fedcascade.service.server import settings
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient
@@ -63,97 +67,67 @@ def run_operation(url: str, token_file: Path, operation: Callable[["OperatorClie
     print_notice(notice)
 
 
+if TYPE_CHECKING:
+    from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
+else:
+    ServerOptions = take_settings(settings.ServerOptions, Group("Server", sort_key=1))
+    Limits = take_settings(settings.Limits, Group("Limits", sort_key=2))
+    UploadBounds = take_settings(settings.UploadBounds, Group("Uploads", sort_key=2))
+
+
+@Parameter(name="*", group=Group("Log", sort_key=4), negative="")
+@dataclass(frozen=True, kw_only=True)
+class LogOutput:
+    """What a server logs.
+
+    Attributes:
+        log_level: What to log on stderr.
+        log_format: text: for people; json: one object per line, and nothing else.
+        trace: Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT (extra 'otel').
+    """
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    trace: bool = False
+
+
 def serve(
     *,
-    store: Annotated[
-        str, option("Where everything is kept: sqlite:///file.db or postgresql://user@host/database.")
-    ] = "sqlite:///fedcascade.db",
-    policy: Annotated[str, option("System to run (see 'fedcascade policies').")] = DEFAULT_POLICY,
-    dimension: Annotated[Whole, option("d, how many features an item has.")] = 20,
-    host: Annotated[str, option("Address to listen on.")] = "127.0.0.1",
-    port: Annotated[Whole, option("Port to listen on; 0 takes any that is free.")] = 8777,
-    tls_cert: Annotated[Path | None, option("Certificate chain (PEM), to serve https.")] = None,
-    tls_key: Annotated[Path | None, option("Private key (PEM) of the certificate.")] = None,
-    operator_token: Annotated[
-        Path, option("File with the operator's token; made at the first start if missing.")
-    ] = TOKEN,
-    rate: Annotated[float, option("Requests per second that one agent may make in the long run.")] = 0.2,
-    burst: Annotated[float, option("Requests that one agent may make at once.")] = 100.0,
-    address_rate: Annotated[
-        float, option("Enrolments per second from one address, and requests of an operator, in the long run.")
-    ] = 50.0,
-    address_burst: Annotated[float, option("Enrolments from one address at once.")] = 100.0,
-    longest_list: Annotated[Whole, option("Most items in a list, hence observations in a round.")] = 50,
-    min_observations: Annotated[
-        Whole | None, option("Fewest observations in an upload; one alone would reveal itself. [default: 2 d]")
-    ] = None,
-    rounds_burst: Annotated[Whole, option("Rounds that one agent may play at any pace.")] = 1_000,
-    rounds_per_hour: Annotated[float, option("Rounds beyond those, for each hour since it enrolled.")] = 60.0,
-    connections: Annotated[Whole, option("Most connections in all.")] = 4_096,
-    connections_per_address: Annotated[Whole, option("Most connections from one address.")] = 512,
-    trusted_proxy: Annotated[
-        list[str] | None,
-        option("A proxy's address, whose X-Forwarded-For is believed. Repeatable. [default: nobody's]"),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        option("A web site, as in https://shop.example, whose pages may hold agents. Repeatable. [default: none]"),
-    ] = None,
-    batch: Annotated[Whole, option("Most uploads that share one commit.")] = 256,
-    snapshot_every: Annotated[
-        Whole, option("Uploads between two snapshots, or two per agent if that is more.")
-    ] = 10_000,
-    retain: Annotated[
-        float | None, option("Fold each agent's uploads that are older than so many days into one. [default: keep all]")
-    ] = None,
-    as_published: Annotated[
-        bool, option("Run the policy as its row says, without the guards against liars, lookers and the silent.")
-    ] = False,
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], option("What to log on stderr.")] = "info",
-    log_format: Annotated[
-        Literal["text", "json"], option("text: for people; json: one object per line, and nothing else.")
-    ] = "text",
-    trace: Annotated[
-        bool, option("Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT (extra 'otel').", show_default=False)
-    ] = False,
-    take_over: Annotated[
-        bool, option("Serve a store that was served with another policy or constants; servers with those end.")
-    ] = False,
+    policy: Annotated[str, option("Policy to run (see 'fedcascade policies').", env_var="FEDCASCADE_POLICY")] = (
+        DEFAULT_POLICY
+    ),
+    as_published: Annotated[bool, option("Run the policy as its row says, without the guards of a server.")] = False,
     warm: Annotated[
-        Path | None,
-        option("Start a new store from what 'fedcascade fit' wrote: its users are silent members."),
+        Path | None, option("Start a new store from what 'fedcascade fit' wrote: its users are idle agents.")
     ] = None,
+    options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
+    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    bounds: UploadBounds = UploadBounds(),  # noqa: B008 (frozen)
+    output: LogOutput = LogOutput(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Run a server for agents.
+    """Run a server for agents. A setting can also be an environment variable, such as FEDCASCADE_STORE.
 
     Example: fedcascade serve --store sqlite:///fedcascade.db --dimension 20
     """
+    require_extra("server", "a server")
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
-    from fedcascade.service.server.bounds import UploadBounds
     from fedcascade.service.server.logs import configure_logging, log_event
+    from fedcascade.service.server.metrics import make_tracer
     from fedcascade.service.server.serve import ServerSettings
-    from fedcascade.service.server.service import Limits
-    from fedcascade.service.server.tracing import make_tracer
 
-    bounds = UploadBounds(longest_list=longest_list, min_observations=min_observations, rounds_burst=rounds_burst,
-                          rounds_per_hour=rounds_per_hour)  # fmt: skip
-    [system] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
-    limits = Limits(rate=rate, burst=burst, connections=connections, proxies=tuple(trusted_proxy or ()),
-                    origins=tuple(allow_origin or ()), connections_per_address=connections_per_address,
-                    address_rate=address_rate, address_burst=address_burst)  # fmt: skip
-    settings = ServerSettings(store=store, policy=system, dimension=dimension, host=host, port=port,
-                              tls_cert=tls_cert, tls_key=tls_key, operator_token=operator_token, batch=batch,
-                              snapshot_every=snapshot_every, retain=retain, bounds=bounds,
-                              limits=limits, tracer=make_tracer() if trace else None, take_over=take_over,
-                              warm=None if warm is None else _load_warm_start(warm))  # fmt: skip
-    configure_logging(log_level, log_format)
-    run(settings, log_event if log_format == "json" else print_notice)
+    [chosen] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
+    server_settings = ServerSettings(
+        **vars(options), policy=chosen, limits=limits, bounds=bounds, tracer=make_tracer() if output.trace else None,
+        warm=None if warm is None else _load_warm_start(warm),
+    )  # fmt: skip
+    configure_logging(output.log_level, output.log_format)
+    run(server_settings, log_event if output.log_format == "json" else print_notice)
 
 
 def _load_warm_start(path: Path) -> "WarmStart":
-    from fedcascade.data.logs.warm_file import load_warm
+    from fedcascade.saved import load_warm
     from fedcascade.service.server.warming import WarmStart
 
     state = load_warm(path)
@@ -208,9 +182,6 @@ def swarm(
     agents_in: Annotated[
         Literal["python", "node"], option("Where agents run: in this process, or in JavaScript in Node.")
     ] = "python",
-    processes: Annotated[
-        Whole, option("Let so many processes play, each with its share of the agents, without waiting for each other.")
-    ] = 1,
     oracle: Annotated[
         Literal["top-k", "plackett-luce", "epsilon"],
         option("How agents choose lists: the best items, or by chance, with propensities for the log."),
@@ -231,24 +202,22 @@ def swarm(
 
     Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
     """
-    from fedcascade.data.logs.writer import check_log_path
     from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
-    from fedcascade.demo.swarm_processes import SwarmPlan, run_swarm_in_processes
-    from fedcascade.evaluation.simulated import write_simulated_log
     from fedcascade.learning.named_oracles import build_oracle
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.terms import build_policy
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 
-    counts = {"agents": agents, "rounds": rounds, "checkpoints": checkpoints, "processes": processes}
+    counts = {"agents": agents, "rounds": rounds, "checkpoints": checkpoints}
     for name, value in counts.items():
         require_integer(name, 1 if value is None else value)
     if log is not None:
+        from fedcascade.data.logs.writer import check_log_path
+        from fedcascade.evaluation.simulated import write_simulated_log
+
         check_log_path(log)
-    is_plain = not lockstep and log is None and agents_in == "python"
-    require(processes == 1 or is_plain, "several processes cannot --lockstep, write a --log or run --agents-in node")
     arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
     chooser = build_oracle(oracle, list_length, arguments)
     is_known = agents_in == "python" or oracle == "top-k"
@@ -267,20 +236,14 @@ def swarm(
         asked = offered.min_observations
         remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
         require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
-        chosen = replace(environment_options, users=users, dimension=offered.dimension)
-        environment = chosen.build()
+        environment = environment_options.resize(users=users, dimension=offered.dimension).build()
         bar, reporter, welcomed = add_bar(bars, policy.name, rounds), RegretReporter(operator), list[int]()
         connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
-        if processes > 1:
-            plan = SwarmPlan(url=url, build=chosen.build, policy=policy, oracle=chooser, rounds=rounds,
-                             list_length=list_length, folder=folder, min_observations=min_observations)  # fmt: skip
-            trace = run_swarm_in_processes(plan, processes, operator, progress=bar, report=reporter.report_totals)
-        else:
-            trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder,
-                              list_length=list_length, oracle=chooser, keep_lists=log is not None,
-                              transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
-                              lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
-                              after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
+        trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder,
+                          list_length=list_length, oracle=chooser, keep_lists=log is not None,
+                          transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
+                          lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
+                          after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
     if any(welcomed):
         print_line(f"{welcomed[0]} of {users} agents began with what the server knows of anybody")
     if log is not None:

@@ -1,32 +1,68 @@
 """``fedcascade run``: simulate systems in an environment and compare them."""
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, cast
+
+from cyclopts import Parameter
 
 from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import (
-    Checkpoints,
-    EnvironmentOptions,
-    Json,
-    ListLength,
-    Rounds,
-    Whole,
-    option,
-    parse_value,
-    split_assignments,
-)
+from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, OracleFlags, Rounds, Whole, option
 from fedcascade.cli.progress import add_bar, say_while_compiling, show_progress_bars
-from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
-from fedcascade.federation.policies import DEFAULT_POLICY
-from fedcascade.learning.named_oracles import build_oracle
-from fedcascade.learning.oracles import TopK
+from fedcascade.environments.environment import Environment
+from fedcascade.federation.policies import DEFAULT_POLICY, Policy
+from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Trace, summarise
 
 COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the paper's, alone, ours, the truth
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EngineFlags:
+    """How the rounds are simulated, and what is kept of them."""
+
+    engine: Annotated[
+        Literal["exact", "reference", "cuda"],
+        option(
+            "exact: compiled, on all cores; cuda: all systems at once on a GPU (extra 'gpu'); reference: the readable "
+            "loop. All give the same result."
+        ),
+    ] = "exact"
+    threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None
+    checkpoints: Checkpoints = 10
+    own_rounds: Annotated[
+        Whole,
+        option("Also show regret per user by the rounds of its own, up to so many, by who arrived first. 0: do not."),
+    ] = 0
+
+    def play(
+        self, environment: Environment, systems: Sequence[Policy], oracle: Oracle, rounds: int, *, keep_lists: bool
+    ) -> Iterator[Trace]:
+        """Yield the traces of systems, and show how far they are."""
+        from fedcascade.simulation.engines import simulate, simulate_together
+        from fedcascade.simulation.scenario import Scenario
+
+        checkpoints, own_rounds = min(self.checkpoints, rounds), self.own_rounds
+        with show_progress_bars() as bars:
+            if self.engine == "cuda":
+                clustered, top_k = cast(Clustered, environment), cast(TopK, oracle)  # the engine reports what it lacks
+                scenarios = [
+                    Scenario(clustered, system, rounds, top_k, checkpoints, own_rounds=own_rounds) for system in systems
+                ]
+                progress = add_bar(bars, "on the GPU", rounds * len(scenarios))
+                yield from (trace for _, trace in sorted(simulate_together(scenarios, progress)))
+                return
+            for system in systems:
+                progress = add_bar(bars, system.name, rounds)
+                yield simulate(environment, system, rounds=rounds, oracle=oracle, engine=self.engine,
+                               progress=progress, threads=self.threads, checkpoints=checkpoints,
+                               keep_lists=keep_lists, own_rounds=own_rounds)  # fmt: skip
 
 
 def run(
@@ -40,41 +76,12 @@ def run(
         ),
     ] = COMPARED,
     rounds: Rounds = 100_000,
-    list_length: ListLength = 4,
-    oracle: Annotated[
-        str,
-        option(
-            "Chooses a list from the scores: top-k; per-category, with at most 'limit' of each (--categories); budget, "
-            "with costs within 'budget' (--costs); or the name of a plug-in's oracle (see 'fedcascade plugins')."
-        ),
-    ] = "top-k",
-    set_oracle: Annotated[
-        list[str], option("Set an argument of the oracle: limit=2. Repeatable.", show_default=False)
-    ] = [],  # noqa: B006 (nobody changes it)
-    checkpoints: Checkpoints = 10,
-    engine: Annotated[
-        Literal["exact", "reference", "cuda"],
-        option(
-            "exact: compiled, on all cores; cuda: all systems at once on a GPU (extra 'gpu'); reference: the readable "
-            "loop. All give the same result."
-        ),
-    ] = "exact",
-    threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None,
-    own_rounds: Annotated[
-        Whole,
-        option("Also show regret per user by the rounds of its own, up to so many, by who arrived first. 0: do not."),
-    ] = 0,
-    clicks: Annotated[
-        Literal["cascade", "dcm", "dbn", "pbm"],
-        option("How users click: the cascade, or a model in which they click several items or skip positions."),
-    ] = "cascade",
-    click_level: Annotated[
-        float, option("dcm: the chance to go on after a click; pbm: that to look at a position, by that above it.")
-    ] = 0.5,
     log: Annotated[
         Path | None, option("Write the lists of the run, of one system, to this log: .parquet, .csv or .jsonl.")
     ] = None,
     json_: Json = False,
+    oracle_flags: OracleFlags = OracleFlags(),  # noqa: B008 (frozen)
+    engine_flags: EngineFlags = EngineFlags(),  # noqa: B008 (frozen)
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
@@ -86,46 +93,23 @@ def run(
 
     Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
     """
-    from fedcascade.data.logs.writer import check_log_path
-    from fedcascade.evaluation.simulated import write_simulated_log
-    from fedcascade.simulation.engines import simulate, simulate_together
-    from fedcascade.simulation.scenario import Scenario
-
     require_integer("rounds", rounds)
     systems = constant_options.select_policies([name for text in policy for name in text.split(",")])
-    arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
-    environment, chooser = environment_options.build(), build_oracle(oracle, list_length, arguments)
-    if clicks != "cascade":
-        is_ours = isinstance(environment, Clustered)
-        require(is_ours, f"--clicks {clicks} needs an environment of this package, got {type(environment).__name__}")
-        environment = cast(Clustered, environment).with_behaviour(Behaviour(model=clicks, level=click_level))
-    checkpoints = min(checkpoints, rounds)
-    summaries = []
-
-    def record_trace(trace: Trace) -> None:
-        summaries.append(summarise(trace, seed=environment_options.seed))
-        if json_:
-            print(json.dumps(summaries[-1]), flush=True)
-
+    environment, chooser = environment_options.build(), oracle_flags.build()
     if log is not None:  # before hours of rounds
+        from fedcascade.data.logs.writer import check_log_path
+        from fedcascade.evaluation.simulated import write_simulated_log
+
         check_log_path(log)
         require(len(systems) == 1, "--log holds the lists of one system: give --policy once")
-        require(engine != "cuda", "--log is written by the exact and the reference engine: leave out --engine cuda")
-    with say_while_compiling(quiet=json_), show_progress_bars() as bars:
-        if engine == "cuda":
-            clustered, top_k = cast(Clustered, environment), cast(TopK, chooser)  # the engine reports what it lacks
-            scenarios = [
-                Scenario(clustered, system, rounds, top_k, checkpoints, own_rounds=own_rounds) for system in systems
-            ]
-            progress = add_bar(bars, "on the GPU", rounds * len(scenarios))
-            for _, trace in sorted(simulate_together(scenarios, progress)):
-                record_trace(trace)
-        for system in () if engine == "cuda" else systems:
-            progress = add_bar(bars, system.name, rounds)
-            trace = simulate(environment, system, rounds=rounds, oracle=chooser, engine=engine, threads=threads,
-                             checkpoints=checkpoints, keep_lists=log is not None, own_rounds=own_rounds,
-                             progress=progress)  # fmt: skip
-            record_trace(trace)
+        is_kept = engine_flags.engine != "cuda"
+        require(is_kept, "--log is written by the exact and the reference engine: leave out --engine cuda")
+    summaries = []
+    with say_while_compiling(quiet=json_):
+        for trace in engine_flags.play(environment, systems, chooser, rounds, keep_lists=log is not None):
+            summaries.append(summarise(trace, seed=environment_options.seed))
+            if json_:
+                print(json.dumps(summaries[-1]), flush=True)
             if log is not None:
                 write_simulated_log(log, environment, trace)
     if not json_:

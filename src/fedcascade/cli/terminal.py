@@ -134,16 +134,6 @@ def make_claims_table(claims: Iterable["Claim"]) -> Table:
     return make_table(title, ("where", "claim", *numbers, "verdict"), rows, numbers)
 
 
-def make_sensitivity_tables(lines: Sequence[Sequence[str]]) -> Iterator[Table]:
-    """Make tables of the paper's figures with each constant halved and doubled: of exchanges, and of regret."""
-    from fedcascade.experiments.reports.sensitivity_report import CAPTION, HEADER
-
-    middle = len(HEADER) // 2 + 1
-    for title, columns in ((CAPTION, slice(1, middle)), ("", slice(middle, None))):
-        rows = [(line[0], *line[columns]) for line in lines]
-        yield make_table(title, (HEADER[0], *HEADER[columns]), rows, HEADER[columns])
-
-
 def make_systems_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
     """Make the paper's Tables 1 and 2; systems that are not in them have no claims."""
     from fedcascade.federation.claims import TABLE_1

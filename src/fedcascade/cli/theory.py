@@ -3,17 +3,18 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from cyclopts import Parameter
 from rich.table import Table
 
 from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
-from fedcascade.cli.options import EnvironmentOptions, Json, Whole, option
+from fedcascade.cli.options import PLAIN, EnvironmentOptions, Json, Whole, option
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.theory.guarantee import Protocol
+from fedcascade.learning.theory.guarantee import Settings
 
 if TYPE_CHECKING:
     from fedcascade.learning.theory.assumptions import Assumptions
@@ -41,31 +42,33 @@ DIFFERENCES = (
 )
 
 
-def theory(
-    *,
-    rounds: Annotated[Whole, option("T.")] = 1_000_000,
-    list_length: Annotated[Whole, option("K, the longest list.")] = 4,
-    protocol: Annotated[
-        Protocol, option("What agents do beside looking at the determinant: speak by chance, or by force.")
-    ] = "auxiliary",
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AssumptionFlags:
+    """What Theorem 1 assumes of an environment; None is what holds in the synthetic one."""
+
     gamma: Annotated[
         float | None,
         option("How far the thetas of two clusters are apart. [default: 1, as in the synthetic environment]"),
-    ] = None,
+    ] = None
     lambda_x: Annotated[
         float | None,
         option("Smallest eigenvalue of E[x x^T]. [default: 1 / (2 (d - 1)), as in the synthetic environment]"),
-    ] = None,
+    ] = None
     sigma: Annotated[
         float | None,
         option(
             "(theta . x)^2 is sub-Gaussian with it. [default: lambda_x / sqrt(8 ln(4 I)), what earlier work assumes]"
         ),
-    ] = None,
-    lambda_: Annotated[float, option("Regulariser of the ridge estimate.")] = 4.0,
-    alpha_c: Annotated[float, option("An agent speaks when its determinant has grown by this factor plus one.")] = 1.0,
-    p_scale: Annotated[float, option("Scale of the random exchanges: p_t = scale ln(t) / t.")] = 3.0,
-    noise: Annotated[float, option("R of Lemma 1.")] = 0.5,
+    ] = None
+
+
+def theory(
+    *,
+    rounds: Annotated[Whole, option("T.")] = 1_000_000,
+    list_length: Annotated[Whole, option("K, the longest list.")] = 4,
+    assumption_flags: AssumptionFlags = AssumptionFlags(),  # noqa: B008 (frozen)
+    settings: Annotated[Settings, Parameter(name="*", group=PLAIN)] = Settings(),  # noqa: B008 (frozen)
     json_: Json = False,
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
@@ -74,13 +77,11 @@ def theory(
     Example: fedcascade theory --users 40 --clusters 10 --rounds 1000000 --alpha-c 0.1
     """
     from fedcascade.learning.theory.communication import bound_exchanges_below
-    from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
+    from fedcascade.learning.theory.guarantee import compute_guarantee
     from fedcascade.learning.theory.regret import bound_regret_below
 
     require_integer("rounds", rounds)
-    settings = Settings(protocol=protocol, lambda_=lambda_, alpha_c=alpha_c, p_scale=p_scale, noise=noise)
-    given = {"gamma": gamma, "lambda_x": lambda_x, "sigma": sigma}
-    known = {name: value for name, value in given.items() if value is not None}
+    known = {name: value for name, value in vars(assumption_flags).items() if value is not None}
     assumed = _assume_sizes(environment_options, known)
     dimension = environment_options.dimension
     problem = ProblemSize(users=assumed.users, dimension=dimension, list_length=list_length, rounds=rounds)
@@ -98,22 +99,20 @@ def theory(
 
 def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
     """Return what the theorem supposes of an environment of these sizes."""
-    from fedcascade.environments.clustered import compute_arrival_steps, read_arrival_weights
+    from fedcascade.environments.clustered import compute_arrival_steps, compute_arrival_weights
     from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform
 
-    sizes, names = options.parse_sizes(), ("users", "clusters", "dimension", "items", "arrivals")
-    plain = EnvironmentOptions(**{name: getattr(options, name) for name in names})
-    flags = [f"--{name.replace('_', '-')}" for name in vars(plain) if getattr(options, name) != getattr(plain, name)]
-    require(not flags, f"theory takes the sizes of a world alone, and not {', '.join(flags)}")
-    clusters, items, users, d = sizes["clusters"], sizes["items"], sizes["users"], sizes["dimension"]
-    require("lambda_x" in known or d >= 2, f"dimension must be >= 2, got {d}")
+    sizes = ("users", "clusters", "dimension", "items", "arrivals")
+    others = options.list_given(name for name in vars(options) if name not in sizes)
+    require(not others, f"theory takes the sizes of a world alone, and not {', '.join(others)}")
+    clusters, items, users, d = options.clusters, options.items, options.users, options.dimension
     assumed = assume_uniform(
         users=users,
         clusters=clusters if isinstance(clusters, int) else len(clusters),
         items=items if isinstance(items, int) else items[1],
-        **{"lambda_x": 1 / (2 * max(d - 1, 1))} | dict(known),
+        **{"lambda_x": 1 / (2 * (d - 1))} | dict(known),
     )
-    shares = np.diff(compute_arrival_steps(read_arrival_weights(users, sizes["arrivals"])), prepend=0.0, append=1.0)
+    shares = np.diff(compute_arrival_steps(compute_arrival_weights(users, options.arrivals)), prepend=0.0, append=1.0)
     return Assumptions(**asdict(assumed) | {"p_min": float(shares.min()), "p_max": float(shares.max())})
 
 

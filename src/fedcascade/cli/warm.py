@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.util import find_spec
 from typing import Annotated
 
+from fedcascade.checks import list_missing
 from fedcascade.cli.options import option
 from fedcascade.cli.progress import print_line
 from fedcascade.federation.policies import Policy, get_policy, load_policies
@@ -38,7 +38,7 @@ def _list_steps(policies: Sequence[Policy]) -> Iterator[tuple[str, Callable[[], 
     yield "rounds of simulations", partial(compile_loops, policies)
     yield "servers in simulations", partial(compile_around, policies)
     yield "agents", partial(_rehearse_agents, policies)
-    if find_spec("litestar"):  # the extra 'service'
+    if not list_missing("server"):
         yield "servers", partial(_rehearse_servers, policies)
 
 
@@ -51,7 +51,7 @@ def _rehearse_servers(policies: Sequence[Policy]) -> None:
     from fedcascade.service.server import state, verifier
     from fedcascade.service.server.serve import ServerSettings
 
-    verifier.warm_up(DIMENSION)
+    verifier.precompile(DIMENSION)
     for each in policies:
         with suppress(ValueError):  # of a policy that no server can run
             state.warm_up(ServerSettings(store="", policy=each, dimension=DIMENSION).policy, DIMENSION)

@@ -1,5 +1,5 @@
-"""Files of ratings: read them, fetch public ones, describe them."""
+"""Files of ratings and logs of lists: read them, fetch public ones, describe them."""
 
-from fedcascade.data.readers import Columns, build_ratings_environment, read_ratings
+from fedcascade.checks import require_extra
 
-__all__ = ["Columns", "build_ratings_environment", "read_ratings"]
+require_extra("logs", "reading ratings and logs")

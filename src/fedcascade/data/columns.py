@@ -24,6 +24,14 @@ USUAL = Columns(
 )
 
 
+def strip_names(names: Sequence[str], path: object) -> dict[str, str]:
+    """Return the names of columns by what they are without spaces; refuse a name that is there twice."""
+    stripped = {name.strip(): name for name in names}
+    repeated = len(stripped) < len(names) or any("_duplicated_" in name for name in names)
+    require(not repeated, f"{path} names a column twice: {', '.join(names)}")
+    return stripped
+
+
 def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Columns:
     """Return the wanted columns, or the first usual ones, if all of them are among the names of a file.
 
@@ -31,9 +39,7 @@ def find_columns(names: Sequence[str], wanted: Columns | None, path: Path) -> Co
     Columns(user='userId', item='movieId', rating='rating')
     """
     candidates = [[name] for name in wanted] if wanted else [usual.split() for usual in USUAL]
-    stripped = {name.strip(): name for name in names}
-    repeated = len(stripped) < len(names) or any("_duplicated_" in name for name in names)
-    require(not repeated, f"{path} names a column twice: {', '.join(names)}")
+    stripped = strip_names(names, path)
     matches = [next((stripped[name] for name in choice if name in stripped), None) for choice in candidates]
     for role, choice, match in zip(Columns._fields, candidates, matches, strict=True):
         require(

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.environments.matrices import Triplets
+from fedcascade.environments.matrices import Triplets, build_rating_matrix
 from fedcascade.environments.ratings import Ratings
 from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.learning.oracles import TopK
@@ -22,7 +22,7 @@ def describe(ratings: Triplets, environment: Ratings, *, list_length: int = 4, r
     """
     most = environment.most_items
     require(list_length <= most, f"list length must be <= items ({most}), got {list_length}")
-    matrix = environment.steps.build_matrix(ratings)
+    matrix = build_rating_matrix(ratings, environment.options)
     squared = environment.singular_values**2
     return {
         "ratings": _describe_file(ratings),

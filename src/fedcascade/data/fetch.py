@@ -1,6 +1,7 @@
-"""Fetch public ratings from their publisher, once: checked, resumed where a connection broke, kept in a cache."""
+"""Fetch public ratings from their publisher, once: checked, and kept in a cache."""
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -16,13 +17,13 @@ from typing import Any
 
 from fedcascade import __version__
 from fedcascade.checks import require, require_known
-from fedcascade.data.files import write_atomically
+from fedcascade.systems import write_atomically
 
 PUBLISHER = "https://files.grouplens.org/datasets/movielens"
 CHUNK = 1 << 16
 TIMEOUT = 30.0  # seconds without a byte
-ATTEMPTS = 5  # connections in a row that break without having brought a byte
-PAUSE = 1.0  # seconds to wait after such a one, longer each time
+ATTEMPTS = 3  # of a connection that breaks
+PAUSE = 1.0  # seconds between two attempts
 
 Progress = Callable[[int, int], None]
 
@@ -80,8 +81,7 @@ def fetch(
 ) -> FetchedDataset:
     """Return the files of a dataset, from the cache or else from the publisher.
 
-    The archive is checked against the MD5 that the publisher has beside it, and its SHA-256 is recorded. What a
-    broken connection brought is kept, and the next attempt, or the next call, goes on from there.
+    The archive is checked against the MD5 that the publisher has beside it, and its SHA-256 is recorded.
 
     Args:
         name: a key of ``DATASETS``.
@@ -96,7 +96,7 @@ def fetch(
     try:
         cached = record.exists()
         if not cached:
-            _download(dataset, f"{source.rstrip('/')}/{dataset.archive}", home, record, progress)
+            _download(dataset, f"{source.rstrip('/')}/{dataset.archive}", record, progress)
         return _load_fetched(dataset, home, record, cached=cached)
     except OSError as error:
         raise ValueError(f"cannot keep {name} in {home}: {error.strerror or error}") from None
@@ -107,109 +107,69 @@ def _load_fetched(dataset: Dataset, home: Path, record: Path, *, cached: bool) -
     try:
         facts: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
         archive = {key: facts[key] for key in ("url", "md5", "sha256", "bytes")}
-        is_intact = all(_hash_file(file, "sha256") == facts["files"][file.name] for file in (ratings, terms))
+        is_intact = all(_digest(file.read_bytes()) == facts["files"][file.name] for file in (ratings, terms))
     except (ValueError, KeyError, TypeError, FileNotFoundError):
         is_intact = False
     require(is_intact, f"the files in {home} are not those that were fetched: remove that folder and fetch again")
     return FetchedDataset(ratings=ratings, terms=terms, licence=dataset.licence, cached=cached, **archive)
 
 
-def _download(dataset: Dataset, url: str, home: Path, record: Path, progress: Progress | None) -> None:
+def _download(dataset: Dataset, url: str, record: Path, progress: Progress | None) -> None:
     expected = _fetch_published_md5(f"{url}.md5")
-    home.mkdir(parents=True, exist_ok=True)
-    part = home / f"{dataset.archive}.part"
-    _download_archive(url, part, progress)
-    md5 = _hash_file(part, "md5")
-    facts = {"url": url, "md5": md5, "sha256": _hash_file(part, "sha256"), "bytes": _measure_size(part)}
-    try:
-        require(md5 == expected, f"{url} has MD5 {md5}, but its publisher says {expected}: not kept, try again")
-        contents = _extract_members(part, (dataset.ratings, dataset.terms), url)
-    finally:
-        part.unlink()
+    archive = _read(url, progress)
+    md5 = hashlib.md5(archive, usedforsecurity=False).hexdigest()
+    require(md5 == expected, f"{url} has MD5 {md5}, but its publisher says {expected}: not kept, try again")
+    contents = _extract_members(archive, (dataset.ratings, dataset.terms), url)
     for name, content in contents.items():
-        write_atomically(home / name, content)
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+        write_atomically(record.parent / name, content)
+    facts = {"url": url, "md5": md5, "sha256": _digest(archive), "bytes": len(archive)}
+    digests = {name: _digest(content) for name, content in contents.items()}
     write_atomically(record, json.dumps(facts | {"files": digests}, indent=2).encode())
 
 
 def _fetch_published_md5(url: str) -> str:
-    try:
-        with _open(url) as response:
-            text = response.read(4096).decode("ascii", "replace")
-    except (OSError, HTTPException) as error:
-        raise ValueError(f"cannot fetch {url}: {_describe_error(error)}") from None
+    text = _read(url, None).decode("ascii", "replace")
     digests = re.findall(r"\b[0-9a-fA-F]{32}\b", text)
     require(len(digests) == 1, f"{url} must hold one MD5, got '{text[:80].strip()}'")
     return str(digests[0]).lower()
 
 
-def _download_archive(url: str, part: Path, progress: Progress | None) -> None:
-    """Fetch until the whole archive is in ``part``; connections may break as long as each brings something."""
-    idle = 0
-    while True:
-        before = _measure_size(part)
+def _read(url: str, progress: Progress | None) -> bytes:
+    """Return what is at an address; a connection that breaks is tried again."""
+    request = urllib.request.Request(url, headers={"User-Agent": f"fedcascade/{__version__}"})
+    reason = ""
+    for attempt in range(ATTEMPTS):
+        time.sleep(PAUSE * attempt)
         try:
-            if _append_missing(url, part, progress):
-                return
-            reason = "the connection broke"
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+                return _read_response(response, progress)
         except urllib.error.HTTPError as error:
-            raise ValueError(f"cannot fetch {url}: {_describe_error(error)}") from None
-        except (urllib.error.URLError, ConnectionError, TimeoutError, HTTPException) as error:
-            reason = _describe_error(error)
-        idle = idle + 1 if _measure_size(part) <= before else 0
-        advice = f"{_measure_size(part):,} bytes are kept, the same command goes on"
-        require(idle < ATTEMPTS, f"cannot fetch {url}: {reason}; {advice}")
-        time.sleep(PAUSE * idle)
+            raise ValueError(f"cannot fetch {url}: the server answers {error.code} {error.reason}") from None
+        except (OSError, HTTPException) as error:
+            reason = str(getattr(error, "reason", "") or error) or type(error).__name__
+    raise ValueError(f"cannot fetch {url}: {reason}")
 
 
-def _append_missing(url: str, part: Path, progress: Progress | None) -> bool:
-    """Append what is missing of the archive to ``part``; returns whether it is complete."""
-    start = _measure_size(part)
-    try:
-        response = _open(url, start)
-    except urllib.error.HTTPError as error:
-        if error.code == 416 and start:  # nothing is missing, or the archive has become shorter: the MD5 will tell
-            return True
-        raise
-    with response, part.open("ab") as file:
-        is_continuation = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-        if start and not (response.status == 206 and is_continuation):
-            file.truncate(0)
-            start = 0
-        total = start + int(response.headers.get("Content-Length", "0"))
-        while chunk := response.read(CHUNK):
-            file.write(chunk)
-            start += len(chunk)
-            if progress is not None:
-                progress(start, max(total, start))
-    return start >= total
+def _read_response(response: HTTPResponse, progress: Progress | None) -> bytes:
+    total = int(response.headers.get("Content-Length", "0"))
+    content = bytearray()
+    while chunk := response.read(CHUNK):
+        content += chunk
+        if progress is not None:
+            progress(len(content), max(total, len(content)))
+    if len(content) < total:
+        raise ConnectionError("the connection broke")
+    return bytes(content)
 
 
-def _open(url: str, start: int = 0) -> HTTPResponse:
-    headers = {"User-Agent": f"fedcascade/{__version__}"} | ({"Range": f"bytes={start}-"} if start else {})
-    response: HTTPResponse = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
-    return response
-
-
-def _describe_error(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        return f"the server answers {error.code} {error.reason}"
-    return str(getattr(error, "reason", "") or error) or type(error).__name__
-
-
-def _extract_members(archive: Path, members: tuple[str, ...], url: str) -> dict[str, bytes]:
+def _extract_members(archive: bytes, members: tuple[str, ...], url: str) -> dict[str, bytes]:
     """Return the contents of members of a ZIP archive, by their names without folders."""
     try:
-        with zipfile.ZipFile(archive) as packed:
+        with zipfile.ZipFile(io.BytesIO(archive)) as packed:
             return {Path(member).name: packed.read(member) for member in members}
     except (zipfile.BadZipFile, KeyError) as error:
         raise ValueError(f"{url} is not the archive that was expected: {error}") from None
 
 
-def _hash_file(path: Path, kind: str) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
-
-
-def _measure_size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

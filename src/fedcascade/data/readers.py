@@ -3,20 +3,155 @@
 Every reader gives the same ``Triplets`` for the same ratings: users and items are numbered as they first appear.
 """
 
+import codecs
+import csv
 import zlib
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.exceptions import PolarsError
+
 from fedcascade.checks import require
-from fedcascade.data.columns import Columns
+from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
 from fedcascade.data.json_lines import read_json_lines
-from fedcascade.data.tables import read_headed, read_headless, read_parquet
-from fedcascade.data.text import PACKED, strip_packing
+from fedcascade.data.tables import (
+    HOLDS_NUL,
+    PACKED,
+    describe_long_line,
+    find_line_end,
+    find_separator,
+    open_bytes,
+    open_text,
+    read_head,
+    strip_packing,
+)
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.ratings import Ratings
+
+CHUNK = 1 << 20
+
+
+def read_parquet(path: Path, columns: Columns | None) -> Triplets:
+    """Read a Parquet file with named columns."""
+    return _read_triplets(
+        path,
+        lambda: pl.scan_parquet(path),
+        lambda names: find_columns(names, columns, path),
+        lambda row: f"row {row + 1}",
+    )
+
+
+def read_headed(path: Path, columns: Columns | None) -> Triplets:
+    """Read a file of text whose first line names the columns; the separator is what that line has most of."""
+    _check_text(path)
+    head = read_head(path)
+    separator, end = find_separator(head), find_line_end(head)
+    return _read_triplets(
+        path,
+        lambda: pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False),
+        lambda names: find_columns(names, columns, path),
+        lambda row: f"line {_find_line(path, separator, row)}",
+        lambda: describe_long_line(path, separator),
+    )
+
+
+def read_headless(path: Path, columns: Columns | None, *, separator: str, places: tuple[int, int, int]) -> Triplets:
+    """Read a file of text without names; users, items and ratings are in the columns of these numbers."""
+    require(columns is None, f"{path}: columns cannot be named, a {path.suffix} file has no names of columns")
+    _check_text(path)
+
+    def choose(names: list[str]) -> Columns:
+        form = "::" if separator == ":" else "tabs"
+        require(len(names) > max(places), f"{path}, line 1 must hold user, item and rating with {form} between")
+        return Columns(*(names[place] for place in places))
+
+    return _read_triplets(
+        path,
+        lambda: pl.scan_csv(path, separator=separator, infer_schema=False, has_header=False, quote_char=None),
+        choose,
+        lambda row: f"line {row + 1}",
+    )
+
+
+def _read_triplets(
+    path: Path,
+    scan: Callable[[], pl.LazyFrame],
+    choose: Callable[[list[str]], Columns],
+    locate: Callable[[int], str],
+    explain: Callable[[], str] = lambda: "",
+) -> Triplets:
+    """Read, check and number the three columns; ``locate`` names a row, ``explain`` what polars did not like."""
+    try:
+        names = choose(scan().collect_schema().names())
+        selected = scan().select(**{role: pl.col(name) for role, name in names._asdict().items()})
+        table = selected.collect().with_row_index("row")
+    except PolarsError as error:
+        reason = explain() or f" cannot be read: {str(error).partition(chr(10))[0]}"
+        raise ValueError(f"{path}{reason}") from None
+    table = table.filter(~pl.all_horizontal(pl.col(Columns._fields).is_null()))  # empty lines
+    is_text = table["rating"].dtype == pl.String
+    rating = pl.col("rating").str.strip_chars() if is_text else pl.col("rating")
+    table = table.with_columns(value=rating.cast(pl.Float64, strict=False))
+    _check_rows(path, table, locate)
+    users, items = (_number_by_appearance(table[role]) for role in ("user", "item"))
+    return Triplets(users, items, table["value"].to_numpy())
+
+
+def _check_rows(path: Path, table: pl.DataFrame, locate: Callable[[int], str]) -> None:
+    nameless = pl.col("user").is_null() | pl.col("item").is_null()
+    wrong = table.filter(nameless | ~pl.col("value").is_finite().fill_null(value=False)).head(1)
+    for row in wrong.iter_rows(named=True):
+        location = f"{path}, {locate(row['row'])}"
+        for role in ("user", "item"):
+            require(row[role] is not None, f"{location} has no {role}")
+        got = "nothing" if row["rating"] is None else f"'{row['rating']}'"
+        raise ValueError(f"{location}: the rating must be a number, got {got}")
+
+
+def _number_by_appearance(names: pl.Series) -> NDArray[np.int64]:
+    """Number names in the order in which they first appear."""
+    seen = names.unique(maintain_order=True).to_frame("name").with_row_index("number")
+    numbers = names.to_frame("name").join(seen, on="name", how="left", maintain_order="left")["number"]
+    return numbers.to_numpy().astype(np.int64)
+
+
+def _check_text(path: Path) -> None:
+    """Refuse a file that is not UTF-8, and name the line; polars checks what is packed by zstd."""
+    if path.suffix == ".zst":
+        return
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    with open_bytes(path) as file:
+        while True:
+            chunk = file.read(CHUNK)
+            try:
+                text = decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                line += bytes(error.object[: error.start]).count(b"\n")
+                raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
+            if "\0" in text:  # UTF-16 without a byte order mark
+                line += text.partition("\0")[0].count("\n")
+                raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
+            line += chunk.count(b"\n")
+            if not chunk:
+                return
+
+
+def _find_line(path: Path, separator: str, row: int) -> int:
+    """Return the line on which a row ends; quoted text may hold line breaks."""
+    if path.suffix == ".zst":
+        return row + 2  # it cannot be read here; quoted line breaks are rare
+    with open_text(path) as file:
+        reader = csv.reader(file, delimiter=separator)
+        next(islice(reader, row + 1, row + 2), None)
+        return reader.line_num
+
 
 __all__ = ["READERS", "Columns", "build_ratings_environment", "read_ratings"]
 

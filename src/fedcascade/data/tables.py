@@ -1,142 +1,200 @@
-"""Reads tables of ratings: text with a separator, or Parquet."""
+"""Tables in files, plain or packed, with whatever separator and line ends; and tables in memory, of any library."""
 
-import codecs
 import csv
-from collections.abc import Callable
-from itertools import islice
+import gzip
+from collections.abc import Callable, Iterator, Mapping
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from fedcascade.checks import require
-from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
-from fedcascade.data.text import (
-    HOLDS_NUL,
-    describe_long_line,
-    find_line_end,
-    find_separator,
-    open_bytes,
-    open_text,
-    read_head,
-)
-from fedcascade.environments.matrices import Triplets
 
-CHUNK = 1 << 20
+PACKED = (".gz", ".zst")
+TEXTS = (".csv", ".tsv", ".txt")
+SCHEMA_ROWS = 10_000  # rows of JSON lines from which the types of columns are taken
+SEPARATORS = ",;\t|"
+HOLDS_NUL = "holds a NUL byte: it is not UTF-8 text, or was cut by a crash"
+HEAD = 1 << 16  # bytes that are looked at to find separator and line ends
 
 
-def read_parquet(path: Path, columns: Columns | None) -> Triplets:
-    """Read a Parquet file with named columns."""
-    return _read_triplets(
-        path,
-        lambda: pl.scan_parquet(path),
-        lambda names: find_columns(names, columns, path),
-        lambda row: f"row {row + 1}",
-    )
+def strip_packing(path: Path) -> str:
+    """The ending of a file's name that says what is in it, without .gz or .zst.
+
+    >>> strip_packing(Path("log.csv.gz")), strip_packing(Path("log.parquet"))
+    ('.csv', '.parquet')
+    """
+    return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
 
 
-def read_headed(path: Path, columns: Columns | None) -> Triplets:
-    """Read a file of text whose first line names the columns; the separator is what that line has most of."""
-    _check_text(path)
-    head = read_head(path)
-    separator, end = find_separator(head), find_line_end(head)
-    return _read_triplets(
-        path,
-        lambda: pl.scan_csv(path, separator=separator, eol_char=end, infer_schema=False),
-        lambda names: find_columns(names, columns, path),
-        lambda row: f"line {_find_line(path, separator, row)}",
-        lambda: describe_long_line(path, separator),
-    )
+def open_bytes(path: Path) -> BinaryIO:
+    """Open a file, plain or packed by gzip."""
+    return cast(BinaryIO, gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
-def read_headless(path: Path, columns: Columns | None, *, separator: str, places: tuple[int, int, int]) -> Triplets:
-    """Read a file of text without names; users, items and ratings are in the columns of these numbers."""
-    require(columns is None, f"{path}: columns cannot be named, a {path.suffix} file has no names of columns")
-    _check_text(path)
-
-    def choose(names: list[str]) -> Columns:
-        form = "::" if separator == ":" else "tabs"
-        require(len(names) > max(places), f"{path}, line 1 must hold user, item and rating with {form} between")
-        return Columns(*(names[place] for place in places))
-
-    return _read_triplets(
-        path,
-        lambda: pl.scan_csv(path, separator=separator, infer_schema=False, has_header=False, quote_char=None),
-        choose,
-        lambda row: f"line {row + 1}",
-    )
+def open_text(path: Path) -> TextIO:
+    """Open a file of text, plain or packed by gzip."""
+    return TextIOWrapper(open_bytes(path), encoding="utf-8", newline="")
 
 
-def _read_triplets(
-    path: Path,
-    scan: Callable[[], pl.LazyFrame],
-    choose: Callable[[list[str]], Columns],
-    locate: Callable[[int], str],
-    explain: Callable[[], str] = lambda: "",
-) -> Triplets:
-    """Read, check and number the three columns; ``locate`` names a row, ``explain`` what polars did not like."""
+def read_head(path: Path) -> bytes:
+    """The first bytes of a file, unpacked."""
     try:
-        names = choose(scan().collect_schema().names())
-        selected = scan().select(**{role: pl.col(name) for role, name in names._asdict().items()})
-        table = selected.collect().with_row_index("row")
-    except PolarsError as error:
-        reason = explain() or f" cannot be read: {str(error).partition(chr(10))[0]}"
-        raise ValueError(f"{path}{reason}") from None
-    table = table.filter(~pl.all_horizontal(pl.col(Columns._fields).is_null()))  # empty lines
-    is_text = table["rating"].dtype == pl.String
-    rating = pl.col("rating").str.strip_chars() if is_text else pl.col("rating")
-    table = table.with_columns(value=rating.cast(pl.Float64, strict=False))
-    _check_rows(path, table, locate)
-    users, items = (_number_by_appearance(table[role]) for role in ("user", "item"))
-    return Triplets(users, items, table["value"].to_numpy())
+        if path.suffix == ".zst":
+            scanned = pl.scan_csv(path, has_header=False, separator="\x1f", quote_char=None, infer_schema=False)
+            return "\n".join(scanned.head(100).collect().to_series(0).fill_null("").to_list()).encode()
+        with open_bytes(path) as file:
+            return file.read(HEAD)
+    except (OSError, EOFError, PolarsError) as error:
+        raise ValueError(f"cannot read {path}: {describe_polars(error)}") from None
 
 
-def _check_rows(path: Path, table: pl.DataFrame, locate: Callable[[int], str]) -> None:
-    nameless = pl.col("user").is_null() | pl.col("item").is_null()
-    wrong = table.filter(nameless | ~pl.col("value").is_finite().fill_null(value=False)).head(1)
-    for row in wrong.iter_rows(named=True):
-        location = f"{path}, {locate(row['row'])}"
-        for role in ("user", "item"):
-            require(row[role] is not None, f"{location} has no {role}")
-        got = "nothing" if row["rating"] is None else f"'{row['rating']}'"
-        raise ValueError(f"{location}: the rating must be a number, got {got}")
+def find_separator(head: bytes) -> str:
+    """The separator that the first line has most of; a comma where it has none.
+
+    >>> find_separator(b"user;items;clicks")
+    ';'
+    """
+    header = head.replace(b"\r", b"\n").partition(b"\n")[0].decode("utf-8", "replace")
+    return max(SEPARATORS, key=header.count)
 
 
-def _number_by_appearance(names: pl.Series) -> NDArray[np.int64]:
-    """Number names in the order in which they first appear."""
-    seen = names.unique(maintain_order=True).to_frame("name").with_row_index("number")
-    numbers = names.to_frame("name").join(seen, on="name", how="left", maintain_order="left")["number"]
-    return numbers.to_numpy().astype(np.int64)
+def read_header(path: Path) -> list[str]:
+    """The names in the first line of a file of text, whatever follows it."""
+    head = read_head(path)
+    line = head.replace(b"\r", b"\n").partition(b"\n")[0].decode("utf-8-sig", "replace")
+    return [name.strip(' "') for name in line.split(find_separator(head))]
 
 
-def _check_text(path: Path) -> None:
-    """Refuse a file that is not UTF-8, and name the line; polars checks what is packed by zstd."""
+def find_line_end(head: bytes) -> str:
+    """What ends a line: old Macs wrote a carriage return alone."""
+    return "\r" if b"\r" in head and b"\n" not in head else "\n"
+
+
+def refuse_nul(head: bytes, path: Path) -> None:
+    """Refuse what is not UTF-8 text, and name the line of the first NUL."""
+    require(head[:2] not in (b"\xff\xfe", b"\xfe\xff"), f"{path} is UTF-16: convert it to UTF-8, for instance by iconv")
+    if b"\0" in head:
+        line = head.partition(b"\0")[0].count(b"\n") + 1
+        raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
+
+
+def describe_long_line(path: Path, separator: str) -> str:
+    """Words about the first line with more fields than the header; empty if there is none."""
     if path.suffix == ".zst":
-        return
-    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
-    with open_bytes(path) as file:
-        while True:
-            chunk = file.read(CHUNK)
-            try:
-                text = decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                line += bytes(error.object[: error.start]).count(b"\n")
-                raise ValueError(f"{path}, line {line} {NOT_TEXT}") from None
-            if "\0" in text:  # UTF-16 without a byte order mark
-                line += text.partition("\0")[0].count("\n")
-                raise ValueError(f"{path}, line {line} {HOLDS_NUL}")
-            line += chunk.count(b"\n")
-            if not chunk:
-                return
-
-
-def _find_line(path: Path, separator: str, row: int) -> int:
-    """Return the line on which a row ends; quoted text may hold line breaks."""
-    if path.suffix == ".zst":
-        return row + 2  # it cannot be read here; quoted line breaks are rare
+        return ""
     with open_text(path) as file:
         reader = csv.reader(file, delimiter=separator)
-        next(islice(reader, row + 1, row + 2), None)
-        return reader.line_num
+        columns = len(next(reader, []))
+        for row in reader:
+            if len(row) > columns:
+                return f", line {reader.line_num} has {len(row)} fields, but the header names {columns}"
+    return ""
+
+
+def scan_file(path: Path) -> pl.LazyFrame:
+    """A table that polars reads when asked; columns of text files are text."""
+    require(path.exists(), f"there is no file {path}")
+    require(path.is_file(), f"{path} is a folder: name the file in it that holds the log")
+    ending = strip_packing(path)
+    endings = ", ".join(SCANNERS)
+    require(ending in SCANNERS, f"{path} must end in one of {endings}, or one of these and .gz or .zst")
+    is_packed_twice = path.suffix in PACKED and ending == ".parquet"
+    require(not is_packed_twice, f"{path}: Parquet is compressed by itself, unpack the file first")
+    return SCANNERS[ending](path)
+
+
+def read_batches(frame: pl.LazyFrame, path: Path, rows: int) -> Iterator[pl.DataFrame]:
+    """The rows of a table in their order, about ``rows`` at a time."""
+    try:
+        yield from frame.collect_batches(chunk_size=rows, maintain_order=True)
+    except PolarsError as error:
+        is_text = strip_packing(path) in TEXTS
+        long_line = describe_long_line(path, find_separator(read_head(path))) if is_text else ""
+        reason = long_line or f" cannot be read: {describe_polars(error)}"
+        raise ValueError(f"{path}{reason}") from None
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def list_columns(frame: pl.LazyFrame, path: Path) -> dict[str, pl.DataType]:
+    """Names and types of the columns of a table."""
+    try:
+        return dict(frame.collect_schema())
+    except (PolarsError, OSError) as error:
+        raise ValueError(f"{path} cannot be read: {describe_polars(error)}") from None
+
+
+def describe_polars(error: Exception) -> str:
+    """The first line of an error, which is the one that says what is wrong."""
+    return str(error).partition("\n")[0]
+
+
+def _scan_text(path: Path) -> pl.LazyFrame:
+    head = read_head(path)
+    require(bool(head.strip()), f"{path} is empty")
+    refuse_nul(head, path)
+    return pl.scan_csv(path, separator=find_separator(head), eol_char=find_line_end(head), infer_schema=False)
+
+
+def _scan_json(path: Path) -> pl.LazyFrame:
+    return pl.scan_ndjson(path, infer_schema_length=SCHEMA_ROWS)
+
+
+SCANNERS: dict[str, Callable[[Path], pl.LazyFrame]] = {
+    **dict.fromkeys(TEXTS, _scan_text),
+    ".json": _scan_json,
+    ".jsonl": _scan_json,
+    ".ndjson": _scan_json,
+    ".parquet": pl.scan_parquet,
+}
+
+
+def is_table(value: object) -> bool:
+    """Whether a value is a table of one of these kinds."""
+    is_frame = isinstance(value, pl.DataFrame | pl.LazyFrame | Mapping) or hasattr(value, "__arrow_c_stream__")
+    return is_frame or (hasattr(value, "columns") and hasattr(value, "to_dict"))
+
+
+def read_table(table: Any, name: str) -> pl.DataFrame:
+    """A table as one of polars; ``name`` is what a refusal calls it. pandas need not be installed, nor pyarrow.
+
+    >>> read_table({"user": ["a", "b"], "items": np.array([[1, 2], [2, 3]])}, "log").shape
+    (2, 2)
+    """
+    require(is_table(table), f"{name} must be a table of pandas, polars or columns, got a {type(table).__name__}")
+    if isinstance(table, pl.LazyFrame):
+        return table.collect()
+    if isinstance(table, pl.DataFrame):
+        return table
+    is_pandas = hasattr(table, "columns") and hasattr(table, "to_dict")
+    if not is_pandas and not isinstance(table, Mapping):
+        return pl.DataFrame(table)
+    columns = {str(column): _read_column(table[column]) for column in (table.columns if is_pandas else table)}
+    try:
+        return pl.DataFrame(columns, strict=False)
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        raise ValueError(f"{name} cannot be read as a table: {str(error).splitlines()[0]}") from None
+
+
+def _read_column(column: Any) -> Any:
+    """A column as an array of numbers, or as a list in which what is missing is None."""
+    if isinstance(column, pl.Series):
+        return column
+    values = np.asarray(column) if getattr(column, "ndim", None) is not None else column
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biufM":
+        return list(values) if values.ndim > 1 else values
+    return [_read_cell(cell) for cell in values]
+
+
+def _read_cell(cell: Any) -> Any:
+    """A cell as a plain value; pandas says that one is missing by a number that is not equal to itself, or by pd.NA."""
+    if isinstance(cell, np.ndarray | list | tuple):
+        return [item.item() if isinstance(item, np.generic) else item for item in cell]
+    is_missing = (
+        cell is None or type(cell).__name__ in {"NAType", "NaTType"} or (isinstance(cell, float) and cell != cell)
+    )
+    return None if is_missing else cell

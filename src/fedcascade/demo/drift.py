@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments.environment import Environment
-from fedcascade.environments.life import Change, Life
+from fedcascade.environments.options import Change
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.policies import get_policy
@@ -21,7 +21,7 @@ class ChangingWorld(Synthetic):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._changed = Synthetic(**arguments, life=Life(change=Change(at=1, to="existing")))
+        self._changed = Synthetic(**arguments, change=Change(at=1, to="existing"))
         self.is_changed = False
 
     @property

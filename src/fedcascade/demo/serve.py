@@ -10,8 +10,7 @@ from msgspec import Meta
 
 from fedcascade.demo.catalogue import ATTRIBUTES, draw_films
 from fedcascade.demo.live import Demo
-from fedcascade.service.dashboard.access import require_viewer
-from fedcascade.service.dashboard.responses import read_json, send_asset, send_json
+from fedcascade.service.dashboard.routes import read_json, require_viewer, send_asset, send_json
 from fedcascade.service.serve import serve
 from fedcascade.service.server.app import Extension, get_service
 from fedcascade.service.server.serve import ServerSettings

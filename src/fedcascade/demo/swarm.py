@@ -217,16 +217,10 @@ class RegretReporter:
 
     def report_round(self, t: int, recorder: Recorder, others: Mapping[str, float] = {}) -> None:
         """Report the totals of a recorder after a round; ``others`` are the regrets of systems beside it, by name."""
-        is_last = t == recorder.rounds
-        self.report_totals(t, recorder.regret, recorder.reward, others, is_last=is_last)
-
-    def report_totals(
-        self, t: int, regret: float, reward: int, others: Mapping[str, float] = {}, *, is_last: bool = False
-    ) -> None:
-        """Report totals after so many rounds, if it is time to."""
-        if self._accepted and (is_last or time.monotonic() >= self._due):
+        if self._accepted and (t == recorder.rounds or time.monotonic() >= self._due):
             self._due = time.monotonic() + MEASURE_SECONDS
-            self._send((SERIES, t, regret, reward), *((name, t, lost, 0) for name, lost in others.items()))
+            measured = (SERIES, t, recorder.regret, recorder.reward)
+            self._send(measured, *((name, t, lost, 0) for name, lost in others.items()))
 
     def _send(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:
         """Send a report; False if the server did not take it, which is no reason to stop."""

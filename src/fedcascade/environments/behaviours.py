@@ -1,4 +1,4 @@
-"""How simulated users click: the cascade, and models in which users click several items or skip positions.
+"""How simulated users click: the chance that an item attracts, the cascade, and models with several clicks.
 
 An item attracts a user by its weight, whatever the model. The models differ in what is looked at.
 """
@@ -11,12 +11,37 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import PROBABILITY, require_known
 from fedcascade.learning.cascade import Examination, compute_expected_reward
+from fedcascade.numerics.elementary import exp
 from fedcascade.numerics.jit import jit, jit_inline
-from fedcascade.numerics.linear import Vector
+from fedcascade.numerics.linear import Features, Vector, compute_means
 from fedcascade.numerics.streams import LOOK, STAY, Integer, uniform
 
 DCM, DBN, PBM = 0, 1, 2  # as compiled code numbers the models
 BEHAVIOURS = {"dcm": DCM, "dbn": DBN, "pbm": PBM}
+
+
+class Logistic(NamedTuple):
+    """Clicks with probability sigmoid(steepness <theta, x> + bias); None in its place is <theta, x>, clipped."""
+
+    steepness: float
+    bias: float
+
+
+@jit_inline
+def apply_link(link: Logistic | None, mean: float) -> float:
+    """Return the probability of a click on an item with <theta, x> = ``mean``."""
+    if link is None:
+        return min(max(mean, 0.0), 1.0)
+    return 1.0 / (1.0 + exp(-(link.steepness * mean + link.bias)))
+
+
+@jit
+def compute_weights(link: Logistic | None, theta: Vector, columns: Features) -> Vector:
+    """Return the probability of a click on every item."""
+    weights = compute_means(theta, columns)
+    for item in range(weights.size):
+        weights[item] = apply_link(link, weights[item])
+    return weights
 
 
 @dataclass(frozen=True, kw_only=True)

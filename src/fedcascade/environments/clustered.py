@@ -1,18 +1,18 @@
 """What environments of clustered users share: arrivals, items on offer, clicks and random draws."""
 
 import threading
+from collections.abc import Sequence
 from copy import copy
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from fedcascade.checks import require, require_integer, require_known
+from fedcascade.checks import require, require_integer
 from fedcascade.environments import draws
-from fedcascade.environments.behaviours import Behaviour
+from fedcascade.environments.behaviours import Behaviour, Logistic, compute_weights
 from fedcascade.environments.history import History, Moment
-from fedcascade.environments.life import NEVER
-from fedcascade.environments.links import Logistic, compute_weights
+from fedcascade.environments.options import NEVER, ClusteredOptions
 from fedcascade.learning.oracles import ItemAttributes
 from fedcascade.numerics import streams
 
@@ -22,44 +22,39 @@ _this_thread = threading.local()
 class Clustered:
     """An ``Environment`` of users whose clicks follow their theta, every draw from one seed.
 
-    ``history`` says what each of the ``users`` wants and who is alike, round by round; ``clusters`` and ``thetas`` are
+    ``history`` says what each of the users wants and who is alike, round by round; ``clusters`` and ``thetas`` are
     those of the first round. Rounds draw their items from the columns of ``catalogue``; without any, they draw fresh
-    random ones, which may be ``lifted``. ``link`` turns <theta, x> into a probability; None clips it. The
-    others are those of ``Synthetic``.
+    random ones, which may be ``lifted``. ``link`` turns <theta, x> into a probability; None clips it.
     """
+
+    categories, has_costs = 0, False
 
     def __init__(
         self,
+        options: ClusteredOptions,
         *,
         seed: int,
         history: History,
-        items: int | tuple[int, int],
         lifted: bool,
         catalogue: NDArray[np.float32] | None = None,
-        arrivals: ArrayLike | Literal["zipf"] | None = None,
-        categories: int | None = None,
-        costs: bool = False,
         link: Logistic | None = None,
     ) -> None:
         self.seed = np.uint64(seed)
         self.behaviour: Behaviour | None = None  # the cascade
+        if options.clicks != "cascade":
+            level = {} if options.click_level is None else {"level": options.click_level}
+            self.behaviour = Behaviour(model=options.clicks, **level)
         self.link = link
         self.history, first = history, history.find_moment(1)
         self.thetas, self.clusters = first.thetas, first.clusters
         self.users, self.dimension = first.thetas.shape
-        self.fewest_items, self.most_items = (items, items) if isinstance(items, int) else items
-        require_integer("items", self.fewest_items)
-        require_integer("items", self.most_items)
-        require(self.fewest_items <= self.most_items, f"items must be (least, most) with least <= most, got {items}")
+        self.fewest_items, self.most_items = options.item_range
         self.lifted = lifted
         self.catalogue = np.empty((self.dimension, 0), np.float32) if catalogue is None else catalogue
         offered, most = self.catalogue.shape[1], self.most_items
         require(offered == 0 or most <= offered, f"items must be <= {offered}, the size of the catalogue, got {most}")
-        self._arrival_weights = read_arrival_weights(self.users, arrivals)
+        self._arrival_weights = compute_arrival_weights(self.users, options.arrivals)
         self._arrival_steps = first, compute_arrival_steps(self._arrival_weights * first.present)
-        if categories is not None:
-            require_integer("categories", categories)
-        self.categories, self.has_costs = categories or 0, costs
 
     @property
     def drifts(self) -> bool:
@@ -77,23 +72,12 @@ class Clustered:
         """For how many rounds from ``round_`` on the population does not change; at most ``most``."""
         return min(most, self.history.find_next(round_) - round_)
 
-    def with_behaviour(self, behaviour: Behaviour) -> Self:
-        """The same world with users who click by another model than the cascade."""
-        other = copy(self)
-        other.behaviour = behaviour
-        return other
-
     def with_other_rounds(self, seed: int) -> Self:
         """The same users with the same wishes in other rounds: who arrives, is offered and clicks is drawn anew."""
         check_seed(seed)
         other = copy(self)
         other.seed = np.uint64(seed)
         return other
-
-    @property
-    def arrival_shares(self) -> NDArray[np.float64]:
-        """How likely each user is to arrive in the first round."""
-        return np.diff(self._get_arrival_steps(1), prepend=0.0, append=1.0)
 
     def _get_arrival_steps(self, round_: int) -> NDArray[np.float64]:
         moment = self.history.find_moment(round_)
@@ -162,16 +146,12 @@ def _get_word_buffer() -> streams.WordBuffer:
     return buffer
 
 
-def read_arrival_weights(users: int, arrivals: ArrayLike | Literal["zipf"] | None) -> NDArray[np.float64]:
-    """How likely each user is to arrive, up to scale."""
-    if arrivals is None or isinstance(arrivals, str):
-        weights = np.ones(users) if arrivals is None else 1.0 / np.arange(1, users + 1)
-        require_known("arrivals", arrivals or "zipf", ["zipf"])
-    else:
-        weights = np.asarray(arrivals, np.float64)
-    good = weights.shape == (users,) and bool(np.all(np.isfinite(weights))) and bool(np.all(weights > 0))
-    require(good, f"arrivals must be {users} finite numbers > 0, one per user")
-    return weights
+def compute_arrival_weights(users: int, arrivals: Sequence[float] | str) -> NDArray[np.float64]:
+    """Return how likely each user is to arrive, up to scale."""
+    if isinstance(arrivals, str):
+        return np.ones(users) if arrivals == "uniform" else 1.0 / np.arange(1, users + 1)
+    require(len(arrivals) == users, f"arrivals must be {users} finite numbers > 0, one per user")
+    return np.asarray(arrivals, np.float64)
 
 
 def compute_arrival_steps(weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.environments.life import NEVER, Life, Turnover
+from fedcascade.environments.options import NEVER, ClusteredOptions, Turnover
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import normalise_rows
 
@@ -81,17 +81,17 @@ class Tastes(NamedTuple):
 
 
 class LivingHistory:
-    """The history of a population to which a ``Life`` happens; the draws of a seed say to whom."""
+    """The history of users who change, lie, join and leave as options say; the draws of a seed say which ones."""
 
-    def __init__(self, life: Life, tastes: Tastes, seed: int) -> None:
-        self._life, self._tastes, self._seed = life, tastes, np.uint64(seed)
+    def __init__(self, options: ClusteredOptions, tastes: Tastes, seed: int) -> None:
+        self._options, self._tastes, self._seed = options, tastes, np.uint64(seed)
         users = tastes.clusters.size
-        self._changing = self._select_in_clusters(life.change.share) if life.change else np.zeros(users, np.bool_)
+        self._changing = self._select_in_clusters(options.change.share) if options.change else np.zeros(users, np.bool_)
         self._lying = np.zeros(users, np.bool_)
-        if life.liars is not None:
-            self._lying[self._draw_order(LYING)[: round(life.liars.share * users)]] = True
-        self._joined = self._spread(life.joins, JOINING, 1)
-        self._left = self._spread(life.leaves, LEAVING, NEVER)
+        if options.liars is not None:
+            self._lying[self._draw_order(LYING)[: round(options.liars.share * users)]] = True
+        self._joined = self._spread(options.joins, JOINING, 1)
+        self._left = self._spread(options.leaves, LEAVING, NEVER)
         self._moments: dict[tuple[float, bool, int, int], Moment] = {}
         self.persons = tuple(self._describe(user) for user in range(users))
 
@@ -124,18 +124,18 @@ class LivingHistory:
         return rounds
 
     def find_next(self, round_: int) -> int:
-        life, turns = self._life, np.append(self._joined, self._left)
+        options, turns = self._options, np.append(self._joined, self._left)
         following = [NEVER, int(turns[turns > round_].min(initial=NEVER))]
-        if life.change is not None:
-            following.append(life.change.find_next(round_))
-        if life.liars is not None and round_ < life.liars.since:
-            following.append(life.liars.since)
+        if options.change is not None:
+            following.append(options.change.find_next(round_))
+        if options.liars is not None and round_ < options.liars.since:
+            following.append(options.liars.since)
         return min(following)
 
     def find_moment(self, round_: int) -> Moment:
-        life = self._life
-        progress = 0.0 if life.change is None else life.change.measure_progress(round_)
-        lying = life.liars is not None and round_ >= life.liars.since
+        options = self._options
+        progress = 0.0 if options.change is None else options.change.measure_progress(round_)
+        lying = options.liars is not None and round_ >= options.liars.since
         there = int((self._joined <= round_).sum()), int((self._left <= round_).sum())
         key = (progress, lying, *there)
         if key not in self._moments:
@@ -147,15 +147,15 @@ class LivingHistory:
         """The thetas and clusters of all users."""
         clusters, centres, others, lifted = self._tastes
         thetas, labels, changing, liars = centres[clusters], clusters.copy(), self._changing, self._lying
-        if progress and self._life.change is not None:
-            is_new = self._life.change.to == "new"
+        if progress and self._options.change is not None:
+            is_new = self._options.change.to == "new"
             following = (clusters + 1) % len(centres)
             wanted = others[clusters] if is_new else centres[following]
             thetas[changing] = turn_to(thetas[changing], wanted[changing], progress, lifted)
             if progress > 0.5:
                 labels[changing] = (clusters + len(centres) if is_new else following)[changing]
-        if lying and self._life.liars is not None:
-            thetas[liars] = self._tell_lies(self._life.liars.lie)[liars]
+        if lying and self._options.liars is not None:
+            thetas[liars] = self._tell_lies(self._options.liars.lie)[liars]
             labels[liars] = 2 * len(centres) + np.flatnonzero(liars)
         return thetas, labels
 

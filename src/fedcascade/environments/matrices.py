@@ -1,20 +1,21 @@
-"""From ratings to vectors: the most active users and most rated items, a matrix, its singular vectors."""
+"""From ratings to clusters: the most active users and most rated items, a matrix, its singular vectors, k-means."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import require, require_integer, require_known
+from fedcascade.checks import require, require_integer
+from fedcascade.environments.options import RatingsOptions, Scaling
 from fedcascade.numerics import streams
 
-Selection = Literal["independent", "nested"]
-Values = Literal["stars", "counts", "threshold"]
-Scaling = Literal["root", "none"]
+Points = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 NOTHING = 1e-10  # a vector shorter than this, next to the longest, points nowhere
 RANK, DENSITY, TAIL = 20, 0.1, 0.7  # of generated ratings
+MOST_STEPS = 300  # of k-means
 
 
 class Triplets(NamedTuple):
@@ -47,35 +48,21 @@ def to_triplets(matrix: NDArray[np.float64]) -> Triplets:
     return Triplets(users, items, matrix[users, items])
 
 
-def build_rating_matrix(
-    ratings: Triplets,
-    *,
-    top_users: int = 1_000,
-    top_items: int = 1_000,
-    selection: Selection = "independent",
-    values: Values = "stars",
-    threshold: float = 4.0,
-) -> NDArray[np.float64]:
-    """The matrix of at most so many of the most active users and the most rated items, the busiest first.
+def build_rating_matrix(ratings: Triplets, options: RatingsOptions) -> NDArray[np.float64]:
+    """Return the matrix of the most active users and the most rated items, the busiest first.
 
-    The selection is "independent": both by all ratings; or "nested": the items by the ratings of three times as many
-    users, then the users by their ratings of those items. The values are "stars": the ratings, or their mean where a
-    user rated an item several times; "counts": how often the user rated it; "threshold": 1 for at least ``threshold``.
+    Where a user rated an item several times, its stars are the mean.
     """
-    require_known("selection", selection, get_args(Selection))
-    require_known("values", values, get_args(Values))
-    require_integer("top_users", top_users)
-    require_integer("top_items", top_items)
     require(ratings.values.size > 0, "ratings must hold at least one rating")
-    users, items = _select_busiest(ratings, top_users, top_items, selection == "nested")
+    users, items = _select_busiest(ratings, options.top_users, options.top_items, options.selection == "nested")
     rows, columns = _find_positions(ratings.users, users), _find_positions(ratings.items, items)
     selected = (rows >= 0) & (columns >= 0)
     cells, size = rows[selected] * items.size + columns[selected], users.size * items.size
     counts = np.bincount(cells, minlength=size)
-    if values == "counts":
+    if options.values == "counts":
         return counts.astype(np.float64).reshape(users.size, items.size)
     stars = np.bincount(cells, ratings.values[selected], size) / np.maximum(counts, 1)
-    chosen = stars if values == "stars" else np.where((counts > 0) & (stars >= threshold), 1.0, 0.0)
+    chosen = stars if options.values == "stars" else np.where((counts > 0) & (stars >= options.threshold), 1.0, 0.0)
     return chosen.reshape(users.size, items.size)
 
 
@@ -109,7 +96,6 @@ def compute_vectors(matrix: NDArray[np.float64], dimension: int, scaling: Scalin
     Singular vectors are known up to their sign; here the largest entry of each in U is positive. Users and
     items that point nowhere are left out.
     """
-    require_known("scaling", scaling, get_args(Scaling))
     left, singular, right = np.linalg.svd(matrix, full_matrices=False)
     rank = int((singular > singular[0] * max(matrix.shape) * np.finfo(np.float64).eps).sum())
     require(dimension <= rank, f"the ratings must be of rank >= {dimension} for this dimension, got rank {rank}")
@@ -154,3 +140,57 @@ def _draw_long_tail(seed: int, which: int, size: int) -> NDArray[np.float64]:
     """The numbers 1, 2, 3, ... to the power -TAIL, in random order."""
     ranks = np.argsort(streams.uniforms(np.uint64(seed), streams.RATINGS, which, size)) + 1
     return np.power(ranks.astype(np.float64), -TAIL)
+
+
+def cluster_points(points: Points, clusters: int, *, seed: int, starts: int = 10) -> tuple[Points, Labels]:
+    """Cluster points by k-means++ (Arthur and Vassilvitskii 2007) and Lloyd's steps, the best of several starts.
+
+    Return the centres and each point's cluster.
+
+    >>> centres, labels = cluster_points(np.array([[0.0], [0.2], [5.0]]), 2, seed=0)
+    >>> sorted(centres.ravel().tolist()), bool(labels[0] == labels[1])
+    ([0.1, 5.0], True)
+    """
+    different = len(np.unique(points, axis=0))
+    require(clusters <= different, f"clusters must be <= {different}, as many as users who differ, got {clusters}")
+    tries = [_refine_centres(points, _choose_centres(points, clusters, seed, start)) for start in range(starts)]
+    rows = np.arange(len(points))
+    squares = [_compute_squared_distances(points, centres)[rows, labels].sum() for centres, labels in tries]
+    return tries[int(np.argmin(squares))]
+
+
+def _choose_centres(points: Points, clusters: int, seed: int, start: int) -> Points:
+    """Points as first centres, each as likely as its squared distance to the nearest earlier one."""
+    draws = streams.uniforms(np.uint64(seed), streams.KMEANS, start, clusters)
+    chosen = [int(draws[0] * len(points))]
+    for draw in draws[1:]:
+        steps = np.cumsum(_compute_squared_distances(points, points[chosen]).min(axis=1))
+        chosen.append(int(np.searchsorted(steps, draw * steps[-1], side="right")))
+    return points[chosen]
+
+
+def _refine_centres(points: Points, centres: Points) -> tuple[Points, Labels]:
+    """Lloyd's steps, until no point changes its cluster."""
+    labels = _assign_points(points, centres)
+    for _ in range(MOST_STEPS):
+        centres = np.array([points[labels == label].mean(axis=0) for label in range(len(centres))])
+        before, labels = labels, _assign_points(points, centres)
+        if np.array_equal(before, labels):
+            break
+    return np.array([points[labels == label].mean(axis=0) for label in range(len(centres))]), labels
+
+
+def _assign_points(points: Points, centres: Points) -> Labels:
+    """Each point's nearest centre; a centre that has none takes the point that is farthest from its own."""
+    squared = _compute_squared_distances(points, centres)
+    labels: Labels = squared.argmin(axis=1)
+    for empty in np.setdiff1d(np.arange(len(centres)), labels):
+        distance = squared[np.arange(len(points)), labels]
+        shared = np.bincount(labels, minlength=len(centres))[labels] > 1
+        labels[np.where(shared, distance, -1.0).argmax()] = empty
+    return labels
+
+
+def _compute_squared_distances(points: Points, centres: Points) -> Points:
+    squared: Points = ((points[:, None] - centres[None]) ** 2).sum(axis=2)
+    return squared

@@ -1,22 +1,20 @@
 """The paper's synthetic world: clusters of users with one theta each, fresh random items in every round."""
 
 from collections.abc import Sequence
-from numbers import Integral
-from typing import Literal, get_args
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from fedcascade.checks import SHARE, require, require_integer, require_known
+from fedcascade.checks import require
+from fedcascade.environments.behaviours import Logistic
 from fedcascade.environments.clustered import Clustered, check_seed, lift
 from fedcascade.environments.history import History, LivingHistory, OneChange, Tastes
-from fedcascade.environments.life import Life
-from fedcascade.environments.links import Logistic
+from fedcascade.environments.options import SyntheticOptions
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import normalise_rows, orthonormalise_rows
 
-FeatureKind = Literal["lifted", "gaussian", "logistic"]
-DirectionKind = Literal["orthonormal", "random"]
 NEW_TASTES = 1  # which draws of the stream THETA they come from
 # Clicks of "logistic" features. With <theta, x> = (1 + cos) / 2 and d = 20, the median probability of a click is 0.005,
 # and 1% of the items are at 0.1 to 0.4. In fewer dimensions cosines vary more, and more items are good.
@@ -32,104 +30,62 @@ class Synthetic(Clustered):
     the linear model is wrong. Features are rounded toward zero to the grid (``numerics.grid``); clicks follow the
     rounded ones.
 
-    Args:
-        users: how many users there are.
-        clusters: how many clusters of equal size (as nearly as can be), or the size of each.
-        dimension: d, the lifting coordinate included.
-        items: how many items a round offers, or the (least, most) between which each round draws.
-        features: "lifted", "gaussian" or "logistic".
-        directions: "orthonormal" theta directions (before lifting), or independent "random" ones.
-        scale: a factor in (0, 1] of all thetas; smaller means fewer clicks, 1 is the paper's.
-        gap: how far the thetas of any two clusters are apart before scaling; if None, as far as their directions say.
-        drift: the round from which on every second user of each cluster wants something else; None for never.
-            ``clusters`` then tells apart who will differ.
-        life: what else happens to the population: see ``environments.life``. What is new is a random direction.
-        arrivals: how likely each user is to arrive, up to scale; "zipf" is 1, 1/2, 1/3, ...; uniform if None.
-        categories: how many categories items belong to, drawn for each item of a round; none if None.
-        costs: whether items have costs, uniform in (0, 1].
-        seed: names this world; the same seed is the same world, round by round.
+    The options are those of ``SyntheticOptions``; ``seed`` names the world: the same seed is the same world, round by
+    round.
 
     >>> world = Synthetic(users=4, clusters=2, dimension=3, items=5, seed=1)
     >>> world.items(1).shape, sorted(world.clusters.tolist())
     ((5, 3), [0, 0, 1, 1])
     """
 
-    def __init__(
-        self,
-        *,
-        users: int = 40,
-        clusters: int | Sequence[int] = 10,
-        dimension: int = 20,
-        items: int | tuple[int, int] = 200,
-        features: FeatureKind = "lifted",
-        directions: DirectionKind = "orthonormal",
-        scale: float = 1.0,
-        gap: float | None = None,
-        drift: int | None = None,
-        life: Life | None = None,
-        arrivals: ArrayLike | Literal["zipf"] | None = None,
-        categories: int | None = None,
-        costs: bool = False,
-        seed: int = 0,
-    ) -> None:
-        require_known("features", features, get_args(FeatureKind))
-        require_known("directions", directions, get_args(DirectionKind))
-        require_integer("users", users)
-        require_integer("dimension", dimension, 2)
+    def __init__(self, options: SyntheticOptions | None = None, *, seed: int = 0, **changes: Any) -> None:
+        options = replace(options or SyntheticOptions(), **changes)
         check_seed(seed)
-        SHARE.check("scale", scale)
-        require(drift is None or life is None, "drift is one change of its own: give it, or a life, not both")
-        lifted = features != "gaussian"
-        sizes = _compute_cluster_sizes(users, clusters)
+        users, drift, lifted = options.users, options.drift, options.features != "gaussian"
+        free = options.dimension - lifted
+        sizes = _compute_cluster_sizes(users, options.clusters)
         ordered = np.repeat(np.arange(len(sizes)), sizes)
         number = np.concatenate([np.arange(size) for size in sizes])  # of each user within its cluster
         later = ordered if drift is None else ordered + len(sizes) * (number % 2)
-        tastes, free = int(later.max()) + 1, dimension - lifted
+        tastes = int(later.max()) + 1
         if drift is not None:
-            require_integer("drift", drift)
-            _check_drift(len(sizes), tastes, free if gap is None else free - 1, gap is None and directions == "random")
-        units = _draw_directions(tastes, free, directions, gap, seed, lifted)
-        thetas = scale * (lift(units) if lifted else units)
+            _check_drift(options, len(sizes), tastes, free)
+        units = _draw_directions(options, tastes, free, seed)
+        thetas = options.scale * (lift(units) if lifted else units)
         # In random order, so that uneven arrivals do not favour a cluster.
         order = np.argsort(streams.uniforms(np.uint64(seed), streams.CLUSTER, 0, users))
         before, after = ordered[order], later[order]
-        if life is not None:
+        if options.is_living:
             others = normalise_rows(_draw_rows(len(sizes) + 1, free, seed, NEW_TASTES))
-            known = Tastes(before, thetas, scale * (lift(others) if lifted else others), lifted)
-            history: History = LivingHistory(life, known, seed)
+            known = Tastes(before, thetas, options.scale * (lift(others) if lifted else others), lifted)
+            history: History = LivingHistory(options, known, seed)
         elif drift is not None:
             history = OneChange(after, thetas[before], drift, thetas[after])
         else:
             history = OneChange(before, thetas[before])
-        super().__init__(
-            seed=seed,
-            history=history,
-            items=items,
-            lifted=lifted,
-            arrivals=arrivals,
-            categories=categories,
-            costs=costs,
-            link=LOGISTIC if features == "logistic" else None,
-        )
+        link = LOGISTIC if options.features == "logistic" else None
+        super().__init__(options, seed=seed, history=history, lifted=lifted, link=link)
+        self.categories, self.has_costs = options.categories or 0, options.costs
 
 
-def _check_drift(clusters: int, tastes: int, most: int, has_room: bool) -> None:
+def _check_drift(options: SyntheticOptions, clusters: int, tastes: int, free: int) -> None:
     """Refuse a drift whose tastes cannot all be as far apart as was asked."""
+    most = free if options.gap is None else free - 1
     words = f"drift gives the users of {clusters} clusters {tastes} tastes in all, and there is room for {most}"
     remedy = f"take at most {most // 2} clusters, a higher dimension, or directions 'random' and no gap"
+    has_room = options.gap is None and options.directions == "random"
     require(has_room or tastes <= most, f"{words}: {remedy}")
 
 
-def _draw_directions(
-    clusters: int, free: int, directions: DirectionKind, gap: float | None, seed: int, lifted: bool
-) -> NDArray[np.float64]:
+def _draw_directions(options: SyntheticOptions, clusters: int, free: int, seed: int) -> NDArray[np.float64]:
     """A unit vector for each cluster, one per row."""
+    gap, lifted = options.gap, free < options.dimension
     if gap is not None:
         most = 1.0 if lifted else 2**0.5  # a lift halves the square of a distance
         words = f"a number > 0 and at most {most:.4g}, that of orthonormal directions"
         require(0 < gap <= most, f"gap must be {words}, got {gap:g}")
         return _draw_equidistant(clusters, free, gap * 2**0.5 if lifted else gap, seed)
-    orthonormal = directions == "orthonormal"
+    orthonormal = options.directions == "orthonormal"
     dimension = f"{free + 1} (one coordinate lifts)" if lifted else f"{free}"
     refusal = f"clusters must be <= {free} with orthonormal directions in dimension {dimension}, got {clusters}"
     require(not orthonormal or clusters <= free, f"{refusal}; use directions 'random' for more")
@@ -153,10 +109,10 @@ def _draw_equidistant(clusters: int, free: int, distance: float, seed: int) -> N
 
 def _compute_cluster_sizes(users: int, clusters: int | Sequence[int]) -> list[int]:
     if isinstance(clusters, int):
-        require_integer("clusters", clusters)
         require(clusters <= users, f"clusters must be <= users ({users}), got {clusters}")
         return [users // clusters + (extra < users % clusters) for extra in range(clusters)]
     sizes = list(clusters)
-    good = all(isinstance(size, Integral) and size >= 1 for size in sizes) and sum(sizes) == users
-    require(good, f"cluster sizes must be whole numbers >= 1 that add up to users ({users}), got {sizes}")
+    require(
+        sum(sizes) == users, f"cluster sizes must be whole numbers >= 1 that add up to users ({users}), got {sizes}"
+    )
     return sizes

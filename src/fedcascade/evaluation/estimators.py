@@ -1,6 +1,7 @@
 """Estimators of what a policy would have earned, from a log of another: one number per list, and what it is divided by.
 
-Every estimator is a ratio of two sums over lists, so that users can be resampled by adding up their sums.
+Every estimator is a ratio of two sums over lists. Intervals come from resampling users, by adding up their sums: lists
+of one user are alike, so they are drawn together or not at all.
 
 - ``replay``: Li, Chu, Langford, Wang (2011). Lists that the policy would have shown count, the rest is rejected.
 - ``dm``: the direct method. A model of attraction says what the policy's own lists would earn.
@@ -15,10 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.evaluation.rating import Ratings
+from fedcascade.evaluation.rating import RatedLists
 from fedcascade.learning.click_log import ClickLog
+from fedcascade.numerics.streams import RESAMPLE, uniforms
 
 Values = NDArray[np.float64]
+FEWEST_USERS = 10  # fewer say nothing about users who were not seen
 
 
 class Evidence(NamedTuple):
@@ -28,10 +31,10 @@ class Evidence(NamedTuple):
     weights: Values | None  # (n, K), target over logging, multiplied down to each position
     whole: Values | None  # (n,), that of the whole list
     accepted: NDArray[np.bool_]  # (n,), whether the policy, asked once, would have shown just this list
-    ratings: Ratings
+    ratings: RatedLists
 
 
-def gather_evidence(log: ClickLog, ratings: Ratings, draws: Values, *, reward: str = "any") -> Evidence:
+def gather_evidence(log: ClickLog, ratings: RatedLists, draws: Values, *, reward: str = "any") -> Evidence:
     """Rewards, weights and acceptance of each list; ``draws`` are uniform numbers, one per list.
 
     ``reward`` is ``any``, 1 for a list that was clicked, or ``clicks``, 1 for every click.
@@ -101,3 +104,47 @@ ESTIMATORS: Mapping[str, Estimator] = {
     "rips": Estimator(sum_rips, needs_propensities=True),
     "cascade-dr": Estimator(sum_cascade_dr, needs_propensities=True),
 }
+
+
+def divide(numerators: Values, denominators: Values) -> Values:
+    """Ratios; NaN where nothing is in the denominator."""
+    ratios = np.full(np.shape(numerators), np.nan)
+    np.divide(numerators, denominators, out=ratios, where=np.asarray(denominators) > 0)
+    return ratios
+
+
+def compute_intervals(
+    numerators: Values, denominators: Values, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> Values:
+    """Low and high ends (estimators, 2) of the intervals of ratios of sums over users (users, estimators).
+
+    The bootstrap-t: each resampled ratio is measured in its own standard errors, so that the interval of a skewed
+    estimate, such as one with few large weights, reaches further to the side where the truth may be. NaN where there
+    are too few users, or too few with a denominator.
+    """
+    users = len(numerators)
+    if users < FEWEST_USERS:
+        return np.full((numerators.shape[1], 2), np.nan)
+    parts = numerators, denominators, numerators**2, numerators * denominators, denominators**2
+    ratio, error = _measure(np.ones(users), parts)
+    steps = np.empty((resamples, ratio.size))
+    for number in range(resamples):
+        drawn = (uniforms(seed, RESAMPLE, number, users) * users).astype(np.int64)
+        resampled, own_error = _measure(np.bincount(drawn, minlength=users).astype(np.float64), parts)
+        steps[number] = divide(resampled - ratio, own_error)
+    tail = (1.0 - level) / 2.0
+    ends = np.full((ratio.size, 2), np.nan)
+    for place in range(ratio.size):
+        known = steps[np.isfinite(steps[:, place]), place]
+        if known.size > 0.9 * resamples:
+            ends[place] = ratio[place] - np.quantile(known, [1.0 - tail, tail]) * error[place]
+    return ends
+
+
+def _measure(times: NDArray[np.float64], parts: tuple[Values, ...]) -> tuple[Values, Values]:
+    """Ratios and their standard errors, each user counted so many times."""
+    above, below, squares, products, own = (times @ part for part in parts)
+    ratio = divide(above, below)
+    spread = np.maximum(squares - 2.0 * ratio * products + ratio**2 * own, 0.0)
+    users = times.sum()
+    return ratio, divide(np.sqrt(spread * users / (users - 1.0)), below)

@@ -6,47 +6,44 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import SHARE, require, require_integer, require_known
+from fedcascade.checks import SHARE, Range, one_of, require, require_known, whole_numbers
+from fedcascade.constants import check_constants, constant
 from fedcascade.data.logs.reader import Log
-from fedcascade.evaluation.estimators import ESTIMATORS, Evidence, gather_evidence
-from fedcascade.evaluation.frozen import FrozenPolicy, fit_attraction, freeze_policy
-from fedcascade.evaluation.intervals import compute_intervals, divide
+from fedcascade.evaluation.estimators import ESTIMATORS, Evidence, compute_intervals, divide, gather_evidence
+from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_policy, sum_first
 from fedcascade.evaluation.rating import rate_log
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.click_log import NOBODY, ClickLog
-from fedcascade.learning.log_sums import NO_FEATURES, LogSums
 from fedcascade.learning.oracles import Oracle
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.streams import REPLAY, uniform
 
 Progress = Callable[[int], None]  # called with the number of lists that are done
 LOGGED = "logged"  # what the lists of the log earned themselves
-REWARDS = ("any", "clicks")
 UNIFORM = 1e-6  # propensities of lists that differ by less, relative to the least, are those of uniform lists
+
+
+NAMES = Range("names of estimators, joined by commas", lambda value: value is None or not isinstance(value, str),
+              lambda text: tuple(text.split(",")))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """How policies are evaluated on a log, whichever they are.
+    """How policies are evaluated on a log, whichever they are. An estimator that does not apply is refused."""
 
-    Args:
-        estimators: names of ``ESTIMATORS``; all that apply if None. One that does not apply is refused.
-        reward: ``any``, whether a list was clicked, or ``clicks``, how often.
-        resamples: how often users are resampled for the intervals.
-        seed: names the random numbers of resampling and rejection.
-        threads: how many cores rate lists.
-    """
-
-    estimators: Sequence[str] | None = None
-    reward: str = "any"
-    resamples: int = 1000
-    seed: int = 0
-    threads: int = 2
+    train: float = constant(0.5, meaning="share of the log, from its beginning, that policies learn from", range=SHARE)
+    estimators: Sequence[str] | None = constant(
+        None, meaning="replay, dm, ips, snips, rips or cascade-dr, joined by commas. [all that apply]", range=NAMES
+    )
+    reward: str = constant(
+        "any", meaning="any: whether a list was clicked; clicks: how often", range=one_of("any", "clicks")
+    )
+    resamples: int = constant(1000, meaning="how often users are resampled for the intervals", range=whole_numbers(1))
+    seed: int = constant(0, meaning="names the random numbers of resampling and rejection", range=whole_numbers(0))
+    threads: int = constant(2, meaning="how many cores rate lists", range=whole_numbers(1))
 
     def __post_init__(self) -> None:
-        require_known("reward", self.reward, REWARDS)
-        require_integer("resamples", self.resamples)
-        require_integer("threads", self.threads)
+        check_constants(self)
 
 
 PLAIN = EvaluationOptions()
@@ -219,46 +216,26 @@ def evaluate(
     policies: Sequence[Policy],
     oracle: Oracle,
     *,
-    train: float = 0.5,
     options: EvaluationOptions = PLAIN,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Let policies learn from the first share ``train`` of a log, and estimate what they would earn on the rest.
+    """Let policies learn from the first share of a log, and estimate what they would earn on the rest.
 
     Args:
         log: what ``read_log`` returned.
         policies: the systems; each is frozen after the first part.
         oracle: how they choose lists from scores: top-k, plackett-luce or epsilon.
-        train: the share of lists that is learned from.
-        options: which estimators, of which reward, and how their intervals are found.
+        options: the share that is learned from, which estimators, of which reward, and how their intervals are found.
         progress: called with the number of lists that are done.
     """
-    SHARE.check("train", train)
     lists = log.count()
-    split = int(train * lists)
-    require(0 < split < lists, f"train must leave lists on both sides of {lists:,}, got {train}")
+    split = int(options.train * lists)
+    require(0 < split < lists, f"train must leave lists on both sides of {lists:,}, got {options.train}")
     sums = sum_first(log, split)
     frozen = [freeze_policy(policy, sums, oracle) for policy in policies]
     table = None if log.table is None else log.table.features
     rest = skip_rows(log.batches(), split)
     return evaluate_frozen(rest, frozen, fit_attraction(sums), table, options, progress)
-
-
-def sum_first(log: Log, rows: int) -> LogSums:
-    """What the first rows of a log teach about each user."""
-    table = None if log.table is None else log.table.features
-    sums, done = None, 0
-    for batch in log.batches():
-        if sums is None:
-            d = table.shape[1] if table is not None else 0 if batch.features is None else batch.features.shape[2]
-            require(d > 0, NO_FEATURES)
-            sums = LogSums(d)
-        sums.add(batch.select(slice(0, rows - done)), table)
-        done += len(batch)
-        if done >= rows:
-            break
-    assert sums is not None
-    return sums
 
 
 def skip_rows(batches: Iterator[ClickLog], rows: int) -> Iterator[tuple[int, ClickLog]]:

@@ -1,15 +1,29 @@
-"""Fit: add up what a log says about each user, batch by batch, so that it can be interrupted and resumed."""
+"""Learn from a log: what it says about each user, and policies as they stand after it."""
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedcascade.checks import require
-from fedcascade.data.logs.names import Names
 from fedcascade.data.logs.reader import Log
-from fedcascade.data.logs.warm_file import WarmState, load_warm, save_warm
+from fedcascade.federation.agent import Agent
+from fedcascade.federation.decisions import ThompsonSampling
+from fedcascade.federation.messages import Download
+from fedcascade.federation.policies import Policy
+from fedcascade.federation.server import Server
+from fedcascade.federation.warm_start import warm_server
 from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.confidence import ProblemSize
+from fedcascade.learning.exploration import lower_exploration
 from fedcascade.learning.log_sums import NO_FEATURES, LogSums
+from fedcascade.learning.oracles import Oracle
+from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.statistics import Statistics
+from fedcascade.saved import WarmState, load_warm, save_warm
 
 SAVE_EVERY = 30.0  # seconds between states of an unfinished fit
 
@@ -24,31 +38,122 @@ def fit_log(log: Log, policy: str, out: Path, *, progress: Callable[[int], None]
         require(not earlier.is_complete, f"{out} is complete already: {advice}")
         done, sums = earlier.lists, earlier.sums
         log.users.number_all(earlier.users)
-    table, row, saved = None if log.table is None else log.table.features, 0, time.monotonic()
+    row, saved = 0, time.monotonic()
+
+    def save(*, is_complete: bool) -> WarmState:
+        assert sums is not None
+        state = WarmState(
+            sums=sums, users=tuple(log.users), policy=policy, log=source, lists=row, is_complete=is_complete
+        )
+        save_warm(out, state)
+        return state
+
     for batch in log.batches():
-        if sums is None:
-            sums = LogSums(_find_dimension(log, batch))
         if row + len(batch) > done:
-            sums.add(batch.select(slice(max(0, done - row), None)), table)
+            sums = _add_rows(sums, log, batch, slice(max(0, done - row), None))
         row += len(batch)
         if progress is not None:
             progress(row)
         if row > done and time.monotonic() - saved > SAVE_EVERY:
-            save_warm(out, _make_state(sums, log.users, policy, source, row, is_complete=False))
+            save(is_complete=False)
             saved = time.monotonic()
+    return save(is_complete=True)
+
+
+def sum_first(log: Log, rows: int) -> LogSums:
+    """Sum up the first rows of a log."""
+    sums, done = None, 0
+    for batch in log.batches():
+        sums = _add_rows(sums, log, batch, slice(0, rows - done))
+        done += len(batch)
+        if done >= rows:
+            break
     assert sums is not None
-    state = _make_state(sums, log.users, policy, source, row, is_complete=True)
-    save_warm(out, state)
-    return state
+    return sums
 
 
-def _make_state(sums: LogSums, users: Names, policy: str, log: str, lists: int, *, is_complete: bool) -> WarmState:
-    return WarmState(sums=sums, users=tuple(users), policy=policy, log=log, lists=lists, is_complete=is_complete)
+def _add_rows(sums: LogSums | None, log: Log, batch: ClickLog, rows: slice) -> LogSums:
+    """Add rows of a batch to the sums; None are those before the first batch."""
+    table = None if log.table is None else log.table.features
+    if sums is None:
+        require(table is not None or batch.features is not None, NO_FEATURES)
+        d = table.shape[1] if table is not None else 0 if batch.features is None else batch.features.shape[2]
+        sums = LogSums(d)
+    sums.add(batch.select(rows), table)
+    return sums
 
 
-def _find_dimension(log: Log, batch: ClickLog) -> int:
-    if log.table is not None:
-        return log.table.dimension
-    require(batch.features is not None, NO_FEATURES)
-    assert batch.features is not None
-    return int(batch.features.shape[2])
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FrozenPolicy:
+    """A policy that learns no more: theta, root and beta of each user, and how lists are chosen from scores.
+
+    ``users`` beyond those who were seen are served by the last row, that of a newcomer.
+    """
+
+    name: str
+    theta: NDArray[np.float64]  # (users + 1, d)
+    root: NDArray[np.float64]  # (users + 1, d, d)
+    beta: NDArray[np.float64]  # (users + 1,)
+    kind: int
+    level: float
+    length: int
+
+
+def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: bool = False) -> FrozenPolicy:
+    """The policy after it has learned from a log, for lists that ``oracle`` chooses.
+
+    A newcomer begins with nothing, or with what the population knows where it ``is_told``.
+    """
+    rounds = max(1, int(sums.counts[:, 2].sum()))
+    problem = ProblemSize(users=max(1, sums.users), dimension=sums.dimension, list_length=oracle.length, rounds=rounds)
+    fitted = policy.fit_to(problem)
+    is_known = not isinstance(fitted.decision, ThompsonSampling)
+    require(is_known, f"{policy.name} samples: the chances of its lists are not known, and cannot be evaluated")
+    nothing = Statistics.zero(sums.dimension)
+    if fitted.reply_rule.single_learner:
+        known = [sums.total()] * (sums.users + 1)
+    else:
+        server, downloads = warm_server(fitted, sums)
+        newcomer = prior_for_newcomer(server, sums) if is_told else nothing
+        known = [*(download.statistics for download in downloads), newcomer]
+    d, kept = sums.dimension, len(known)
+    theta, root, beta = np.empty((kept, d)), np.empty((kept, d, d)), np.empty(kept)
+    for user, statistics in enumerate(known):
+        agent = Agent(id=user, policy=fitted, problem=problem, oracle=oracle)
+        agent.learn_before(sums[user] if user < sums.users else nothing)
+        agent.receive(Download(agent=user, statistics=statistics, rounds=rounds, agents=sums.users))
+        theta[user], root[user], beta[user] = agent.decision.theta, agent.decision.root, agent.beta
+    kind, level = lower_exploration(oracle)
+    return FrozenPolicy(
+        name=policy.name,
+        theta=theta,
+        root=root,
+        beta=beta,
+        kind=kind,
+        level=level,
+        length=oracle.length,
+    )
+
+
+def prior_for_newcomer(server: Server, sums: LogSums) -> Statistics:
+    """Return what is known of a user who is in no log: the server's prior, or else the sum over all users.
+
+    The sum is none of the priors that ``Trust`` weighs.
+    """
+    prior = server.welcome(sums.users)
+    if prior is not None:
+        return prior.statistics
+    return Statistics.zero(sums.dimension) if server.policy.trust is not None else sums.total()
+
+
+def fit_attraction(sums: LogSums, lambda_: float = 1.0) -> NDArray[np.float64]:
+    """A model of attraction for each user, (users + 1, d): a ridge around the theta of all; the last row is that theta.
+
+    It is the baseline of the direct method and of the doubly robust estimator, and belongs to no policy.
+    """
+    pooled = Ridge(sums.total(), lambda_).theta
+    rows = [
+        pooled + Ridge(Statistics(gram, moment - gram @ pooled, 0, 0, 0), lambda_).theta
+        for gram, moment in zip(sums.gram[: sums.users], sums.moment[: sums.users], strict=True)
+    ]
+    return np.stack([*rows, pooled])

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.evaluation.frozen import FrozenPolicy
+from fedcascade.evaluation.fit import FrozenPolicy
 from fedcascade.learning.click_log import NOBODY, ClickLog
 from fedcascade.learning.exploration import explore, fill_chances, follow
 from fedcascade.learning.log_sums import NO_FEATURES, find_places
@@ -18,7 +18,7 @@ from fedcascade.numerics.streams import TIE, words
 SAMPLES = 4  # lists that are drawn per row to average what a model expects of a policy that chooses by chance
 
 
-class Ratings(NamedTuple):
+class RatedLists(NamedTuple):
     """Of each row of a log: chances, and what a model expects; 1 and 0 beyond the end of a list."""
 
     target: NDArray[np.float64]  # (n, K), the policy's chance of each item given those above it
@@ -40,6 +40,9 @@ class _Arrays(NamedTuple):
     offers: NDArray[np.int64]
     table: Features  # (d, items) where all items are on offer in every row, else (d, 0)
     features: NDArray[np.float32]  # (n, M, d) of the items on offer, else (0, 0, d)
+    kind: int
+    level: float
+    length: int
 
 
 def rate_log(
@@ -50,17 +53,17 @@ def rate_log(
     *,
     first_row: int = 0,
     threads: int = 2,
-) -> Ratings:
+) -> RatedLists:
     """Rate every row of a batch; ``first_row`` is its number in the log, from which the sampled lists follow."""
     arrays = _gather(policy, model, log, table)
     n, positions = log.items.shape
-    ratings = Ratings(np.ones((n, positions)), np.zeros((n, positions)), np.zeros((n, positions)), np.empty(n))
+    ratings = RatedLists(np.ones((n, positions)), np.zeros((n, positions)), np.zeros((n, positions)), np.empty(n))
     order = np.argsort(arrays.users, kind="stable")  # users' scores are computed once where all items are on offer
     parts = np.array_split(order, max(1, threads))
     samples = 1 if policy.kind == 0 else SAMPLES
 
     def rate_part(rows: NDArray[np.intp]) -> None:
-        rate_rows(rows, arrays, policy.kind, policy.level, policy.length, samples, first_row, *ratings)
+        rate_rows(rows, arrays, samples, first_row, ratings)
 
     with ThreadPoolExecutor(max(1, threads)) as pool:
         list(pool.map(rate_part, parts))
@@ -89,15 +92,13 @@ def _gather(
             features = np.ascontiguousarray(table[np.maximum(log.offered, 0)])
     offers = np.full(n, columns.shape[1]) if log.offered is None else (log.offered != NOBODY).sum(axis=1)
     return _Arrays(policy.theta, policy.root, policy.beta, model, users, find_places(log), log.lengths, offers, columns,
-                   features)  # fmt: skip
+                   features, policy.kind, policy.level, policy.length)  # fmt: skip
 
 
 @jit
-def rate_rows(
-    rows: NDArray[np.intp], arrays: _Arrays, kind: int, level: float, length: int, samples: int, first_row: int,
-    target: NDArray[np.float64], baseline: NDArray[np.float64], expected: NDArray[np.float64], direct: Vector,
-) -> None:  # fmt: skip
+def rate_rows(rows: NDArray[np.intp], arrays: _Arrays, samples: int, first_row: int, ratings: RatedLists) -> None:
     """Fill the ratings of some rows, which should come user by user."""
+    kind, level = arrays.kind, arrays.level
     last_user, scores, weights = -1, np.empty(0), np.empty(0)
     for row in rows:
         user, offers = arrays.users[row], arrays.offers[row]
@@ -110,14 +111,16 @@ def rate_rows(
                 weights[item] = min(max(weights[item], 0.0), 1.0)
             last_user = user
         places = arrays.places[row, : arrays.lengths[row]]
-        rate_list(kind, level, scores, weights, places, target[row], baseline[row], expected[row])
-        direct[row] = 0.0
+        rate_list(
+            kind, level, scores, weights, places, ratings.target[row], ratings.baseline[row], ratings.expected[row]
+        )
+        ratings.direct[row] = 0.0
         for sample in range(samples):
-            chosen = explore(kind, level, scores, words(first_row + row, TIE, sample, offers), length)
+            chosen = explore(kind, level, scores, words(first_row + row, TIE, sample, offers), arrays.length)
             missed = 1.0
             for item in chosen:
                 missed *= 1.0 - weights[item]
-            direct[row] += (1.0 - missed) / samples
+            ratings.direct[row] += (1.0 - missed) / samples
 
 
 @jit

@@ -5,17 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from fedcascade import __version__
 from fedcascade.checks import require
 from fedcascade.environments.clustered import Clustered
 from fedcascade.evaluation.simulated import learn_from_random_lists
-from fedcascade.experiments.environments import EnvironmentSpec, build_environment, count_users, hash_ratings_file
-from fedcascade.experiments.plan import NamedEnvironment, Plan, System, Value, select_systems, to_field_names
-from fedcascade.federation.policies import Policy, get_policy
+from fedcascade.experiments.plan import (
+    EnvironmentSpec,
+    NamedEnvironment,
+    Plan,
+    System,
+    Value,
+    select_systems,
+    to_field_names,
+)
+from fedcascade.federation.policies import get_policy
 from fedcascade.learning.named_oracles import build_oracle
-from fedcascade.learning.oracles import Oracle
 from fedcascade.simulation.engines import simulate, simulate_in_turns, simulate_together
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import ARITHMETIC, Trace, summarise
@@ -38,7 +44,7 @@ class Job(Struct, frozen=True, kw_only=True):
     version: str = __version__
     arithmetic: int = ARITHMETIC
     data: str | None = None
-    warm: int | UnsetType = UNSET  # not set in a cold start, so that its key is that of before there were warm ones
+    warm: int = 0  # logged random lists per user
 
     @property
     def key(self) -> str:
@@ -68,11 +74,11 @@ def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
 
 def _make_job(plan: Plan, environment: NamedEnvironment, system: System, seed: int) -> Job:
     spec = environment.spec
-    rounds = (environment.rounds or plan.rounds) * (count_users(spec) if plan.per_user else 1)
+    rounds = (environment.rounds or plan.rounds) * (spec.declared.users if plan.per_user else 1)
     return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=rounds,
                checkpoints=environment.checkpoints or plan.checkpoints,
                list_length=environment.list_length or plan.list_length, oracle=plan.oracle,
-               set_oracle=plan.set_oracle, data=hash_ratings_file(spec), warm=system.warm or UNSET)  # fmt: skip
+               set_oracle=plan.set_oracle, data=spec.hash_file(), warm=system.warm)  # fmt: skip
 
 
 def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
@@ -80,7 +86,7 @@ def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
     for planned in {msgspec.json.encode(planned.job.environment): planned for planned in planned_jobs}.values():
         job = planned.job
         try:
-            build_environment(job.environment, job.seed)
+            job.environment.build(job.seed)
         except ValueError as error:
             raise ValueError(f"plan '{planned.experiment}', environment '{planned.environment}': {error}") from None
 
@@ -101,26 +107,20 @@ def run_jobs_in_turns(jobs: Sequence[Job], progress: Callable[[int], None] | Non
 
 def build_scenario(job: Job) -> Scenario:
     """Build what an engine takes for one run."""
-    environment = cast(Clustered, build_environment(job.environment, job.seed))
+    environment = cast(Clustered, job.environment.build(job.seed))
     warm = None
-    if not isinstance(job.warm, UnsetType):
+    if job.warm:
         require(isinstance(environment, Clustered), f"{type(environment).__name__} cannot make a log to start from")
         warm = learn_from_random_lists(environment, job.warm, list_length=job.list_length)
-    return Scenario(environment, _build_policy(job), job.rounds, _build_oracle(job), job.checkpoints, warm=warm)
+    policy = get_policy(job.policy).with_constants(**to_field_names(job.constants))
+    oracle = build_oracle(job.oracle, job.list_length, job.set_oracle)
+    return Scenario(environment, policy, job.rounds, oracle, job.checkpoints, warm=warm)
 
 
 def run_jobs_on_gpu(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
     """Compute many runs at once on the GPU."""
     traces = dict(simulate_together([build_scenario(job) for job in jobs], progress))
     return [_make_record(job, traces[number]) for number, job in enumerate(jobs)]
-
-
-def _build_oracle(job: Job) -> Oracle:
-    return build_oracle(job.oracle, job.list_length, job.set_oracle)
-
-
-def _build_policy(job: Job) -> Policy:
-    return get_policy(job.policy).with_constants(**to_field_names(job.constants))
 
 
 def _make_record(job: Job, trace: Trace) -> Record:

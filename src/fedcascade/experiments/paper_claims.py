@@ -1,6 +1,7 @@
 """The paper's evaluation: its figures as plans, its numbers, and what our runs say of each of its claims.
 
-The numbers in this module are the paper's own; everything else in the report is computed from runs.
+The numbers in this module are the paper's own; everything else in the report is computed from runs. A verdict looks at
+the whole 95% interval, never at the mean alone. A gap that is truly zero is confirmed in one case of forty.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,14 +11,19 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from fedcascade.checks import require_integer
-from fedcascade.experiments.builtin_plans import load_builtin_plan, set_ratings_file
-from fedcascade.experiments.environments import RatingsSpec
-from fedcascade.experiments.intervals import Interval, estimate_mean
+from fedcascade.experiments.comparisons import Interval, estimate_mean
 from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan_reader import load_builtin_plan, set_ratings_file
 from fedcascade.experiments.results import Results
-from fedcascade.experiments.verdicts import FEWEST_RUNS, WITHIN, Verdict, judge_count, judge_gap
 
 Unit = Literal["%", "exchanges", "rounds"]
+Verdict = Literal[
+    "confirmed", "smaller than the paper's", "inconclusive", "contradicted", "not judged", "not comparable"
+]
+
+FEWEST_RUNS = 3  # with fewer, an interval is so wide that nothing can be judged
+POINTS, SHARE = 0.02, 0.25  # a gap may fall short of the paper's by 2 points or a quarter of it, whichever is more
+WITHIN = 0.05  # a count may differ from the paper's by 5%
 
 FIVE, TEN, RATINGS = PLANS = ("figure-1a", "figure-1bc", "figure-1d")
 OURS = "fedc3ucb-h"
@@ -67,6 +73,32 @@ class Claim(NamedTuple):
     ours: Interval
     verdict: Verdict
     note: str
+
+
+def compute_needed_gap(paper: float | None) -> float:
+    """Return how wide a gap has to be for the paper's claim; above zero is enough where it gives no number.
+
+    >>> compute_needed_gap(0.82), round(compute_needed_gap(0.05), 12), compute_needed_gap(None)
+    (0.615, 0.03, 0.0)
+    """
+    return 0.0 if paper is None else paper - max(POINTS, SHARE * paper)
+
+
+def judge_gap(gap: Interval, paper: float | None) -> Verdict:
+    """Judge how far one system is below another: whether there is a gap at all, and whether it is wide enough."""
+    if gap.high < 0.0:
+        return "contradicted"
+    if gap.low <= 0.0:
+        return "inconclusive"
+    return "confirmed" if gap.high >= compute_needed_gap(paper) else "smaller than the paper's"
+
+
+def judge_count(count: Interval, paper: float) -> Verdict:
+    """Judge a count: confirmed if its whole interval is within 5% of the paper's, contradicted if all of it is not."""
+    least, most = paper * (1.0 - WITHIN), paper * (1.0 + WITHIN)
+    if count.high < least or count.low > most:
+        return "contradicted"
+    return "confirmed" if least <= count.low and count.high <= most else "inconclusive"
 
 
 def load_paper_plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None = None) -> list[Plan]:
@@ -166,7 +198,7 @@ def _make_claim(
 def describe_place(plan: Plan) -> str:
     """Return where a plan's claims are made: J = 5, J = 10, generated ratings, or the name of a file of ratings."""
     spec = plan.environments[0].spec
-    if isinstance(spec, RatingsSpec):
+    if spec.kind == "ratings":
         return "generated ratings" if spec.file is None else Path(spec.file).name
     return plan.environments[0].name.removeprefix("synthetic, ")
 
@@ -174,7 +206,7 @@ def describe_place(plan: Plan) -> str:
 def _has_papers_data(plan: Plan) -> bool:
     """Return whether a plan's world is the paper's: synthetic, or made from a file that is called Yelp's."""
     spec = plan.environments[0].spec
-    return not isinstance(spec, RatingsSpec) or "yelp" in Path(spec.file or "").name.lower()
+    return spec.kind != "ratings" or "yelp" in Path(spec.file or "").name.lower()
 
 
 # What --strict asks for: that sharing within clusters pays, and the table of communication costs.

@@ -2,17 +2,21 @@
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
 from functools import partial
+from importlib.resources import files
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
-from fedcascade.checks import require_known
-from fedcascade.experiments.environments import Count, EnvironmentSpec, PluginSpec, RatingsSpec, SyntheticSpec
+from fedcascade.checks import require, require_known
 from fedcascade.experiments.plan import (
+    OPTIONS,
+    Compare,
+    EnvironmentSpec,
     NamedEnvironment,
     Plan,
     System,
@@ -28,6 +32,7 @@ from fedcascade.learning.named_oracles import build_oracle
 from fedcascade.plugins import Plugin, list_plugins
 
 Shape = TypeVar("Shape")
+Count = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
@@ -41,6 +46,7 @@ class _PlanTable(Struct, kw_only=True):
     oracle: str = "top-k"
     set_oracle: dict[str, Value] = {}
     seeds: Count | tuple[Seed, ...] = 3
+    compare: Compare = Compare()
 
 
 class _EnvironmentTable(Struct, kw_only=True):
@@ -62,7 +68,57 @@ class _PolicyTable(Struct, kw_only=True):
     warm: Annotated[int, Meta(ge=0)] = 0
 
 
-_SPECS: Mapping[str, type[SyntheticSpec] | type[RatingsSpec]] = {"synthetic": SyntheticSpec, "ratings": RatingsSpec}
+_FOLDER = files("fedcascade.experiments") / "plans"
+
+
+def list_builtin_plans() -> list[str]:
+    """Return the names of the plans that come with the package, sorted."""
+    return sorted(file.name.removesuffix(".toml") for file in _FOLDER.iterdir() if file.name.endswith(".toml"))
+
+
+def load_builtin_plan(name: str) -> Plan:
+    """Read a plan that comes with the package."""
+    return read_plan((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"), source=f"{name}.toml")
+
+
+def find_plan(path: Path) -> Plan:
+    """Read the plan of a file or, where there is no such file, the built-in plan of that name."""
+    names = list_builtin_plans()
+    if str(path) in names and not path.is_file():
+        return load_builtin_plan(str(path))
+    require(
+        path.exists(),
+        f"plan '{path}' not found: give the path of a TOML file, or a plan that comes with the package: "
+        f"{', '.join(names)}",
+    )
+    return load_plan(path)
+
+
+def set_ratings_file(plan: Plan, ratings: Path | None) -> Plan:
+    """Return the plan with a ratings file in those of its ratings environments that name none.
+
+    Their names, and the plan's title, then no longer say 'generated ratings'.
+    """
+    if ratings is None:
+        return plan
+    file = str(ratings.resolve())
+    environments = tuple(_set_file(each, file) if _lacks_file(each) else each for each in plan.environments)
+    title = plan.title.replace("Generated ratings", "Ratings")
+    return structs.replace(plan, title=title, environments=environments)
+
+
+def _set_file(environment: NamedEnvironment, file: str) -> NamedEnvironment:
+    name = environment.name.replace("generated ratings", "ratings")
+    return structs.replace(environment, name=name, spec=structs.replace(environment.spec, file=file))
+
+
+def can_take_ratings(plan: Plan) -> bool:
+    """Return whether an environment of the plan is made from ratings and names no file for them."""
+    return any(_lacks_file(environment) for environment in plan.environments)
+
+
+def _lacks_file(environment: NamedEnvironment) -> bool:
+    return environment.spec.kind == "ratings" and environment.spec.file is None
 
 
 def load_plan(path: Path) -> Plan:
@@ -120,12 +176,14 @@ class _PlanReader:
         for path, table in self.list_tables(tables, "policies"):
             systems += self.read_systems(table, path, names)
         self.check_distinct("environments", names)
+        known = {system.label for system in systems}
+        self.locate_errors(("compare", "against"), partial(_require_all_known, head.compare.against, known))
         for path, environment in located:
             labels = [system.label for system in select_systems(systems, environment.name)]
             self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
             self.check_list_length(environment.list_length or head.list_length, environment)
             self.check_lengths(head, environment, path)
-            has_users = not head.per_user or hasattr(environment.spec, "users")
+            has_users = not head.per_user or environment.spec.kind in OPTIONS
             self.check(has_users, f"per_user needs users, which environment '{environment.name}' does not name", path)
             self.check_distinct("policies", labels)
         build = partial(build_oracle, head.oracle, head.list_length, head.set_oracle)
@@ -146,24 +204,22 @@ class _PlanReader:
         """Read the environments of one table: one for each point of its grid."""
         kind = str(table.get("kind"))
         plugins = {plugin.name: plugin for plugin in list_plugins("environment")}
-        kinds = ", ".join([*_SPECS, *plugins])
-        self.check(kind in [*_SPECS, *plugins], f"kind must be one of {kinds}, got {kind!r}", (*path, "kind"))
-        keys = _SPECS[kind].__struct_fields__ if kind in _SPECS else self.list_arguments(plugins[kind], path)
+        kinds = [*OPTIONS, *plugins]
+        self.check(kind in kinds, f"kind must be one of {', '.join(kinds)}, got {kind!r}", (*path, "kind"))
+        if kind in OPTIONS:
+            keys = [declared.name for declared in fields(OPTIONS[kind])] + ["file"] * (kind == "ratings")
+            read = partial(self.read_spec, kind, path)
+        else:
+            keys = self.list_arguments(plugins[kind], path)
+            read = partial(EnvironmentSpec, kind, package=plugins[kind].distribution)
         self.check_keys(table, [*_EnvironmentTable.__struct_fields__, *keys], path)
         head = {k: v for k, v in table.items() if k in _EnvironmentTable.__struct_fields__}
         entry = self.convert(head, _EnvironmentTable, path)
         self.check_keys(entry.grid, keys, (*path, "grid"))
         fixed = {k: v for k, v in table.items() if k not in head}
-        read = self.read_spec if kind in _SPECS else partial(_make_plugin_spec, plugins[kind])
+        own = {name: getattr(entry, name) for name in ("rounds", "checkpoints", "list_length", "seeds")}
         return [
-            NamedEnvironment(
-                _add_suffix(entry.name, point),
-                read(fixed | point, kind, path),
-                entry.rounds,
-                entry.checkpoints,
-                entry.list_length,
-                entry.seeds,
-            )
+            NamedEnvironment(_add_suffix(entry.name, point), read(fixed | point), **own)
             for point in self.list_points(entry.grid, path)
         ]
 
@@ -172,11 +228,18 @@ class _PlanReader:
         arguments = self.locate_errors((*path, "kind"), plugin.list_arguments)
         return [name for name in arguments if name != "seed"]
 
-    def read_spec(self, values: dict[str, Any], kind: str, path: KeyPath) -> EnvironmentSpec:
+    def read_spec(self, kind: str, path: KeyPath, values: dict[str, Any]) -> EnvironmentSpec:
         """Read one environment of this package, and make the path of its file absolute."""
-        if isinstance(values.get("file"), str):
-            values["file"] = str((self.folder / values["file"]).resolve())
-        return self.convert(values | {"kind": kind}, _SPECS[kind], path)
+        file = values.pop("file", None)
+        for declared in fields(OPTIONS[kind]):
+            value = values.get(declared.name)
+            if value is not None and not isinstance(value, dict):  # that of an event says itself what is wrong
+                check = partial(declared.metadata["range"].check, declared.name, value)
+                self.locate_errors((*path, declared.name), check)
+        options = self.convert(values, OPTIONS[kind], path)
+        if file is not None:
+            file = str((self.folder / self.convert(file, str, (*path, "file"))).resolve())
+        return EnvironmentSpec(kind, msgspec.to_builtins(asdict(options)), file)
 
     def read_systems(self, table: dict[str, Any], path: KeyPath, environments: Sequence[str]) -> list[System]:
         """Read the systems of one table: one for each of its policies and each point of its grid."""
@@ -240,8 +303,7 @@ class _PlanReader:
 
     def check_list_length(self, length: int, environment: NamedEnvironment) -> None:
         """Refuse lists that are longer than what an environment of this package offers."""
-        items = getattr(environment.spec, "items", length)
-        most = items if isinstance(items, int) else max(items, default=length)
+        most = environment.spec.declared.item_range[1] if environment.spec.kind in OPTIONS else length
         words = f"list_length must be <= items ({most}) of environment '{environment.name}', got {length}"
         self.check(length <= most, words, ("list_length",))
 
@@ -271,8 +333,9 @@ class _PlanReader:
         return ValueError(f"{self.source} line {find_line(self.text, path)}: {message}")
 
 
-def _make_plugin_spec(plugin: Plugin, values: dict[str, Any], _kind: str, _path: KeyPath) -> EnvironmentSpec:
-    return PluginSpec(name=plugin.name, arguments=values, package=plugin.distribution)
+def _require_all_known(names: Iterable[str], labels: Iterable[str]) -> None:
+    for name in names:
+        require_known("policy of this plan", name, labels)
 
 
 def _parse_key_path(location: str) -> KeyPath:

@@ -18,10 +18,9 @@ import polars as pl
 
 from fedcascade import __version__
 from fedcascade.checks import require
-from fedcascade.data.files import write_atomically
-from fedcascade.experiments.environments import EnvironmentSpec
 from fedcascade.experiments.jobs import Job, PlannedJob, Record, list_planned_jobs
-from fedcascade.experiments.plan import Plan
+from fedcascade.experiments.plan import OPTIONS, EnvironmentSpec, Plan
+from fedcascade.systems import write_atomically
 
 RUNS, CURVES, MANIFEST = "runs.parquet", "curves.parquet", "manifest.json"
 UNFINISHED = "unfinished.json"  # the plans of a folder, until all of their runs are there
@@ -116,12 +115,12 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
 
 def measure_world(spec: EnvironmentSpec) -> dict[str, int | None]:
     """The sizes of a world as columns: users, clusters, dimension, and the most items of a round."""
-    sizes = {name: getattr(spec, name, None) for name in ("users", "clusters", "dimension", "items")}
-    if isinstance(sizes["clusters"], tuple):
-        sizes["clusters"] = len(sizes["clusters"])
-    if isinstance(sizes["items"], tuple):
-        sizes["items"] = max(sizes["items"])
-    return {f"world_{name}": size for name, size in sizes.items()}
+    if spec.kind not in OPTIONS:
+        return dict.fromkeys(("world_users", "world_clusters", "world_dimension", "world_items"))
+    options = spec.declared
+    clusters = options.clusters if isinstance(options.clusters, int) else len(options.clusters)
+    return {"world_users": options.users, "world_clusters": clusters, "world_dimension": options.dimension,
+            "world_items": options.item_range[1]}  # fmt: skip
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:

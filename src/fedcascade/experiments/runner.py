@@ -1,14 +1,53 @@
-"""Runs the jobs of plans, saves each result as it comes, and goes on where an earlier attempt stopped."""
+"""Runs the jobs of plans, saves each result as it comes, and goes on where an earlier attempt stopped.
 
+Jobs run in processes of this machine, on its GPU, or on a Ray cluster. The results are the same.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from multiprocessing.connection import wait as wait_for_process
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from fedcascade.checks import require_integer
 from fedcascade.experiments import results
-from fedcascade.experiments.jobs import Job, PlannedJob, check_environments, list_planned_jobs
+from fedcascade.experiments.jobs import (
+    Job,
+    PlannedJob,
+    Record,
+    build_scenario,
+    check_environments,
+    list_planned_jobs,
+    run_job,
+    run_jobs_in_turns,
+    run_jobs_on_gpu,
+)
 from fedcascade.experiments.plan import Plan
-from fedcascade.experiments.schedulers import Scheduler
+from fedcascade.federation.decisions import DownloadAndBuffer
+from fedcascade.federation.policies import get_policy
+from fedcascade.numerics.code_cache import CodeNotKept
+from fedcascade.simulation.exact.precompile import list_steps
+from fedcascade.systems import count_cores
+
+ReportRounds = Callable[[int], None]  # is called with the number of rounds that are done
+Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+POLL_SECONDS = 0.2
+GPU_PROCESSES = 8  # that share a GPU
+SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+_rounds_done: Any = None  # in a worker: the counter that it shares with its parent
 
 
 class Progress(NamedTuple):
@@ -61,3 +100,186 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"'{folder}' cannot hold results: {error.strerror}; name another folder with --out") from None
+
+
+def make_local_scheduler(*, workers: int | None = None) -> Scheduler:
+    """Run jobs in parallel processes of one thread each, by default one process per core."""
+    workers = count_cores() if workers is None else workers
+    require_integer("jobs", workers)
+    return lambda jobs, report: _run_in_processes(jobs, report, min(workers, max(len(jobs), 1)))
+
+
+def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
+    with _open_pool(workers) as (pool, counter):
+        policies = [get_policy(name) for name in dict.fromkeys(job.policy for job in jobs)]
+        wait([pool.submit(step) for step in list_steps(policies)])
+        shares = sorted(share_out(jobs, workers), key=lambda share: sum(map(estimate_cost, share)), reverse=True)
+        pending = {pool.submit(_run_counted, run_jobs_in_turns, share): share for share in shares}
+        for share, records in _collect(pending, counter, report):
+            yield from zip(share, records, strict=True)
+
+
+def share_out(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Put synthetic runs with the same seed into one share, but no more than a worker's part of all runs.
+
+    A process plays the runs of a share in turns and draws their items once, where they are the same.
+    """
+    alike: dict[Hashable, list[Job]] = {}
+    for job in jobs:
+        synthetic = job.environment.kind == "synthetic"
+        alike.setdefault((job.seed, job.rounds, job.checkpoints) if synthetic else job.key, []).append(job)
+    most = max(1, len(jobs) // workers)
+    shares: list[list[Job]] = []
+    for runs in alike.values():
+        parts = -(-len(runs) // most)
+        shares += [runs[part::parts] for part in range(parts)]
+    return shares
+
+
+def estimate_cost(job: Job) -> int:
+    """How long a job takes, roughly: agents that decide anew in every round take longer. Long ones are begun first."""
+    return job.rounds * (3 if isinstance(get_policy(job.policy).decision, DownloadAndBuffer) else 2)
+
+
+def _collect(pending: dict[Future[Result], Task], counter: Any, report: ReportRounds) -> Iterator[tuple[Task, Result]]:
+    """Return tasks with their results as they end, and report the rounds that are done in between."""
+    while pending:
+        done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+        report(counter.value)
+        # A failure comes last: it must not hide what ended beside it.
+        for future in sorted(done, key=lambda future: future.exception() is not None):
+            yield pending.pop(future), future.result()
+
+
+@contextmanager
+def _open_pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
+    """Open a pool of processes of one thread each, and a counter of rounds that they share."""
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("q", 0)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (counter,))
+    try:
+        with _set_variables(SINGLE_THREADED):
+            yield pool, counter
+    except BaseException:
+        # Results of unfinished runs would be thrown away, so do not wait for them; finished ones are on disk.
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _start_worker(counter: Any) -> None:
+    """Leave Ctrl-C to the parent, end when it ends, however that happens, and print each warning once, in one line."""
+    global _rounds_done
+    _rounds_done = counter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warnings.simplefilter("ignore", CodeNotKept)  # the parent says so
+    warnings.showwarning = lambda message, *_, **__: _print_once(f"fedcascade: {message}")
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+@cache
+def _print_once(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for_process([parent.sentinel])
+        os._exit(1)
+
+
+def _run_counted(run: Callable[[Task, ReportRounds], Result], task: Task) -> Result:
+    """Run a task, and add its rounds to the counter that this worker shares with its parent."""
+    counted = 0
+
+    def progress(rounds: int) -> None:
+        nonlocal counted
+        with _rounds_done.get_lock():
+            _rounds_done.value += rounds - counted
+        counted = rounds
+
+    return run(task, progress)
+
+
+@contextmanager
+def _set_variables(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for the processes that are started inside the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del os.environ[name]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def make_gpu_scheduler(*, workers: int | None = None) -> Scheduler:
+    """Run many jobs at a time on this machine's GPU, which a few processes share: exchanges keep their hosts busy."""
+    from fedcascade.simulation.cuda.device import check_device
+
+    check_device()
+    workers = min(GPU_PROCESSES, count_cores()) if workers is None else workers
+    require_integer("jobs", workers)
+    return lambda jobs, report: _run_on_gpu(jobs, report, workers)
+
+
+def _run_on_gpu(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iterator[tuple[Job, Record]]:
+    from fedcascade.simulation.cuda.engine import split_scenarios
+
+    with _open_pool(workers) as (pool, counter):
+        for batch in split_scenarios([build_scenario(job) for job in jobs], workers):
+            shares = [[jobs[number] for number in share] for share in batch]
+            pending = {pool.submit(_run_counted, run_jobs_on_gpu, share): share for share in shares}
+            for share, records in _collect(pending, counter, report):
+                yield from zip(share, records, strict=True)
+
+
+def make_ray_scheduler(*, address: str | None = None) -> Scheduler:
+    """Run jobs on a Ray cluster, one core each; a job whose node dies runs again elsewhere.
+
+    The address is that of a running cluster ("auto" finds this machine's); None starts one on this machine.
+    """
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        raise ValueError("the ray scheduler needs Ray: pip install 'fedcascade[ray]'") from None
+    return lambda jobs, report: _run_on_ray(jobs, report, address)
+
+
+def _run_on_ray(jobs: Sequence[Job], report: ReportRounds, address: str | None) -> Iterator[tuple[Job, Record]]:
+    import ray
+
+    _check_address(address)
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ValueError(f"no Ray cluster at '{address}': {error}") from None
+    try:
+        remote = ray.remote(num_cpus=1, max_retries=3)(run_job)
+        pending = {remote.remote(job): job for job in jobs}
+        rounds = 0
+        while pending:
+            done, _ = ray.wait(list(pending))
+            for reference in done:
+                job = pending.pop(reference)
+                rounds += job.rounds
+                report(rounds)
+                yield job, ray.get(reference)
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Refuse an address where nobody listens at once; Ray itself would go on trying for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise ValueError(f"no Ray cluster at '{address}': {error}") from None

@@ -93,9 +93,9 @@ class Policy:
     lambda_: float = constant(4.0, meaning="regulariser of the ridge estimate", symbol="lambda", range=POSITIVE)
     confidence: Confidence = Constant()  # noqa: RUF009 (frozen)
     formulas: tuple[Formula, ...] = ()
-    order: Order = constant(Order.UPLOAD_FIRST, range=enum_values(Order),  # noqa: RUF009 (frozen)
+    order: Order = constant(Order.UPLOAD_FIRST, range=enum_values(Order),
                             meaning="whether the server adds an upload before or after it answers")  # fmt: skip
-    drift: Drift = constant(Drift.IGNORE, range=enum_values(Drift),  # noqa: RUF009 (frozen)
+    drift: Drift = constant(Drift.IGNORE, range=enum_values(Drift),
                             meaning="whether an agent starts over when its own clicks show drift")  # fmt: skip
     yardstick: bool = False
 

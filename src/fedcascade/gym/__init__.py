@@ -1,14 +1,12 @@
 """Worlds as Gymnasium environments: ``gymnasium.make("fedcascade/Synthetic-v0")`` after ``import fedcascade.gym``."""
 
-from importlib.util import find_spec
+from fedcascade.checks import list_missing, require_extra
 
-if find_spec("gymnasium") is None:
-    raise ImportError("fedcascade.gym needs gymnasium: pip install 'fedcascade[gymnasium]'")
+if list_missing("gymnasium"):
+    require_extra("gymnasium", "fedcascade.gym")
 
-from fedcascade.gym.environment import CascadeEnv
+from fedcascade.gym.environment import IDS, CascadeEnv, RankedLists, register_environments
 from fedcascade.gym.player import Player
-from fedcascade.gym.registration import IDS, register_environments
-from fedcascade.gym.spaces import RankedLists
 
 __all__ = ["IDS", "CascadeEnv", "Player", "RankedLists"]
 

@@ -1,28 +1,98 @@
 """Any world of fedcascade as a Gymnasium environment: a user arrives, you show a list, the user clicks or not."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
+from os import PathLike
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer, require_known
+from fedcascade.data.readers import read_ratings
 from fedcascade.environments.behaviours import guess_examination
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
-from fedcascade.gym.spaces import Action, RankedLists, is_list_of_distinct
+from fedcascade.environments.matrices import Triplets
+from fedcascade.environments.options import Change
+from fedcascade.environments.ratings import Ratings
+from fedcascade.environments.synthetic import Synthetic
 from fedcascade.learning.click_log import NOBODY
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import click_list
 
+Action = NDArray[np.int64]
 Observation = dict[str, Any]
 REWARDS: Mapping[str, Callable[[Mapping[str, Any]], float]] = {  # from what became of a list
     "click": lambda played: float(played["click"] != NOBODY),
     "clicks": lambda played: float(played["clicks"].sum()),
     "attraction": lambda played: float(played["attraction"]),
 }
+
+
+class RankedLists(spaces.MultiDiscrete):
+    """Lists of ``length`` distinct items out of ``items``; where fewer may be on offer, filled up with -1 at the end.
+
+    ``sample`` draws from the first ``fewest`` items, which are always on offer. With ``copies``, an element has so many
+    lists, a row each: the space of a vector of environments.
+
+    >>> space = RankedLists(items=5, length=3, seed=1)
+    >>> space.contains(np.array([4, 0, 2])), space.contains(np.array([4, 0, 4])), len(set(space.sample().tolist()))
+    (True, False, 3)
+    """
+
+    def __init__(
+        self,
+        *,
+        items: int,
+        length: int,
+        fewest: int | None = None,
+        copies: int | None = None,
+        seed: int | np.random.Generator | None = None,
+    ) -> None:
+        self.items, self.length, self.copies = items, length, copies
+        self.fewest = items if fewest is None else fewest
+        first = 0 if self.fewest >= length else NOBODY
+        sizes = np.full((length,) if copies is None else (copies, length), items - first, np.int64)
+        super().__init__(sizes, np.int64, seed, np.full_like(sizes, first))
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Action:
+        """Draw a list; ``mask`` marks the items on offer with 1, where they are not the first ones."""
+        require(probability is None, "a ranked list is drawn with a mask, or uniformly: give no probability")
+        offered = np.arange(self.fewest) if mask is None else np.flatnonzero(np.asarray(mask))
+        lists = np.full(self.nvec.shape, NOBODY, np.int64)
+        for row in lists.reshape(-1, self.length):
+            chosen = self.np_random.permutation(offered)[: self.length]
+            row[: chosen.size] = chosen
+        return lists
+
+    def contains(self, x: Any) -> bool:
+        """Whether each list names distinct items, with -1 at its end alone."""
+        return bool(super().contains(x)) and all(map(is_list_of_distinct, np.reshape(x, (-1, self.length))))
+
+    def __repr__(self) -> str:
+        copies = "" if self.copies is None else f", copies={self.copies}"
+        return f"RankedLists(items={self.items}, length={self.length}{copies})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RankedLists) and super().__eq__(other) and self.fewest == other.fewest
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def is_list_of_distinct(row: Action) -> bool:
+    """Whether a list has at least one item, names none twice, and is filled up at its end alone."""
+    shown = row[row != NOBODY]
+    return bool(shown.size > 0 and (row[: shown.size] != NOBODY).all() and np.unique(shown).size == shown.size)
+
+
+@batch_space.register(RankedLists)
+def _batch_lists(space: RankedLists, n: int = 1) -> RankedLists:
+    random = deepcopy(space.np_random)
+    return RankedLists(items=space.items, length=space.length, fewest=space.fewest, copies=n, seed=random)
 
 
 class CascadeEnv(gymnasium.Env[Observation, Action]):
@@ -144,3 +214,61 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         is_long = items.size == length or self.action_space.fewest < length
         require(is_long, f"an action must name {length} items, got {items.size}")
         return items
+
+
+OWN = ("list_length", "rounds", "reward", "render_mode")  # arguments of CascadeEnv; others are those of the world
+EVENTS = ("change", "liars", "joins", "leaves")
+
+
+def make_world(world: Environment | None = None, **options: Any) -> CascadeEnv:
+    """Make the environment of a world that you have; options are those of ``CascadeEnv``."""
+    require(world is not None, "fedcascade/World-v0 needs a world: make(..., world=Synthetic())")
+    assert world is not None
+    return CascadeEnv(world, **options)
+
+
+def make_synthetic(**options: Any) -> CascadeEnv:
+    """Make the environment of a synthetic world; options are those of ``SyntheticOptions`` and ``CascadeEnv``."""
+    return _wrap(Synthetic, options)
+
+
+def make_living(*, rounds: int = 10_000, **options: Any) -> CascadeEnv:
+    """Make the environment of users who change, lie, join or leave.
+
+    Half of each cluster changes half-way through unless an event is given.
+    """
+    event = {} if any(name in options for name in EVENTS) else {"change": Change(at=max(2, rounds // 2))}
+    return _wrap(Synthetic, options | event | {"rounds": rounds})
+
+
+def make_ratings(*, ratings: str | PathLike[str] | Triplets | None = None, **options: Any) -> CascadeEnv:
+    """Make the environment of a file of ratings; options are those of ``RatingsOptions`` and ``CascadeEnv``."""
+    require(ratings is not None, "fedcascade/Ratings-v0 needs a file: make(..., ratings='ratings.csv')")
+    assert ratings is not None
+    triplets = ratings if isinstance(ratings, Triplets) else read_ratings(ratings)
+    return _wrap(lambda **sizes: Ratings(triplets, **sizes), options)
+
+
+def _wrap(build: Callable[..., Clustered], options: dict[str, Any]) -> CascadeEnv:
+    """Build a world with those options that are not of the environment."""
+    own = {name: options.pop(name) for name in OWN if name in options}
+    try:
+        world = build(**options)
+    except TypeError as error:
+        raise ValueError(f"this world cannot be made: {error}") from None
+    return CascadeEnv(world, **own)
+
+
+IDS: Mapping[str, Callable[..., CascadeEnv]] = {
+    "fedcascade/Synthetic-v0": make_synthetic,
+    "fedcascade/Living-v0": make_living,
+    "fedcascade/Ratings-v0": make_ratings,
+    "fedcascade/World-v0": make_world,
+}
+
+
+def register_environments() -> None:
+    """Let ``gymnasium.make`` know our worlds, once."""
+    for name, maker in IDS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=f"{maker.__module__}:{maker.__name__}")

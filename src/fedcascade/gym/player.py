@@ -11,8 +11,7 @@ from fedcascade.federation.agent import ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Cause, Download
 from fedcascade.federation.policies import Policy
-from fedcascade.gym.environment import CascadeEnv, Observation
-from fedcascade.gym.spaces import Action
+from fedcascade.gym.environment import Action, CascadeEnv, Observation
 from fedcascade.learning.click_log import NOBODY
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.ledger import Ledger

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from fedcascade.service.dashboard.dashboard import DemoView
+from fedcascade.service.dashboard.feed import DemoView
 from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.server.app import Extension
 from fedcascade.service.server.serve import ServerSettings, run_server

@@ -5,15 +5,18 @@ Each protocol of ``service.store`` has a contract of its own, for a store that i
 
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
+from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
+from fedcascade.service.server.exchange import Exchange
+from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, retain
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import DamagedStore
@@ -24,6 +27,7 @@ from fedcascade.service.store.contract import (
     SnapshotStore,
     Store,
     UploadLog,
+    add_agent,
     is_same_upload,
 )
 from fedcascade.service.store.snapshot import digest_chunk
@@ -51,6 +55,13 @@ def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEn
     return LogEntry(position=position, upload=upload, nonce=nonce)
 
 
+def record_upload(store: Store, state: ServerState, upload: Upload, nonce: int) -> bytes:
+    """Count an upload as a server does whose agent has signed it with that nonce; return the answer."""
+    signature = SignatureHeaders(upload.agent, 0, nonce, upload.sequence, "", "", "")
+    message, headers = wire.UploadMessage.from_upload(upload), {"content-type": wire.MSGPACK}
+    return Exchange(headers=headers, signature=signature, message=message).run(store, state)
+
+
 def are_same_entries(entries: Sequence[LogEntry | None], expected: Sequence[LogEntry]) -> bool:
     """Whether entries are those expected: the same uploads at the same positions under the same nonces."""
     return len(entries) == len(expected) and all(
@@ -61,7 +72,14 @@ def are_same_entries(entries: Sequence[LogEntry | None], expected: Sequence[LogE
     )
 
 
-def may_speak(store: UploadLog, agent: int) -> bool:
+def revoke_agent(store: Store, agent: int) -> None:
+    """Revoke an agent."""
+    identity = store.find_identity(agent)
+    assert identity is not None
+    store.put_identity(replace(identity, revoked=2.0))
+
+
+def can_upload(store: UploadLog, agent: int) -> bool:
     """Whether the store accepts uploads of an agent."""
     try:
         store.find_entry(agent, 1)
@@ -89,7 +107,7 @@ class UploadLogContract(StoreTestCase):
         """A log may be longer than what one query reads."""
         with closing(self.open()) as store:
             with store.transaction():
-                agent = store.add_agent(b"k" * 32, 1.0)
+                agent = add_agent(store, b"k" * 32, 1.0)
                 written = [make_entry(position, agent, position, position % 3) for position in range(1, 1200)]
                 for entry in written:
                     store.append(entry)
@@ -97,7 +115,7 @@ class UploadLogContract(StoreTestCase):
             assert are_same_entries(list(store.read_entries(after=1190)), written[1190:])
             assert are_same_entries([store.find_entry(agent, 18)], [written[17]])
             assert store.find_entry(agent, 1800) is None
-            assert store.count_uploads(agent) == (1199, 1199)
+            assert store.sum_uploads(agent)[:2] == (1199, 1199)
 
     def test_the_same_sequence_number_cannot_be_logged_twice(self) -> None:
         """The database itself refuses, whatever the code above it does."""
@@ -116,26 +134,19 @@ class UploadLogContract(StoreTestCase):
     def test_prefetched_entries_are_those_of_the_log(self) -> None:
         """Entries are the same whether they were prefetched or not, also right after they were appended."""
         with closing(self.open()) as store, store.transaction():
-            agent, revoked = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
+            agent, revoked = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
             store.append(make_entry(1, agent, 1, axis=2))
-            store.prefetch_entries([(agent, sequence) for sequence in range(1, 150)] + [(revoked, 1)])
+            assert are_same_entries([store.find_entry(agent, 1)], [make_entry(1, agent, 1, axis=2)])
+        wanted = [(agent, sequence) for sequence in range(1, 150)] + [(revoked, 1)]
+        with closing(self.open()) as store, store.transaction(wanted):
             assert are_same_entries([store.find_entry(agent, 1)], [make_entry(1, agent, 1, axis=2)])
             assert store.find_entry(agent, 149) is None
-            assert store.revoke_agent(revoked, 2.0)
-            assert not may_speak(store, revoked)
+            revoke_agent(store, revoked)
+            assert not can_upload(store, revoked)
 
 
 class IdentityContract(StoreTestCase):
     """The duties of an ``IdentityStore``."""
-
-    def test_tokens_are_good_once_and_for_a_while(self) -> None:
-        with closing(self.open()) as store, store.transaction():
-            store.add_tokens([b"one", b"two"], expires=10.0)
-            assert not store.use_token(b"three", 1.0)
-            assert store.use_token(b"one", 1.0)
-            assert not store.use_token(b"one", 1.0)
-            assert not store.use_token(b"two", 11.0)
-            assert [store.has_token(token) for token in (b"one", b"two", b"three")] == [True, True, False]
 
     def test_a_nonce_is_good_once_for_each_agent(self) -> None:
         """Those of signatures that are long stale are forgotten."""
@@ -148,41 +159,40 @@ class IdentityContract(StoreTestCase):
     def test_revoked_and_unknown_agents_may_not_speak(self) -> None:
         """A forgotten agent stays unknown; a number is given again only to who wants it, and only if it is free."""
         with closing(self.open()) as store, store.transaction():
-            first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
-            assert store.revoke_agent(first, 2.0)
-            assert not store.revoke_agent(99, 2.0)
+            first, second = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
+            revoke_agent(store, first)
             assert store.find_entry(second, 1) is None
-            assert [may_speak(store, agent) for agent in (first, second, 99)] == [False, True, False]
+            assert [can_upload(store, agent) for agent in (first, second, 99)] == [False, True, False]
             store.forget_agent(second, 1)
             assert store.find_identity(second) is None
-            assert store.add_agent(bytes([3]) * 32, 3.0) not in (first, second)
-            assert store.add_agent(bytes([4]) * 32, 3.0, wanted=second) == second
-            assert store.add_agent(bytes([5]) * 32, 3.0, wanted=second) != second
-            assert store.find_last_rewriting() == 1
+            assert add_agent(store, bytes([3]) * 32, 3.0) not in (first, second)
+            assert add_agent(store, bytes([4]) * 32, 3.0, wanted=second) == second
+            assert add_agent(store, bytes([5]) * 32, 3.0, wanted=second) != second
+            assert store.find_head().rewritten == 1
 
     def test_agents_are_listed_by_number_and_state(self) -> None:
         with closing(self.open()) as store, store.transaction():
-            agents = sorted(store.add_agent(bytes([name]) * 32, 2.5) for name in range(4))
+            agents = sorted(add_agent(store, bytes([name]) * 32, 2.5) for name in range(4))
             store.append(make_entry(1, agents[1], 1))
             store.append(make_entry(2, agents[1], 2))
             store.append(make_entry(3, agents[2], 1))
-            store.record_exchanges(0, 7_000, 1)
-            store.revoke_agent(agents[2], 3.0)
-            listed = store.list_agents(0, 10)
+            store.record_batch(0, 7_000, 1, [])
+            revoke_agent(store, agents[2])
+            listed = store.list_agents(0, 10).records
             assert [record.agent for record in listed] == agents
             assert [record.last for record in listed] == [None, 7_000, 7_000, None]
             assert [record.revoked for record in listed] == [False, False, True, False]
             assert {record.enrolled for record in listed} == {2.5}
-            assert [record.agent for record in store.list_agents(agents[0], 2)] == agents[1:3]
-            found = {state: [record.agent for record in store.list_agents(0, 10, state)] for state in STATES}
+            assert [record.agent for record in store.list_agents(agents[0], 2).records] == agents[1:3]
+            found = {state: [record.agent for record in store.list_agents(0, 10, state).records] for state in STATES}
             assert found == {"spoken": agents[1:3], "silent": [agents[0], agents[3]], "revoked": [agents[2]]}
-            assert (store.count_agents(), store.count_revoked()) == (4, 1)
+            assert store.list_agents(0, 0) == ([], 4, 1)
 
 
 def read_snapshot(store: SnapshotStore) -> tuple[int, bytes] | None:
     """The position of the snapshot and all of its bytes."""
-    loaded = store.load_snapshot()
-    return None if loaded is None else (loaded[0], b"".join(loaded[1]))
+    loaded = store.read_snapshot()
+    return None if loaded is None else (loaded.position, b"".join(loaded.chunks))
 
 
 class SnapshotContract(StoreTestCase):
@@ -194,26 +204,31 @@ class SnapshotContract(StoreTestCase):
         old, new, last = chunks
         with closing(self.open()) as store:
             with store.transaction():
-                store.save_chunks({old: b"old"})
-                assert store.save_snapshot(5, [old, old])
-                assert not store.save_snapshot(9, [old, new])
+                store.put_chunks({old: b"old"})
+                assert store.commit_snapshot(5, [old, old])
+                assert not store.commit_snapshot(9, [old, new])
             assert read_snapshot(store) == (5, b"oldold")
             with store.transaction():
-                store.save_chunks({new: b"new", last: b"last"})
-                assert store.save_snapshot(9, [old, new, old])
+                store.put_chunks({new: b"new", last: b"last"})
+                assert store.commit_snapshot(9, [old, new, old])
             assert read_snapshot(store) == (9, b"oldnewold")
-            assert (store.find_last_snapshot(), store.list_snapshot_chunks()) == (9, [old, new, old])
-            assert store.find_unused_chunks() == [last]
+            snapshot = store.read_snapshot()
+            assert snapshot is not None
+            assert snapshot.digests == [old, new, old]
             with store.transaction():
-                store.delete_chunks([last])
-                assert not store.save_snapshot(12, [last])
-            assert store.find_unused_chunks() == []
+                assert store.commit_snapshot(10, [new], purge=True)
+                assert not store.commit_snapshot(12, [last])
+                assert not store.commit_snapshot(12, [old])
+            assert read_snapshot(store) == (10, b"new")
+            with store.transaction():
+                assert store.commit_snapshot(0, [])
+            assert store.read_snapshot() is None
 
     def test_a_snapshot_that_is_not_what_was_written_is_not_loaded(self) -> None:
         with closing(self.open()) as store:
             with store.transaction():
-                store.save_chunks({digest_chunk(b"good"): b"bad"})
-                assert store.save_snapshot(5, [digest_chunk(b"good")])
+                store.put_chunks({digest_chunk(b"good"): b"bad"})
+                assert store.commit_snapshot(5, [digest_chunk(b"good")])
             damaged = ""
             try:
                 read_snapshot(store)
@@ -229,77 +244,63 @@ class JournalContract(StoreTestCase):
         """It has times, and sums by agent and by interval; forgotten agents are not in it."""
         with closing(self.open()) as store:
             with store.transaction():
-                first, second = (store.add_agent(bytes([name]) * 32, 1.0) for name in (1, 2))
+                first, second = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
                 for position, agent in enumerate((first, second, first), 1):
                     store.append(make_entry(position, agent, position))
-                store.record_exchanges(0, 5_000, 2)
+                store.record_batch(0, 5_000, 2, [(first, 1), (second, 2)])
                 store.append(make_entry(4, second, 4))
-                store.record_exchanges(3, 7_500, 1)
-            exchanges = [(row.position, row.at, row.agent, row.clusters) for row in store.read_exchanges(1, 4)]
+                store.record_batch(3, 7_500, 1, [(second, 1)])
+            exchanges = [(row.position, row.at, row.agent, row.clusters) for row in store.read_changes(1, 4).exchanges]
             assert exchanges == [(2, 5_000, second, 2), (3, 5_000, first, 2), (4, 7_500, second, 1)]
-            totals = {(row.agent, row.uploads, row.rounds, row.clicks, row.last) for row in store.sum_by_agent(4)}
-            assert totals == {(first, 2, 2, 2, 5_000), (second, 2, 2, 2, 7_500)}
+            totals = {astuple(row) for row in store.sum_by_agent(4)}
+            assert totals == {(first, 2, 2, 2, 5_000, 1), (second, 2, 2, 2, 7_500, 1)}
             intervals = [(row.number, row.exchanges, row.clusters) for row in store.sum_by_interval(4, 5_000, 1_000)]
             assert intervals == [(0, 3, 2), (2, 1, 1)]
             assert [row.exchanges for row in store.sum_by_interval(2, 5_000, 1_000)] == [2]
-            assert [store.find_time_range(position) for position in (4, 0)] == [(5_000, 7_500), (0, 0)]
-            assert store.find_head() == 4
-            assert [store.find_position_at(at) for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
+            assert [(row.first, row.last) for row in store.sum_by_interval(4, 0, 1 << 62)] == [(5_000, 7_500)]
+            assert store.find_head() == (4, 0)
+            assert [store.find_head(at).position for at in (4_999, 5_000, 9_000)] == [0, 3, 4]
             with store.transaction():
                 store.forget_agent(first, 5)
-            assert [row.position for row in store.read_exchanges(0, 9)] == [2, 4]
-            assert store.find_head() == 5
+            assert [row.position for row in store.read_changes(0, 9).exchanges] == [2, 4]
+            assert store.find_head() == (5, 5)
 
     def test_clusters_are_known_for_every_position(self) -> None:
         """An agent is in the cluster of its last move up to that position."""
         with closing(self.open()) as store:
             with store.transaction():
-                store.record_moves(3, 5_000, [(7, 1), (8, 1)])
-                store.record_moves(9, 6_000, [(8, 2)])
-                store.record_moves(9, 6_000, [(8, 3)])
-            clusters = [store.read_clusters(position) for position in (2, 3, 8, 9)]
-            assert clusters == [{}, {7: 1, 8: 1}, {7: 1, 8: 1}, {7: 1, 8: 3}]
-            assert [(move.position, move.agent, move.cluster) for move in store.read_moves(3, 9)] == [(9, 8, 3)]
+                for position, agent in ((1, 7), (2, 8), (3, 8)):
+                    store.append(make_entry(position, agent, position))
+                store.record_batch(0, 5_000, 1, [(7, 1), (8, 1)])
+                store.append(make_entry(4, 7, 4))
+                store.record_batch(3, 6_000, 2, [(8, 2)])
+                store.record_batch(4, 6_000, 2, [(8, 3)])
+            clusters = [[row.cluster for row in store.sum_by_agent(position)] for position in (0, 2, 3, 4)]
+            assert clusters == [[], [0, 0], [1, 1], [1, 3]]
+            assert [astuple(move) for move in store.read_changes(3, 4).moves] == [(4, 6_000, 8, 3)]
 
     def test_many_agents_are_counted_in_the_store(self) -> None:
         """Sizes of clusters, the largest first, how many clusters have each size, and when some agents last spoke."""
         with closing(self.open()) as store:
             with store.transaction():
-                agents = sorted(store.add_agent(bytes([name]) * 32, 1.0) for name in range(6))
+                agents = sorted(add_agent(store, bytes([name]) * 32, 1.0) for name in range(6))
                 for position, agent in enumerate((*agents, agents[0]), 1):
                     store.append(make_entry(position, agent, position))
-                store.record_exchanges(0, 5_000, 3)
+                store.record_batch(0, 5_000, 3, [(agent, 1 + place // 3) for place, agent in enumerate(agents)])
                 store.append(make_entry(8, agents[1], 8))
-                store.record_exchanges(7, 6_000, 3)
-                store.record_moves(7, 5_000, [(agent, 1 + place // 3) for place, agent in enumerate(agents)])
-                store.record_moves(8, 6_000, [(agents[0], 7), (agents[1], 9)])
+                store.record_batch(7, 6_000, 3, [(agents[0], 7), (agents[1], 9)])
             sizes = store.count_sizes(8, 2)
             assert sizes.largest == [(2, 3), (1, 1)]
             assert sizes.histogram == [(1, 3), (3, 1)]
             assert (sizes.clusters, sizes.agents) == (4, 6)
             assert store.count_sizes(7, 9).largest == [(1, 3), (2, 3)]
-            assert [store.has_more_agents(8, than) for than in (5, 6)] == [True, False]
-            assert sorted(store.sample_last(8, 2)) == [5_000, 6_000]
-            assert store.sample_last(7, 9) == [5_000] * 6
-            assert store.sample_last(6, 9) == []
-            assert (store.count_sizes(6, 9).largest, store.has_more_agents(6, 0)) == ([], False)
-
-    def test_refusals_and_measures_add_up(self) -> None:
-        with closing(self.open()) as store:
-            with store.transaction():
-                store.record_refusals(61_000, {"stale": 2})
-                store.record_refusals(62_000, {"stale": 1, "altered": 4})
-                store.record_refusals(120_000, {"stale": 1})
-                store.record_measures(10, [("run", 1, 0.5, 1), ("run", 2, 0.75, 2)])
-            assert store.count_refusals(119_999) == {"altered": 4, "stale": 3}
-            assert store.count_refusals(2**60) == {"altered": 4, "stale": 4}
-            first, second = store.read_measures(0, 10)
-            assert (second.series, second.round, second.regret, second.reward) == ("run", 2, 0.75, 2)
-            assert store.read_measures(first.number, 10) == [second]
-            assert store.read_measures(0, 9) == []
-            with store.transaction():
-                store.delete_measures()
-            assert store.read_measures(0, 10) == []
+            assert [(row.agent, row.last) for row in store.sum_by_agent(8, 2)] == [
+                (agents[0], 5_000),
+                (agents[1], 6_000),
+            ]
+            assert [row.last for row in store.sum_by_agent(7, 9)] == [5_000] * 6
+            assert store.sum_by_agent(6, 9) == []
+            assert store.count_sizes(6, 9).largest == []
 
 
 class AuditContract(StoreTestCase):
@@ -343,14 +344,14 @@ class StoreContract(
     def test_what_is_committed_is_there_for_the_next_who_opens(self) -> None:
         with closing(self.open()) as store, store.transaction():
             store.set_setting("name", "value")
-            agent = store.add_agent(b"k" * 32, 1.0)
+            agent = add_agent(store, b"k" * 32, 1.0)
             store.append(make_entry(1, agent, 1))
-            store.save_chunks({digest_chunk(b"whole"): b"whole"})
-            assert store.save_snapshot(1, [digest_chunk(b"whole")])
+            store.put_chunks({digest_chunk(b"whole"): b"whole"})
+            assert store.commit_snapshot(1, [digest_chunk(b"whole")])
         with closing(self.open()) as again:
             assert again.get_setting("name") == "value"
-            assert again.find_identity(agent) == again.find_identity_by_key(b"k" * 32)
-            assert again.count_agents() == 1
+            assert again.find_identity(agent) == again.find_identity(b"k" * 32)
+            assert again.list_agents(0, 0).enrolled == 1
             assert [logged.upload.agent for logged in again.read_entries(after=0)] == [agent]
             assert read_snapshot(again) == (1, b"whole")
 
@@ -359,7 +360,7 @@ class StoreContract(
         store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
         live = ServerState(policy, DIMENSION)
         with store.transaction():
-            agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(4)]
+            agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(4)]
             for number in range(40):
                 self._exchange(store, live, agents[number % 4], number // 4 + 1, number % 3)
                 if number == 25:
@@ -367,12 +368,12 @@ class StoreContract(
         assert live.clusters > 1
         assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
-            store.delete_snapshots()
+            store.commit_snapshot(0, [])
         assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         with store.transaction():
             forget(agents[1])(store, live)
             self._exchange(store, live, agents[0], 50, 0)
-        store.purge_deleted_rows()
+        store.run_maintenance(purge=True)
         assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         assert agents[1] not in live.places
         assert all(logged.upload.agent != agents[1] for logged in store.read_entries(after=0))
@@ -382,7 +383,7 @@ class StoreContract(
         """A repeated upload is answered again; another one of the same sequence number is refused."""
         store, live = self.open(), ServerState(POLICIES["fedc3ucb-h"], DIMENSION)
         with store.transaction():
-            agent = store.add_agent(b"k" * 32, 1.0)
+            agent = add_agent(store, b"k" * 32, 1.0)
             self._exchange(store, live, agent, 1, 0)
             second = self._exchange(store, live, agent, 2, 1)
             assert self._exchange(store, live, agent, 2, 1) == second
@@ -400,13 +401,13 @@ class StoreContract(
         store, policy = self.open(), POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.05)
         live = ServerState(policy, DIMENSION)
         with store.transaction():
-            agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(4)]
+            agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(4)]
         for day in range(1, 21):
             with store.transaction():
                 start = live.position
                 for number, agent in enumerate(agents):
                     self._exchange(store, live, agent, day, number % 3)
-                store.record_exchanges(start, 1000 * SECONDS_PER_DAY * day, live.clusters)
+                store.record_batch(start, 1000 * SECONDS_PER_DAY * day, live.clusters, [])
                 if day in (10, 20):
                     before = live.sum_statistics()
                     assert not retain(5.0, SECONDS_PER_DAY * (day + 1.0))(store, live)
@@ -415,7 +416,7 @@ class StoreContract(
                     forget(agents.pop(1))(store, live)
             assert store.verify()[0] == live.position
             assert replay_log(store, policy, DIMENSION).dump() == live.dump()
-        assert [store.count_uploads(agent) for agent in agents] == [(20, 20)] * 3
+        assert [store.sum_uploads(agent)[:2] for agent in agents] == [(20, 20)] * 3
         assert [totals.uploads for totals in store.sum_by_agent(live.position)] == [20] * 3
         assert len(list(store.read_entries(after=0))) == 3 * 6
         store.close()
@@ -426,18 +427,18 @@ class StoreContract(
         warm_up(policy, DIMENSION)  # a database does not wait for a compiler
         store, live = self.open(), ServerState(policy, DIMENSION)
         with store.transaction():
-            agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(3)]
+            agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(3)]
         for day in range(1, 16):
             with store.transaction():
                 start = live.position
                 for number, agent in enumerate(agents):
                     cause = Cause.CHANGE if (day + number) % 4 == 0 else Cause.FORCED
                     self._exchange(store, live, agent, day, number, cause)
-                store.record_exchanges(start, 1000 * SECONDS_PER_DAY * day, live.clusters)
+                store.record_batch(start, 1000 * SECONDS_PER_DAY * day, live.clusters, [])
                 if day == 3:
                     save_snapshot(store, live)
                 if day == 7:
-                    store.delete_snapshots()
+                    store.commit_snapshot(0, [])
                 if day == 9:
                     before = live.sum_statistics()
                     assert not retain(3.0, SECONDS_PER_DAY * (day + 1.0))(store, live)
@@ -448,10 +449,10 @@ class StoreContract(
             assert replay_log(store, policy, DIMENSION).dump() == live.dump()
         assert [live.count_held(agent)[1] for agent in agents] == [5, 1]
         assert live.sum_statistics().rounds == live.rounds == live.observations == 5 + 1
-        assert [store.find_last_change(agent) for agent in agents] == [11, 15]
+        assert [store.sum_uploads(agent).last_change for agent in agents] == [11, 15]
         folded = [entry.upload for entry in store.read_entries(after=0) if entry.upload.sequence <= 6]
         assert [upload.cause for upload in folded] == [Cause.CHANGE] * 2
-        assert [store.count_uploads(agent)[0] for agent in agents] == [15, 15]
+        assert [store.sum_uploads(agent).uploads for agent in agents] == [15, 15]
         with store.transaction():
             forget(agents.pop())(store, live)
         assert live.sum_statistics().rounds == live.rounds == 5

@@ -7,7 +7,7 @@ import pytest
 
 from fedcascade.data.logs import read_log
 from fedcascade.data.logs.items import read_items
-from fedcascade.data.logs.obp import read_obp
+from fedcascade.data.logs.published import read_obp
 
 
 def test_yandex(tmp_path: Path) -> None:
@@ -70,11 +70,9 @@ def test_finn(tmp_path: Path) -> None:
     assert sum(len(batch) for batch in read_log(path, form="finn").batches(rows=20)) == 3
 
 
-def test_deezer_has_no_log_but_a_table_of_items(tmp_path: Path) -> None:
+def test_playlists_of_deezer_are_a_table_of_items(tmp_path: Path) -> None:
     path = tmp_path / "playlist_features.csv"
     path.write_text("f0,f1\n3,4\n0,2\n")
-    with pytest.raises(ValueError, match="no log"):
-        read_log(path, form="deezer").read()
     items = read_items(path, normalise=True)
     assert items.names == ("0", "1")
     assert items.features[1].tolist() == [0.0, 1.0]

@@ -15,8 +15,7 @@ from fedcascade.experiments import paper_claims
 from fedcascade.experiments.plan import resize_plan
 from fedcascade.experiments.reports import figures, html, paper_report, summary
 from fedcascade.experiments.results import Results, read_results
-from fedcascade.experiments.runner import execute
-from fedcascade.experiments.schedulers import make_local_scheduler
+from fedcascade.experiments.runner import execute, make_local_scheduler
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 BEGINNINGS = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}

@@ -23,9 +23,9 @@ from fedcascade.service.agent.remote import PoolAgent
 from fedcascade.service.agent.store_file import SINGLE, StoreFile
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
-from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.state import ServerState, replay_log
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import Store, add_agent
+from fedcascade.testing.stores import record_upload
 
 from ..helpers import CuttableTransport, RunningService, serve_in_process
 
@@ -60,7 +60,7 @@ def fill_server(running: RunningService, agents: int = 6, rounds: int = 80) -> N
 
     def record(store: Store, state: ServerState) -> None:
         for number in range(agents):
-            agent, total = store.add_agent(random.bytes(32), 0.0), Statistics.zero(D)
+            agent, total = add_agent(store, random.bytes(32), 0.0), Statistics.zero(D)
             for row in round_to_grid(random.normal(size=(rounds, D)) / 4):
                 total = total.observe(row[None], 0 if row[number % 2] > 0 else None)
             record_upload(store, state, Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=total), number)

@@ -213,7 +213,8 @@ def write_journal(path: Path, agents: int, clusters: int) -> None:
         ]
         store.connection.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1)", rows)  # type: ignore[attr-defined]
         chosen = np.minimum(random.geometric(0.15, agents), clusters)
-        store.record_moves(1, began, [(agent, int(cluster)) for agent, cluster in enumerate(chosen, 1)])
+        moves = [(1, began, agent, int(cluster)) for agent, cluster in enumerate(chosen, 1)]
+        store.connection.executemany("INSERT INTO move VALUES (?, ?, ?, ?)", moves)  # type: ignore[attr-defined]
     store.close()
 
 

@@ -63,6 +63,7 @@ def test_a_page_of_many_agents_costs_few_rows_and_few_bytes(
 def test_a_summary_is_counted_anew_when_it_is_old_for_what_it_costs(tmp_path: Path) -> None:
     with closing(fill_journal(tmp_path / "store.db", 2 * DETAILED)) as store:
         crowd = count_crowd(store, 2 * DETAILED, 0)
+        assert crowd is not None
         cheap = Crowd(crowd.members, crowd.sizes, crowd.ages, time.monotonic() - 1.0, 1e-6)
         dear = Crowd(crowd.members, crowd.sizes, crowd.ages, time.monotonic(), 1e6)
         assert read_feed_state(store, 2 * DETAILED, 0, dear).crowd is dear

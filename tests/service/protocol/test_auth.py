@@ -13,7 +13,7 @@ from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.limits import RateLimiter
+from fedcascade.service.server.connections import RateLimiter
 
 from ..helpers import RunningService, build_unit_upload, serve_in_process
 
@@ -273,7 +273,7 @@ def test_a_rate_limiter_lets_a_burst_through_and_then_a_rate() -> None:
 
 
 def test_too_many_requests_get_429(tmp_path: Path) -> None:
-    from fedcascade.service.server.service import Limits
+    from fedcascade.service.server.settings import Limits
 
     with serve_in_process(tmp_path / "store.db", limits=Limits(rate=0.001, burst=4)) as running:
         agent = running.enrol()

@@ -4,7 +4,6 @@ import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,11 +16,10 @@ from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.store.contract import is_same_upload
 
-from ..helpers import ServerProcess, build_unit_upload, serve_in_process
+from ..helpers import ServerProcess, build_unit_upload
 
 FORGED = "agent=:" + "A" * 86 + "==:"
 
@@ -165,43 +163,6 @@ def test_an_upload_and_a_download_cross_the_wire_to_the_bit(seed: int, dimension
     assert np.array_equal(received.statistics.gram, statistics.gram)
     assert np.array_equal(received.statistics.moment, statistics.moment)
     assert (received.rounds, received.agents, received.statistics.count) == (100, 8, 9)
-
-
-class OlderAnswer(wire.Message, frozen=True, kw_only=True):
-    """The answer of a protocol that did not tell how many agents share the group."""
-
-    sequence: int
-    numbers: bytes
-
-
-def downgrade(answer: wire.AnswerMessage) -> OlderAnswer:
-    return OlderAnswer(protocol=2, sequence=answer.sequence, numbers=answer.numbers)
-
-
-@pytest.mark.parametrize("media_type", [wire.JSON, wire.MSGPACK])
-def test_an_agent_of_an_older_protocol_is_answered_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, media_type: str
-) -> None:
-    """The next version of the protocol, made up: the server speaks both, and stores answers of the newest."""
-    monkeypatch.setattr(wire, "PROTOCOLS", (2, 3))
-    monkeypatch.setitem(wire.DOWNGRADES, 2, downgrade)
-    with serve_in_process(tmp_path / "store.db") as running:
-        agent = running.enrol()
-
-        def ask(sequence: int, protocol: int) -> bytes:
-            body = wire.encode(build_unit_upload(sequence, 0, 3, protocol), media_type)
-            headers = agent.sign_headers("POST", EXCHANGES, body, sequence) | {"content-type": media_type}
-            reply = running.transport.send("POST", EXCHANGES, body, headers)
-            assert reply.status == 200, reply.body
-            return reply.body
-
-        newer = wire.decode(ask(1, 3), wire.AnswerMessage, media_type)
-        assert (newer.protocol, newer.group_agents) == (3, 1)
-        older = wire.decode(ask(2, 2), OlderAnswer, media_type)
-        assert (older.protocol, older.sequence) == (2, 2)
-        assert wire.decode(ask(2, 2), OlderAnswer, media_type) == older  # the same upload again
-        with pytest.raises(Refused, match="protocol 4 is not spoken here: 2 to 3 are"):
-            agent.exchange(build_unit_upload(3, 0, 3, protocol=4))
 
 
 def test_a_protocol_that_is_not_spoken_is_refused_with_the_range(served: Served) -> None:

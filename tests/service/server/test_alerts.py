@@ -7,9 +7,9 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.server import Server
-from fedcascade.service.server.alerts import find_outsized_agents
-from fedcascade.service.server.operations import record_upload
+from fedcascade.service.server.metrics import find_outsized_agents
 from fedcascade.service.server.state import ServerState
+from fedcascade.testing.stores import record_upload
 
 from ..helpers import build_unit_upload, serve_in_process
 

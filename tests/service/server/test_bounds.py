@@ -14,7 +14,7 @@ from fedcascade.service.agent.connection import connect
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.bounds import FOR_SIMULATIONS, UploadBounds
+from fedcascade.service.server.settings import FOR_SIMULATIONS, UploadBounds
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
 

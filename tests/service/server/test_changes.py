@@ -13,14 +13,15 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.bounds import UploadBounds
-from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.operations import forget
+from fedcascade.service.server.settings import UploadBounds
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.backup import restore_backup, write_backup
+from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.sqlite import open_sqlite
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import RunningService, serve_in_process
 
@@ -123,7 +124,7 @@ def test_snapshots_replays_and_backups_agree_after_changes(tmp_path: Path) -> No
     ):
         live = ServerState(LIVING, D)
         with store.transaction():
-            agents = [store.add_agent(bytes([name]) * 32, 1.0) for name in range(6)]
+            agents = [add_agent(store, bytes([name]) * 32, 1.0) for name in range(6)]
             for sequence in range(1, 121):
                 agent, cause = agents[random.integers(6)], Cause.FORCED if random.random() < 0.7 else Cause.CHANGE
                 upload = replace(make_unit_upload(agent, sequence, sequence % D, D), cause=cause)
@@ -132,7 +133,7 @@ def test_snapshots_replays_and_backups_agree_after_changes(tmp_path: Path) -> No
                     save_snapshot(store, live)
                 if sequence == 60:
                     forget(agents[2])(store, live)
-                    agents[2] = store.add_agent(bytes([9]) * 32, 1.0)
+                    agents[2] = add_agent(store, bytes([9]) * 32, 1.0)
         assert live.resets > 6
         assert live.observations == live.sum_statistics().count == live.rounds
         assert replay_log(store, LIVING, D).dump() == live.dump()

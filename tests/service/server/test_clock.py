@@ -10,8 +10,8 @@ from nacl.signing import SigningKey
 from fedcascade.service.agent import client
 from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.retention import sleep_by_clock
-from fedcascade.service.server.service import Limits
+from fedcascade.service.server.app import sleep_by_clock
+from fedcascade.service.server.settings import Limits
 
 from ..helpers import build_unit_upload, serve_in_process
 
@@ -41,8 +41,8 @@ def test_a_day_passes_when_the_clock_says_so(tmp_path: Path) -> None:
         agent.exchange(build_unit_upload(7, 0, 3))
 
         assert running.writer is not None
-        found = running.writer.submit(lambda store, _: store.find_time_range(9)).result()
-        assert found == (1000 * NOON, 1000 * (NOON + 2 * 86_400))
+        found = running.writer.submit(lambda store, _: store.sum_by_interval(9, 0, 1 << 62)).result()
+        assert [(totals.first, totals.last) for totals in found] == [(1000 * NOON, 1000 * (NOON + 2 * 86_400))]
 
 
 def test_whoever_folds_old_uploads_sleeps_by_the_same_clock() -> None:

@@ -18,7 +18,8 @@ from fedcascade.service.server.app import build_application
 from fedcascade.service.server.connections import MOST_PIPELINED, NEVER, ConnectionTable
 from fedcascade.service.server.listener import GracefulServer, open_socket
 from fedcascade.service.server.operations import set_operator
-from fedcascade.service.server.service import Limits, Service
+from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import Limits
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.open import open_store
 
@@ -279,7 +280,7 @@ def test_a_header_names_another_address_only_if_a_trusted_proxy_sends_it(tmp_pat
 
     with serve(tmp_path / "store.db", address_rate=0.001, address_burst=4.0) as server:
         assert guess(server, 10) == 6
-    with serve(tmp_path / "store.db", address_rate=0.001, address_burst=4.0, proxies=("127.0.0.1",)) as server:
+    with serve(tmp_path / "store.db", address_rate=0.001, address_burst=4.0, trusted_proxy=("127.0.0.1",)) as server:
         assert guess(server, 10) == 0
 
 
@@ -300,10 +301,10 @@ def test_readiness_is_written_once_per_second(server: SocketServer) -> None:
 def test_a_stuck_writer_shows_and_requests_are_told_to_come_back(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedcascade.service.server import jobs, writer
+    from fedcascade.service.server import exchange, writer
 
     monkeypatch.setattr(writer, "STUCK_SECONDS", 0.2)
-    monkeypatch.setattr(jobs, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(exchange, "ANSWER_SECONDS", 0.4)
     release = threading.Event()
     stuck = server.writer.submit(lambda *_: release.wait(30.0))
     try:

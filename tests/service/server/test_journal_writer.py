@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server.cluster_names import LiveNames, assign_names
-from fedcascade.service.server.journal_writer import JournalWriter
-from fedcascade.service.server.operations import forget, record_upload
+from fedcascade.service.server.journal_writer import JournalWriter, LiveNames, assign_names
+from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import ServerState
+from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.trace import relabel_canonically
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
+
+from ..helpers import read_clusters
 
 partitions = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 
@@ -82,16 +84,16 @@ def test_who_comes_when_somebody_leaves_is_not_taken_for_a_neighbour(tmp_path: P
         JournalWriter(),
     )
     with store.transaction():
-        agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(4)]
+        agents = [add_agent(store, bytes([number]) * 32, 1.0) for number in range(4)]
         for agent in agents[:3]:
             record_upload(store, state, make_unit_upload(agent, 1, 0), 1)
         journal.write(store, state, 0)
-    assert store.read_clusters(9).keys() == set(agents[:3])
+    assert read_clusters(store, 9).keys() == set(agents[:3])
     with store.transaction():
         forget(agents[1])(store, state)
         record_upload(store, state, make_unit_upload(agents[3], 1, 0), 1)
         journal.write(store, state, 3)
-    assert store.read_clusters(9).keys() == {agents[0], agents[2], agents[3]}
+    assert read_clusters(store, 9).keys() == {agents[0], agents[2], agents[3]}
     store.close()
 
 
@@ -105,20 +107,22 @@ def test_the_journal_follows_the_state_whoever_writes(
     store, state, journals = open_store(url), ServerState(policy, 3), [JournalWriter(), JournalWriter()]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)
     with store.transaction():
-        agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(6)]
+        agents = [add_agent(store, bytes([number]) * 32, 1.0) for number in range(6)]
     partition = {}
     for turn in range(30):
         with store.transaction():
             began, who = state.position, world.arrival(turn + 1)
-            sequence = store.count_uploads(agents[who])[0] + 1
+            sequence = store.sum_uploads(agents[who]).uploads + 1
             axis = int(world.clusters[who])
             record_upload(store, state, make_unit_upload(agents[who], sequence, axis), turn)
             journals[turn // 3 % 2].write(store, state, began)
         partition[state.position] = state.get_labels()
     assert 1 < len(set(partition[30].values())) < 6
     for position, labels in partition.items():
-        placed = store.read_clusters(position)
+        placed = read_clusters(store, position)
         assert placed.keys() == labels.keys()
         assert relabel_canonically([placed[agent] for agent in labels]) == relabel_canonically(list(labels.values()))
-        assert [row.clusters for row in store.read_exchanges(position - 1, position)] == [len(set(labels.values()))]
+        assert [row.clusters for row in store.read_changes(position - 1, position).exchanges] == [
+            len(set(labels.values()))
+        ]
     store.close()

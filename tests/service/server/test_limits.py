@@ -8,8 +8,8 @@ from nacl.signing import SigningKey
 from fedcascade.service.agent import client
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.limits import TRUST_SECONDS, ForgeryLimiter
-from fedcascade.service.server.service import Limits
+from fedcascade.service.server.connections import TRUST_SECONDS, ForgeryLimiter
+from fedcascade.service.server.settings import Limits
 
 from ..helpers import RunningService, build_unit_upload, serve_in_process
 

@@ -14,9 +14,8 @@ import pytest
 
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server import refusals
-from fedcascade.service.server.logs import JsonFormatter, StderrHandler, TextFormatter
-from fedcascade.service.server.refusals import RefusalLog
+from fedcascade.service.server import logs
+from fedcascade.service.server.logs import JsonFormatter, RefusalLog, StderrHandler, TextFormatter
 
 from ..helpers import TOKEN, ServerProcess, build_unit_upload, serve_in_process
 
@@ -62,13 +61,13 @@ def test_a_flood_of_refusals_is_counted_not_listed(caplog: pytest.LogCaptureFixt
     log = RefusalLog()
     for number in range(1_000):
         log.record(number / 100, status=401, reason="stale", detail="late", path="/", caller="10.0.0.7", agent="7")
-    assert len(caplog.messages) == refusals.LINES_PER_MINUTE
+    assert len(caplog.messages) == logs.LINES_PER_MINUTE
     assert caplog.messages[0] == "refused agent 7 at 10.0.0.7: stale, late"
     log.flush(59.0)
-    assert len(caplog.messages) == refusals.LINES_PER_MINUTE
+    assert len(caplog.messages) == logs.LINES_PER_MINUTE
     log.flush(61.0)
     log.flush(200.0)
-    assert caplog.messages[refusals.LINES_PER_MINUTE :] == ["refused 980 more in that minute: 980 stale"]
+    assert caplog.messages[logs.LINES_PER_MINUTE :] == ["refused 980 more in that minute: 980 stale"]
 
 
 def test_actions_and_refusals_are_logged_and_nothing_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

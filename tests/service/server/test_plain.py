@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.connections import MOST_HEAD_BYTES, MOST_HEADERS
-from fedcascade.service.server.plain import read_plain_exchange
+from fedcascade.service.server.http import read_plain_exchange
 
 START = f"POST {wire.EXCHANGES} HTTP/1.1\r\n".encode()
 LINES = st.sampled_from(

@@ -10,13 +10,14 @@ import pytest
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent.client import AgentClient
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, record_upload, retain
-from fedcascade.service.server.snapshots import save_snapshot
+from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, retain
+from fedcascade.service.server.snapshots import list_known_chunks, save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import decode_state, encode_state
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.service.store.sqlite import SqliteStore
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 from ..helpers import ServerProcess, build_unit_upload
 
@@ -31,8 +32,7 @@ def play(store: Store, state: ServerState, agents: list[int], days: range) -> No
             start = state.position
             for number, agent in enumerate(agents):
                 record_upload(store, state, make_unit_upload(agent, day, number % 3), day * 100 + number)
-            store.record_exchanges(start, day * DAY, state.clusters)
-            store.record_moves(state.position, day * DAY, [(agent, day) for agent in agents])
+            store.record_batch(start, day * DAY, state.clusters, [(agent, day) for agent in agents])
 
 
 def dump_without_position(state: ServerState) -> bytes:
@@ -48,22 +48,22 @@ def store(tmp_path: Path):  # type: ignore[no-untyped-def]
 @pytest.fixture
 def agents(store: Store) -> list[int]:
     with store.transaction():
-        return [store.add_agent(bytes([number]) * 32, 1.0) for number in range(4)]
+        return [add_agent(store, bytes([number]) * 32, 1.0) for number in range(4)]
 
 
 def test_folding_changes_the_state_by_no_bit_and_replay_neither(store: Store, agents: list[int]) -> None:
     state = ServerState(POLICY, 3)
     play(store, state, agents, range(1, 31))
     assert state.clusters > 1
-    before, totals = dump_without_position(state), [store.count_uploads(agent) for agent in agents]
+    before, totals = dump_without_position(state), [store.sum_uploads(agent)[:2] for agent in agents]
     with store.transaction():
         assert not retain(10.0, 31.0 * SECONDS_PER_DAY)(store, state)
     assert dump_without_position(state) == before
     assert replay_log(store, POLICY, 3).dump() == state.dump()
     assert len(list(store.read_entries(after=0))) == 4 * (1 + 10)
-    assert [store.count_uploads(agent) for agent in agents] == totals
+    assert [store.sum_uploads(agent)[:2] for agent in agents] == totals
     assert [row.uploads for row in store.sum_by_agent(10**6)] == [30] * 4
-    assert len(store.read_moves(0, 10**6)) == 4 * (1 + 10)
+    assert len(store.read_changes(0, 10**6).moves) == 4 * (1 + 10)
     assert store.verify()[0] == state.position == 121
     play(store, state, agents, range(31, 61))
     with store.transaction():
@@ -127,21 +127,21 @@ def test_an_idle_server_does_not_count_folded_uploads_again(store: Store, agents
     assert replay_log(store, POLICY, 3, idle).dump() == state.dump()
 
 
-def test_a_snapshot_writes_only_what_changed(store: Store) -> None:
+def test_a_snapshot_writes_only_what_changed(store: SqliteStore) -> None:
     state = ServerState(POLICIES["fedc3ucb-h"], 20)
     with store.transaction():
-        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(100)]
+        agents = [add_agent(store, number.to_bytes(32), 1.0) for number in range(100)]
         for number, agent in enumerate(agents):
             for sequence in range(1, 2 + number // 20):
                 record_upload(store, state, make_unit_upload(agent, sequence, number % 20, dimension=20), sequence)
         save_snapshot(store, state)
-        before = set(store.list_snapshot_chunks())
+        before = list_known_chunks(store)
         record_upload(store, state, make_unit_upload(agents[7], 9, 1, dimension=20), 9)
         save_snapshot(store, state)
-        after = set(store.list_snapshot_chunks())
+        after = list_known_chunks(store)
     assert len(before) > 20
     assert len(after - before) <= 8
-    assert store.find_unused_chunks() == []
+    assert {digest for [digest] in store.fetch_rows("SELECT digest FROM chunk")} == after
     assert replay_log(store, POLICIES["fedc3ucb-h"], 20).dump() == state.dump()
 
 

@@ -9,13 +9,15 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server import snapshots
-from fedcascade.service.server.operations import record_upload
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, track_rows
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import ChangedRows
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.service.store.sqlite import SqliteStore
+from fedcascade.testing.stores import make_unit_upload, record_upload
+
+from ..helpers import find_last_snapshot
 
 POLICY = POLICIES["fedc3ucb-h"]
 
@@ -36,21 +38,26 @@ def advance(store: Store, state: ServerState, schedule: SnapshotSchedule, transa
     """Let a schedule work in so many transactions, or until it rests; how many it took once it was encoded."""
     deadline, written = time.monotonic() + 30.0, 0
     with store.transaction():
-        schedule.advance(store, state)
+        schedule.advance(store, state, 0)
     while schedule.is_busy and written < transactions and time.monotonic() < deadline:
         with store.transaction():
-            before = len(store.find_unused_chunks())
-            schedule.advance(store, state)
-            written += len(store.find_unused_chunks()) != before or not schedule.is_busy
+            before = list_chunks(store)
+            schedule.advance(store, state, 0)
+            written += list_chunks(store) != before or not schedule.is_busy
     assert time.monotonic() < deadline
     return written
+
+
+def list_chunks(store: Store) -> set[bytes]:
+    assert isinstance(store, SqliteStore)
+    return {digest for [digest] in store.fetch_rows("SELECT digest FROM chunk")}
 
 
 def upload_twice(store: Store) -> tuple[ServerState, list[int]]:
     """The state after two uploads of each of sixty agents, and their numbers."""
     state = ServerState(POLICY, 20)
     with store.transaction():
-        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(60)]
+        agents = [add_agent(store, number.to_bytes(32), 1.0) for number in range(60)]
     upload(store, state, agents, 1)
     upload(store, state, agents, 2)
     return state, agents
@@ -63,14 +70,14 @@ def test_an_interrupted_snapshot_does_not_count_and_its_chunks_go(
     state, agents = upload_twice(store)
     schedule = SnapshotSchedule(every=1)
     assert advance(store, state, schedule, transactions=3) == 3
-    assert store.load_snapshot() is None
+    assert store.read_snapshot() is None
     schedule.close()  # as where the process ends here
 
     upload(store, state, agents, 3)
     upload(store, state, agents, 4)
     schedule = SnapshotSchedule(every=1)
     assert advance(store, state, schedule) > 3
-    assert store.find_last_snapshot() == state.position == 240
+    assert find_last_snapshot(store) == state.position == 240
     assert replay_log(store, POLICY, 20).dump() == state.dump()
     for sequence in range(5, 8):
         upload(store, state, agents, sequence)
@@ -79,7 +86,9 @@ def test_an_interrupted_snapshot_does_not_count_and_its_chunks_go(
     upload(store, state, agents, 9)
     advance(store, state, schedule)
     assert replay_log(store, POLICY, 20).dump() == state.dump()
-    assert len(store.find_unused_chunks()) <= len(store.list_snapshot_chunks())
+    snapshot = store.read_snapshot()
+    assert snapshot is not None
+    assert len(list_chunks(store).difference(snapshot.digests)) <= len(snapshot.digests)
     schedule.close()
 
 
@@ -91,14 +100,15 @@ def test_a_snapshot_whose_chunk_another_server_deleted_is_given_up(
     schedule = SnapshotSchedule(every=1)
     advance(store, state, schedule, transactions=3)
     with store.transaction():
-        store.delete_chunks(store.find_unused_chunks())
+        assert store.commit_snapshot(0, [], purge=True)
+    assert list_chunks(store) == set()
     advance(store, state, schedule)
-    assert store.load_snapshot() is None
+    assert store.read_snapshot() is None
     assert replay_log(store, POLICY, 20).dump() == state.dump()
     upload(store, state, agents, 3)
     upload(store, state, agents, 4)
     advance(store, state, schedule)
-    assert store.find_last_snapshot() == state.position
+    assert find_last_snapshot(store) == state.position
     assert replay_log(store, POLICY, 20).dump() == state.dump()
     schedule.close()
 
@@ -107,7 +117,7 @@ def test_a_snapshot_whose_chunk_another_server_deleted_is_given_up(
 def test_a_snapshot_writes_the_agents_that_have_changed_and_no_others(store: Store, policy: str) -> None:
     state = ServerState(POLICIES[policy], 20)
     with store.transaction():
-        agents = [store.add_agent(number.to_bytes(32), 1.0) for number in range(60)]
+        agents = [add_agent(store, number.to_bytes(32), 1.0) for number in range(60)]
     upload(store, state, agents[:40], 1)
     schedule = SnapshotSchedule(every=1)
     advance(store, state, schedule)
@@ -115,10 +125,10 @@ def test_a_snapshot_writes_the_agents_that_have_changed_and_no_others(store: Sto
     rows = take_rows(state)
     assert list(rows["gram"].pieces) == [1, 7]  # five agents in each; the last one is always there
     advance(store, state, schedule)
-    assert store.find_last_snapshot() == state.position == 42
+    assert find_last_snapshot(store) == state.position == 42
     upload(store, state, agents[40:], 1)  # newcomers
     advance(store, state, schedule)
-    assert store.find_last_snapshot() == state.position
+    assert find_last_snapshot(store) == state.position
     assert replay_log(store, POLICIES[policy], 20).dump() == state.dump()
     schedule.close()
 
@@ -127,7 +137,9 @@ def test_a_snapshot_writes_the_agents_that_have_changed_and_no_others(store: Sto
     assert list(take_rows(again)["gram"].pieces) == [11]
     with store.transaction():
         snapshots.save_snapshot(store, again)
-    assert store.find_unused_chunks() == []
+    snapshot = store.read_snapshot()
+    assert snapshot is not None
+    assert list_chunks(store) == set(snapshot.digests)
     assert replay_log(store, POLICIES[policy], 20).dump() == again.dump()
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.bounds import FOR_SIMULATIONS
+from fedcascade.service.server.metrics import make_tracer
 from fedcascade.service.server.serve import ServerSettings, build_service, open_writer
-from fedcascade.service.server.tracing import make_tracer
+from fedcascade.service.server.settings import FOR_SIMULATIONS
 
 from ..helpers import build_unit_upload, run_service
 

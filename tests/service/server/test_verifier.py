@@ -13,7 +13,9 @@ from nacl.signing import SigningKey
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.server import pipes, verifier
-from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest, Verdict, VerifierProcess
+from fedcascade.service.server.exchange import Exchange
+from fedcascade.service.server.verifier import SignatureVerifier, VerifierProcess, pack_exchange
+from fedcascade.service.store.contract import Identity
 
 from ..helpers import build_unit_upload
 
@@ -21,16 +23,15 @@ KEYS = [SigningKey(bytes([number] * 32)) for number in range(1, 4)]
 PATH = "/v1/exchanges"
 
 
-def sign_request(number: int, *, by: int | None = None, sequence: int | None = None, **changed: Any) -> SignedRequest:
+def sign_request(number: int, *, by: int | None = None, sequence: int | None = None, **changed: Any) -> Exchange:
     """An upload of one agent, signed by it or by another, perhaps for another sequence, perhaps changed since."""
     body = changed.pop("signed_body", None) or wire.encode(build_unit_upload(number + 1, number % 3, 3), wire.MSGPACK)
     key, signed = KEYS[(number if by is None else by) % 3], number + 1 if sequence is None else sequence
     headers = auth.sign(key, agent=7, method="POST", path=PATH, body=body, sequence=signed, created=5, nonce=6)
-    fields: dict[str, Any] = {"path": PATH, "body": body, "upload": wire.MSGPACK} | changed
-    public = bytes(KEYS[number % 3].verify_key)
-    return SignedRequest(
-        public, "POST", fields["path"], auth.parse_signature(headers), fields["body"], fields["upload"]
-    )
+    fields: dict[str, Any] = {"path": PATH, "body": body} | changed
+    media_type = fields.pop("media_type", wire.MSGPACK)
+    identity, signature = Identity(7, bytes(KEYS[number % 3].verify_key), 0.0), auth.parse_signature(headers)
+    return Exchange(headers={"content-type": media_type}, identity=identity, signature=signature, **fields)
 
 
 OTHER_DIMENSION = wire.encode(build_unit_upload(1, 0, 2), wire.MSGPACK)
@@ -38,20 +39,28 @@ IMPOSSIBLE = wire.encode(msgspec.structs.replace(build_unit_upload(8, 0, 3), cou
 BATCH = [
     sign_request(0),
     sign_request(1, by=2),
-    sign_request(2, upload=None),
+    sign_request(2),
     sign_request(3, path="/elsewhere"),
     sign_request(4, body=OTHER_DIMENSION),
     sign_request(5, sequence=7),
-    sign_request(6, upload="text/plain"),
+    sign_request(6, media_type="text/plain"),
     sign_request(7, signed_body=IMPOSSIBLE),
     sign_request(0, signed_body=OTHER_DIMENSION),
-    sign_request(3, signed_body=wire.encode(build_unit_upload(4, 0, 3), wire.JSON), upload=wire.JSON),
+    sign_request(3, signed_body=wire.encode(build_unit_upload(4, 0, 3), wire.JSON), media_type=wire.JSON),
 ]
 FORGED = "no agent of this number has signed this request: enrol again if it is yours"
 
 
-def summarise(verdicts: list[Verdict]) -> list[object]:
-    return [verdict and (verdict.is_signed, verdict.status, verdict.detail) for verdict in verdicts]
+def verify(checker: SignatureVerifier, batch: list[Exchange]) -> list[object]:
+    """Verify a batch, and return what is wrong with each; the uploads of the others are decoded."""
+    checker.submit(batch)
+    return collect(checker, batch)
+
+
+def collect(checker: SignatureVerifier, batch: list[Exchange]) -> list[object]:
+    checker.collect()
+    assert all((exchange.refusal is None) == (exchange.message is not None) for exchange in batch)
+    return [each.refusal and (each.is_signed, each.refusal[0], each.refusal[2]) for each in batch]
 
 
 VERDICTS: list[object] = [
@@ -73,8 +82,7 @@ def test_what_holds_holds_and_nothing_else(kind: type[SignatureVerifier]) -> Non
     checker = kind(3)
     try:
         for batch, verdicts in ((BATCH, VERDICTS), ([], []), (BATCH[::-1] * 100, VERDICTS[::-1] * 100)):
-            checker.submit(batch)
-            assert summarise(checker.collect()) == verdicts
+            assert verify(checker, batch) == verdicts
     finally:
         checker.close()
 
@@ -85,15 +93,14 @@ def test_a_request_that_breaks_the_check_does_not_break_its_neighbours(monkeypat
 
     monkeypatch.setattr(verifier, "check_upload", broken)
     batch = [sign_request(0), sign_request(7, signed_body=IMPOSSIBLE), sign_request(2)]
-    assert summarise(verifier.verify_requests(batch, 3)) == [None, (True, 500, "this request could not be read"), None]
+    assert verify(SignatureVerifier(3), batch) == [None, (True, 500, "this request could not be read"), None]
 
 
 @pytest.mark.parametrize("after", ["before it is asked", "before it answers"])
 def test_if_the_process_dies_nobody_notices(after: str) -> None:
     checker = VerifierProcess(3)
     try:
-        checker.submit(BATCH)
-        assert summarise(checker.collect()) == VERDICTS
+        assert verify(checker, BATCH) == VERDICTS
         for _ in range(2):
             assert checker._process is not None
             process = checker._process.process
@@ -104,9 +111,8 @@ def test_if_the_process_dies_nobody_notices(after: str) -> None:
             process.wait()
             if after == "before it is asked":
                 checker.submit(BATCH)
-            assert summarise(checker.collect()) == VERDICTS
-            checker.submit(BATCH)
-            assert summarise(checker.collect()) == VERDICTS
+            assert collect(checker, BATCH) == VERDICTS
+            assert verify(checker, BATCH) == VERDICTS
     finally:
         checker.close()
 
@@ -120,11 +126,11 @@ def test_a_frozen_process_is_killed_and_its_batch_is_refused_for_now(monkeypatch
         frozen = checker._process.process
         os.kill(frozen.pid, signal.SIGSTOP)
         checker.submit(BATCH)
-        assert {verdict and verdict.status for verdict in checker.collect()} == {503}
+        checker.collect()
+        assert {exchange.refusal and exchange.refusal[0] for exchange in BATCH} == {503}
         assert frozen.wait(10) == -signal.SIGKILL
         monkeypatch.setattr(verifier, "ANSWER_SECONDS", 60.0)
-        checker.submit(BATCH)
-        assert summarise(checker.collect()) == VERDICTS
+        assert verify(checker, BATCH) == VERDICTS
     finally:
         checker.close()
 
@@ -136,9 +142,8 @@ def test_a_frozen_process_does_not_hold_up_a_batch_that_fills_its_pipe(monkeypat
         checker.prepare()
         assert checker._process is not None
         os.kill(checker._process.pid, signal.SIGSTOP)
-        batch = BATCH * (2 * pipes.PIPE_BYTES // len(msgspec.msgpack.encode(BATCH)))
-        checker.submit(batch)
-        assert summarise(checker.collect()[: len(BATCH)]) == VERDICTS
+        batch = BATCH * (2 * pipes.PIPE_BYTES // len(msgspec.msgpack.encode([pack_exchange(each) for each in BATCH])))
+        assert verify(checker, batch)[: len(BATCH)] == VERDICTS
     finally:
         checker.close()
 
@@ -161,7 +166,7 @@ def test_the_process_ends_in_peace_when_its_server_is_killed() -> None:
         assert process.stdout is not None
         assert pipes.read_frame(process.stdout) == pipes.READY
         process.stdout.close()
-        body = msgspec.msgpack.encode(BATCH * 100)
+        body = msgspec.msgpack.encode([pack_exchange(each) for each in BATCH * 100])
         process.stdin.write(len(body).to_bytes(pipes.LENGTH_BYTES) + body)
         process.stdin.close()
         assert process.stderr is not None

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from fedcascade.cli import main
-from fedcascade.data.logs.warm_file import WarmState, save_warm
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.warm_start import warm_server
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.log_sums import LogSums
+from fedcascade.saved import WarmState, save_warm
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.server.warming import WarmStart, warm_store
-from fedcascade.service.store.contract import Store
+from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.snapshot import encode_state
 
@@ -58,7 +58,7 @@ def test_users_of_a_log_are_agents_that_a_restart_and_a_replay_keep(store: Store
     assert warm(store, start) == USERS
     assert warm(store, start) == 0  # with the same option, as a service manager starts it again
     restarted = replay_log(store, POLICY, D)
-    store.delete_snapshots()
+    store.commit_snapshot(0, [])
     replayed = replay_log(store, POLICY, D)  # the log alone explains the state
     assert [record.action for record in store.read_audit()] == ["started warm"]
     store.verify()
@@ -99,7 +99,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(store: Store, 
     ]:
         with pytest.raises(ValueError, match=words):
             warm(store, other, dimension)
-    assert store.count_agents() == 0
+    assert store.list_agents(0, 0).enrolled == 0
     warm(store, start)
     with pytest.raises(ValueError, match="started from another state"):
         warm(store, replace(start, digest="2"))
@@ -107,7 +107,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(store: Store, 
 
 def test_a_store_that_has_agents_is_refused(store: Store, tmp_path: Path) -> None:
     with store.transaction():
-        store.add_agent(b"k" * 32, 0.0)
+        add_agent(store, b"k" * 32, 0.0)
     with pytest.raises(ValueError, match="can start a new store alone"):
         warm(store, make_warm_start(tmp_path))
 

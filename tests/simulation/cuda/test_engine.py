@@ -3,13 +3,10 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from numba import cuda
 
-from fedcascade.cli import main
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
@@ -82,19 +79,6 @@ def test_runs_that_decide_anew_come_last_and_together() -> None:
     assert split_scenarios(scenarios, 2) == [[[1], [2]], [[0, 3]]]
     assert split_scenarios(scenarios[1:3], 8) == [[[0], [1]]]
     assert split_scenarios(scenarios[:1], 1) == [[[0]]]
-
-
-@pytest.mark.skipif(cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("command", [["run", "--rounds", "10"], ["reproduce", "--quick"]])
-def test_without_a_gpu_one_line_says_what_to_install(
-    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as end:
-        main([*command, "--engine", "cuda"])
-    assert end.value.code == 2
-    assert "pip install 'fedcascade[gpu]'" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_numpy_has_its_dropped_alias_back_only_while_kernels_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
-from fedcascade.data.logs.files import list_columns, read_batches, scan_file
-from fedcascade.data.logs.frames import is_table, read_table
+from fedcascade.data.tables import is_table, list_columns, read_batches, read_table, scan_file
 from fedcascade.numerics.grid import round_to_grid
 
 USUAL_NAMES = ("item", "item_id", "itemId", "video_id", "playlist_id", "id")

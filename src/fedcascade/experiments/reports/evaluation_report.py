@@ -7,7 +7,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedcascade.data.files import write_atomically
 from fedcascade.evaluation.evaluate import LOGGED, Evaluation
 from fedcascade.experiments.reports.figures import COLOURS, STYLE, save_figure
 from fedcascade.experiments.reports.html import (
@@ -17,6 +16,7 @@ from fedcascade.experiments.reports.html import (
     render_section,
     render_table,
 )
+from fedcascade.systems import write_atomically
 
 TITLE = "What other systems would have earned"
 

@@ -8,9 +8,9 @@ from typing import Any
 import matplotlib as mpl
 import polars as pl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
-from fedcascade.data.files import write_atomically
+from fedcascade.systems import write_atomically
 
 # Okabe and Ito's colours, which people with any kind of colour vision can tell apart; more systems get dashes.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -27,13 +27,10 @@ FORMATS = ("svg", "pdf", "png")
 QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
 
 
-def plot_curves(
-    data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str], *, logarithmic: bool = False
-) -> Figure:
+def plot_curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]) -> Figure:
     """Plot the mean over runs of a column against rounds, with a band from the lowest run to the highest.
 
-    ``data`` are the curves of one environment; the order of ``systems`` gives their colours. A logarithmic axis is for
-    systems that are far apart.
+    ``data`` are the curves of one environment; the order of ``systems`` gives their colours.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
@@ -43,10 +40,7 @@ def plot_curves(
         axes.xaxis.set_major_formatter(FuncFormatter(format_short))
         format_value = format_percent if quantity == "clustering_error" else format_short
         axes.yaxis.set_major_formatter(FuncFormatter(format_value))
-        if logarithmic:
-            set_log_scale(axes)
-        else:
-            axes.set_ylim(bottom=0)
+        axes.set_ylim(bottom=0)
         ordered = sorted(lines, key=lambda pair: -pair[0])  # the legend lists systems as their curves end
         axes.legend(handles=[line for _, line in ordered], loc="best")
     return figure
@@ -87,14 +81,6 @@ def plot_sizes(runs: pl.DataFrame, title: str, systems: Sequence[str]) -> Figure
         axes.xaxis.set_major_formatter(FuncFormatter(format_short))
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
-
-
-def set_log_scale(axes: mpl.axes.Axes) -> None:
-    """Make the upright axis logarithmic, with round numbers beside it."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(format_short))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def format_short(value: float, _position: int | None = None) -> str:

@@ -6,13 +6,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fedcascade.data.files import write_atomically
-from fedcascade.experiments import paper_claims, verdicts
+from fedcascade.experiments import paper_claims
 from fedcascade.experiments.paper_claims import FIVE, NAMES, RATINGS, STRICT, TEN, Claim
 from fedcascade.experiments.plan import Plan
 from fedcascade.experiments.reports import html, summary
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
+from fedcascade.systems import write_atomically
 
 TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
 CLAIMS = "claims.json"
@@ -103,7 +103,7 @@ def _draw_figures(results: Results) -> Html:
 
 
 def _explain_verdicts() -> tuple[Html, Html]:
-    points, share, within = verdicts.POINTS * 100, verdicts.SHARE, verdicts.WITHIN
+    points, share, within = paper_claims.POINTS * 100, paper_claims.SHARE, paper_claims.WITHIN
     return (
         html.render_paragraph(
             f"{summary.PLUS_MINUS} Gaps are taken run by run: in a run, all systems meet the same users, items and "
@@ -115,8 +115,8 @@ def _explain_verdicts() -> tuple[Html, Html]:
         html.render_paragraph(
             f"A count is confirmed if its whole interval is within {within:.0%} of the paper's, contradicted if all of "
             "it is not, and else inconclusive. A run in which some user was never placed is censored: it has no value, "
-            f"and with it a claim is inconclusive. Fewer than {verdicts.FEWEST_RUNS} runs, or shorter ones than the "
-            "paper's, are not judged."
+            f"and with it a claim is inconclusive. Fewer than {paper_claims.FEWEST_RUNS} runs, or shorter ones than "
+            "the paper's, are not judged."
         ),
     )
 

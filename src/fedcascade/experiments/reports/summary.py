@@ -9,14 +9,13 @@ import msgspec
 import polars as pl
 from matplotlib.figure import Figure
 
-from fedcascade.data.files import write_atomically
-from fedcascade.experiments.environments import count_users
-from fedcascade.experiments.intervals import Interval, estimate_mean
+from fedcascade.experiments.comparisons import HEADER, Interval, compare_systems, estimate_mean
 from fedcascade.experiments.plan import Plan, select_systems
 from fedcascade.experiments.reports import figures, html
 from fedcascade.experiments.reports.figures import QUANTITIES
 from fedcascade.experiments.reports.html import Html
 from fedcascade.experiments.results import Results
+from fedcascade.systems import write_atomically
 
 PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."
 
@@ -58,7 +57,16 @@ def write_report(results: Results) -> Path:
     ]
     sizes = [_render_sizes(results, plan) for plan in results.plans if plan.per_user]
     introduction = html.render_paragraph(f"{describe_effort(results)} {PLUS_MINUS}", "dim")
-    return write_page(results, title, [introduction, *sizes, *parts, render_provenance(results)])
+    shares = _render_comparisons(results)
+    return write_page(results, title, [introduction, *shares, *sizes, *parts, render_provenance(results)])
+
+
+def _render_comparisons(results: Results) -> list[Html]:
+    """Render the table of comparisons, where a plan asks for any."""
+    lines = [comparison.format() for comparison in compare_systems(results)]
+    caption = "Ratios of two means; runs are compared seed by seed."
+    table = html.render_table(HEADER, lines, numbers=(3, 4), caption=caption)
+    return [html.render_section("Comparisons", table)] if lines else []
 
 
 def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
@@ -81,7 +89,7 @@ def describe_effort(results: Results) -> str:
 
 def _render_sizes(results: Results, plan: Plan) -> Html:
     """Render regret per user against the number of users, of a plan with equal rounds for each user."""
-    users = {environment.name: count_users(environment.spec) for environment in plan.environments}
+    users = {environment.name: environment.spec.declared.users for environment in plan.environments}
     runs = results.runs.filter(pl.col("experiment") == plan.name).with_columns(
         users=pl.col("environment").replace_strict(users, return_dtype=pl.Int64)
     )
@@ -133,14 +141,12 @@ def draw_curves(
     systems: Sequence[str],
     file: str = "",
     names: Mapping[str, str] = {},
-    *,
-    logarithmic: bool = False,
 ) -> Html:
     """Draw and save one figure; ``names`` may give systems other names than their labels."""
     is_wanted = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
     curves = results.curves.filter(is_wanted).with_columns(pl.col("system").replace(names))
     shown = [names.get(system, system) for system in systems]
-    figure = figures.plot_curves(curves, quantity, title, shown, logarithmic=logarithmic)
+    figure = figures.plot_curves(curves, quantity, title, shown)
     caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs; the band spans them all."
     return save_figure(results, figure, file or f"{experiment}-{environment}-{quantity}", caption)
 
@@ -179,7 +185,10 @@ def render_provenance(results: Results) -> Html:
 
 
 def _render_plan(plan: Plan) -> Html:
-    environments = [f"{environment.name}: {_format_settings(environment.spec)}" for environment in plan.environments]
+    environments = [
+        f"{environment.name}: {environment.spec.kind}, {_format_settings(environment.spec.options)}"
+        for environment in plan.environments
+    ]
     length = plan.describe_rounds() if plan.per_user else f"T = {plan.rounds:,}"
     head = (
         f"{plan.name}: {length}, K = {plan.list_length}, "

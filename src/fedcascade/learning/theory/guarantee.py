@@ -49,8 +49,12 @@ class Guarantee:
 class Settings:
     """The constants of the system that the theorem speaks of.
 
-    ``lambda_`` is the regulariser, ``alpha_c`` the determinant's factor less one, ``p_scale`` the 3 of
-    p_t = 3 ln t / t, and ``noise`` the R of Lemma 1.
+    Attributes:
+        protocol: What agents do beside looking at the determinant: speak by chance, or by force.
+        lambda_: Regulariser of the ridge estimate.
+        alpha_c: An agent speaks when its determinant has grown by this factor plus one.
+        p_scale: Scale of the random exchanges: p_t = scale ln(t) / t.
+        noise: R of Lemma 1.
     """
 
     protocol: Protocol = "auxiliary"

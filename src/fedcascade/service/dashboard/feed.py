@@ -8,15 +8,28 @@ no gap and nothing twice.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from typing import TypeVar
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol, TypeVar
 
 import msgspec
+from litestar import Litestar
 
-from fedcascade.service.dashboard.view import FeedState, Plain, build_update, build_view, read_feed_state
+from fedcascade.service.dashboard.view import (
+    Crowd,
+    FeedState,
+    Measure,
+    Plain,
+    add_refusals,
+    build_update,
+    build_view,
+    read_feed_state,
+)
+from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
+from fedcascade.service.server.service import Service
 from fedcascade.service.store.contract import Store
 
 log = logging.getLogger("fedcascade.service")
@@ -25,6 +38,8 @@ KEEPALIVE_SECONDS = 15.0
 MAX_PAGES = 64
 MAX_QUEUED_EVENTS = 64
 MAX_MISSED_EXCHANGES = 20_000
+FLUSH_SECONDS = 1.0
+OUTSIZED = 3  # agents that a page names for their weight
 EventId = tuple[int, int]  # the position in the log, and the number of the last measure
 Result = TypeVar("Result")
 
@@ -51,14 +66,9 @@ def _drop_clock(health: Plain) -> Plain:
     return {name: value for name, value in health.items() if name != "clock"}
 
 
-def _encode_view(store: Store, state: FeedState, now: int, health: Plain) -> bytes:
-    view = build_view(store, state.position, now, crowd=state.crowd) | {"health": health, "head": state.position}
-    return encode_event("view", state, view)
-
-
 def _can_catch_up(store: Store, state: FeedState, position: int) -> bool:
     """Whether a page that saw everything up to a position needs only an update: not much, and nobody forgotten."""
-    return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_last_rewriting() <= position
+    return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_head().rewritten <= position
 
 
 class Feed:
@@ -78,27 +88,41 @@ class Feed:
         self._pages: set[asyncio.Queue[bytes | None]] = set()
         self._polling: asyncio.Task[None] | None = None
         self._closed = False
+        self._measures: list[tuple[int, Measure]] = []  # with the time of each, in milliseconds
+        self._dropped = 0  # measures of earlier simulations, before these
+
+    def add_measures(self, measures: Sequence[Measure], *, fresh: bool) -> None:
+        """Add what a simulation reports; ``fresh`` drops what earlier ones reported."""
+        if fresh:
+            self._dropped += len(self._measures)
+            self._measures.clear()
+        now = self._clock.read_milliseconds()
+        self._measures += [(now, measure) for measure in measures]
+
+    def _read_measures(self, after: int, upto: int | None = None) -> list[Measure]:
+        """Read the measures beyond a number, up to another one."""
+        rows = self._measures[max(0, after - self._dropped) : None if upto is None else max(0, upto - self._dropped)]
+        return [measure for _, measure in rows]
 
     async def read_view(self, position: int | None = None, at: int | None = None, span: int | None = None) -> Plain:
+        """Read the whole view at a position or time of the past, or with curves of another span."""
 
         def read(store: Store) -> Plain:
-            head = store.find_head()
-            until = head if at is None else store.find_position_at(at)
+            head = store.find_head().position
+            until = head if at is None else store.find_head(at).position
             until = until if position is None else min(position, head)
-            now = self._clock.read_milliseconds() if until == head else store.find_time_range(until)[1]
-            return build_view(store, until, now, span) | {"health": self._describe_health(), "head": head}
+            view = build_view(store, until, self._clock.read_milliseconds() if until == head else None, span)
+            measures = [measure for then, measure in self._measures if then <= view["at"]]
+            return view | {"health": self._describe_health(), "head": head, "measures": measures}
 
-        async with self._reading:
-            return await self._run_on_store(read)
+        return await self.run_on_store(read)
 
     async def follow(self, event_id: EventId | None) -> AsyncIterator[bytes]:
         """Stream the events of one page: the whole view, or what it missed since ``event_id``; then every update."""
         if len(self._pages) >= MAX_PAGES:
             raise Refused(503, "too-many-pages", f"{MAX_PAGES} pages are open already", retry_after=10.0)
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_QUEUED_EVENTS)
-        async with self._reading:
-            first = await self._run_on_store(lambda store: self._build_first_event(store, event_id))
-            self._pages.add(queue)
+        first = await self.run_on_store(lambda store: self._build_first_event(store, event_id, queue))
         if self._polling is None or self._polling.done():
             self._polling = asyncio.create_task(self._poll())
         return self._stream(first, queue)
@@ -123,17 +147,18 @@ class Feed:
         for queue in self._pages:
             _push(queue, None)
 
-    def _build_first_event(self, store: Store, event_id: EventId | None) -> bytes:
+    def _build_first_event(self, store: Store, event_id: EventId | None, queue: "asyncio.Queue[bytes | None]") -> bytes:
         """Build a page's first event, and bring the feed up to date: the shared updates begin where this event ends."""
         if not self._pages or self._state is None:
-            crowd = None if self._state is None else self._state.crowd
-            self._state = read_feed_state(store, store.find_head(), self._clock.read_milliseconds(), crowd)
+            self._state = self._read_state(store, None if self._state is None else self._state.crowd)
             self._last_health = _drop_clock(self._describe_health())
+        self._pages.add(queue)
         state, now, health = self._state, self._clock.read_milliseconds(), self._describe_health()
         if event_id is None or not _can_catch_up(store, state, event_id[0]):
             return self._build_whole_view(store, state, now, health)
         page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {}, state.crowd)
-        update = build_update(page_state, store, state.position, now)
+        measures = self._read_measures(page_state.measure, state.measure)
+        update = build_update(page_state, store, state.position, now, measures)
         if update is None:
             return encode_event("health", state, health)
         return encode_event("update", state, update | {"health": health})
@@ -144,9 +169,10 @@ class Feed:
             event_id, view = self._last_view
             if _can_catch_up(store, state, event_id[0]):
                 page_state = FeedState(*event_id, crowd=state.crowd)
-                update = build_update(page_state, store, state.position, now)
+                measures = self._read_measures(page_state.measure, state.measure)
+                update = build_update(page_state, store, state.position, now, measures)
                 return view + (b"" if update is None else encode_event("update", state, update | {"health": health}))
-        view = _encode_view(store, state, now, health)
+        view = self._encode_view(store, state, now, health)
         self._last_view = ((state.position, state.measure), view) if state.crowd is not None else None
         return view
 
@@ -154,8 +180,7 @@ class Feed:
         """Push what is new to all pages, four times a second, until no page is left."""
         while self._pages and not self._closed:
             try:
-                async with self._reading:
-                    event = await self._run_on_store(self._build_next_event)
+                event = await self.run_on_store(self._build_next_event)
             except Refused as refusal:
                 event = b"event: trouble\ndata: " + msgspec.json.encode({"detail": refusal.detail}) + b"\n\n"
             if event is not None:
@@ -167,15 +192,25 @@ class Feed:
         state, health = self._state, self._describe_health()
         head, now = store.find_head(), self._clock.read_milliseconds()
         last_health, self._last_health = self._last_health, _drop_clock(health)
-        if state is None or store.find_last_rewriting() > state.position:  # show what is left without the forgotten
-            self._state = read_feed_state(store, head, now)
-            return _encode_view(store, self._state, now, health)
-        update = build_update(state, store, head, now)
+        if state is None or head.rewritten > state.position:  # show what is left without the forgotten
+            self._state = self._read_state(store)
+            return self._encode_view(store, self._state, now, health)
+        update = build_update(state, store, head.position, now, self._read_measures(state.measure))
         if update is not None:
             return encode_event("update", state, update | {"health": health})
         return None if self._last_health == last_health else encode_event("health", state, health)
 
-    async def _run_on_store(self, job: Callable[[Store], Result]) -> Result:
+    def _read_state(self, store: Store, crowd: Crowd | None = None) -> FeedState:
+        state = read_feed_state(store, store.find_head().position, self._clock.read_milliseconds(), crowd)
+        state.measure = self._dropped + len(self._measures)
+        return state
+
+    def _encode_view(self, store: Store, state: FeedState, now: int, health: Plain) -> bytes:
+        view = build_view(store, state.position, now, crowd=state.crowd)
+        measures = self._read_measures(0, state.measure)
+        return encode_event("view", state, view | {"health": health, "head": state.position, "measures": measures})
+
+    async def run_on_store(self, job: Callable[[Store], Result]) -> Result:
         """Run a job on the feed's own connection, away from the event loop; a broken one is opened anew."""
 
         def run() -> Result:
@@ -184,7 +219,8 @@ class Feed:
             return job(self._store)
 
         try:
-            return await asyncio.to_thread(run)
+            async with self._reading:
+                return await asyncio.to_thread(run)
         except Exception as error:
             is_bug = self._store is not None and not isinstance(error, self._store.failures)
             self.close_store()
@@ -216,3 +252,73 @@ def _push(queue: "asyncio.Queue[bytes | None]", event: bytes | None) -> None:
             queue.get_nowait()
         event = None
     queue.put_nowait(event)
+
+
+class DemoView(Protocol):
+    """What pages show of a demo that runs beside the server. Where there is one, anyone on this machine may look."""
+
+    def describe_progress(self) -> Plain:
+        """State, pace and round of the demo, as plain data; sent with the server's health."""
+
+    def introduce(self) -> Plain:
+        """The progress and the demo's story, for a page that has just been opened."""
+
+
+class Dashboard:
+    """Feeds all pages of one server process, and writes the counts of refused uploads to the store."""
+
+    def __init__(self, service: Service, demo: DemoView | None = None) -> None:
+        self.service = service
+        self.demo = demo
+        self.feed = Feed(service.writer.open_store, self.describe_health, service.clock)
+        self._started = service.clock.read_milliseconds()
+        self._refused: Counter[str] = Counter()
+        service.refusal_listeners.append(self._count_refusal)
+
+    def describe_health(self) -> Plain:
+        """Whether the store answers, what waits, who weighs too much, who came and left, the clock, and the demo."""
+        writer, state = self.service.writer, self.service.writer.state
+        return {
+            "healthy": writer.healthy,
+            "waiting": writer.waiting,
+            "started": self._started,
+            "outsized": [
+                (outsized.agent, round(outsized.share, 2), round(outsized.ratio))
+                for outsized in self.service.find_outsized_agents()[:OUTSIZED]
+            ],
+            "joined": self.service.joined,
+            "left": self.service.left,
+            "resets": 0 if state is None else state.resets,
+            "clock": self.service.clock.now(),
+            "demo": None if self.demo is None else self.demo.describe_progress(),
+        }
+
+    def _count_refusal(self, path: str, reason: str) -> None:
+        if path == wire.EXCHANGES:
+            self._refused[reason] += 1
+
+    @asynccontextmanager
+    async def run(self, _: Litestar) -> AsyncIterator[None]:
+        """Write refusals to the store once a second, however many there are; at the end write the rest, and stop."""
+        flushing = asyncio.create_task(self._flush_forever())
+        yield
+        flushing.cancel()
+        with suppress(asyncio.CancelledError):
+            await flushing
+        await self._flush()
+        await self.feed.stop()
+
+    async def _flush_forever(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        """Write the refusals that are not in the store yet; they wait while it is away."""
+        counts, self._refused = self._refused, Counter()
+        if not counts:
+            return
+        try:
+            await self.service.writer.run(lambda store, _: add_refusals(store, counts))
+        except Refused:
+            self._refused += counts

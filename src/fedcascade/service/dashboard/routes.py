@@ -1,21 +1,57 @@
-"""The endpoints of the dashboard, and the extension that adds them to a server."""
+"""The endpoints of the dashboard, who may look at them, and the extension that adds them to a server.
 
-from typing import Annotated
+The operator may look, by token or session; and where a demo runs, anyone on this machine. A session is a cookie that is
+signed with the store's secret. So it survives restarts and works at every server; it ends when it is old, when the
+operator logs out, which ends all sessions, or when the operator's token is replaced. It opens the page alone: what
+changes anything needs the token itself.
+"""
+
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from litestar import Response, get, post, route
+from litestar import Response, delete, get, post, route
 from litestar.response import Stream
 from msgspec import Meta
 
-from fedcascade.service.dashboard.access import get_dashboard, log_in, log_out, require_viewer, show_session
-from fedcascade.service.dashboard.dashboard import Dashboard, DemoView
-from fedcascade.service.dashboard.feed import parse_event_id
-from fedcascade.service.dashboard.responses import PRIVATE_HEADERS, read_json, send_asset, send_json
+from fedcascade.service.dashboard.feed import Dashboard, DemoView, parse_event_id
+from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.app import Extension
+from fedcascade.service.protocol.wire import JSON
+from fedcascade.service.server.app import Extension, log_action
+from fedcascade.service.server.operations import get_operator_hash
 from fedcascade.service.server.service import HttpRequest, Service
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
+from fedcascade.service.store.epoch import end_sessions, load_epoch
+
+Kind = TypeVar("Kind", bound=msgspec.Struct)
+MEDIA_TYPES = {  # Litestar adds the charset to those of text
+    "html": "text/html",
+    "css": "text/css",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+PRIVATE_HEADERS = {**HEADERS, "cache-control": "no-store"}
+COOKIE = "fedcascade-session"
+SESSION_SECONDS = 12 * 3_600
+LOOPBACK_ADDRESSES = ("127.0.0.1", "::1")
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Login(msgspec.Struct, forbid_unknown_fields=True):
+    """The operator's token."""
+
+    token: Annotated[str, Meta(max_length=256)]
 
 
 class Report(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,6 +59,107 @@ class Report(msgspec.Struct, forbid_unknown_fields=True):
 
     measures: Annotated[list[tuple[str, int, float, int]], Meta(max_length=10_000)]
     fresh: bool = False
+
+
+def send_asset(package: str, name: str) -> Response[bytes]:
+    """Send a file of a package's ``assets`` folder."""
+    media = MEDIA_TYPES.get(name.rpartition(".")[2])
+    file = files(package) / "assets" / name
+    if media is None or "/" in name or not file.is_file():
+        raise Refused(404, "request", "there is no such file")
+    return Response(file.read_bytes(), media_type=media, headers=HEADERS)
+
+
+def send_json(content: Mapping[str, Any], **headers: str) -> Response[bytes]:
+    """Send plain data to a page; no cache keeps it."""
+    return Response(msgspec.json.encode(content), media_type=JSON, headers={**PRIVATE_HEADERS, **headers})
+
+
+async def read_json(request: HttpRequest, kind: type[Kind]) -> Kind:
+    """Decode a JSON body; another content type is refused, so no form of another site can send one."""
+    media = wire.get_media_type(request.headers)
+    if media != JSON:
+        raise Refused(415, "content-type", f"content type must be {JSON}, got '{media[:80]}'")
+    return wire.decode(await request.body(), kind, JSON)
+
+
+def _build_cookie(request: HttpRequest, session: str, seconds: int = SESSION_SECONDS) -> dict[str, str]:
+    """Build the Set-Cookie header of a session; no script can read it and no other site can use it."""
+    secure = "; Secure" if request.scope.get("scheme") == "https" else ""
+    cookie = f"{COOKIE}={session}; Path=/live; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    return {"set-cookie": cookie}
+
+
+def get_dashboard(request: HttpRequest) -> Dashboard:
+    """The dashboard of the application that a request came to."""
+    dashboard: Dashboard = request.app.state.dashboard
+    return dashboard
+
+
+async def require_viewer(request: HttpRequest) -> Dashboard:
+    """Refuse those who may not look; return the dashboard to those who may."""
+    if not await _is_viewer(request):
+        raise auth.Unauthorised("operator", "this page needs the operator's token: log in at /")
+    return get_dashboard(request)
+
+
+async def _is_viewer(request: HttpRequest) -> bool:
+    dashboard = get_dashboard(request)
+    address = request.client.host if request.client else ""
+    is_local = address in LOOPBACK_ADDRESSES and is_loopback_host(request.headers.get("host", ""))
+    if dashboard.demo is not None and is_local:
+        return True
+    if "authorization" in request.headers:
+        await dashboard.service.require_operator(request)
+        return True
+    session = request.cookies.get(COOKIE)
+    epoch = await dashboard.feed.run_on_store(load_epoch) if session else None
+    return epoch is not None and epoch.is_session(session or "", dashboard.service.clock.now())
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a Host header names this machine; a name that was made to point here does not.
+
+    >>> is_loopback_host("127.0.0.1:8777"), is_loopback_host("[::1]:8777"), is_loopback_host("evil.example:8777")
+    (True, True, False)
+    """
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    return name in LOOPBACK_NAMES
+
+
+@get("/live/session")
+async def show_session(request: HttpRequest) -> Response[bytes]:
+    """Say whether this caller may look; to those who may, what the server runs, and whether a demo runs beside it."""
+    dashboard, allowed = get_dashboard(request), await _is_viewer(request)
+    terms = msgspec.to_builtins(dashboard.service.terms) if allowed else {}
+    demo = dashboard.demo.introduce() if allowed and dashboard.demo else None
+    return send_json({"known": allowed, "terms": terms, "demo": demo})
+
+
+@post("/live/session", status_code=200)
+async def log_in(request: HttpRequest) -> Response[bytes]:
+    """Open a session for the operator."""
+    service = get_dashboard(request).service
+    service.limit_address(request)
+    login = await read_json(request, Login)
+    if not auth.is_operator(f"Bearer {login.token}", await service.writer.run(get_operator_hash())):
+        raise auth.Unauthorised("operator", "this is not the operator's token")
+    epoch = await get_dashboard(request).feed.run_on_store(load_epoch)
+    session = epoch.give_session(int(service.clock.now()) + SESSION_SECONDS)
+    log_action(request, "the operator opened a session")
+    return send_json({"known": True}, **_build_cookie(request, session))
+
+
+@delete("/live/session", status_code=200)
+async def log_out(request: HttpRequest) -> Response[bytes]:
+    """End the operator's sessions, in this browser and elsewhere."""
+
+    def end(store: Store, state: ServerState) -> None:
+        state.epoch = end_sessions(store)
+
+    if request.cookies.get(COOKIE) and await _is_viewer(request):
+        await get_dashboard(request).service.writer.run(end)
+    return send_json({"known": False}, **_build_cookie(request, "", seconds=0))
 
 
 def _read_whole_number(request: HttpRequest, name: str) -> int | None:
@@ -71,17 +208,11 @@ async def show_view(request: HttpRequest) -> Response[bytes]:
 
 @post("/live/measures", status_code=204, request_max_body_size=1 << 20)
 async def save_measures(request: HttpRequest) -> None:
-    """Save regret and reward of a simulated run, for the operator who simulates it."""
-    service = get_dashboard(request).service
-    await service.require_operator(request)
+    """Show regret and reward of a simulated run at this server, for the operator who simulates it."""
+    dashboard = get_dashboard(request)
+    await dashboard.service.require_operator(request)
     report = await read_json(request, Report)
-
-    def job(store: Store, _: ServerState) -> None:
-        if report.fresh:
-            store.delete_measures()
-        store.record_measures(service.clock.read_milliseconds(), report.measures)
-
-    await service.writer.run(job)
+    dashboard.feed.add_measures(report.measures, fresh=report.fresh)
 
 
 @route(["/shop", "/live/films", "/live/visitors", "/live/demo"], http_method=["GET", "POST", "PUT"])
@@ -91,16 +222,8 @@ async def refuse_demo() -> None:
 
 
 ROUTES = (
-    show_page,
-    show_asset,
-    show_agent_module,
-    show_session,
-    log_in,
-    log_out,
-    stream_events,
-    show_view,
-    save_measures,
-)
+    show_page, show_asset, show_agent_module, show_session, log_in, log_out, stream_events, show_view, save_measures,
+)  # fmt: skip
 
 
 def build_dashboard(service: Service, demo: DemoView | None = None) -> Extension:

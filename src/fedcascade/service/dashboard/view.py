@@ -4,16 +4,16 @@ Both come from the journal alone, so every server on a store gives the same. Up 
 one; more are counted in the database, so that a view and an update stay small however many there are.
 """
 
+import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from fedcascade.service.store.contract import Store
-from fedcascade.service.store.journal import ClusterSizes, ExchangeRecord, Move
+from fedcascade.service.store.contract import ClusterSizes, ExchangeRecord, Move, SettingStore, Store
 
 DETAILED = 200
 LATEST = 12
@@ -28,12 +28,13 @@ WIDTHS = tuple(
 )
 AGES = tuple(SECOND * seconds for seconds in (10, 60, 300, 1_800, 3_600, 21_600, 86_400, 604_800))
 # The columns of a page's rows, in the page's order.
-AGENT_COLUMNS = attrgetter("agent", "last", "uploads", "rounds", "clicks")
+AGENT_COLUMNS = attrgetter("agent", "last", "uploads", "rounds", "clicks", "cluster")
 BIN_COLUMNS = attrgetter("number", "cause", "exchanges", "rounds", "count", "clicks", "clusters")
 EXCHANGE_COLUMNS = attrgetter("position", "at", "agent", "cause", "rounds", "clicks")
-MEASURE_COLUMNS = attrgetter("series", "round", "regret", "reward")
 MOVE_COLUMNS = attrgetter("at", "agent", "cluster")
+REFUSED = "refused"  # the setting that counts refused uploads by reason
 Plain = dict[str, Any]
+Measure = tuple[str, int, float, int]  # series of a simulated run, and round, regret and reward there
 
 
 @dataclass(frozen=True)
@@ -69,65 +70,84 @@ class FeedState:
 
 def read_feed_state(store: Store, position: int, now: int, crowd: Crowd | None = None) -> FeedState:
     """Read everything up to a position; ``crowd`` is an earlier summary of many agents, which is good for a while."""
-    measures = store.read_measures(0, now)
-    state = FeedState(position, measures[-1].number if measures else 0, refused=store.count_refusals(now))
-    if store.has_more_agents(position, DETAILED):
-        state.crowd = count_crowd(store, position, now) if crowd is None or crowd.is_stale else crowd
-    else:
-        state.clusters = store.read_clusters(position)
-        state.last = {totals.agent: totals.last for totals in store.sum_by_agent(position)}
+    state = FeedState(position, refused=read_refusals(store))
+    state.crowd = count_crowd(store, position, now) if crowd is None or crowd.is_stale else crowd
+    if state.crowd is None:
+        agents = store.sum_by_agent(position)
+        state.clusters = {totals.agent: totals.cluster for totals in agents if totals.cluster}
+        state.last = {totals.agent: totals.last for totals in agents}
     return state
 
 
-def count_crowd(store: Store, position: int, now: int) -> Crowd:
-    """Count agents in the store: none of them is read by itself, but for a sample, which gives the ages."""
+def count_crowd(store: Store, position: int, now: int) -> Crowd | None:
+    """Count agents in the store, where there are more than ``DETAILED``; a sample of them gives the ages."""
     began = time.monotonic()
-    sizes, last = store.count_sizes(position, LARGEST), store.sample_last(position, SAMPLED)
+    sizes = store.count_sizes(position, LARGEST)
+    if sizes.agents <= DETAILED:
+        return None
+    last = (totals.last for totals in store.sum_by_agent(position, SAMPLED))
     ages = scale_counts(count_ages(last, now), sizes.agents)
     ended = time.monotonic()
     return Crowd(sizes.agents, summarise_sizes(sizes), ages, ended, ended - began)
 
 
-def build_view(store: Store, position: int, now: int, span: int | None = None, crowd: Crowd | None = None) -> Plain:
+def read_refusals(store: SettingStore) -> dict[str, int]:
+    """Read how many uploads were refused, by reason."""
+    counts: dict[str, int] = json.loads(store.get_setting(REFUSED) or "{}")
+    return counts
+
+
+def add_refusals(store: SettingStore, counts: Mapping[str, int]) -> None:
+    """Add refused uploads to those that the store has counted."""
+    totals = read_refusals(store)
+    for reason, count in counts.items():
+        totals[reason] = totals.get(reason, 0) + count
+    store.set_setting(REFUSED, json.dumps(totals, sort_keys=True))
+
+
+def build_view(
+    store: Store, position: int, now: int | None, span: int | None = None, crowd: Crowd | None = None
+) -> Plain:
     """Build the whole view at a position; ``span`` is how many milliseconds before it the curves begin.
 
-    ``crowd`` is what is known of more than ``DETAILED`` agents there, so that they need not be counted again.
+    ``now`` is the time of the last exchange if None. ``crowd`` is what is known of more than ``DETAILED`` agents there,
+    so that they need not be counted again.
     """
-    first, last = store.find_time_range(position)
+    causes = store.sum_by_interval(position, 0, 1 << 62)
+    first = min((totals.first for totals in causes), default=0)
+    last = max((totals.last for totals in causes), default=0)
+    now = last if now is None else now
     since = max(first, last - span) if span else first
     width = choose_bin_width(since or now, now)
     bins = list(map(BIN_COLUMNS, store.sum_by_interval(position, since, width)))
-    latest = store.read_exchanges(max(0, position - LATEST), position)
-    causes = store.sum_by_interval(position, 0, 1 << 62)  # also those of an unknown time
-    if crowd is None and store.has_more_agents(position, DETAILED):
-        crowd = count_crowd(store, position, now)
+    latest = store.read_changes(max(0, position - LATEST), position).exchanges
+    crowd = crowd or count_crowd(store, position, now)
     return {
         "position": position,
         "at": now,
         "first": first,
         "last": last,
         "detailed": crowd is None,
-        "enrolled": store.count_agents(),
+        "enrolled": store.list_agents(0, 0).enrolled,
         "uploads": sum(totals.exchanges for totals in causes),
         "rounds": sum(totals.rounds for totals in causes),
         "clicks": sum(totals.clicks for totals in causes),
         "causes": {totals.cause: totals.exchanges for totals in causes},
         "bins": {"since": since, "width": width, "rows": bins},
         "latest": list(map(EXCHANGE_COLUMNS, latest)),
-        "measures": list(map(MEASURE_COLUMNS, store.read_measures(0, now))),
-        "refused": store.count_refusals(now),
+        "refused": read_refusals(store),
         **(describe_agents(store, position, now) if crowd is None else describe_crowd(crowd)),
     }
 
 
 def describe_agents(store: Store, position: int, now: int) -> Plain:
     """The part of a view that shows agents one by one."""
-    agents, clusters = store.sum_by_agent(position), store.read_clusters(position)
+    agents = store.sum_by_agent(position)
     return {
         "members": len(agents),
-        "clusters": len(set(clusters.values())),
-        "agents": [(*AGENT_COLUMNS(totals), clusters.get(totals.agent, 0)) for totals in agents],
-        "moves": list(map(MOVE_COLUMNS, store.read_moves(0, position)[-MOVES:])),
+        "clusters": len({totals.cluster for totals in agents if totals.cluster}),
+        "agents": list(map(AGENT_COLUMNS, agents)),
+        "moves": list(map(MOVE_COLUMNS, store.read_changes(0, position).moves[-MOVES:])),
         "sizes": summarise_sizes(store.count_sizes(position, LARGEST)),
         "ages": count_ages((totals.last for totals in agents), now),
     }
@@ -140,16 +160,19 @@ def describe_crowd(crowd: Crowd) -> Plain:
     return {**shown, "agents": None, "moves": None}
 
 
-def build_update(state: FeedState, store: Store, position: int, now: int) -> Plain | None:
-    """Build what changed since ``state``, which is brought up to date; None if nothing changed."""
-    after = state.position
-    exchanges, moves = store.read_exchanges(after, position), store.read_moves(after, position)
-    measures, refused = store.read_measures(state.measure, now), store.count_refusals(now)
-    state.position = position
+def build_update(
+    state: FeedState, store: Store, position: int, now: int, measures: Sequence[Measure] = ()
+) -> Plain | None:
+    """Build what changed since ``state``, which is brought up to date; None if nothing changed.
+
+    ``measures`` are those of a simulated run that came since.
+    """
+    after, refused = state.position, read_refusals(store)
+    exchanges, moves = store.read_changes(after, position)
+    state.position, state.measure = position, state.measure + len(measures)
     if not (exchanges or moves or measures or refused != state.refused):
         return None
     state.refused = refused
-    state.measure = measures[-1].number if measures else state.measure
     if state.crowd is None:
         state.clusters |= {move.agent: move.cluster for move in moves}
         state.last |= {exchange.agent: exchange.at for exchange in exchanges}
@@ -163,7 +186,7 @@ def build_update(state: FeedState, store: Store, position: int, now: int) -> Pla
         "rows": _sum_by_second(exchanges),
         "latest": list(map(EXCHANGE_COLUMNS, exchanges[-LATEST:])),
         "refused": refused,
-        "measures": list(map(MEASURE_COLUMNS, measures)),
+        "measures": list(measures),
         "detailed": state.crowd is None,
         **_describe_changes(state, exchanges, moves),
     }

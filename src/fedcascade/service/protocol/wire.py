@@ -5,7 +5,7 @@ one cannot be sent.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
@@ -141,10 +141,6 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
         return _unpack_download(self, agent, dimension)
-
-
-# How an answer of the next protocol is written in an older one, by the older one's number. There is none yet.
-DOWNGRADES: dict[int, Callable[[Any], msgspec.Struct]] = {}
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -368,14 +364,6 @@ def decode(body: bytes, kind: type[Kind], media_type: str) -> Kind:
 def encode(message: msgspec.Struct, media_type: str) -> bytes:
     """The bytes of a message."""
     return _ENCODERS[media_type](message)
-
-
-def convert_answer(answer: bytes, protocol: int, media_type: str) -> bytes:
-    """Write a stored answer (MessagePack, newest protocol) in the protocol and media type of the agent that asks."""
-    message: msgspec.Struct = decode(answer, AnswerMessage, MSGPACK)
-    for older in range(PROTOCOLS[-1] - 1, protocol - 1, -1):
-        message = DOWNGRADES[older](message)
-    return encode(message, media_type)
 
 
 @cache

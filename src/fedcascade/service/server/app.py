@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar
 
@@ -14,15 +14,15 @@ from litestar.types import ControllerRouterHandler, Message, Scope
 from msgspec import Meta
 
 from fedcascade.service.protocol import auth, openapi, wire
+from fedcascade.service.protocol.clock import Clock
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 from fedcascade.service.server import operations
-from fedcascade.service.server.exchanges import answer_exchange
+from fedcascade.service.server.connections import add_headers
+from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.logs import log, log_event
-from fedcascade.service.server.origins import add_headers
 from fedcascade.service.server.service import HttpRequest, Service, name_caller
-from fedcascade.service.store.audit import OPERATOR
-from fedcascade.service.store.contract import AgentRecord, AgentState, explain_failures
+from fedcascade.service.store.contract import OPERATOR, AgentPage, AgentState, explain_failures
 
 MOST_LISTED = 1_000  # agents in one answer
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -78,7 +78,8 @@ def get_service(request: HttpRequest) -> Service:
 @post(wire.EXCHANGES, status_code=200)
 async def answer_upload(request: HttpRequest) -> Response[bytes]:
     """Answer an upload. Most do not come here: ``server.http`` answers plain exchanges without the framework."""
-    answer = await answer_exchange(get_service(request), request.headers, await request.body(), name_caller(request))
+    exchange = Exchange(headers=request.headers, body=await request.body(), caller=name_caller(request))
+    answer = await get_service(request).answer(exchange)
     return Response(answer, media_type=wire.get_media_type(request.headers))
 
 
@@ -169,13 +170,12 @@ async def list_agents(request: HttpRequest) -> Response[bytes]:
     await service.require_operator(request)
     query = read_query(request.query_params)
 
-    def read() -> list[AgentRecord]:
+    def read() -> AgentPage:
         with closing(service.writer.open_store()) as store, explain_failures(store):
             return store.list_agents(query.after, query.most + 1, query.state)
 
-    records = await asyncio.to_thread(read)
-    found, more = records[: query.most], len(records) > query.most
-    return encode_reply(await service.writer.run(operations.describe_agents(found, more=more)), request)
+    page = await asyncio.to_thread(read)
+    return encode_reply(await service.writer.run(operations.describe_agents(page, query.most)), request)
 
 
 @get("/v1/overview")
@@ -277,3 +277,42 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
         request_max_body_size=service.body_bytes,
         exception_handlers={Refused: build_refusal, HTTPException: build_refusal, TimeoutError: build_refusal},
     )
+
+
+PAUSE_SECONDS = 3_600.0  # between two looks for what is old
+BREATH_SECONDS = 0.5  # between two pieces, for uploads that wait
+TICK_SECONDS = 0.5  # between two looks at the clock
+
+
+async def retain_for_ever(service: Service, days: float) -> None:
+    """Fold what is older than so many days, now and every hour. Where the store is away, the next look comes sooner."""
+    while True:
+        pause = PAUSE_SECONDS
+        with suppress(Refused):
+            pause = BREATH_SECONDS
+            has_more = await service.writer.run(operations.retain(days, service.clock.now()))
+            pause = BREATH_SECONDS if has_more else PAUSE_SECONDS
+        await sleep_by_clock(service.clock, pause)
+
+
+async def sleep_by_clock(clock: Clock, seconds: float) -> None:
+    """Sleep until so many seconds have passed on a clock, which may be faster than this machine's."""
+    end = clock.elapsed() + seconds
+    while (left := end - clock.elapsed()) > 0:
+        await asyncio.sleep(min(left, TICK_SECONDS))
+
+
+def keep_retaining(service: Service, days: float | None) -> Sequence[Extension]:
+    """An extension that folds old uploads while the application runs; none if all are to be kept."""
+    if days is None:
+        return ()
+
+    @asynccontextmanager
+    async def run(_: Litestar) -> AsyncIterator[None]:
+        task = asyncio.create_task(retain_for_ever(service, days))
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    return (Extension(lifespan=run),)

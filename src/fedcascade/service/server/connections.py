@@ -1,14 +1,21 @@
-"""Who may be connected: so many in all and from one address, and nobody who keeps the server waiting for long.
+"""Which callers are served: connections in all and per address, requests per second, and web pages of other origins.
 
-All of this holds before any signature is looked at. Where there are too many connections, a newcomer takes the place of
-those that have waited longest without a whole request: a stranger who holds connections open cannot keep others out.
+Connections are limited before any signature is looked at. Where there are too many, a newcomer takes the place of those
+that have waited longest without a whole request: a stranger who holds connections open cannot keep others out.
+
+Web pages of other origins (CORS) reach what agents need: enrolment, exchanges, standings, terms, and the agent's
+modules. Requests of operators carry an Authorization header, which no page of another origin may send.
 """
 
 import heapq
 import ipaddress
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
+
+from fedcascade.service.protocol import auth, wire
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.settings import is_address
 
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its headers
 BODY_SECONDS = 30.0  # from there to the end of its body
@@ -90,15 +97,6 @@ class ConnectionTable:
         return bool(oldest)
 
 
-def is_address(text: str) -> bool:
-    """Whether a text is an IP address."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 @lru_cache(4096)
 def name_network(host: str) -> str:
     """The network that counts as one caller: an IPv4 address, or the 64 bits of IPv6 that one customer is given.
@@ -126,3 +124,111 @@ def find_caller(peer: str, forwarded: str, proxies: Collection[str]) -> str:
         return peer
     named = [entry.strip() for entry in forwarded.split(",")]
     return next((entry for entry in reversed(named) if entry and entry not in proxies), peer)
+
+
+CALLERS_KEPT = 100_000
+TRUST_SECONDS = 3600.0
+Caller = str | int | tuple[str, int]
+
+
+class RateLimiter:
+    """A token bucket per caller: each may make ``burst`` requests at once and ``rate`` per second in the long run."""
+
+    def __init__(self, *, rate: float, burst: float) -> None:
+        self.rate, self.burst = rate, burst
+        self._levels: dict[Caller, tuple[float, float]] = {}
+
+    def take(self, caller: Caller, now: float) -> None:
+        """Count a request, or refuse it and say when to come back."""
+        self._note(caller, self._require_level(caller, now), now)
+
+    def require_room(self, caller: Caller, now: float) -> None:
+        """Refuse a request that ``take`` would refuse, and count nothing."""
+        self._require_level(caller, now)
+
+    def count(self, caller: Caller, now: float) -> None:
+        """Count a request, whether there was room for it or not."""
+        self._note(caller, self._read_level(caller, now), now)
+
+    def _require_level(self, caller: Caller, now: float) -> float:
+        level = self._read_level(caller, now)
+        if level < 1.0:
+            wait = (1.0 - level) / self.rate
+            raise Refused(429, "too-many-requests", f"try again in {wait:.2f} s", retry_after=wait)
+        return level
+
+    def _note(self, caller: Caller, level: float, now: float) -> None:
+        if len(self._levels) >= CALLERS_KEPT:
+            self._drop_full(now)
+        self._levels[caller] = (max(0.0, level - 1.0), now)
+
+    def _read_level(self, caller: Caller, now: float) -> float:
+        level, since = self._levels.get(caller, (self.burst, now))
+        return min(self.burst, level + (now - since) * self.rate)
+
+    def _drop_full(self, now: float) -> None:
+        """A caller whose bucket is full again need not be remembered."""
+        levels = self._levels.items()
+        full = [caller for caller, (level, since) in levels if level + (now - since) * self.rate >= self.burst]
+        for caller in full or list(self._levels)[: CALLERS_KEPT // 10]:
+            del self._levels[caller]
+
+
+class ForgeryLimiter:
+    """How many bad signatures an address may send before requests from it are refused unread.
+
+    An agent whose signature held at that address within the last hour is not refused for what strangers beside it send:
+    forgeries in its own name there count for it, and no others. So a flood must name an agent to touch it.
+    """
+
+    def __init__(self, *, rate: float, burst: float) -> None:
+        self._limiter = RateLimiter(rate=rate, burst=burst)
+        self._trusted: dict[tuple[str, int], float] = {}  # when the signature of an agent at an address last held
+
+    def require_room(self, address: str, agent: int, now: float) -> None:
+        """Refuse a request before its signature is looked at, if too many forgeries came from there."""
+        self._limiter.require_room(self._choose_caller(address, agent, now), now)
+
+    def count_forgery(self, address: str, agent: int, now: float) -> None:
+        self._limiter.count(self._choose_caller(address, agent, now), now)
+
+    def trust(self, address: str, agent: int, now: float) -> None:
+        """Remember that an agent's signature held at an address."""
+        if len(self._trusted) >= CALLERS_KEPT:
+            for caller in sorted(self._trusted, key=self._trusted.__getitem__)[: CALLERS_KEPT // 10]:
+                del self._trusted[caller]
+        self._trusted[address, agent] = now
+
+    def _choose_caller(self, address: str, agent: int, now: float) -> Caller:
+        is_trusted = now - self._trusted.get((address, agent), -TRUST_SECONDS) < TRUST_SECONDS
+        return (address, agent) if is_trusted else address
+
+
+OPEN_PATHS = ("/v1/agents", "/v1/terms", "/agent/", wire.EXCHANGES)
+HEADERS = {
+    "vary": "origin",
+    "access-control-expose-headers": f"{auth.SERVER_TIME}, retry-after",
+    "access-control-allow-methods": "GET, POST, DELETE",
+    "access-control-allow-headers": f"content-type, content-digest, {auth.SEQUENCE}, signature, signature-input",
+    "access-control-max-age": "7200",
+}
+
+
+def build_headers(allowed: Collection[str], path: str, origin: str | None) -> dict[str, str]:
+    """The headers by which a browser lets a page of that origin read the reply; none if it may not.
+
+    >>> build_headers(["https://shop.example"], "/v1/overview", "https://shop.example")
+    {}
+    """
+    if origin is None or origin not in allowed or not path.startswith(OPEN_PATHS):
+        return {}
+    return {"access-control-allow-origin": origin, **HEADERS}
+
+
+def add_headers(allowed: Collection[str], message: Any, scope: Any) -> None:
+    """Add them to the start of a response that the web application sends."""
+    if not allowed or message["type"] != "http.response.start":
+        return
+    origin = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), None)
+    more = build_headers(allowed, scope["path"], origin)
+    message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in more.items())]

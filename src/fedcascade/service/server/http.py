@@ -8,10 +8,10 @@ A stranger's memory is bounded here: bytes and number of headers, bytes of a req
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -29,27 +29,16 @@ from fedcascade.service.server.connections import (
     find_caller,
     name_network,
 )
-from fedcascade.service.server.exchanges import answer_exchange, start_exchange
-from fedcascade.service.server.plain import read_plain_exchange
+from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.service import Service
 
+_LINE = r"[A-Za-z0-9-]+: [!-~][ -~]*\r\n"
+_HEAD = re.compile(rf"POST {wire.EXCHANGES} HTTP/1\.1\r\n((?:{_LINE}){{1,{MOST_HEADERS}}})\r\n".encode())
+_UNUSUAL = frozenset({"transfer-encoding", "upgrade", "expect", "origin"})
 TARGET = wire.EXCHANGES.encode()
 CHUNK_OVERHEAD = 8  # a chunked body may take so many times the bytes that it holds
 Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
 log = logging.getLogger("fedcascade.service")
-
-
-@dataclass(slots=True)
-class PendingExchange:
-    """An exchange under way, with the attributes that uvicorn asks of a request: is it answered, is more to come."""
-
-    headers: dict[str, str]
-    caller: str
-    body: bytes = b""
-    disconnected: bool = False
-    keep_alive: bool = True
-    response_complete: bool = False
-    message_event: ClassVar = asyncio.Event()  # nobody waits for it
 
 
 class ExchangeHttpProtocol(HttpToolsProtocol):
@@ -122,9 +111,14 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
     def _take_exchange(self, headers: dict[str, str], body: bytes) -> None:
         """Begin a plain exchange, which the parser has not seen."""
         self.deadline, self.is_waiting = NEVER, False
-        host = self._find_proxied(headers)
-        self.cycle = PendingExchange(headers, self.address if host is None else name_network(host), body)
+        self.cycle = self._make_exchange(headers, self._find_proxied(headers), body)
         self._start_exchange(self.cycle)
+
+    def _make_exchange(self, headers: dict[str, str], host: str | None, body: bytes = b"") -> Exchange:
+        """Make an exchange of this caller, or of the host for which a trusted proxy speaks."""
+        exchange = Exchange(headers=headers, body=body, caller=self.address if host is None else name_network(host))
+        exchange.deliver = partial(self._finish_exchange, exchange)
+        return exchange
 
     def _find_proxied(self, headers: dict[str, str]) -> str | None:
         """Who speaks through a trusted proxy; None if the peer is none."""
@@ -175,7 +169,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         host = self._find_proxied(headers)
         if self._is_plain(headers):
-            self.cycle = PendingExchange(headers, self.address if host is None else name_network(host))
+            self.cycle = self._make_exchange(headers, host)
             return
         self._make_scope()
         if host is not None:  # a trusted proxy says who asks, and how it was asked
@@ -192,7 +186,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self.headers += headers  # in place: the scope holds this list
 
     def on_body(self, body: bytes) -> None:
-        if type(self.cycle) is PendingExchange:
+        if type(self.cycle) is Exchange:
             self.cycle.body += body
         else:
             super().on_body(body)
@@ -201,40 +195,32 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         is_answered = self.cycle.response_complete
         self.deadline = self.loop.time() + IDLE_SECONDS if is_answered else NEVER
         self.is_waiting, self.request_bytes = is_answered, 0
-        if type(self.cycle) is not PendingExchange:
+        if type(self.cycle) is not Exchange:
             super().on_message_complete()
             return
         self._start_exchange(self.cycle)
 
-    def _start_exchange(self, cycle: PendingExchange) -> None:
+    def _start_exchange(self, exchange: Exchange) -> None:
         """Hand an exchange to the writer; that of an agent that is met for the first time, in a task that may wait."""
         try:
-            signature = self.service.read_signature(cycle.headers, cycle.caller)
-            if signature.agent in self.service.identities:
-                start_exchange(
-                    self.service,
-                    signature,
-                    cycle.headers,
-                    cycle.body,
-                    caller=cycle.caller,
-                    deliver=partial(self._finish_exchange, cycle),
-                )
+            if self.service.read_signature(exchange):
+                self.service.start(exchange)
             else:
-                self._run_task(self._answer_stranger(cycle))
+                self._run_task(self._start_stranger(exchange))
         except Exception as error:
-            self.loop.call_soon(self._finish_exchange, cycle, error)  # when the parser is done with what came
+            self.loop.call_soon(exchange.deliver, error)  # when the parser is done with what came
 
     def _run_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(coroutine)
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    async def _answer_stranger(self, cycle: PendingExchange) -> None:
+    async def _start_stranger(self, exchange: Exchange) -> None:
         try:
-            result: Any = await answer_exchange(self.service, cycle.headers, cycle.body, cycle.caller)
+            await self.service.load_identity(exchange.signature.agent)
+            self.service.start(exchange)
         except Exception as error:
-            result = error
-        self._finish_exchange(cycle, result)
+            exchange.deliver(error)
 
     def on_response_complete(self) -> None:
         """Go on with the next request; while one waits, nothing more is read.
@@ -278,31 +264,31 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         is_known = length.isascii() and length.isdigit() and "transfer-encoding" not in headers
         return is_known and not self.parser.should_upgrade() and int(length) <= self.service.body_bytes
 
-    def _finish_exchange(self, cycle: PendingExchange, result: Any) -> None:
+    def _finish_exchange(self, exchange: Exchange, result: Any) -> None:
         """Answer an exchange, or refuse it; wait for a caller that does not read what was written before."""
         if isinstance(result, bytes):
-            reply: Reply = 200, {"content-type": wire.get_media_type(cycle.headers)}, result
+            reply: Reply = 200, {"content-type": exchange.media_type or wire.JSON}, result
         elif isinstance(result, Refused | TimeoutError):
-            status, more, problem = self.service.refuse(result, wire.EXCHANGES, cycle.headers, cycle.caller)
+            status, more, problem = self.service.refuse(result, wire.EXCHANGES, exchange.headers, exchange.caller)
             reply = status, {"content-type": wire.JSON, **more}, problem
         else:
             log.error("an exchange failed", exc_info=result)
             reply = 500, {"content-type": "text/plain"}, b"Internal Server Error"
         if self.flow.write_paused:
-            self._run_task(self._reply_later(cycle, reply))
+            self._run_task(self._reply_later(exchange, reply))
         else:
-            self._reply(cycle, reply)
+            self._reply(exchange, reply)
 
-    async def _reply_later(self, cycle: PendingExchange, reply: Reply) -> None:
+    async def _reply_later(self, exchange: Exchange, reply: Reply) -> None:
         await self.flow.drain()
-        self._reply(cycle, reply)
+        self._reply(exchange, reply)
 
-    def _reply(self, cycle: PendingExchange, reply: Reply) -> None:
-        if cycle.disconnected:
+    def _reply(self, exchange: Exchange, reply: Reply) -> None:
+        if exchange.disconnected:
             return
-        self._write(*reply, keep_alive=cycle.keep_alive)
-        cycle.response_complete = True
-        if not cycle.keep_alive:
+        self._write(*reply, keep_alive=exchange.keep_alive)
+        exchange.response_complete = True
+        if not exchange.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
@@ -332,3 +318,29 @@ def make_head_fault() -> Refused:
     """The refusal of headers that are too many or too large."""
     detail = f"a request may have at most {MOST_HEADERS} headers of {MOST_HEAD_BYTES} bytes in all"
     return Refused(431, "headers", detail)
+
+
+def read_plain_exchange(data: bytes) -> tuple[dict[str, str], bytes] | None:
+    r"""Return headers and body if these bytes are one whole exchange in the plainest form, else None.
+
+    The parser calls Python for every header. Everything that this reads the parser would read the same; whatever can be
+    written in several ways, or changes how a request ends, is left to it.
+
+    >>> read_plain_exchange(b"POST /v1/exchanges HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi")
+    ({'host': 'a', 'content-length': '2'}, b'hi')
+    """
+    match = _HEAD.match(data, 0, MOST_HEAD_BYTES)
+    if match is None or b" \r\n" in match[1]:
+        return None
+    lines = match[1][:-2].decode("ascii").split("\r\n")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(": ")
+        headers[name.lower()] = value
+    is_plain = (
+        len(headers) == len(lines)
+        and _UNUSUAL.isdisjoint(headers)
+        and headers.get("connection", "keep-alive").lower() == "keep-alive"
+        and headers.get("content-length") == str(len(data) - match.end())
+    )
+    return (headers, data[match.end() :]) if is_plain else None

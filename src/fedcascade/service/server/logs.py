@@ -1,6 +1,7 @@
 """What a server writes to stderr for its operator: lines of text or JSON, which never hold up an upload.
 
-A thread writes. Where nobody reads stderr, lines are dropped, not waited for. Tokens and keys are no part of any line.
+A thread writes. Where stderr is not read, lines are dropped, not waited for. Tokens and keys are in no line. Of refused
+requests a few of each minute are logged one by one, the others counted, so that no caller can fill a disk.
 """
 
 import atexit
@@ -10,6 +11,7 @@ import os
 import queue
 import sys
 import threading
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
@@ -102,3 +104,40 @@ def configure_as_parent() -> None:
     level, _, form = os.environ.get(VARIABLE, "").partition(" ")
     if level in get_args(LevelName) and form in get_args(FormatName):
         configure_logging(level, form)  # type: ignore[arg-type]
+
+
+LINES_PER_MINUTE = 20
+SECONDS = 60.0
+LONGEST_PATH = 100
+
+
+class RefusalLog:
+    """Logs refusals. ``now`` is the time of a clock that is never set back, in seconds."""
+
+    def __init__(self) -> None:
+        self._ends, self._lines = 0.0, 0
+        self._unlogged: Counter[str] = Counter()
+
+    def record(self, now: float, *, status: int, reason: str, detail: str, path: str, caller: str, agent: str) -> None:
+        """Log a refusal, or count it if there were many. ``agent`` is the number in the request, proven or not."""
+        self.flush(now)
+        if self._lines >= LINES_PER_MINUTE:
+            self._unlogged[reason] += 1
+            return
+        if not self._lines:
+            self._ends = now + SECONDS
+        self._lines += 1
+        who = f"{f'agent {agent}' if agent else 'a caller'} at {caller or 'an unknown address'}"
+        facts = {"status": status, "reason": reason, "path": path[:LONGEST_PATH], "caller": caller, "agent": agent}
+        log_event(f"refused {who}: {reason}, {detail}", event="refused", **facts)
+
+    def flush(self, now: float) -> None:
+        """Log how many more there were, once their minute is over."""
+        if now < self._ends:
+            return
+        if self._unlogged:
+            words = ", ".join(f"{count} {reason}" for reason, count in self._unlogged.items())
+            total, reasons = self._unlogged.total(), dict(self._unlogged)
+            log_event(f"refused {total} more in that minute: {words}", event="refused more", reasons=reasons)
+        self._lines = 0
+        self._unlogged.clear()

@@ -1,11 +1,24 @@
-"""What an operator watches: Prometheus metrics of one server process."""
+"""What an operator watches: Prometheus metrics, agents with abnormal weight, and OpenTelemetry traces.
 
-from collections.abc import Callable, Mapping
+An exchange is a span from request to durable answer, a refusal is a span without length, a transaction is a span of the
+writer. Without a tracer, the library is not even imported. OpenTelemetry's own variables say where spans go,
+such as ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+"""
 
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from fedcascade.federation.messages import Cause
+from fedcascade.service.server.state import ServerState
+from fedcascade.service.store.contract import Store
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -61,3 +74,103 @@ class Metrics:
         self._down.inc(self._noted_down)
         self._noted, self._noted_up, self._noted_down = dict.fromkeys(Cause, 0), 0, 0
         return generate_latest(self._registry)
+
+
+FEWEST_AGENTS = 5  # of fewer, nobody can say what is normal
+LEAST_RATIO = 10.0  # to the median; busy users are several times as busy as others
+DEVIATIONS = 6.0  # in units of the standard deviation that the median deviation stands for
+NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
+
+
+@dataclass(frozen=True)
+class OutsizedAgent:
+    """An agent with far more observations than others: its share of its group, and how many times the median it has."""
+
+    agent: int
+    share: float
+    ratio: float
+
+
+def find_outsized_agents(state: ServerState | None) -> list[OutsizedAgent]:
+    """Find agents that hold abnormally many observations, the largest first.
+
+    Counts of busy and of idle users spread over orders of magnitude, so their logarithms are compared: with the median
+    of all agents that have spoken, in units of the median absolute deviation. Neither moves much, whatever a few agents
+    claim. Where all are alike the deviation is nearly 0; then an agent must have ten times the median to be named.
+    """
+    server = None if state is None else state.server
+    if state is None or server is None or len(server.holdings) < FEWEST_AGENTS:
+        return []
+    if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # just now, somebody is let in
+        return []
+    agents, labels, counts = (array.copy() for array in state.list_agents())
+    logs = np.log(np.maximum(counts, 1))
+    middle = float(np.median(logs))
+    spread = NORMAL * float(np.median(np.abs(logs - middle)))
+    places = np.flatnonzero(logs - middle > max(math.log(LEAST_RATIO), DEVIATIONS * spread))
+    found = [
+        OutsizedAgent(
+            int(agents[place]),
+            float(counts[place] / counts[labels == labels[place]].sum()),
+            float(np.exp(logs[place] - middle)),
+        )
+        for place in places
+    ]
+    return sorted(found, key=lambda outsized: -outsized.ratio)
+
+
+EXTRA = "--trace needs OpenTelemetry: pip install 'fedcascade[otel]'"
+NANOSECONDS = 1_000_000_000
+
+
+def make_tracer() -> Any:
+    """Make a tracer that sends spans by OTLP over HTTP, in batches from a thread of its own."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise ValueError(EXTRA) from None
+    provider = TracerProvider(resource=Resource.create({"service.name": "fedcascade"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider.get_tracer("fedcascade")
+
+
+class TracingMetrics(Metrics):
+    """Metrics that also make a span of each exchange and of each refusal."""
+
+    def __init__(self, gauges: Mapping[str, Gauge], tracer: Any) -> None:
+        super().__init__(gauges)
+        self._tracer = tracer
+
+    def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
+        super().count_exchange(cause, up, down, seconds)
+        attributes = {"fedcascade.cause": cause.value, "fedcascade.bytes_up": up, "fedcascade.bytes_down": down}
+        now = time.time_ns()
+        start = now - int(seconds * NANOSECONDS)
+        self._tracer.start_span("exchange", attributes=attributes, start_time=start).end(now)
+
+    def count_refusal(self, reason: str) -> None:
+        super().count_refusal(reason)
+        self._tracer.start_span("refusal", attributes={"fedcascade.reason": reason}).end()
+
+
+class TracingStore:
+    """A store whose transactions are spans; all else is the store's own."""
+
+    def __init__(self, store: Store, tracer: Any) -> None:
+        self._store, self._tracer = store, tracer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @contextmanager
+    def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
+        with self._tracer.start_as_current_span("transaction"), self._store.transaction(wanted):
+            yield
+
+
+def trace_store(store: Store, tracer: Any | None) -> Store:
+    """The store, with spans of its transactions if there is a tracer."""
+    return store if tracer is None else cast(Store, TracingStore(store, tracer))

@@ -1,26 +1,32 @@
 """What the server does for agents and operators, each as a job for the writer."""
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
-import msgspec
-
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Download
 from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised, hash_token
+from fedcascade.service.protocol.auth import hash_token
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK
 from fedcascade.service.protocol.errors import Refused
-from fedcascade.service.server.jobs import Job
+from fedcascade.service.server.exchange import Job
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.audit import LOCAL, OPERATOR
-from fedcascade.service.store.contract import AgentRecord, Identity, LogEntry, Revoked, Store, is_same_upload
+from fedcascade.service.store.contract import (
+    LOCAL,
+    OPERATOR,
+    AgentPage,
+    Identity,
+    Store,
+    add_agent,
+)
 from fedcascade.service.store.epoch import begin_epoch
 
 SECONDS_PER_DAY = 86_400
 RETIRED = "retired operator "  # and the hash of a token that was replaced: the name of a setting
 MOST_FOLDED = 20_000  # in one transaction, for which uploads wait
+TOKEN, USED = "enrolment token ", "used"  # and a token's hash: the name of a setting, with the time it expires
 REFUSED_ENROLMENT = "this enrolment token is unknown, used or too old: ask the operator for a new one"
 log = logging.getLogger("fedcascade.service")
 Arguments = ParamSpec("Arguments")
@@ -37,88 +43,6 @@ def _audit(
 ) -> None:
     at = SYSTEM_CLOCK.read_milliseconds() if now is None else int(1000 * now)
     store.record_audit(at, actor, action, agent, detail)
-
-
-def record_upload(
-    store: Store,
-    state: ServerState,
-    upload: Upload,
-    nonce: int,
-    *,
-    created: int = 0,
-    receipt: wire.Receipt | None = None,
-    terms_id: str = "",
-    numbers: bytes = b"",
-    limit: Callable[[Upload, int], None] = lambda _, __: None,
-) -> bytes:
-    """Count an upload once, and answer it: the answer as MessagePack, in the newest protocol.
-
-    The same upload again is answered with what its group holds by then: answers are not kept, because they hold the
-    data of others, who may ask to be forgotten. Another upload under the same sequence number is refused.
-
-    ``nonce`` and ``created`` are those of its signature, ``numbers`` its gram and moment as they came. ``receipt`` is
-    the last one that the agent got: if the log ends before it, the store was restored, and a new epoch begins.
-    ``limit`` is called with a new upload and the rounds that it adds to, and may refuse it. Nothing was counted before
-    the last refusal.
-    """
-    if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
-        log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
-                    receipt.position, state.position)  # fmt: skip
-        state.epoch = begin_epoch(store)
-    entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce.to_bytes(8, "big"), numbers=numbers)
-    earlier, (held_count, held_rounds) = _find_earlier(store, upload), state.count_held(upload.agent)
-    if earlier is None:
-        limit(upload, 0 if upload.cause is Cause.CHANGE else held_rounds)
-        state.check(upload)
-        download = state.apply(entry)
-        store.append(entry)
-        held_count, held_rounds = state.count_held(upload.agent)
-    else:
-        _require_repeated(store, earlier, entry, created)
-        download = state.answer(upload.agent)
-    message = wire.AnswerMessage.from_download(
-        download,
-        upload.sequence,
-        state.count_group(upload.agent),
-        held=(held_count, held_rounds),
-        terms_id=terms_id,
-        receipt=state.epoch.give_receipt(state.position),
-    )
-    return msgspec.msgpack.encode(message)
-
-
-def _find_earlier(store: Store, upload: Upload) -> LogEntry | None:
-    """Find an upload of that sequence number in the log; refuse a stranger in the same words as a bad signature."""
-    try:
-        return store.find_entry(upload.agent, upload.sequence)
-    except Revoked:
-        if store.find_identity(upload.agent) is None:  # its key is remembered, but the agent was forgotten or lost
-            raise Unauthorised("unrecognised", UNRECOGNISED) from None
-        raise
-
-
-def _require_repeated(store: Store, earlier: LogEntry, entry: LogEntry, created: int) -> None:
-    """Refuse what is not the same upload, signed anew.
-
-    Another process, or this one before a restart, may have seen the very same request.
-    """
-    agent, nonce = entry.upload.agent, int.from_bytes(entry.nonce, "big")
-    if entry.nonce == earlier.nonce or not store.use_nonce(agent, nonce, created):
-        raise Unauthorised("replayed", REPLAYED)
-    if not is_same_upload(earlier.upload, entry.upload):
-        raise Refused(409, "conflict", f"upload {entry.upload.sequence} was already received with another content")
-
-
-@defer
-def require_active(store: Store, _: ServerState, signature: SignatureHeaders) -> None:
-    """Refuse an agent that was revoked or forgotten, and a signature that another process has seen."""
-    identity = store.find_identity(signature.agent)
-    if identity is None:
-        raise Unauthorised("unrecognised", UNRECOGNISED)
-    if identity.revoked:
-        raise Revoked(signature.agent)
-    if not store.use_nonce(signature.agent, signature.nonce, signature.created):
-        raise Unauthorised("replayed", REPLAYED)
 
 
 @defer
@@ -139,31 +63,46 @@ def _take_in(store: Store, state: ServerState, message: wire.Enrolment, now: flo
     epoch, key, credential = state.epoch, message.public_key, message.credential
     is_known = credential is not None and epoch.is_credential(credential, key)
     token_hash = None if message.token is None else hash_token(message.token)
-    identity = store.find_identity_by_key(key)
+    identity = store.find_identity(key)
     if identity is not None:
-        is_entitled = is_known or (token_hash is not None and store.has_token(token_hash))
+        is_entitled = is_known or (token_hash is not None and has_token(store, token_hash))
         if identity.revoked or not is_entitled:
             raise Refused(403, "enrolment", REFUSED_ENROLMENT)
         return epoch.give_credential(identity)
     wanted, enrolled = None, now
-    if credential is not None and is_known and not store.has_token(epoch.mark_forgotten(key)):
+    if credential is not None and is_known and not has_token(store, epoch.mark_forgotten(key)):
         wanted, enrolled = credential.agent, credential.enrolled
         if credential.epoch == epoch.name:
             log.warning("the store was restored: it does not know agent %d, which it enrolled", wanted)
             epoch = state.epoch = begin_epoch(store)
-    elif token_hash is None or not store.use_token(token_hash, now):
+    elif token_hash is None or not use_token(store, token_hash, now):
         raise Refused(403, "enrolment", REFUSED_ENROLMENT)
-    agent = store.add_agent(key, enrolled, wanted)
+    agent = add_agent(store, key, enrolled, wanted)
     _audit(store, f"agent {agent}", "enrolled" if wanted is None else "enrolled again", agent, now=now)
-    return epoch.give_credential(Identity(agent, key, enrolled, revoked=False))
+    return epoch.give_credential(Identity(agent, key, enrolled))
 
 
 @defer
 def add_tokens(store: Store, _: ServerState, tokens: Iterable[str], expires: float) -> None:
     """Keep new enrolment tokens."""
     hashes = [hash_token(token) for token in tokens]
-    store.add_tokens(hashes, expires)
+    for token_hash in hashes:
+        store.set_setting(f"{TOKEN}{token_hash.hex()}", repr(expires))
     _audit(store, OPERATOR, "made enrolment tokens", detail=str(len(hashes)))
+
+
+def has_token(store: Store, token_hash: bytes) -> bool:
+    """Whether an enrolment token was ever made, used or not."""
+    return store.get_setting(f"{TOKEN}{token_hash.hex()}") is not None
+
+
+def use_token(store: Store, token_hash: bytes, now: float) -> bool:
+    """Use an enrolment token up; False if it is unknown, used or expired."""
+    expires = store.get_setting(f"{TOKEN}{token_hash.hex()}")
+    if expires is None or expires == USED or float(expires) <= now:
+        return False
+    store.set_setting(f"{TOKEN}{token_hash.hex()}", USED)
+    return True
 
 
 @defer
@@ -178,21 +117,22 @@ def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing
     identity = store.find_identity(agent)
     if identity is None:
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
-    uploads, _ = store.count_uploads(agent)
-    held = state.get_statistics(agent)
-    counts = {"uploads": uploads, "count": held.count, "clicks": held.clicks, "rounds": held.rounds}
+    totals, held = store.sum_uploads(agent), state.get_statistics(agent)
+    counts = {"uploads": totals.uploads, "count": held.count, "clicks": held.clicks, "rounds": held.rounds}
     return wire.Standing(
-        protocol=wire.PROTOCOLS[-1], agent=agent, **counts, numbers=wire.pack_numbers(held) if uploads else b"",
-        last_sequence=store.find_last_sequence(agent), last_change=store.find_last_change(agent),
-        epoch=state.epoch.name, revoked=identity.revoked, credential=state.epoch.give_credential(identity),
+        protocol=wire.PROTOCOLS[-1], agent=agent, **counts, numbers=wire.pack_numbers(held) if totals.uploads else b"",
+        last_sequence=totals.last_sequence, last_change=totals.last_change,
+        epoch=state.epoch.name, revoked=identity.revoked is not None, credential=state.epoch.give_credential(identity),
     )  # fmt: skip
 
 
 @defer
 def revoke(store: Store, _: ServerState, agent: int, now: float) -> None:
     """Let an agent speak no more; what it taught stays."""
-    if not store.revoke_agent(agent, now):
+    identity = store.find_identity(agent)
+    if identity is None:
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    store.put_identity(replace(identity, revoked=identity.revoked or now))
     _audit(store, OPERATOR, "revoked", agent, now=now)
 
 
@@ -206,7 +146,7 @@ def forget(store: Store, state: ServerState, agent: int, actor: str = OPERATOR) 
     if identity is None:
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
     position = state.position + 1
-    store.add_tokens([state.epoch.mark_forgotten(identity.public_key)], 0.0)
+    store.set_setting(f"{TOKEN}{state.epoch.mark_forgotten(identity.public_key).hex()}", USED)
     store.forget_agent(agent, position)
     state.forget(agent, position)
     save_snapshot(store, state)
@@ -221,11 +161,10 @@ def retain(store: Store, state: ServerState, days: float, now: float) -> bool:
     uploads are old than there are agents, folding is not worth a snapshot.
     """
     before = int(1000 * (now - days * SECONDS_PER_DAY))
-    horizon, uploads = store.find_old_uploads(before, MOST_FOLDED)
+    horizon, uploads = store.fold_uploads(before, state.position + 1, len(state.places), MOST_FOLDED)
     if uploads <= len(state.places):
         return False
     state.position += 1
-    store.fold_uploads(horizon, state.position)
     save_snapshot(store, state)
     detail = f"{uploads} uploads older than {days:g} days, up to position {horizon}"
     _audit(store, "server", "folded", detail=detail, now=now)
@@ -278,16 +217,19 @@ def get_operator_hash(store: Store, _: ServerState) -> bytes | None:
 
 
 @defer
-def describe_agents(store: Store, state: ServerState, records: Sequence[AgentRecord], *, more: bool) -> wire.AgentList:
-    """Add to agents from a list what the state knows of them: rounds and clusters; and count all agents."""
+def describe_agents(_: Store, state: ServerState, page: AgentPage, most: int) -> wire.AgentList:
+    """Add to agents from a list, at most so many, what the state knows of them: rounds and clusters."""
+    records = page.records[:most]
     labels = state.get_labels_of(record.agent for record in records)
     rows = [
         wire.AgentRow(agent=record.agent, enrolled=int(1000 * record.enrolled), revoked=record.revoked,
                       last=record.last, rounds=state.count_held(record.agent)[1], cluster=labels.get(record.agent))
         for record in records
     ]  # fmt: skip
-    counts = {"enrolled": store.count_agents(), "spoken": len(state.places), "revoked": store.count_revoked()}
-    return wire.AgentList(protocol=wire.PROTOCOLS[-1], **counts, clusters=state.clusters, agents=rows, more=more)
+    return wire.AgentList(
+        protocol=wire.PROTOCOLS[-1], enrolled=page.enrolled, spoken=len(state.places), revoked=page.revoked,
+        clusters=state.clusters, agents=rows, more=len(page.records) > most,
+    )  # fmt: skip
 
 
 def read_overview(store: Store, state: ServerState) -> wire.Overview:
@@ -295,7 +237,8 @@ def read_overview(store: Store, state: ServerState) -> wire.Overview:
     spoken = len(state.places)
     labels = state.get_labels() if spoken <= wire.MOST_LABELS else {}
     return wire.Overview(
-        protocol=wire.PROTOCOLS[-1], position=state.position, enrolled=store.count_agents(), rounds=state.rounds,
-        labels={str(agent): label for agent, label in labels.items()}, spoken=spoken, clusters=state.clusters,
+        protocol=wire.PROTOCOLS[-1], position=state.position, rounds=state.rounds,
+        enrolled=store.list_agents(0, 0).enrolled, spoken=spoken, clusters=state.clusters,
+        labels={str(agent): label for agent, label in labels.items()},
         sizes=state.list_sizes(wire.LARGEST_GROUPS), resets=state.resets,
     )  # fmt: skip

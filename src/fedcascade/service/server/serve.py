@@ -11,15 +11,14 @@ from typing import Any
 
 import uvicorn
 
-from fedcascade.checks import require, require_integer
+from fedcascade.checks import require
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
 from fedcascade.service.protocol import auth, token_file
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.validation import find_smallest_lambda
 from fedcascade.service.server import operations
-from fedcascade.service.server.app import Extension, build_application
-from fedcascade.service.server.bounds import UploadBounds
+from fedcascade.service.server.app import Extension, build_application, keep_retaining
 from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.listener import (
     GRACE_SECONDS,
@@ -28,11 +27,10 @@ from fedcascade.service.server.listener import (
     read_certificate,
     reserve_descriptors,
 )
-from fedcascade.service.server.metrics import Metrics
-from fedcascade.service.server.retention import keep_retaining
-from fedcascade.service.server.service import Limits, Service
+from fedcascade.service.server.metrics import Metrics, TracingMetrics, trace_store
+from fedcascade.service.server.service import Service
+from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 from fedcascade.service.server.tenure import claim_store, describe_terms, guard_terms
-from fedcascade.service.server.tracing import TracingMetrics, trace_store
 from fedcascade.service.server.verifier import VerifierProcess
 from fedcascade.service.server.warming import WarmStart, warm_store
 from fedcascade.service.server.writer import Writer
@@ -42,36 +40,18 @@ from fedcascade.service.store.open import hide_password, open_store
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerSettings:
-    """What a server needs to know before it starts: store, policy, address, TLS, limits, clock."""
+class ServerSettings(ServerOptions):
+    """Everything that a server needs to start: its options, and the policy, limits, bounds, clock and warm start."""
 
-    store: str
     policy: Policy
-    dimension: int
-    host: str = "127.0.0.1"
-    port: int = 8777
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    operator_token: Path = Path("operator.token")
-    batch: int = 256
-    snapshot_every: int = 10_000
-    retain: float | None = None  # days
     limits: Limits = field(default_factory=Limits)
-    clock: Clock = SYSTEM_CLOCK
     bounds: UploadBounds = field(default_factory=UploadBounds)
+    clock: Clock = SYSTEM_CLOCK
     tracer: Any | None = None  # of OpenTelemetry
-    take_over: bool = False  # a store that is served with another policy or other constants
     warm: WarmStart | None = None  # what a new store starts from
 
     def __post_init__(self) -> None:
-        require(0 <= self.port <= 65_535, f"port must be in 0..65535, got {self.port}")
-        require_integer("dimension", self.dimension)
-        require_integer("batch", self.batch)
-        require_integer("snapshot every", self.snapshot_every)
-        days = self.retain
-        require(days is None or days > 0, f"retain must be more than 0 days, got {days}")
-        both_or_none = (self.tls_cert is None) == (self.tls_key is None)
-        require(both_or_none, "TLS needs both a certificate and a key: give --tls-cert and --tls-key")
+        super().__post_init__()
         name, rule = self.policy.name, self.policy.reply_rule
         passive = rule.answers_uploads and rule.download_cause is None
         require(passive, f"{name} does not answer the agent that asks and nobody else: a server cannot call agents")
@@ -129,7 +109,7 @@ def require_empty_store(url: str) -> None:
     """Refuse a store that has agents already."""
     with closing(open_store(url)) as store, explain_failures(store):
         words = f"the store {hide_password(url)} has agents already: simulated users need one of their own"
-        require(store.count_agents() == 0, words)
+        require(store.list_agents(0, 0).enrolled == 0, words)
 
 
 def ensure_operator_token(writer: Writer, path: Path) -> bool:

@@ -2,8 +2,9 @@
 
 import asyncio
 import math
+import secrets
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,22 +14,15 @@ from litestar.datastructures import State
 from litestar.exceptions import HTTPException
 from nacl.signing import SigningKey
 
-from fedcascade.checks import POSITIVE, require, require_integer
-from fedcascade.federation.messages import Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
-from fedcascade.service.server.alerts import OutsizedAgent, find_outsized_agents
-from fedcascade.service.server.bounds import UploadBounds
-from fedcascade.service.server.connections import ConnectionTable, is_address, name_network
-from fedcascade.service.server.jobs import Deliver, Job, settle_future
-from fedcascade.service.server.limits import ForgeryLimiter, RateLimiter
-from fedcascade.service.server.metrics import Gauge, Metrics
-from fedcascade.service.server.origins import check_origin
-from fedcascade.service.server.readiness import ReadinessProbe
-from fedcascade.service.server.refusals import RefusalLog
-from fedcascade.service.server.verifier import SignedRequest
+from fedcascade.service.server.connections import ConnectionTable, ForgeryLimiter, RateLimiter, name_network
+from fedcascade.service.server.exchange import Exchange, settle_future
+from fedcascade.service.server.logs import RefusalLog
+from fedcascade.service.server.metrics import Gauge, Metrics, OutsizedAgent, find_outsized_agents
+from fedcascade.service.server.settings import Limits, UploadBounds
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.contract import Identity
 
@@ -36,41 +30,9 @@ HttpRequest = Request[Any, Any, State]
 RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
 DEFAULT_BOUNDS = UploadBounds()
 # Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
-NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0, revoked=False)
+NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0)
 FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How much callers may ask for: requests per second and at once, bytes of a body, connections.
-
-    ``rate`` and ``burst`` are those of an agent: one upload holds some ten rounds of a user, and the burst is for who
-    was offline. ``address_rate`` and ``address_burst`` are those of an address that enrols or is an operator, and a
-    fifth of that rate holds for its bad signatures. ``proxies`` are the addresses whose X-Forwarded-For is believed,
-    ``origins`` the web sites whose pages may hold agents of this server.
-    """
-
-    rate: float = 0.2
-    burst: float = 100.0
-    address_rate: float = 50.0
-    address_burst: float = 100.0
-    body_bytes: int | None = None
-    connections: int = 4_096
-    connections_per_address: int = 512
-    proxies: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        POSITIVE.check("rate", self.rate)
-        POSITIVE.check("burst", self.burst)
-        require(self.burst >= 1, f"burst must be >= 1, else nobody can make a request, got {self.burst:g}")
-        require_integer("connections", self.connections)
-        require_integer("connections per address", self.connections_per_address)
-        for proxy in self.proxies:
-            require(is_address(proxy), f"a trusted proxy must be an IP address, got '{proxy}'")
-        for origin in self.origins:
-            check_origin(origin)
 
 
 class Service:
@@ -104,19 +66,20 @@ class Service:
         self.refusals = RefusalLog()
         self.refusal_listeners: list[RefusalListener] = []
         self.bounds = bounds
-        self.origins = frozenset(limits.origins)
+        self.origins = frozenset(limits.allow_origin)
         self.identities: dict[int, Identity] = {}
-        self.proxies = frozenset(limits.proxies)
+        self.proxies = frozenset(limits.trusted_proxy)
         self.connections = ConnectionTable(
             most=limits.connections,
             most_per_address=limits.connections_per_address,
-            proxies=[name_network(proxy) for proxy in limits.proxies],
+            proxies=[name_network(proxy) for proxy in limits.trusted_proxy],
         )
         self.joined = self.left = 0  # agents that enrolled and that were forgotten here, since this process started
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
         self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
         self._nonces = auth.Nonces()
+        writer.checks = (self._require_fresh, self._use_nonce, self._limit_rate)
         self._outsized: tuple[float, list[OutsizedAgent]] = (-math.inf, [])
         self.metrics = make_metrics(
             {
@@ -151,45 +114,56 @@ class Service:
         state = self.writer.state
         return self.terms if state is None else msgspec.structs.replace(self.terms, epoch=state.epoch.name)
 
-    def read_signature(self, headers: Mapping[str, str], caller: str) -> auth.SignatureHeaders:
-        """Read whose signature a request carries; nothing is verified yet. ``caller`` is the network it came from."""
-        signature = auth.parse_signature(headers)
-        self._forgeries.require_room(caller, signature.agent, self.clock.elapsed())
-        return signature
+    def read_signature(self, exchange: Exchange) -> bool:
+        """Read whose signature an exchange carries, without verifying it; whether that agent's identity is loaded."""
+        exchange.signature = auth.parse_signature(exchange.headers)
+        self._forgeries.require_room(exchange.caller, exchange.signature.agent, self.clock.elapsed())
+        return exchange.signature.agent in self.identities
 
     async def load_identity(self, agent: int) -> None:
         """Have the public key of an agent in ``identities``, if there is such an agent."""
-        if agent not in self.identities:
-            identity = await self.writer.run(operations.get_identity(agent))
-            if identity is not None:
-                self.identities[agent] = identity
+        identity = await self.writer.run(operations.get_identity(agent))
+        if identity is not None:
+            self.identities[agent] = identity
 
-    def get_identity(self, agent: int) -> Identity:
-        """The agent of that number, if its identity was loaded; else one whose key nobody has."""
-        return self.identities.get(agent, NOBODY)
+    async def answer(self, exchange: Exchange) -> bytes:
+        """Answer an exchange, once it is durable."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        exchange.deliver = partial(settle_future, future)
+        if not self.read_signature(exchange):
+            await self.load_identity(exchange.signature.agent)
+        self.start(exchange)
+        try:
+            return await future
+        finally:
+            del future  # an exception holds this frame, and a future holds its exception
 
-    def start_signed(self, job: Job[Any], request: SignedRequest, caller: str, deliver: Deliver) -> None:
-        """Run a job if its request is signed and admitted; remember whether it was a forgery. See ``Writer.start``."""
-        note = partial(self._note_signature, caller, request.signature.agent, deliver)
-        self.writer.start(job, note, asyncio.get_running_loop(), request, self.admit)
+    def start(self, exchange: Exchange) -> None:
+        """Begin an exchange with an agent whose identity was loaded; a stranger's key is one that nobody has."""
+        exchange.identity = self.identities.get(exchange.signature.agent, NOBODY)
+        exchange.enrolled_seconds = self.clock.now() - exchange.identity.enrolled
+        exchange.bounds, exchange.terms_id = self.bounds, self.terms.terms_id
+        exchange.finish, exchange.started = self._finish, time.perf_counter()
+        self.writer.start(exchange)
 
-    def _note_signature(self, caller: str, agent: int, deliver: Deliver, result: Any) -> None:
-        if not isinstance(result, BaseException):
-            self._forgeries.trust(caller, agent, self.clock.elapsed())
+    def _finish(self, exchange: Exchange, result: Any) -> None:
+        """Remember whether an exchange was a forgery, and count it if it was answered."""
+        caller, agent, now = exchange.caller, exchange.signature.agent, self.clock.elapsed()
+        if isinstance(result, bytes):
+            self._forgeries.trust(caller, agent, now)
+            if exchange.message is not None:
+                seconds = time.perf_counter() - exchange.started
+                self.metrics.count_exchange(exchange.message.cause, len(exchange.body), len(result), seconds)
         elif isinstance(result, Refused) and result.reason in FORGED:
-            self._forgeries.count_forgery(caller, agent, self.clock.elapsed())
-        deliver(result)
+            self._forgeries.count_forgery(caller, agent, now)
 
-    def limit_upload(self, identity: Identity, upload: Upload, held_rounds: int) -> None:
-        """Refuse an upload beyond the bounds on what one agent may claim."""
-        seconds = self.clock.now() - identity.enrolled
-        self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
+    def _require_fresh(self, signature: auth.SignatureHeaders) -> None:
+        auth.require_fresh(signature.created, self.clock.now())
 
-    def admit(self, signature: auth.SignatureHeaders) -> None:
-        """Refuse a stale, repeated or too frequent request. The writer's thread decides which of two was first."""
-        now = self.clock.now()
-        auth.require_fresh(signature.created, now)
-        self._nonces.use(signature.agent, signature.nonce, signature.created, now)
+    def _use_nonce(self, signature: auth.SignatureHeaders) -> None:
+        self._nonces.use(signature.agent, signature.nonce, signature.created, self.clock.now())
+
+    def _limit_rate(self, signature: auth.SignatureHeaders) -> None:
         self._agent_limiter.take(signature.agent, self.clock.elapsed())
 
     async def require_operator(self, request: HttpRequest) -> None:
@@ -202,18 +176,13 @@ class Service:
         if "authorization" in request.headers:
             await self.require_operator(request)
             return
-        caller = name_caller(request)
-        signature = self.read_signature(request.headers, caller)
-        await self.load_identity(signature.agent)
-        key, path = self.get_identity(signature.agent).public_key, request.scope["path"]
-        signed = SignedRequest(key, request.method, path, signature, await request.body(), None)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.start_signed(lambda *_: None, signed, caller, partial(settle_future, future))
-        await future
-        speaker = signature.agent
-        if speaker != agent:
-            raise Refused(403, "not-yours", f"agent {speaker} may not speak for agent {agent}")
-        await self.writer.run(operations.require_active(signature))
+        exchange = Exchange(
+            method=request.method, path=request.scope["path"], headers=request.headers, body=await request.body(),
+            caller=name_caller(request),
+        )  # fmt: skip
+        await self.answer(exchange)
+        if exchange.signature.agent != agent:
+            raise Refused(403, "not-yours", f"agent {exchange.signature.agent} cannot act for agent {agent}")
 
     def limit_address(self, request: HttpRequest) -> None:
         self._address_limiter.take(name_caller(request), self.clock.elapsed())
@@ -261,3 +230,35 @@ def describe_constants(policy: Policy) -> dict[str, object]:
         for name, value in policy.constants().items()
     }
     return plain | {"confidence": type(policy.confidence).__name__.lower()}
+
+
+PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
+CACHED_SECONDS = 1.0  # a probe is good for so long: many who ask cost no more than one
+
+
+class ReadinessProbe:
+    """Writes something as large as an upload, at most once per second, and tells everybody what came of it."""
+
+    def __init__(self, writer: Writer, body_bytes: int) -> None:
+        self._writer, self._size = writer, PROBE_BYTES + body_bytes
+        self._probe: asyncio.Task[None] | None = None
+        self._expires = 0.0
+        self._was_healthy = True
+
+    async def check(self) -> None:
+        """Raise what keeps the store from being written."""
+        if self._probe is None or (self._probe.done() and not self._is_fresh()):
+            self._probe = asyncio.get_running_loop().create_task(self._write())
+        await asyncio.shield(self._probe)
+
+    def _is_fresh(self) -> bool:
+        """Whether the last probe still tells the truth; what an upload found out since then counts more."""
+        return time.monotonic() < self._expires and self._writer.healthy == self._was_healthy
+
+    async def _write(self) -> None:
+        """Write random bytes, because a store does not write again what it holds already."""
+        probe = secrets.token_hex(self._size // 2)
+        try:
+            await self._writer.run(lambda store, _: store.set_setting("ready", probe))
+        finally:
+            self._expires, self._was_healthy = time.monotonic() + CACHED_SECONDS, self._writer.healthy

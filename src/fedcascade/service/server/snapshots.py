@@ -1,6 +1,5 @@
 """When a snapshot is due, and how it gets into the store without anyone waiting for it."""
 
-from collections import deque
 from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from typing import Any
 
 from fedcascade.federation.holdings import ARRAYS
 from fedcascade.service.server.state import ServerState, describe_changes
-from fedcascade.service.store.contract import SnapshotStore, Store
+from fedcascade.service.store.contract import SnapshotStore
 from fedcascade.service.store.snapshot import Piece, copy_state, digest_chunk, gather_chunks
 
 BYTES_PER_COMMIT = 1 << 20
@@ -43,20 +42,18 @@ class SnapshotSchedule:
         self._executor = ThreadPoolExecutor(1, "fedcascade-snapshot")
         self._encoding: Future[EncodedSnapshot] | None = None
         self._snapshot: EncodedSnapshot | None = None
-        self._unused: deque[bytes] = deque()
         self._copy: dict[str, Any] | None = None
 
     @property
     def is_busy(self) -> bool:
         return self._snapshot is not None or self._encoding is not None
 
-    def advance(self, store: Store, state: ServerState) -> None:
-        """Do the part of the work that belongs into this transaction.
+    def advance(self, store: SnapshotStore, state: ServerState, rewritten: int) -> None:
+        """Do the part of the work that belongs into this transaction; ``rewritten`` is that of the journal's head.
 
-        Only chunks that the snapshot before lacks are written. Those that it alone needed make room for the chunks of
-        the next one, in their transactions: what is erased is overwritten, and so it is written once.
+        Only chunks that the snapshot before lacks are written.
         """
-        if store.find_last_rewriting() > self.position:  # that took its own snapshot, and an older one must not return
+        if rewritten > self.position:  # that took its own snapshot, and an older one must not return
             self.drop()
             self.position = state.position
         due = self.position + max(self._every, len(state.places) // AGENTS_PER_UPLOAD)
@@ -69,33 +66,31 @@ class SnapshotSchedule:
         if self._snapshot is not None:
             self._write_some(store, state, self._snapshot)
 
-    def _begin(self, store: Store, state: ServerState) -> None:
+    def _begin(self, store: SnapshotStore, state: ServerState) -> None:
         """Copy what has changed since the last snapshot, and let another thread encode it.
 
         Until this one is saved, the last one counts: somebody may be forgotten meanwhile, and is taken out of that.
         """
-        self.position, self._unused = state.position, deque(store.find_unused_chunks())
+        self.position = state.position
         self._copy = copy_state(describe_changes(state), self._copy)
         state.changed_lately = set()
-        known = set(store.list_snapshot_chunks())
+        known = list_known_chunks(store)
         self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
 
-    def _write_some(self, store: Store, state: ServerState, snapshot: EncodedSnapshot) -> None:
+    def _write_some(self, store: SnapshotStore, state: ServerState, snapshot: EncodedSnapshot) -> None:
         """Write some chunks; after the last ones the snapshot counts, unless another server has deleted one of them."""
-        chunks = snapshot.take_some()
-        store.save_chunks(chunks)
-        store.delete_chunks([self._unused.popleft() for _ in range(min(len(self._unused), 2 * len(chunks)))])
+        if snapshot.unwritten:
+            store.put_chunks(snapshot.take_some())
         if not snapshot.unwritten:
-            is_saved = store.save_snapshot(snapshot.position, snapshot.digests)
+            is_saved = store.commit_snapshot(snapshot.position, snapshot.digests)
             state.note_snapshot(snapshot.row_digests if is_saved else {}, state.changed_lately)
             self._snapshot = None
 
     def drop(self) -> None:
         """Give up a snapshot that is under way, of a state that does not hold any more."""
         self._encoding = self._copy = self._snapshot = None
-        self._unused.clear()
 
-    def finish(self, store: Store, state: ServerState) -> None:
+    def finish(self, store: SnapshotStore, state: ServerState) -> None:
         """Write a last snapshot at once, unless the latest one holds everything."""
         if state.position > self.position or self.is_busy:
             save_snapshot(store, state)
@@ -106,15 +101,19 @@ class SnapshotSchedule:
 
 def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
     """Write a snapshot at once: what the store lacks of it; what only earlier ones needed goes."""
-    known = set(store.list_snapshot_chunks())
-    snapshot = encode_snapshot(state.position, describe_changes(state), known)
-    store.save_chunks(snapshot.unwritten)
-    if not store.save_snapshot(snapshot.position, snapshot.digests):  # another server has deleted chunks
+    snapshot = encode_snapshot(state.position, describe_changes(state), list_known_chunks(store))
+    store.put_chunks(snapshot.unwritten)
+    if not store.commit_snapshot(snapshot.position, snapshot.digests, purge=True):  # another server has deleted chunks
         snapshot = encode_snapshot(state.position, describe_changes(state, is_whole=True), known=set())
-        store.save_chunks(snapshot.unwritten)
-        store.save_snapshot(snapshot.position, snapshot.digests)
+        store.put_chunks(snapshot.unwritten)
+        store.commit_snapshot(snapshot.position, snapshot.digests, purge=True)
     state.note_snapshot(snapshot.row_digests, set())
-    store.delete_chunks(store.find_unused_chunks())
+
+
+def list_known_chunks(store: SnapshotStore) -> set[bytes]:
+    """List the digests of the chunks of the snapshot in a store."""
+    snapshot = store.read_snapshot()
+    return set() if snapshot is None else set(snapshot.digests)
 
 
 def encode_snapshot(position: int, state: dict[str, Any], known: Set[bytes]) -> EncodedSnapshot:

@@ -14,7 +14,7 @@ from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
-from fedcascade.service.store.contract import LogEntry, Store
+from fedcascade.service.store.contract import LogEntry, Snapshot, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
@@ -222,10 +222,10 @@ def describe_origin(policy: Policy, dimension: int) -> str:
 
 def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState | None = None) -> ServerState:
     """The state at the end of the log: from ``state`` on, or else from the last snapshot on."""
-    rewriting = store.find_last_rewriting()
-    if state is None or rewriting > state.position:
-        snapshot = store.load_snapshot()
-        state = None if snapshot is None else _restore_state(store, snapshot[1], policy, dimension)
+    rewritten = store.find_head().rewritten
+    if state is None or rewritten > state.position:
+        snapshot = store.read_snapshot()
+        state = None if snapshot is None else _restore_state(snapshot, policy, dimension)
         state = state or ServerState(policy, dimension)
     for entry in store.read_entries(after=state.position):
         try:
@@ -234,17 +234,17 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
             upload = f"upload {entry.upload.sequence} of agent {entry.upload.agent}, entry {entry.position} of the log"
             raise ValueError(f"{upload}, cannot be replayed: {refusal}") from None
         state.apply(entry)
-    state.position = max(state.position, rewriting)
+    state.position = max(state.position, rewritten)
     state.epoch = load_epoch(store)
     return state
 
 
-def _restore_state(store: Store, chunks: Iterable[bytes], policy: Policy, dimension: int) -> ServerState | None:
+def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> ServerState | None:
     """The state of a snapshot, which knows what chunks it came from; None if it is of another kind."""
-    decoded = read_state(chunks)
+    decoded = read_state(snapshot.chunks)
     state = ServerState.from_state(decoded, policy, dimension)
     if state is not None and decoded["server"] is not None:
-        state.row_digests = find_row_digests(decoded, store.list_snapshot_chunks())
+        state.row_digests = find_row_digests(decoded, snapshot.digests)
         state.names = (state.position, decoded["names"]) if "names" in decoded else None
     return state
 

@@ -20,6 +20,7 @@ from nacl.exceptions import BadSignatureError
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import are_possible, check_upload
+from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.logs import configure_as_parent
 from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, write_frame
 
@@ -27,83 +28,69 @@ log = logging.getLogger("fedcascade.service")
 ANSWER_SECONDS = 5.0  # for a batch of small uploads, which takes milliseconds
 
 
-class SignedRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A request, and the public key of the agent in whose name it is signed.
-
-    ``upload`` is the media type of the body if that is an upload, else None.
-    """
-
-    key: bytes
-    method: str
-    path: str
-    signature: auth.SignatureHeaders
-    body: bytes
-    upload: str | None
-
-
-class Refusal(msgspec.Struct, array_like=True, frozen=True):
-    """Why a request is refused; ``is_signed`` if its signature holds all the same."""
-
-    is_signed: bool
-    status: int
-    reason: str
-    detail: str
-
-
-Verdict = Refusal | None  # None: the signature holds, and so does the upload if there is one
-BUSY = Refusal(False, 503, "verifier", "the request could not be checked in time: try again")
-_requests_decoder = msgspec.msgpack.Decoder(list[SignedRequest])
+# What the process is told of an exchange: public key, method, path, signature, body, media type of the upload if any.
+PackedExchange = tuple[bytes, str, str, auth.SignatureHeaders, bytes, str | None]
+Verdict = tuple[bool, tuple[int, str, str] | None, wire.UploadMessage | None]  # as fields of an exchange
+BUSY = (503, "verifier", "the request could not be checked in time: try again")
+_requests_decoder = msgspec.msgpack.Decoder(list[PackedExchange])
 _verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 
 
-def verify_requests(requests: Sequence[SignedRequest], dimension: int) -> list[Verdict]:
+def pack_exchange(exchange: Exchange) -> PackedExchange:
+    """Pack what the verifier needs of an exchange."""
+    key, media_type = exchange.identity.public_key, exchange.media_type
+    return key, exchange.method, exchange.path, exchange.signature, exchange.body, media_type
+
+
+def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list[Verdict]:
     """Verify signatures, then check the uploads of those that hold, all together; a stranger's is not even decoded."""
-    verdicts: list[Verdict] = [None] * len(requests)
+    verdicts: list[Verdict] = [(False, None, None)] * len(requests)
     messages: dict[int, wire.UploadMessage] = {}
     for place, request in enumerate(requests):
         is_signed = False
         try:
             verify_signature(request)
             is_signed = True
-            if request.upload is not None:
-                messages[place] = decode_upload(request, request.upload, dimension)
+            if request[-1] is not None:
+                messages[place] = decode_upload(request, request[-1], dimension)
+            verdicts[place] = True, None, messages.get(place)
         except Exception as error:
-            verdicts[place] = make_refusal(error, is_signed=is_signed)
+            verdicts[place] = is_signed, describe_refusal(error), None
     for place in find_impossible(messages, dimension):
         try:
             check_message(messages[place], dimension)
         except Exception as error:
-            verdicts[place] = make_refusal(error, is_signed=True)
+            verdicts[place] = True, describe_refusal(error), None
     return verdicts
 
 
-def make_refusal(error: Exception, *, is_signed: bool) -> Refusal:
+def describe_refusal(error: Exception) -> tuple[int, str, str]:
     """Turn whatever a check raised into a refusal, so that the rest of the batch gets its verdicts."""
     if isinstance(error, Refused):
-        return Refusal(is_signed, error.status, error.reason, error.detail)
+        return error.status, error.reason, error.detail
     log.error("a request cannot be verified", exc_info=error)
-    return Refusal(is_signed, 500, "failed", "this request could not be read")
+    return 500, "failed", "this request could not be read"
 
 
-def verify_signature(request: SignedRequest) -> None:
+def verify_signature(request: PackedExchange) -> None:
     """Refuse a request that its agent has not signed."""
-    signature = request.signature
-    if not hmac.compare_digest(signature.digest.encode(), auth.compute_digest(request.body).encode()):
+    key, method, path, signature, body, _ = request
+    if not hmac.compare_digest(signature.digest.encode(), auth.compute_digest(body).encode()):
         raise auth.Unauthorised("altered", "content-digest is not that of the body")
-    base = auth.build_signature_base(request.method, request.path, signature)
+    base = auth.build_signature_base(method, path, signature)
     try:
-        crypto_sign_open(base64.b64decode(signature.signature) + base, request.key)
+        crypto_sign_open(base64.b64decode(signature.signature) + base, key)
     except BadSignatureError:
         raise auth.Unauthorised("unrecognised", auth.UNRECOGNISED) from None
 
 
-def decode_upload(request: SignedRequest, media_type: str, dimension: int) -> wire.UploadMessage:
+def decode_upload(request: PackedExchange, media_type: str, dimension: int) -> wire.UploadMessage:
     """Decode the upload of a request; refuse one of another form, dimension or sequence number than was signed."""
-    message = wire.decode(request.body, wire.UploadMessage, media_type)
-    size = 8 * wire.count_numbers(dimension)
-    if len(message.numbers) != size:
+    _, _, _, signature, body, _ = request
+    message = wire.decode(body, wire.UploadMessage, media_type)
+    if len(message.numbers) != 8 * wire.count_numbers(dimension):
         check_message(message, dimension)
-    if message.sequence != request.signature.sequence:
+    if message.sequence != signature.sequence:
         raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
     return message
 
@@ -129,21 +116,27 @@ def check_message(message: wire.UploadMessage, dimension: int) -> None:
 
 
 class SignatureVerifier:
-    """Takes a batch of requests with ``submit`` and gives the verdicts with ``collect``, which does the work here."""
+    """Takes a batch of exchanges with ``submit``; ``collect`` does the work here, and fills in what was found."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._requests: Sequence[SignedRequest] = ()
+        self._exchanges: Sequence[Exchange] = ()
 
     def prepare(self) -> None:
         """Compile what verifying needs, so that no request waits for a compiler."""
-        warm_up(self.dimension)
+        precompile(self.dimension)
 
-    def submit(self, requests: Sequence[SignedRequest]) -> None:
-        self._requests = requests
+    def submit(self, exchanges: Sequence[Exchange]) -> None:
+        self._exchanges = exchanges
 
-    def collect(self) -> list[Verdict]:
-        return verify_requests(self._requests, self.dimension)
+    def collect(self) -> None:
+        """Fill in whether each exchange of the batch is signed, why it is refused, and its upload."""
+        verdicts = self._verify()
+        for exchange, (is_signed, refusal, message) in zip(self._exchanges, verdicts, strict=True):
+            exchange.is_signed, exchange.refusal, exchange.message = is_signed, refusal, message
+
+    def _verify(self) -> list[Verdict]:
+        return verify_exchanges([pack_exchange(exchange) for exchange in self._exchanges], self.dimension)
 
     def close(self) -> None:
         """Let go of what the verifier holds."""
@@ -169,28 +162,28 @@ class VerifierProcess(SignatureVerifier):
         if self._process is not None:
             self._process.is_ready()
 
-    def submit(self, requests: Sequence[SignedRequest]) -> None:
+    def submit(self, exchanges: Sequence[Exchange]) -> None:
         """Send a batch to the process, which begins at once."""
-        super().submit(requests)
-        if not requests:
+        super().submit(exchanges)
+        if not exchanges:
             return
         self._process = self._process or self._start_process()
-        frame = msgspec.msgpack.encode(requests)
+        frame = msgspec.msgpack.encode([pack_exchange(exchange) for exchange in exchanges])
         if not (self._process.is_ready() and self._process.write_frame(frame, ANSWER_SECONDS)):
             self.close()
 
-    def collect(self) -> list[Verdict]:
-        if self._requests and self._process is not None:
+    def _verify(self) -> list[Verdict]:
+        if self._exchanges and self._process is not None:
             try:
                 frame = self._process.read_frame(self._estimate_seconds())
             except TimeoutError:
-                log.error("the verifier does not answer: it is started anew")
+                log.error("the verifier does not answer: it is restarted")
                 self.kill()
-                return [BUSY] * len(self._requests)
+                return [(False, BUSY, None)] * len(self._exchanges)
             if frame is not None:
                 return _verdicts_decoder.decode(frame)
             self.close()
-        return super().collect()
+        return super()._verify()
 
     def close(self) -> None:
         process, self._process = self._process, None
@@ -204,23 +197,23 @@ class VerifierProcess(SignatureVerifier):
 
     def _estimate_seconds(self) -> float:
         """How long a batch may take: a factorisation of each upload, on a slow machine, and some more."""
-        return ANSWER_SECONDS + len(self._requests) * (self.dimension / 512) ** 3
+        return ANSWER_SECONDS + len(self._exchanges) * (self.dimension / 512) ** 3
 
     def _start_process(self) -> PipedProcess:
         return PipedProcess([sys.executable, "-m", __name__, str(self.dimension)])
 
 
-def warm_up(dimension: int) -> None:
+def precompile(dimension: int) -> None:
     """Compile, or load, what checking an upload needs."""
     are_possible(np.zeros((1, wire.count_numbers(dimension))), np.ones((1, 3), np.int64))
 
 
 def serve_batches(source: IO[bytes], sink: IO[bytes], dimension: int) -> None:
     """Say that everything is compiled, then verify batch after batch until the input ends."""
-    warm_up(dimension)
+    precompile(dimension)
     write_frame(sink, READY)
     while (frame := read_frame(source)) is not None:
-        write_frame(sink, msgspec.msgpack.encode(verify_requests(_requests_decoder.decode(frame), dimension)))
+        write_frame(sink, msgspec.msgpack.encode(verify_exchanges(_requests_decoder.decode(frame), dimension)))
 
 
 if __name__ == "__main__":

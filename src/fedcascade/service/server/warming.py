@@ -22,8 +22,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import check_upload
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.audit import LOCAL
-from fedcascade.service.store.contract import LogEntry, Store
+from fedcascade.service.store.contract import LOCAL, LogEntry, Store, add_agent
 
 WARM = "warm"  # the setting that says which state a store started from
 
@@ -66,9 +65,9 @@ def warm_store(store: Store, warm: WarmStart, policy: Policy, dimension: int, no
     if held == warm.digest:
         return 0
     require(held is None, f"the store was started from another state than {warm.path}: take a new store")
-    require(store.count_agents() == 0, f"{warm.path} can start a new store alone, and this one has agents")
+    require(store.list_agents(0, 0).enrolled == 0, f"{warm.path} can start a new store alone, and this one has agents")
     check_warm_start(warm, policy, dimension)
-    agents = [store.add_agent(bytes(SigningKey.generate().verify_key), now) for _ in warm.users]
+    agents = [add_agent(store, bytes(SigningKey.generate().verify_key), now) for _ in warm.users]
     state = ServerState(policy, dimension)
     for upload in _list_uploads(warm, agents):
         entry = LogEntry(position=state.position + 1, upload=upload)

@@ -9,21 +9,31 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from fedcascade.federation.policies import Policy
+from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
-from fedcascade.service.server.jobs import Admit, Deliver, Job, PendingJob, Result, WaitingJobs, report, settle_future
+from fedcascade.service.server.exchange import (
+    Exchange,
+    Job,
+    Pending,
+    PendingJob,
+    Result,
+    WaitingJobs,
+    report,
+    settle_future,
+)
 from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.tenure import TakenOver
-from fedcascade.service.server.verifier import SignatureVerifier, SignedRequest
+from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Store, explain_failures
 
@@ -33,6 +43,7 @@ SMALLEST_BATCH = 24
 STUCK_SECONDS = 20.0  # a batch that takes longer is not slow: something does not answer
 FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
 NEVER = float("inf")
+Check = Callable[[SignatureHeaders], None]
 
 
 class Writer:
@@ -55,13 +66,14 @@ class Writer:
         self.clock = clock
         self.healthy = True
         self.taken_over: TakenOver | None = None
+        self.checks: Sequence[Check] = ()  # of exchanges whose signature holds; each raises if it refuses one
         self._require_tenure = require_tenure
         self._policy, self._dimension, self._batch = policy, dimension, batch
-        self._queue: queue.SimpleQueue[PendingJob | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._snapshots = SnapshotSchedule(snapshot_every)
         self._verifier = verifier or SignatureVerifier(dimension)
         self._journal = JournalWriter(self.clock)
-        self._scrubbed = 0
+        self._purged = 0  # position of the last forgetting that left nothing in the database's journals
         self._store: Store | None = (store := open_store())
         self.state: ServerState | None = None  # for others to look at; only jobs may change it
         self._busy_since = NEVER
@@ -79,32 +91,24 @@ class Writer:
         self._queue.put(PendingJob(job, partial(settle_future, future)))
         return future
 
-    def start(
-        self,
-        job: Job[Any],
-        deliver: Deliver,
-        loop: asyncio.AbstractEventLoop,
-        request: SignedRequest | None = None,
-        admit: Admit | None = None,
-    ) -> None:
-        """Run a job in the next transaction; ``deliver`` gets its result in the event loop once that is durable.
+    def start(self, pending: Pending) -> None:
+        """Run a job in the next transaction, and settle it in this event loop once that is durable.
 
-        Or the exception: ``Unavailable`` if it takes too long. The job may still be done then, and must bear to be
-        repeated. See ``PendingJob``.
+        Or with the exception: ``Unavailable`` if it takes too long. The job may still be done then, and must bear to be
+        repeated.
         """
         trouble = self.find_trouble()
         if trouble is not None:
             raise Unavailable(trouble)
+        loop = asyncio.get_running_loop()
         waiting = self._waiting.get(loop) or self._enter_loop(loop)
-        pending = PendingJob(job, deliver, waiting, request, admit)
         waiting.add(pending)
         self._queue.put(pending)
 
-    async def run(self, job: Job[Result], request: SignedRequest | None = None, admit: Admit | None = None) -> Result:
+    async def run(self, job: Job[Result]) -> Result:
         """Run a job in the next transaction, and wait until that is durable; see ``start``."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self.start(job, partial(settle_future, future), loop, request, admit)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.start(PendingJob(job, partial(settle_future, future)))
         try:
             return await future
         finally:
@@ -141,13 +145,13 @@ class Writer:
 
     def _run_loop(self) -> None:
         """While one batch is written, the next one is verified. With nothing to do, a part of a snapshot is written."""
-        admitted: list[PendingJob] = []
+        admitted: list[Pending] = []
         is_last = False
         while not is_last:
             self._busy_since = NEVER
             gathered, is_last = self._gather(wait=not admitted)
             self._busy_since = time.monotonic()
-            self._verifier.submit([pending.request for pending in gathered if pending.request is not None])
+            self._verifier.submit([pending for pending in gathered if isinstance(pending, Exchange)])
             if admitted:
                 self._write(admitted)
             elif not gathered and self._snapshots.is_busy:
@@ -159,9 +163,9 @@ class Writer:
             self._write(admitted)
         self._finish()
 
-    def _gather(self, *, wait: bool) -> tuple[list[PendingJob], bool]:
+    def _gather(self, *, wait: bool) -> tuple[list[Pending], bool]:
         """Take waiting jobs from the queue, up to a batch; and whether the writer is to end after them."""
-        batch: list[PendingJob] = []
+        batch: list[Pending] = []
         most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
         with suppress(queue.Empty):
             while len(batch) < most:
@@ -173,29 +177,32 @@ class Writer:
                 batch.append(pending)
         return batch, False
 
-    def _admit(self, gathered: list[PendingJob]) -> list[PendingJob]:
-        """Keep the jobs without a request and those whose request is good; report the refusals of the others.
+    def _admit(self, gathered: list[Pending]) -> list[Pending]:
+        """Keep the jobs, and the exchanges that pass all checks; report the refusals of the others.
 
         A request with a bad signature is refused before its nonce is recorded, so that a forger cannot burn an
         agent's nonces.
         """
-        verdicts = iter(self._verifier.collect())
+        self._verifier.collect()
         admitted = []
         for pending in gathered:
             try:
-                if pending.request is not None:
-                    verdict = next(verdicts)
-                    if pending.admit is not None and (verdict is None or verdict.is_signed):
-                        pending.admit(pending.request.signature)
-                    if verdict is not None:
-                        wait = 1.0 if verdict.status == 503 else None
-                        raise Refused(verdict.status, verdict.reason, verdict.detail, retry_after=wait)
+                if isinstance(pending, Exchange):
+                    self._check(pending)
                 admitted.append(pending)
             except Exception as error:
                 report([pending], [error])
         return admitted
 
-    def _write(self, batch: list[PendingJob]) -> None:
+    def _check(self, exchange: Exchange) -> None:
+        """Run the checks that need the writer's thread, which decides which of two requests was first."""
+        for check in self.checks if exchange.is_signed else ():
+            check(exchange.signature)
+        if exchange.refusal is not None:
+            status, reason, detail = exchange.refusal
+            raise Refused(status, reason, detail, retry_after=1.0 if status == 503 else None)
+
+    def _write(self, batch: list[Pending]) -> None:
         """Commit a batch and report it. A job that breaks must not break its neighbours: then each runs alone."""
         results, error = self._commit(batch)
         if error is None or len(batch) == 1 or isinstance(error, Unavailable):
@@ -204,27 +211,27 @@ class Writer:
             for pending in batch:
                 self._write([pending])
 
-    def _commit(self, batch: list[PendingJob]) -> tuple[list[Any] | None, BaseException | None]:
+    def _commit(self, batch: list[Pending]) -> tuple[list[Any] | None, BaseException | None]:
         """Run a batch in one transaction; the result of each job, or why none took place."""
         results: list[Any] = []
         try:
             store, state = self._prepare()
-            with store.transaction():
+            uploads = [pending for pending in batch if isinstance(pending, Exchange) and pending.message is not None]
+            wanted = [(exchange.signature.agent, exchange.signature.sequence) for exchange in uploads]
+            with store.transaction(wanted):
                 self._require_tenure(store)
                 state = self.state = replay_log(store, self._policy, self._dimension, state)
                 start = state.position
-                requests = [pending.request for pending in batch if pending.request and pending.request.upload]
-                store.prefetch_entries([(request.signature.agent, request.signature.sequence) for request in requests])
                 for pending in batch:
                     try:
-                        results.append(pending.job(store, state))
+                        results.append(pending.run(store, state))
                     except Refused as refusal:  # the transaction goes on: a job refuses before it changes anything
                         results.append(refusal)
                 self._journal.write(store, state, start)
-                self._snapshots.advance(store, state)
-                forgotten = store.find_last_rewriting()
-            if forgotten > self._scrubbed and store.purge_deleted_rows():
-                self._scrubbed = forgotten
+                rewritten = store.find_head().rewritten
+                self._snapshots.advance(store, state, rewritten)
+            if rewritten > self._purged and store.run_maintenance(purge=True):
+                self._purged = rewritten
             self.healthy = True
         except Exception as error:
             return None, self._recover(error)
@@ -240,7 +247,7 @@ class Writer:
         return self._store, self.state
 
     def _recover(self, error: Exception) -> Exception:
-        """Drop the state after a failed transaction: it is read anew from the store, which is the truth."""
+        """Drop the state after a failed transaction: it is read again from the store, which is the truth."""
         self.state, self._journal = None, JournalWriter(self.clock)
         self._snapshots.drop()
         if isinstance(error, TakenOver):

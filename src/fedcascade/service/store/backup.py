@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from fedcascade.checks import require
-from fedcascade.service.store.audit import LOCAL
+from fedcascade.service.store.contract import LOCAL
 from fedcascade.service.store.epoch import begin_epoch, load_epoch
 from fedcascade.service.store.sql_store import SqlStore
 from fedcascade.systems import sync_file
@@ -55,7 +55,6 @@ def restore_backup(path: Path, store: SqlStore, at: int) -> str:
                     store.write_table(table, columns, rows)
         except OSError as error:
             raise ValueError(f"cannot read the backup '{path}': {error.strerror}") from None
-        store.finish_import()
         position, _ = store.verify()
         earlier, epoch = load_epoch(store).name, begin_epoch(store).name
         store.record_audit(at, LOCAL, "restored", detail=f"up to position {position}, epoch {earlier} became {epoch}")

@@ -3,18 +3,21 @@
 ``testing.stores`` has a class of tests for each protocol. A store is used by one thread at a time.
 """
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused, Unavailable
-from fedcascade.service.store.audit import AuditLog
-from fedcascade.service.store.journal import Journal
+
+AGENT_NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
+AgentState = Literal["all", "spoken", "silent", "revoked"]
+OPERATOR, LOCAL = "operator", "command line"  # actors of the audit log; the second can open the store itself
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,19 +43,32 @@ def is_same_upload(first: Upload, second: Upload) -> bool:
     )
 
 
+class UploadTotals(NamedTuple):
+    """What the log holds of one agent: its uploads, their rounds, and its largest sequence numbers; 0 for none.
+
+    ``last_change`` is that of the last upload with the cause ``CHANGE``. Where it was folded with later ones, it is the
+    number of the last of them.
+    """
+
+    uploads: int
+    rounds: int
+    last_sequence: int
+    last_change: int
+
+
 @dataclass(frozen=True)
 class Identity:
-    """An enrolled agent: its number, the public key it signs with, when it enrolled, and whether it was revoked."""
+    """An enrolled agent: its number, the public key it signs with, and when it enrolled and was revoked, if ever."""
 
     agent: int
     public_key: bytes
     enrolled: float
-    revoked: bool
+    revoked: float | None = None
 
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """An agent in a list: when it enrolled, in seconds, whether it is revoked, when it last spoke, in milliseconds."""
+    """An agent in a list: when it enrolled, in seconds, whether it is revoked, its last upload, in milliseconds."""
 
     agent: int
     enrolled: float
@@ -60,14 +76,130 @@ class AgentRecord:
     last: int | None
 
 
-AgentState = Literal["all", "spoken", "silent", "revoked"]
+class AgentPage(NamedTuple):
+    """Some agents in the order of their numbers, and how many are enrolled and revoked in all."""
+
+    records: list[AgentRecord]
+    enrolled: int
+    revoked: int
+
+
+class Snapshot(NamedTuple):
+    """A snapshot: its position, the digests of its chunks, and the chunks, which are read while they are taken."""
+
+    position: int
+    digests: list[bytes]
+    chunks: Iterator[bytes]
+
+
+class Head(NamedTuple):
+    """The last position of the log, and that of the last forgetting or retention; 0 if there is none.
+
+    Such an event changes entries before it, so a state of an earlier position cannot go on from the log: it is read
+    again from the snapshot that was committed with the event.
+    """
+
+    position: int
+    rewritten: int
+
+
+@dataclass(frozen=True)
+class ExchangeRecord:
+    """An exchange without its statistics; ``clusters`` is how many there were after its commit."""
+
+    position: int
+    at: int
+    agent: int
+    cause: str
+    rounds: int
+    count: int
+    clicks: int
+    clusters: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """An agent joined a cluster. The name of a cluster stays the same while most of its members do."""
+
+    position: int
+    at: int
+    agent: int
+    cluster: int
+
+
+class Changes(NamedTuple):
+    """The exchanges and moves between two positions, in order."""
+
+    exchanges: list[ExchangeRecord]
+    moves: list[Move]
+
+
+@dataclass(frozen=True)
+class AgentTotals:
+    """Sums over the exchanges of one agent, the time of the last one, and the agent's cluster; 0 for none."""
+
+    agent: int
+    uploads: int
+    rounds: int
+    clicks: int
+    last: int
+    cluster: int
+
+
+@dataclass(frozen=True)
+class ClusterSizes:
+    """How large clusters are: names and sizes of the largest ones, and of each size how many clusters have it."""
+
+    largest: list[tuple[int, int]]
+    histogram: list[tuple[int, int]]
+
+    @property
+    def clusters(self) -> int:
+        return sum(times for _, times in self.histogram)
+
+    @property
+    def agents(self) -> int:
+        return sum(size * times for size, times in self.histogram)
+
+
+@dataclass(frozen=True)
+class IntervalTotals:
+    """Sums over the exchanges of one cause in one interval of time, with the times of the first and the last.
+
+    Intervals are numbered from 0. ``clusters`` is the most there were.
+    """
+
+    number: int
+    cause: str
+    exchanges: int
+    rounds: int
+    count: int
+    clicks: int
+    clusters: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRecord:
+    """Something that an operator or an agent did. ``at`` is in milliseconds since 1970; records count from 1.
+
+    Agents are named by number alone, which is random and reveals nothing of a forgotten agent's key or data.
+    """
+
+    number: int
+    at: int
+    actor: str
+    action: str
+    agent: int | None
+    detail: str
 
 
 class Revoked(Refused):
     """Refuses an agent that was revoked, by whichever process, or was forgotten."""
 
     def __init__(self, agent: int) -> None:
-        super().__init__(403, "revoked", f"agent {agent} may not speak: it was revoked or has left")
+        super().__init__(403, "revoked", f"agent {agent} is no longer valid: it was revoked or has left")
 
 
 class Folded(Refused):
@@ -87,54 +219,34 @@ class UploadLog(Protocol):
     def read_entries(self, after: int) -> Iterator[LogEntry]:
         """Read the log beyond a position, in order; raise ``DamagedStore`` where it is not what was written."""
 
-    def prefetch_entries(self, keys: Sequence[tuple[int, int]]) -> None:
-        """Read at once what ``find_entry`` will look for in this transaction: pairs of agent and sequence number."""
-
     def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
         """Find an agent's upload of that sequence number.
 
-        Raise ``Revoked`` if the agent may not speak, and ``Folded`` if that upload was folded into another.
+        Raise ``Revoked`` if the agent is not enrolled or revoked, ``Folded`` if that upload was folded into another.
         """
 
-    def find_last_sequence(self, agent: int) -> int:
-        """Find the largest sequence number of an agent's uploads that were ever logged; 0 if there is none."""
+    def sum_uploads(self, agent: int) -> UploadTotals:
+        """Sum an agent's uploads in the log."""
 
-    def find_last_change(self, agent: int) -> int:
-        """Find the largest sequence number of an agent's uploads with the cause ``CHANGE``; 0 if there is none.
+    def fold_uploads(self, before: int, position: int, least: int, most: int) -> tuple[int, int]:
+        """Fold uploads from before a time, in milliseconds, into one per agent beside its last; at most ``most``.
 
-        Where such an upload was folded with later ones, it is the number of the last of them.
+        Return the position of the last one folded and their number; nothing happens if these are ``least`` or fewer.
+        Folding takes a position of the log, and folds the journal too. It leaves the server's state as it is.
         """
-
-    def count_uploads(self, agent: int) -> tuple[int, int]:
-        """Count an agent's uploads in the log, and the rounds in them."""
 
 
 class IdentityStore(Protocol):
-    """The enrolled agents, and the tokens that newcomers enrol with. Times are seconds since 1970."""
+    """The enrolled agents. Times are seconds since 1970."""
 
-    def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
-        """Add enrolment tokens, as hashes."""
+    def put_identity(self, identity: Identity) -> None:
+        """Enrol an agent, or replace what is known of it."""
 
-    def use_token(self, token_hash: bytes, now: float) -> bool:
-        """Use a token up; False if it is unknown, used or expired."""
+    def find_identity(self, agent: int | bytes) -> Identity | None:
+        """Find the agent of that number, or of that public key."""
 
-    def has_token(self, token_hash: bytes) -> bool:
-        """Whether a token was ever added, used or not."""
-
-    def add_agent(self, public_key: bytes, now: float, wanted: int | None = None) -> int:
-        """Enrol a public key and return the agent's number: the one wanted if it is free, else one never used before.
-
-        Draw it at random from very many, because a store that was restored does not know which ones it gave away.
-        """
-
-    def find_identity(self, agent: int) -> Identity | None:
-        """Find the agent of that number."""
-
-    def find_identity_by_key(self, public_key: bytes) -> Identity | None:
-        """Find the agent of that public key."""
-
-    def revoke_agent(self, agent: int, now: float) -> bool:
-        """Revoke an agent: its requests are refused from now on. False if there is none of that number."""
+    def list_agents(self, after: int, most: int, state: AgentState = "all") -> AgentPage:
+        """List agents beyond a number, in the order of their numbers; silent ones have never uploaded anything."""
 
     def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
         """Record a nonce of a request that leaves no upload in the log; False if it is there already.
@@ -142,53 +254,74 @@ class IdentityStore(Protocol):
         ``created`` is when the request was signed: nonces of signatures that are long stale may be deleted.
         """
 
-    def count_agents(self) -> int:
-        """Count the enrolled agents, revoked ones too."""
-
-    def count_revoked(self) -> int:
-        """Count the enrolled agents that are revoked."""
-
-    def list_agents(self, after: int, most: int, state: AgentState = "all") -> list[AgentRecord]:
-        """List agents beyond a number, in the order of their numbers; silent ones have never uploaded anything."""
+    def forget_agent(self, agent: int, position: int) -> None:
+        """Erase an agent with its uploads and rows of the journal; this takes a position of the log."""
 
 
 class SnapshotStore(Protocol):
     """The last snapshot of the server's state, in chunks that are named by their digests.
 
     Chunks may come in different transactions, and a chunk of the snapshot before need not come again. A snapshot counts
-    once it is saved, and replaces the one before.
+    once it is committed, and replaces the one before.
     """
 
-    def save_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
-        """Save chunks by their digests; one that is there stays."""
+    def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        """Save chunks by their digests, and delete a few of those that the snapshot does not need."""
 
-    def save_snapshot(self, position: int, digests: Sequence[bytes]) -> bool:
-        """Save the snapshot at a position as chunks in order; False, and nothing is saved, if one is not there."""
+    def commit_snapshot(self, position: int, digests: Sequence[bytes], *, purge: bool = False) -> bool:
+        """Make chunks in this order the snapshot at a position; False, and nothing happens, if one is not there.
 
-    def find_last_snapshot(self) -> int:
-        """Find the position of the snapshot; 0 if there is none."""
-
-    def load_snapshot(self) -> tuple[int, Iterator[bytes]] | None:
-        """Load the snapshot with its position, as chunks in order that are read while they are taken.
-
-        Raise ``DamagedStore`` at a chunk that is not what was written.
+        With ``purge`` all other chunks are deleted at once. Without any digests there is no snapshot any more.
         """
 
-    def list_snapshot_chunks(self) -> list[bytes]:
-        """List the digests of the chunks of the snapshot, in order."""
+    def read_snapshot(self) -> Snapshot | None:
+        """Read the snapshot. Its iterator raises ``DamagedStore`` at a chunk that is not what was written."""
 
-    def find_unused_chunks(self) -> list[bytes]:
-        """Find the digests of chunks that do not belong to the snapshot."""
 
-    def delete_chunks(self, digests: Iterable[bytes]) -> None:
-        """Delete chunks."""
+class Journal(Protocol):
+    """A narrow copy of the log for pages, with times and clusters, so that any server on the store shows the same.
 
-    def delete_snapshots(self) -> None:
-        """Delete the snapshot and all chunks."""
+    Times are whole milliseconds since 1970. ``after`` and ``upto`` are positions of the log, the first excluded and the
+    last included.
+    """
+
+    def record_batch(self, after: int, at: int, clusters: int, moves: Iterable[tuple[int, int]]) -> None:
+        """Copy every upload of the log beyond a position into the journal, and record pairs of agent and new cluster.
+
+        A later move of an agent at the same position of the log replaces the earlier one.
+        """
+
+    def find_head(self, at: int | None = None) -> Head:
+        """Find how far the journal goes, or how far it went at a time."""
+
+    def read_changes(self, after: int, upto: int) -> Changes:
+        """Read the exchanges and moves between two positions."""
+
+    def count_sizes(self, upto: int, most: int) -> ClusterSizes:
+        """Count how many agents clusters have at a position; of the largest, at most so many are named."""
+
+    def sum_by_agent(self, upto: int, most: int | None = None) -> list[AgentTotals]:
+        """Sum the exchanges of every agent up to a position, or of so many agents with the smallest numbers.
+
+        Numbers of agents are drawn at random, so these are a fair sample.
+        """
+
+    def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
+        """Sum the exchanges from the time ``since`` on, by intervals of ``width`` milliseconds and by cause."""
+
+
+class AuditLog(Protocol):
+    """What agents and operators did, when, as a hash chain of its own."""
+
+    def record_audit(self, at: int, actor: str, action: str, agent: int | None = None, detail: str = "") -> None:
+        """Append a record."""
+
+    def read_audit(self) -> Iterator[AuditRecord]:
+        """Read all records in order; raise ``DamagedStore`` where one is not what was written."""
 
 
 class SettingStore(Protocol):
-    """Named texts, such as the terms of the server and the hash of the operator's token."""
+    """Named texts, such as the terms of the server, hashes of tokens and counts of refusals."""
 
     def get_setting(self, name: str) -> str | None:
         """Read a setting; None if it was never set."""
@@ -205,39 +338,17 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingS
 
     failures: tuple[type[Exception], ...]
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """Commit what happens inside, or undo all of it; no other process writes meanwhile. A commit is durable."""
+    def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> AbstractContextManager[None]:
+        """Commit what happens inside, or undo all of it; no other process writes meanwhile. A commit is durable.
+
+        ``wanted`` are pairs of agent and sequence number that ``find_entry`` will look for, to read them at once.
+        """
 
     def interrupt(self) -> None:
         """Let the statement under way fail at once. Unlike all else, this is called from another thread."""
 
     def close(self) -> None:
         """Close the connection to the database."""
-
-    def forget_agent(self, agent: int, position: int) -> None:
-        """Erase an agent with its uploads and rows of the journal; this takes a position of the log."""
-
-    def find_last_rewriting(self) -> int:
-        """Find the position of the last forgetting or retention; 0 if there was none.
-
-        Such an event changes entries before it, so a state of an earlier position cannot go on from the log: it is
-        read anew from the snapshot that was saved with the event.
-        """
-
-    def purge_deleted_rows(self) -> bool:
-        """Erase what a committed forgetting has left in the database's own journals; False if that must be repeated."""
-
-    def find_old_uploads(self, before: int, most: int) -> tuple[int, int]:
-        """Find the last of the uploads from before a time, in milliseconds, that are not folded, and their number.
-
-        Of more than ``most``, that many are counted. The position is 0 if there are none.
-        """
-
-    def fold_uploads(self, horizon: int, position: int) -> None:
-        """Fold all but the last upload of each agent up to a horizon into one; this takes a position of the log.
-
-        The rows of the journal are folded too. The server's state does not change, and is saved with this.
-        """
 
     def verify(self, noted: tuple[int, bytes] | None = None) -> tuple[int, bytes]:
         """Verify everything that has a checksum; return the last position of the log and the link of the chain there.
@@ -246,8 +357,24 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingS
         Raise ``DamagedStore`` at the first flaw.
         """
 
-    def run_maintenance(self) -> None:
-        """Do housekeeping between two transactions, without delay for the next one. It never fails."""
+    def run_maintenance(self, *, purge: bool = False) -> bool:
+        """Do housekeeping between two transactions, without delay for the next one. It never fails.
+
+        With ``purge``, erase what a committed forgetting has left in the database's own journals, at once; return False
+        if that must be repeated.
+        """
+
+
+def add_agent(store: IdentityStore, public_key: bytes, now: float, wanted: int | None = None) -> int:
+    """Enrol a public key and return the agent's number: the one wanted if it is free, else a random one.
+
+    There are so many numbers that none is given twice, not even by a store that was restored and has lost some.
+    """
+    agent = wanted or secrets.choice(AGENT_NUMBERS)
+    while store.find_identity(agent) is not None:
+        agent = secrets.choice(AGENT_NUMBERS)
+    store.put_identity(Identity(agent, public_key, now))
+    return agent
 
 
 @contextmanager

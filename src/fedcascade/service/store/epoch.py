@@ -8,7 +8,7 @@ after a restore: the secret stays the same from epoch to epoch.
 import hashlib
 import hmac
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedcascade.service.protocol.wire import Credential, Receipt
@@ -25,6 +25,21 @@ class Epoch:
 
     name: str
     secret: bytes
+    sessions: int = 0  # how often the operator has ended all sessions of the dashboard
+
+    def give_session(self, expires: int) -> str:
+        """A session of the dashboard until a time, which only this store's secret can make: for a cookie."""
+        return f"{expires}.{self.compute_proof(f'session {self.sessions} {expires}').hex()}"
+
+    def is_session(self, session: str, now: float) -> bool:
+        """Whether this store gave a session, and it has neither expired nor been ended."""
+        expires = session.partition(".")[0]
+        is_dated = expires.isascii() and expires.isdecimal() and len(expires) < 15
+        return (
+            is_dated
+            and int(expires) > now
+            and hmac.compare_digest(session.encode(), self.give_session(int(expires)).encode())
+        )
 
     def give_receipt(self, position: int) -> Receipt:
         """A receipt that says how far the log is, which only this store's secret can make."""
@@ -79,8 +94,8 @@ def load_epoch(store: SettingStore) -> Epoch:
     text = store.get_setting(EPOCH)
     if text is None:
         return begin_epoch(store)
-    name, secret = text.split()
-    return Epoch(name, bytes.fromhex(secret))
+    name, secret, sessions = text.split()
+    return Epoch(name, bytes.fromhex(secret), int(sessions))
 
 
 def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
@@ -88,10 +103,18 @@ def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
 
     With a new secret, receipts and credentials of before are worth nothing; agents get new ones as they compare.
     """
-    name, secret = (store.get_setting(EPOCH) or "0- ").split(" ")
-    if renew_secret or not secret:
-        secret = secrets.token_hex(32)
-    number = int(name.partition("-")[0]) + 1
-    epoch = Epoch(f"{number}-{secrets.token_hex(8)}", bytes.fromhex(secret))
-    store.set_setting(EPOCH, f"{epoch.name} {secret}")
+    earlier = load_epoch(store) if store.get_setting(EPOCH) else NO_EPOCH
+    secret = secrets.token_bytes(32) if renew_secret or not earlier.secret else earlier.secret
+    number = int(earlier.name.partition("-")[0] or 0) + 1
+    return _save_epoch(store, Epoch(f"{number}-{secrets.token_hex(8)}", secret, earlier.sessions))
+
+
+def end_sessions(store: SettingStore) -> Epoch:
+    """End all sessions of the dashboard, at every server of the store."""
+    epoch = load_epoch(store)
+    return _save_epoch(store, replace(epoch, sessions=epoch.sessions + 1))
+
+
+def _save_epoch(store: SettingStore, epoch: Epoch) -> Epoch:
+    store.set_setting(EPOCH, f"{epoch.name} {epoch.secret.hex()} {epoch.sessions}")
     return epoch

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from fedcascade.service.store.schema import MIGRATIONS
-from fedcascade.service.store.sql import EXPORT_ROWS
+from fedcascade.service.store.sql import EXPORT_ROWS, MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
 LOCK = 0x6665_6463  # any number, as long as nobody else in this database uses it
@@ -96,13 +95,11 @@ class PostgresStore(SqlStore):
     """
 
     failures: tuple[type[Exception], ...] = (psycopg.Error,)
-    explicit_identity: ClassVar[str] = "OVERRIDING SYSTEM VALUE"
     begin_reading: ClassVar[str] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     column_types: ClassVar[Mapping[str, str]] = {
         "integer": "BIGINT",
         "real": "DOUBLE PRECISION",
         "bytes": "BYTEA",
-        "identity": "BIGINT PRIMARY KEY GENERATED ALWAYS AS IDENTITY",
     }
 
     def __init__(self, connection: BoundedConnection, patience: Patience) -> None:
@@ -149,11 +146,6 @@ class PostgresStore(SqlStore):
         with self.connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
-
-    def finish_import(self) -> None:
-        """Let numbers that the database gives go on after those that were imported."""
-        number = int(self.fetch_row("SELECT coalesce(max(number), 0) + 1 FROM measure")[0])
-        self.run(f"ALTER TABLE measure ALTER COLUMN number RESTART WITH {number}")
 
     def expect_long_statements(self) -> None:
         self.run("SET LOCAL statement_timeout = 0")

@@ -1,10 +1,51 @@
-"""A connection to an SQL database, with transactions and migrations; the parts of a store build on it."""
+"""A connection to an SQL database, with its tables, transactions and migrations; the parts of a store build on it.
+
+A migration names column types in braces, and each store says what they are called in its database. A migration that has
+been released never changes; a new layout is a new migration at the end.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Self
 
 EXPORT_ROWS = 256
+TABLES = ("setting", "agent", "nonce", "upload", "erased", "event", "snapshot", "chunk", "journal", "move", "audit")
+# Entries form a hash chain; ``erased`` has the digests of those that are gone, and ``event`` what took a position of
+# the log and is no upload. ``uploads`` and ``exchanges`` are how many a row stands for, and ``folded`` is the last
+# sequence number of an agent's folded uploads. A snapshot names its chunks. ``nonce`` has those of requests that leave
+# no upload in the log: any server process refuses a replay.
+MIGRATIONS = (
+    """
+    CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE agent (
+        id {integer} PRIMARY KEY, public_key {bytes} NOT NULL UNIQUE, enrolled {real} NOT NULL, revoked {real},
+        folded {integer} NOT NULL DEFAULT 0);
+    CREATE TABLE nonce (
+        agent {integer} NOT NULL, nonce {integer} NOT NULL, created {integer} NOT NULL, PRIMARY KEY (agent, nonce));
+    CREATE INDEX nonce_created ON nonce (created);
+    CREATE TABLE upload (
+        position {integer} PRIMARY KEY, agent {integer} NOT NULL, sequence {integer} NOT NULL, cause TEXT NOT NULL,
+        count {integer} NOT NULL, clicks {integer} NOT NULL, rounds {integer} NOT NULL, numbers {bytes} NOT NULL,
+        nonce {bytes} NOT NULL, uploads {integer} NOT NULL, salt {bytes} NOT NULL, link {bytes} NOT NULL,
+        UNIQUE (agent, sequence));
+    CREATE TABLE erased (position {integer} PRIMARY KEY, digest {bytes} NOT NULL);
+    CREATE TABLE event (
+        position {integer} PRIMARY KEY, kind TEXT NOT NULL, body {bytes} NOT NULL, link {bytes} NOT NULL);
+    CREATE TABLE snapshot (position {integer} PRIMARY KEY, digests {bytes} NOT NULL);
+    CREATE TABLE chunk (digest {bytes} PRIMARY KEY, body {bytes} NOT NULL);
+    CREATE TABLE journal (
+        position {integer} PRIMARY KEY, at {integer} NOT NULL, agent {integer} NOT NULL, cause TEXT NOT NULL,
+        rounds {integer} NOT NULL, count {integer} NOT NULL, clicks {integer} NOT NULL, clusters {integer} NOT NULL,
+        exchanges {integer} NOT NULL DEFAULT 1);
+    CREATE TABLE move (
+        position {integer} NOT NULL, at {integer} NOT NULL, agent {integer} NOT NULL, cluster {integer} NOT NULL,
+        PRIMARY KEY (agent, position));
+    CREATE INDEX move_position ON move (position);
+    CREATE TABLE audit (
+        number {integer} PRIMARY KEY, at {integer} NOT NULL, actor TEXT NOT NULL, action TEXT NOT NULL,
+        agent {integer}, detail TEXT NOT NULL, link {bytes} NOT NULL)
+    """,
+)
 
 
 class SqlDatabase:
@@ -19,7 +60,6 @@ class SqlDatabase:
     begin: Sequence[str] = ("BEGIN",)
     begin_reading: ClassVar[str] = "BEGIN"
     column_types: ClassVar[Mapping[str, str]] = {}
-    explicit_identity: ClassVar[str] = ""  # what an INSERT says that gives the number of a row itself
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -44,11 +84,15 @@ class SqlDatabase:
     def drop_caches(self) -> None:
         """Drop what a subclass knows of the database across transactions, after one that was undone."""
 
+    def prefetch(self, wanted: Sequence[tuple[int, int]]) -> None:
+        """Read ahead what a transaction will look for."""
+
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
         try:
             for statement in self.begin:
                 self.run(statement)
+            self.prefetch(wanted)
             yield
             self.commit()
         except BaseException:
@@ -87,9 +131,6 @@ class SqlDatabase:
         """Let the statement under way fail at once; another thread calls this."""
         self.connection.interrupt()
 
-    def convert(self, migration: int) -> None:
-        """Do the part of a migration that SQL cannot say."""
-
     def close(self) -> None:
         self.connection.close()
 
@@ -119,5 +160,4 @@ class SqlDatabase:
                 for statement in script.format_map(self.column_types).split(";"):
                     if statement.strip():
                         self.run(statement)
-                self.convert(number)
                 self.run("INSERT INTO migration (number) VALUES (?)", number)

@@ -1,38 +1,39 @@
 """The journal in SQL: narrow rows beside the log, which both stores share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from fedcascade.service.store.journal import (
-    MINUTE,
+from fedcascade.service.store.contract import (
     AgentTotals,
+    Changes,
     ClusterSizes,
     ExchangeRecord,
+    Head,
     IntervalTotals,
-    Measure,
     Move,
 )
 from fedcascade.service.store.sql import SqlDatabase
 
 COLUMNS = "position, at, agent, cause, rounds, count, clicks, clusters"
 MOVE_COLUMNS = "position, at, agent, cluster"
-LAST_MOVES = (  # of each agent up to a position
-    "move JOIN (SELECT agent, max(position) AS position FROM move WHERE position <= ? GROUP BY agent) AS latest "
-    "USING (agent, position)"
+ALL_AGENTS = 2**62  # larger than any agent's number
+LAST_MOVES = (  # of each agent up to a position and up to a number
+    "move JOIN (SELECT agent, max(position) AS position FROM move WHERE position <= ? AND agent <= ? GROUP BY agent)"
+    " AS latest USING (agent, position)"
 )
 STATEMENT_ROWS = 64  # moves that are written in one statement
 
 
 class SqlJournal(SqlDatabase):
-    """The tables journal, move, refusal and measure."""
+    """The tables journal and move."""
 
-    def record_exchanges(self, after: int, at: int, clusters: int) -> None:
+    def record_batch(self, after: int, at: int, clusters: int, moves: Iterable[tuple[int, int]]) -> None:
         copied = "SELECT position, ?, agent, cause, rounds, count, clicks, ? FROM upload WHERE position > ?"
         self.run(f"INSERT INTO journal ({COLUMNS}) {copied}", at, clusters, after)
-
-    def record_moves(self, position: int, at: int, clusters: Iterable[tuple[int, int]]) -> None:
-        """Insert moves of different agents; a later one at the same position replaces an agent's earlier one."""
+        pairs = list(moves)
+        if not pairs:
+            return
+        position = self.find_head().position
         replace = "ON CONFLICT (agent, position) DO UPDATE SET cluster = excluded.cluster"
-        pairs = list(clusters)
         for start in range(0, len(pairs), STATEMENT_ROWS):
             some = pairs[start : start + STATEMENT_ROWS]
             rows = ", ".join(["(?, ?, ?, ?)"] * len(some))
@@ -52,24 +53,19 @@ class SqlJournal(SqlDatabase):
         later = "SELECT 1 FROM move AS later WHERE later.agent = move.agent AND later.position > move.position"
         self.run(f"DELETE FROM move WHERE position <= ? AND EXISTS ({later} AND later.position <= ?)", horizon, horizon)
 
-    def find_head(self) -> int:
-        tables = ("journal", "event")
-        return max(int(self.fetch_row(f"SELECT coalesce(max(position), 0) FROM {table}")[0]) for table in tables)
+    def find_head(self, at: int | None = None) -> Head:
+        exchanged = "SELECT position FROM journal ORDER BY position DESC LIMIT 1"
+        if at is not None:
+            exchanged = "SELECT position FROM journal WHERE at <= ? ORDER BY position DESC LIMIT 1"
+        statement = f"SELECT coalesce(({exchanged}), 0), (SELECT coalesce(max(position), 0) FROM event)"
+        position, rewritten = map(int, self.fetch_row(statement, *([] if at is None else [at])))
+        return Head(max(position, rewritten) if at is None else position, rewritten)
 
-    def read_exchanges(self, after: int, upto: int) -> list[ExchangeRecord]:
-        statement = f"SELECT {COLUMNS} FROM journal WHERE position > ? AND position <= ? ORDER BY position"
-        return [ExchangeRecord(*row) for row in self.fetch_rows(statement, after, upto)]
-
-    def read_moves(self, after: int, upto: int) -> list[Move]:
-        statement = f"SELECT {MOVE_COLUMNS} FROM move WHERE position > ? AND position <= ? ORDER BY position"
-        return [Move(*row) for row in self.fetch_rows(statement, after, upto)]
-
-    def read_clusters(self, upto: int) -> dict[int, int]:
-        return dict(self.fetch_rows(f"SELECT agent, cluster FROM {LAST_MOVES} ORDER BY agent", upto))
-
-    def has_more_agents(self, upto: int, than: int) -> bool:
-        some = "SELECT DISTINCT agent FROM move WHERE position <= ? LIMIT ?"
-        return bool(self.fetch_row(f"SELECT count(*) FROM ({some}) AS few", upto, than + 1)[0] > than)
+    def read_changes(self, after: int, upto: int) -> Changes:
+        between = "WHERE position > ? AND position <= ? ORDER BY position"
+        exchanges = self.fetch_rows(f"SELECT {COLUMNS} FROM journal {between}", after, upto)
+        moves = self.fetch_rows(f"SELECT {MOVE_COLUMNS} FROM move {between}", after, upto)
+        return Changes([ExchangeRecord(*row) for row in exchanges], [Move(*row) for row in moves])
 
     def count_sizes(self, upto: int, most: int) -> ClusterSizes:
         """Count in the database: there may be a million agents, each in a cluster of its own."""
@@ -77,58 +73,30 @@ class SqlJournal(SqlDatabase):
         largest = f"SELECT cluster, size FROM sizes ORDER BY size DESC, cluster LIMIT {int(most)}"
         named = f"SELECT 1 AS kind, cluster, size FROM ({largest}) AS largest"
         counted = "SELECT 2 AS kind, size, count(*) FROM sizes GROUP BY size"
-        rows = [tuple(map(int, row)) for row in self.fetch_rows(f"{sizes} {named} UNION ALL {counted}", upto)]
+        rows = [
+            tuple(map(int, row)) for row in self.fetch_rows(f"{sizes} {named} UNION ALL {counted}", upto, ALL_AGENTS)
+        ]
         pairs = sorted((-size, cluster) for kind, cluster, size in rows if kind == 1)
         histogram = sorted((size, times) for kind, size, times in rows if kind == 2)
         return ClusterSizes([(cluster, -size) for size, cluster in pairs], histogram)
 
-    def sample_last(self, upto: int, most: int) -> list[int]:
-        some = "SELECT DISTINCT agent FROM move WHERE position <= ? ORDER BY agent LIMIT ?"
-        largest = self.fetch_row(f"SELECT coalesce(max(agent), 0) FROM ({some}) AS few", upto, most)[0]
-        statement = "SELECT max(at) FROM journal WHERE position <= ? AND agent <= ? GROUP BY agent"
-        return [int(at) for [at] in self.fetch_rows(statement, upto, int(largest))]
-
-    def sum_by_agent(self, upto: int) -> list[AgentTotals]:
-        totals = "agent, sum(exchanges), sum(rounds), sum(clicks), max(at)"
-        rows = self.fetch_rows(f"SELECT {totals} FROM journal WHERE position <= ? GROUP BY agent", upto)
+    def sum_by_agent(self, upto: int, most: int | None = None) -> list[AgentTotals]:
+        largest = ALL_AGENTS
+        if most is not None:
+            some = "SELECT DISTINCT agent FROM move WHERE position <= ? ORDER BY agent LIMIT ?"
+            largest = int(self.fetch_row(f"SELECT coalesce(max(agent), 0) FROM ({some}) AS few", upto, most)[0])
+        totals = "agent, sum(exchanges) AS uploads, sum(rounds) AS rounds, sum(clicks) AS clicks, max(at) AS last"
+        sums = f"SELECT {totals} FROM journal WHERE position <= ? AND agent <= ? GROUP BY agent"
+        clusters = f"SELECT agent, cluster FROM {LAST_MOVES}"
+        joined = f"({sums}) AS sums LEFT JOIN ({clusters}) AS clusters USING (agent)"
+        columns = "agent, uploads, rounds, clicks, last, coalesce(cluster, 0)"
+        rows = self.fetch_rows(f"SELECT {columns} FROM {joined} ORDER BY agent", upto, largest, upto, largest)
         return [AgentTotals(*map(int, row)) for row in rows]
-
-    def find_time_range(self, upto: int) -> tuple[int, int]:
-        statement = "SELECT coalesce(min(at), 0), coalesce(max(at), 0) FROM journal WHERE position <= ?"
-        first, last = self.fetch_row(statement, upto)
-        return int(first), int(last)
 
     def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
         """Sum exchanges in the order of intervals and causes; intervals without any are left out."""
-        totals = "(at - ?) / ?, cause, sum(exchanges), sum(rounds), sum(count), sum(clicks), max(clusters)"
-        statement = f"SELECT {totals} FROM journal WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
+        totals = "sum(exchanges), sum(rounds), sum(count), sum(clicks), max(clusters), min(at), max(at)"
+        where = "WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
+        statement = f"SELECT (at - ?) / ?, cause, {totals} FROM journal {where}"
         rows = self.fetch_rows(statement, since, width, upto, since)
         return [IntervalTotals(int(number), cause, *map(int, sums)) for number, cause, *sums in rows]
-
-    def find_position_at(self, at: int) -> int:
-        row = self.fetch_row("SELECT position FROM journal WHERE at <= ? ORDER BY position DESC LIMIT 1", at)
-        return 0 if row is None else int(row[0])
-
-    def record_refusals(self, at: int, reasons: Mapping[str, int]) -> None:
-        insert = "INSERT INTO refusal (minute, reason, count) VALUES (?, ?, ?)"
-        add = "ON CONFLICT (minute, reason) DO UPDATE SET count = refusal.count + excluded.count"
-        for reason, count in reasons.items():
-            self.run(f"{insert} {add}", at // MINUTE, reason, count)
-
-    def count_refusals(self, until: int) -> dict[str, int]:
-        statement = "SELECT reason, sum(count) FROM refusal WHERE minute <= ? GROUP BY reason ORDER BY reason"
-        return {reason: int(count) for reason, count in self.fetch_rows(statement, until // MINUTE)}
-
-    def record_measures(self, at: int, measures: Iterable[tuple[str, int, float, int]]) -> None:
-        statement = "INSERT INTO measure (at, series, round, regret, reward) VALUES (?, ?, ?, ?, ?)"
-        for series, round_, regret, reward in measures:
-            self.run(statement, at, series, round_, regret, reward)
-
-    def read_measures(self, after: int, until: int) -> list[Measure]:
-        columns = "number, series, round, regret, reward"
-        statement = f"SELECT {columns} FROM measure WHERE number > ? AND at <= ? ORDER BY number"
-        return [Measure(*row) for row in self.fetch_rows(statement, after, until)]
-
-    def delete_measures(self) -> None:
-        """Delete all measures; the numbers go on from where they were."""
-        self.run("DELETE FROM measure")

@@ -1,13 +1,19 @@
-"""The upload log in SQL. Uploads of a transaction are looked up together and written together."""
+"""The upload log in SQL. Uploads of a transaction are looked up together and written together.
+
+Old uploads are folded, and the whole log is verified, with the journal beside it.
+"""
 
 import math
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
+from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
 from fedcascade.service.store.chain import (
@@ -18,20 +24,22 @@ from fedcascade.service.store.chain import (
     digest_event,
     digest_upload,
     extend_link,
+    pack_retention,
     unpack_retention,
 )
-from fedcascade.service.store.contract import Folded, LogEntry, Revoked
-from fedcascade.service.store.sql import SqlDatabase
+from fedcascade.service.store.contract import Folded, LogEntry, Revoked, UploadTotals
+from fedcascade.service.store.sql_journal import SqlJournal
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
 SEALED_COLUMNS = f"{COLUMNS}, uploads, salt"  # what a digest covers
 READ_ROWS = 512  # in one statement, where the whole log is read
 STATEMENT_ROWS = 64  # written or looked up in one statement: each call to a database costs more than a row
 FORGOTTEN, RETAINED = "forgotten", "retained"
-CHAIN_MIGRATION = 2
+Row = Sequence[Any]  # of SEALED_COLUMNS
+CAUSE, NUMBERS, UPLOADS = 3, 7, 9  # places in a row
 
 
-class SqlUploadLog(SqlDatabase):
+class SqlUploadLog(SqlJournal):
     """The log, with the uploads of the current transaction in memory until a statement needs them."""
 
     def __init__(self, connection: Any) -> None:
@@ -67,6 +75,7 @@ class SqlUploadLog(SqlDatabase):
         self._prefetched.clear()
 
     def drop_caches(self) -> None:
+        super().drop_caches()
         self._last_link = None
 
     def read_link(self, position: int) -> bytes:
@@ -138,27 +147,9 @@ class SqlUploadLog(SqlDatabase):
         for position, digest, link in sorted(marks, key=itemgetter(0)):
             check.advance(position, digest, link)
 
-    def convert(self, migration: int) -> None:
-        """Link the entries of a store that had no chain; where a forgotten upload was, an empty digest stands."""
-        if migration != CHAIN_MIGRATION:
-            return
-        forgotten = {row[0] for row in self.fetch_rows("SELECT position FROM event")}
-        head = self.fetch_row("SELECT max(position) FROM upload")[0] or 0
-        link = GENESIS
-        for position in range(1, max(head, *forgotten, 0) + 1):
-            row = self.fetch_row(f"SELECT {COLUMNS}, uploads FROM upload WHERE position = ?", position)
-            salt = os.urandom(SALT_BYTES)
-            digest = digest_event(FORGOTTEN, b"") if position in forgotten else b""
-            digest = digest if row is None else digest_upload((*row, salt))
-            link = extend_link(link, position, digest)
-            self.run("UPDATE upload SET salt = ?, link = ? WHERE position = ?", salt, link, position)
-            self.run("UPDATE event SET body = ?, link = ? WHERE position = ?", b"", link, position)
-            if row is None and position not in forgotten:
-                self.run("INSERT INTO erased (position, digest) VALUES (?, ?)", position, digest)
-
-    def prefetch_entries(self, keys: Sequence[tuple[int, int]]) -> None:
-        for start in range(0, len(keys), STATEMENT_ROWS):
-            chunk = keys[start : start + STATEMENT_ROWS]
+    def prefetch(self, wanted: Sequence[tuple[int, int]]) -> None:
+        for start in range(0, len(wanted), STATEMENT_ROWS):
+            chunk = wanted[start : start + STATEMENT_ROWS]
             values = (value for key in chunk for value in key)
             for agent, sequence, *row in self.fetch_rows(_build_lookup(len(chunk)), *values):
                 self._prefetched[agent, sequence] = row
@@ -169,7 +160,7 @@ class SqlUploadLog(SqlDatabase):
         if key in self._unsent:
             return self._unsent[key]
         if key not in self._prefetched:
-            self.prefetch_entries([key])
+            self.prefetch([key])
         folded, *row = self._prefetched.pop(key)
         if folded is None:
             raise Revoked(agent)
@@ -177,17 +168,104 @@ class SqlUploadLog(SqlDatabase):
             raise Folded(agent, sequence)
         return None if row[0] is None else _decode_entry(row)
 
-    def find_last_sequence(self, agent: int) -> int:
-        return int(self.fetch_row("SELECT coalesce(max(sequence), 0) FROM upload WHERE agent = ?", agent)[0])
+    def sum_uploads(self, agent: int) -> UploadTotals:
+        sums = "coalesce(sum(uploads), 0), coalesce(sum(rounds), 0), coalesce(max(sequence), 0)"
+        change = "coalesce(max(CASE WHEN cause = ? THEN sequence END), 0)"
+        row = self.fetch_row(f"SELECT {sums}, {change} FROM upload WHERE agent = ?", Cause.CHANGE.value, agent)
+        return UploadTotals(*map(int, row))
 
-    def find_last_change(self, agent: int) -> int:
-        statement = "SELECT coalesce(max(sequence), 0) FROM upload WHERE agent = ? AND cause = ?"
-        return int(self.fetch_row(statement, agent, Cause.CHANGE.value)[0])
+    def fold_uploads(self, before: int, position: int, least: int, most: int) -> tuple[int, int]:
+        """Look for old uploads in the journal, which has the times, and fold all but the last of each agent."""
+        old = "SELECT position FROM journal WHERE at < ? AND position > ? ORDER BY position LIMIT ?"
+        statement = f"SELECT coalesce(max(position), 0), count(*) FROM ({old}) AS old"
+        horizon, uploads = map(int, self.fetch_row(statement, before, self.read_anchor()[0], most))
+        if uploads > least:
+            self._fold_upto(horizon, position)
+        return horizon, uploads
 
-    def count_uploads(self, agent: int) -> tuple[int, int]:
-        sums = "coalesce(sum(uploads), 0), coalesce(sum(rounds), 0)"
-        row = self.fetch_row(f"SELECT {sums} FROM upload WHERE agent = ?", agent)
-        return int(row[0]), int(row[1])
+    def _fold_upto(self, horizon: int, position: int) -> None:
+        """Fold all but the last upload of each agent; the chain begins at the horizon from now on."""
+        anchor, earlier = self.read_link(horizon), self.read_anchor()[0]
+        self.remember_link(position - 1)  # it may be that of a row that is folded
+        last = dict(self.fetch_rows("SELECT agent, max(position) FROM upload GROUP BY agent"))
+        statement = f"SELECT {SEALED_COLUMNS} FROM upload WHERE position <= ? ORDER BY agent, position"
+        rows = groupby(self.fetch_rows(statement, horizon), itemgetter(1))
+        left = [row for agent, group in rows for row in self._fold(group, last[agent], earlier)]
+        sealed = [(row[0], digest_upload(row)) for row in left]
+        for table in ("erased", "event"):
+            self.run(f"DELETE FROM {table} WHERE position <= ?", horizon)
+        self.append_event(position, RETAINED, pack_retention(horizon, anchor, sorted(sealed)))
+        self.fold_journal(horizon)
+        self.drop_buffers()
+
+    def _fold(self, group: Iterator[Row], last: int, earlier: int) -> list[Row]:
+        """Fold the old uploads of one agent in place; return the rows that are left of them."""
+        rows = list(group)
+        folded = [row for row in rows if row[0] != last]
+        left = [*([fold_rows(folded)] if folded else []), *rows[len(folded) :]]
+        if len(folded) == 1 and folded[0][0] <= earlier:
+            left[0] = folded[0]  # it was folded before, and nothing has come to it
+        for row in folded[:-1]:
+            self.run("DELETE FROM upload WHERE position = ?", row[0])
+        for row in left:
+            columns = "cause = ?, count = ?, clicks = ?, rounds = ?, numbers = ?, uploads = ?, salt = ?, link = ?"
+            values = *row[3:8], *row[9:], digest_upload(row)
+            self.run(f"UPDATE upload SET {columns} WHERE position = ?", *values, row[0])
+            if row[UPLOADS] > 1:
+                self.run("UPDATE agent SET folded = ? WHERE id = ?", row[2], row[1])
+        return left
+
+    def verify_log(self, noted: tuple[int, bytes] | None) -> tuple[int, bytes]:
+        """Follow the whole chain; return the last position and its link. Raise ``DamagedStore`` at the first flaw."""
+        horizon, anchor = self.read_anchor()
+        folded = f"the log was folded up to position {horizon}, after what was noted: note what is printed now"
+        require(noted is None or noted[0] > horizon, folded)
+        check = ChainCheck(horizon, anchor, noted)
+        for _ in self.follow_entries(0, check):
+            pass
+        self.follow_marks(check)
+        if noted is not None and noted[0] > check.position:
+            raise DamagedStore(f"the log ends at position {check.position}, before the one that was noted")
+        self._verify_folded(horizon, anchor)
+        self._verify_journal(horizon, check.position)
+        return check.position, check.link
+
+    def _verify_folded(self, horizon: int, anchor: bytes) -> None:
+        rows = (
+            "SELECT position, link FROM upload WHERE position <= ? UNION ALL SELECT * FROM erased WHERE position <= ?"
+        )
+        sealed = sorted((row[0], bytes(row[1])) for row in self.fetch_rows(rows, horizon, horizon))
+        statement = "SELECT body FROM event WHERE kind = ? ORDER BY position DESC LIMIT 1"
+        written = self.fetch_row(statement, RETAINED)
+        if written is not None and bytes(written[0]) != pack_retention(horizon, anchor, sealed):
+            raise DamagedStore(f"the folded entries up to position {horizon} are not those that were written")
+
+    def _verify_journal(self, horizon: int, head: int) -> None:
+        """Compare the journal with the log, of which it is a narrow copy."""
+        names = ("agent", "cause", "rounds", "count", "clicks")
+        differs = " OR ".join(f"journal.{name} <> upload.{name}" for name in names)
+        joined = "journal LEFT JOIN upload ON upload.position = journal.position"
+        where = f"journal.position > ? AND (upload.position IS NULL OR {differs})"
+        row = self.fetch_row(f"SELECT min(journal.position) FROM {joined} WHERE {where}", horizon)
+        if row[0] is not None:
+            raise DamagedStore(f"the journal and the log differ at position {row[0]}, and the log ends at {head}")
+
+
+def fold_rows(rows: Sequence[Row]) -> Row:
+    """One row that stands for several of an agent; sums are exact, and the rest is that of the last one.
+
+    From an upload with the cause ``CHANGE`` on, what came before is left out, and the row replaces earlier ones too. A
+    salt is drawn anew, because the row is another one.
+    """
+    position, agent, sequence, cause, *_, nonce, _, _ = rows[-1]
+    changes = [place for place, row in enumerate(rows) if row[CAUSE] == Cause.CHANGE]
+    summed = rows[changes[-1] :] if changes else rows
+    counts = [sum(row[column] for row in summed) for column in (4, 5, 6)]
+    first, *others = (np.frombuffer(bytes(row[NUMBERS]), "<f8") for row in summed)
+    numbers = np.asarray(sum(others, first)).tobytes()
+    uploads, salt = sum(row[UPLOADS] for row in rows), os.urandom(SALT_BYTES)
+    word = Cause.CHANGE.value if changes else cause
+    return (position, agent, sequence, word, *counts, numbers, bytes(nonce), uploads, salt)
 
 
 @cache

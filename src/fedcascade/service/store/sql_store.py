@@ -1,22 +1,20 @@
-"""A whole store in SQL: the log and the journal of neighbouring modules, and identities, snapshots and settings."""
+"""A whole store in SQL: the log and the journal of neighbouring modules, and identities, snapshots, audit, settings."""
 
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
-from fedcascade.checks import require
-from fedcascade.service.store.chain import DamagedStore
-from fedcascade.service.store.contract import AgentRecord, AgentState, Identity
-from fedcascade.service.store.schema import TABLES
-from fedcascade.service.store.snapshot import digest_chunk, split_digests
-from fedcascade.service.store.sql import SqlDatabase
-from fedcascade.service.store.sql_audit import SqlAuditLog
-from fedcascade.service.store.sql_history import SqlHistory
-from fedcascade.service.store.sql_log import FORGOTTEN
+import msgspec
 
-NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
+from fedcascade.checks import require
+from fedcascade.service.store.chain import GENESIS, SIZE, DamagedStore
+from fedcascade.service.store.contract import AgentPage, AgentRecord, AgentState, AuditRecord, Identity, Snapshot
+from fedcascade.service.store.snapshot import digest_chunk, split_digests
+from fedcascade.service.store.sql import TABLES, SqlDatabase
+from fedcascade.service.store.sql_log import FORGOTTEN, SqlUploadLog
+
 CONDITIONS: dict[AgentState, str] = {
     "all": "1 = 1",
     "spoken": "upload.position IS NOT NULL",
@@ -24,65 +22,33 @@ CONDITIONS: dict[AgentState, str] = {
     "revoked": "revoked IS NOT NULL",
 }
 CHUNKS_READ = 256  # in one statement: some 4 MB
+DELETED_PER_CHUNK = 2  # unused chunks that go when a chunk is written: what is erased is overwritten
 NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
 
 
-def draw_number() -> int:
-    """Draw an agent's number at random, from so many that none is given twice, not even after a restore."""
-    return NUMBERS[secrets.randbelow(len(NUMBERS))]
-
-
 class SqlIdentities(SqlDatabase):
-    """Agents with their public keys, and the hashes of enrolment tokens."""
+    """Agents with their public keys."""
 
-    def add_tokens(self, hashes: Iterable[bytes], expires: float) -> None:
-        for token_hash in hashes:
-            self.run("INSERT INTO enrolment (token_hash, expires) VALUES (?, ?)", token_hash, expires)
-
-    def use_token(self, token_hash: bytes, now: float) -> bool:
-        """Mark a token as used, in the statement that checks it."""
-        statement = "UPDATE enrolment SET used = ? WHERE token_hash = ? AND used IS NULL AND expires > ?"
-        return bool(self.run(statement, now, token_hash, now).rowcount == 1)
-
-    def has_token(self, token_hash: bytes) -> bool:
-        return self.fetch_row("SELECT 1 FROM enrolment WHERE token_hash = ?", token_hash) is not None
-
-    def add_agent(self, public_key: bytes, now: float, wanted: int | None = None) -> int:
-        agent = wanted or draw_number()
-        while self.find_identity(agent) is not None:
-            agent = draw_number()
-        statement = f"INSERT INTO agent (id, public_key, enrolled) {self.explicit_identity} VALUES (?, ?, ?)"
-        self.run(statement, agent, public_key, now)
+    def put_identity(self, identity: Identity) -> None:
+        known = "DO UPDATE SET public_key = excluded.public_key, enrolled = excluded.enrolled"
+        statement = (
+            f"INSERT INTO agent (id, public_key, enrolled, revoked) VALUES (?, ?, ?, ?) ON CONFLICT (id) {known}"
+        )
+        values = identity.agent, identity.public_key, identity.enrolled, identity.revoked
+        self.run(f"{statement}, revoked = excluded.revoked", *values)
         self.drop_buffers()
-        return agent
 
-    def find_identity(self, agent: int) -> Identity | None:
-        return self._find_identity("id", agent)
-
-    def find_identity_by_key(self, public_key: bytes) -> Identity | None:
-        return self._find_identity("public_key", public_key)
-
-    def _find_identity(self, column: str, value: int | bytes) -> Identity | None:
-        row = self.fetch_row(f"SELECT id, public_key, enrolled, revoked FROM agent WHERE {column} = ?", value)
-        return None if row is None else Identity(int(row[0]), bytes(row[1]), float(row[2]), row[3] is not None)
-
-    def revoke_agent(self, agent: int, now: float) -> bool:
-        cursor = self.run("UPDATE agent SET revoked = coalesce(revoked, ?) WHERE id = ?", now, agent)
-        self.drop_buffers()
-        return bool(cursor.rowcount == 1)
+    def find_identity(self, agent: int | bytes) -> Identity | None:
+        column = "id" if isinstance(agent, int) else "public_key"
+        row = self.fetch_row(f"SELECT id, public_key, enrolled, revoked FROM agent WHERE {column} = ?", agent)
+        return None if row is None else Identity(row[0], bytes(row[1]), row[2], row[3])
 
     def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
         self.run("DELETE FROM nonce WHERE created < ?", created - NONCE_SECONDS)
         statement = "INSERT INTO nonce (agent, nonce, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         return bool(self.run(statement, agent, nonce, created).rowcount == 1)
 
-    def count_agents(self) -> int:
-        return int(self.fetch_row("SELECT count(*) FROM agent")[0])
-
-    def count_revoked(self) -> int:
-        return int(self.fetch_row("SELECT count(revoked) FROM agent")[0])
-
-    def list_agents(self, after: int, most: int, state: AgentState = "all") -> list[AgentRecord]:
+    def list_agents(self, after: int, most: int, state: AgentState = "all") -> AgentPage:
         statement = (
             "SELECT id, enrolled, revoked, journal.at FROM agent "
             "LEFT JOIN upload ON upload.agent = id"
@@ -90,8 +56,9 @@ class SqlIdentities(SqlDatabase):
             "LEFT JOIN journal ON journal.position = upload.position "
             f"WHERE id > ? AND {CONDITIONS[state]} ORDER BY id LIMIT ?"
         )
-        rows = self.fetch_rows(statement, after, most)
-        return [AgentRecord(int(row[0]), float(row[1]), row[2] is not None, row[3]) for row in rows]
+        rows = self.fetch_rows(statement, after, most) if most else []
+        records = [AgentRecord(int(row[0]), float(row[1]), row[2] is not None, row[3]) for row in rows]
+        return AgentPage(records, *map(int, self.fetch_row("SELECT count(*), count(revoked) FROM agent")))
 
 
 def check_chunks(position: int, digests: Sequence[bytes], rows: Iterable[Sequence[Any]]) -> list[bytes]:
@@ -106,13 +73,28 @@ def check_chunks(position: int, digests: Sequence[bytes], rows: Iterable[Sequenc
 class SqlSnapshots(SqlDatabase):
     """Snapshots, each as the digests of its chunks; a chunk that several need is there once."""
 
-    def save_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._unused: set[bytes] = set()  # chunks that the snapshot at ``_unused_at`` does not need
+        self._unused_at = -1
+
+    def drop_caches(self) -> None:
+        super().drop_caches()
+        self._unused_at = -1
+
+    def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
+        position = int(self.fetch_row("SELECT coalesce(max(position), 0) FROM snapshot")[0])
+        if self._unused_at != position:  # there is another snapshot, perhaps of another server
+            self._unused_at, self._unused = position, self._find_unused()
+        self._unused.difference_update(chunks)
         for digest, body in chunks.items():
             self.run("INSERT INTO chunk (digest, body) VALUES (?, ?) ON CONFLICT DO NOTHING", digest, body)
+        for _ in range(min(len(self._unused), DELETED_PER_CHUNK * len(chunks))):
+            self.run("DELETE FROM chunk WHERE digest = ?", self._unused.pop())
 
-    def save_snapshot(self, position: int, digests: Sequence[bytes]) -> bool:
+    def commit_snapshot(self, position: int, digests: Sequence[bytes], *, purge: bool = False) -> bool:
         """Make chunks that are there a snapshot, in place of the one before, whose chunks need no look."""
-        unsure = list(set(digests).difference(self.list_snapshot_chunks()))
+        unsure = list(set(digests).difference(self._read_digests()[1]))
         for start in range(0, len(unsure), CHUNKS_READ):
             wanted = unsure[start : start + CHUNKS_READ]
             marks = ", ".join("?" * len(wanted))
@@ -120,14 +102,22 @@ class SqlSnapshots(SqlDatabase):
                 return False
         self.run("DELETE FROM snapshot")
         self.run("INSERT INTO snapshot (position, digests) VALUES (?, ?)", position, b"".join(digests))
+        self._unused_at = -1
+        for digest in sorted(self._find_unused()) if purge else ():
+            self.run("DELETE FROM chunk WHERE digest = ?", digest)
         return True
 
-    def find_last_snapshot(self) -> int:
-        return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM snapshot")[0])
+    def read_snapshot(self) -> Snapshot | None:
+        position, digests = self._read_digests()
+        return Snapshot(position, digests, self._read_chunks(position, digests)) if digests else None
 
-    def load_snapshot(self) -> tuple[int, Iterator[bytes]] | None:
+    def _read_digests(self) -> tuple[int, list[bytes]]:
         row = self.fetch_row("SELECT position, digests FROM snapshot")
-        return None if row is None else (int(row[0]), self._read_chunks(int(row[0]), split_digests(bytes(row[1]))))
+        return (0, []) if row is None else (int(row[0]), split_digests(bytes(row[1])))
+
+    def _find_unused(self) -> set[bytes]:
+        chunks = {bytes(row[0]) for row in self.fetch_rows("SELECT digest FROM chunk")}
+        return chunks.difference(self._read_digests()[1])
 
     def _read_chunks(self, position: int, digests: Sequence[bytes]) -> Iterator[bytes]:
         """Read chunks in order, some in each statement; while some are used, a thread checks the next ones."""
@@ -143,26 +133,35 @@ class SqlSnapshots(SqlDatabase):
             for check in checks:
                 yield from check.result()
 
-    def list_snapshot_chunks(self) -> list[bytes]:
-        row = self.fetch_row("SELECT digests FROM snapshot")
-        return [] if row is None else split_digests(bytes(row[0]))
 
-    def find_unused_chunks(self) -> list[bytes]:
-        return sorted(self._list_chunks().difference(self.list_snapshot_chunks()))
+class SqlAuditLog(SqlDatabase):
+    """The table audit, whose rows are numbered without gaps."""
 
-    def delete_chunks(self, digests: Iterable[bytes]) -> None:
-        for digest in digests:
-            self.run("DELETE FROM chunk WHERE digest = ?", digest)
+    def record_audit(self, at: int, actor: str, action: str, agent: int | None = None, detail: str = "") -> None:
+        row = self.fetch_row("SELECT number, link FROM audit ORDER BY number DESC LIMIT 1")
+        number, link = (0, GENESIS) if row is None else (row[0], bytes(row[1]))
+        record = AuditRecord(number=number + 1, at=at, actor=actor, action=action, agent=agent, detail=detail)
+        statement = "INSERT INTO audit (number, at, actor, action, agent, detail, link) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        self.run(statement, record.number, at, actor, action, agent, detail, extend_audit(link, record))
 
-    def delete_snapshots(self) -> None:
-        self.run("DELETE FROM snapshot")
-        self.run("DELETE FROM chunk")
+    def read_audit(self) -> Iterator[AuditRecord]:
+        link = GENESIS
+        statement = "SELECT number, at, actor, action, agent, detail, link FROM audit ORDER BY number"
+        for expected, (*values, written) in enumerate(self.fetch_rows(statement), 1):
+            names = ("number", "at", "actor", "action", "agent", "detail")
+            record = AuditRecord(**dict(zip(names, values, strict=True)))
+            link = extend_audit(link, record)
+            if record.number != expected or bytes(written) != link:
+                raise DamagedStore(f"record {expected} of the audit log is not the one that was written")
+            yield record
 
-    def _list_chunks(self) -> set[bytes]:
-        return {bytes(row[0]) for row in self.fetch_rows("SELECT digest FROM chunk")}
+
+def extend_audit(link: bytes, record: AuditRecord) -> bytes:
+    """Compute the link of a record, from the link before it."""
+    return blake2b(link + msgspec.msgpack.encode(record), digest_size=SIZE).digest()
 
 
-class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
+class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
     """All parts of a store on one connection."""
 
     def read_tables(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
@@ -189,21 +188,18 @@ class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
         marks = ", ".join("?" * len(columns))
         self.connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
 
-    def finish_import(self) -> None:
-        """Do what a database needs after rows were inserted with their numbers."""
-
     def verify(self, noted: tuple[int, bytes] | None = None) -> tuple[int, bytes]:
         """Verify pages, log, journal, snapshot and audit log; a driver that cannot read them finds damage too."""
         try:
             self.check_pages()
             position, link = self.verify_log(noted)
-            snapshot = self.load_snapshot()
-            for _ in chain(self.read_audit(), () if snapshot is None else snapshot[1]):
+            snapshot = self.read_snapshot()
+            for _ in chain(self.read_audit(), () if snapshot is None else snapshot.chunks):
                 pass
         except self.failures as error:
             raise DamagedStore(" ".join(str(error).split())) from None
-        if snapshot is not None and snapshot[0] > position:
-            raise DamagedStore(f"the log ends at position {position}, before the snapshot at {snapshot[0]}")
+        if snapshot is not None and snapshot.position > position:
+            raise DamagedStore(f"the log ends at position {position}, before the snapshot at {snapshot.position}")
         return position, link
 
     def check_pages(self) -> None:
@@ -225,12 +221,6 @@ class SqlStore(SqlHistory, SqlIdentities, SqlSnapshots, SqlAuditLog):
         self.run("DELETE FROM agent WHERE id = ?", agent)
         self.drop_buffers()
 
-    def find_last_rewriting(self) -> int:
-        return int(self.fetch_row("SELECT coalesce(max(position), 0) FROM event")[0])
-
-    def purge_deleted_rows(self) -> bool:
-        """Do nothing: a database whose journals keep deleted rows overrides this."""
-        return True
-
-    def run_maintenance(self) -> None:
+    def run_maintenance(self, *, purge: bool = False) -> bool:  # noqa: ARG002 (for a database that does)
         """Do nothing: a database that does not maintain itself overrides this."""
+        return True

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from fedcascade.service.protocol.errors import Unavailable
 from fedcascade.service.store.chain import DamagedStore
-from fedcascade.service.store.schema import MIGRATIONS
+from fedcascade.service.store.sql import MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
 ROWS_PER_CHECKPOINT = 4_000  # 2,000 uploads: the log stays at some ten megabytes, and busy pages are copied once
@@ -37,7 +37,6 @@ class SqliteStore(SqlStore):
         "integer": "INTEGER",
         "real": "REAL",
         "bytes": "BLOB",
-        "identity": "INTEGER PRIMARY KEY AUTOINCREMENT",
     }
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
@@ -46,11 +45,16 @@ class SqliteStore(SqlStore):
         self._checkpoint: threading.Thread | None = None
         self._changes_copied = 0
 
-    def run_maintenance(self) -> None:
+    def run_maintenance(self, *, purge: bool = False) -> bool:
         """Checkpoint the write-ahead log, most of it in a thread beside the writer, which goes on writing.
 
-        What came meanwhile is little and is copied here; then the log starts again from its beginning.
+        What came meanwhile is little and is copied here; then the log starts again from its beginning. With ``purge``
+        it is emptied now, because it may still hold rows that ``secure_delete`` has overwritten.
         """
+        if purge:
+            self._join_checkpoint()
+            busy, _, _ = self.fetch_row("PRAGMA wal_checkpoint(TRUNCATE)")
+            return not busy
         if self._checkpoint is None:
             if self.connection.total_changes - self._changes_copied >= ROWS_PER_CHECKPOINT:
                 self._checkpoint = threading.Thread(target=checkpoint, args=(self._path,), name="fedcascade-checkpoint")
@@ -59,12 +63,7 @@ class SqliteStore(SqlStore):
             self._checkpoint, self._changes_copied = None, self.connection.total_changes
             with suppress(sqlite3.Error):
                 self.run(CHECKPOINT)
-
-    def purge_deleted_rows(self) -> bool:
-        """Empty the write-ahead log, which may still hold rows that ``secure_delete`` has overwritten."""
-        self._join_checkpoint()
-        busy, _, _ = self.fetch_row("PRAGMA wal_checkpoint(TRUNCATE)")
-        return not busy
+        return True
 
     def check_pages(self) -> None:
         """Let SQLite check the order of its pages and that indices agree with tables."""

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.environments.behaviours import CompiledBehaviour
-from fedcascade.environments.links import Logistic
+from fedcascade.environments.behaviours import CompiledBehaviour, Logistic
 from fedcascade.federation.changes import CompiledDetection
 from fedcascade.federation.own_data import OwnData, unpack_into
 from fedcascade.federation.trust import CompiledTrust

@@ -6,8 +6,7 @@ compiles nor pays for the rest.
 
 import numpy as np
 
-from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight, goes_on, looks_at
-from fedcascade.environments.links import Logistic, apply_link
+from fedcascade.environments.behaviours import CompiledBehaviour, Logistic, apply_link, fade_weight, goes_on, looks_at
 from fedcascade.numerics import streams
 from fedcascade.numerics.jit import jit_inline
 from fedcascade.numerics.linear import Vector

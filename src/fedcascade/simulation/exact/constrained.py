@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedcascade.environments import draws
-from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight
-from fedcascade.environments.links import Logistic, compute_weights
+from fedcascade.environments.behaviours import CompiledBehaviour, Logistic, compute_weights, fade_weight
 from fedcascade.learning.exploration import GREEDY, SAMPLED, compute_propensities, explore
 from fedcascade.learning.knapsack import find_best_within_budget, select_within_budget
 from fedcascade.learning.oracles import select_per_category, select_top

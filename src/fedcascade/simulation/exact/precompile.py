@@ -12,6 +12,7 @@ import numpy as np
 
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.history import OneChange
+from fedcascade.environments.options import ClusteredOptions
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.own_data_keeper import make_policy_data
@@ -41,7 +42,7 @@ def compile_loops(policies: Sequence[Policy]) -> None:
     """Compile the loops over rounds that these policies need, which takes longer than everything around them."""
     d, none = _DIMENSION, np.zeros(0, np.int64)
     history = OneChange(np.zeros(_USERS, np.int64), np.zeros((_USERS, d)))
-    world = Clustered(seed=0, history=history, items=4, lifted=True)
+    world = Clustered(ClusteredOptions(items=4), seed=0, history=history, lifted=True)
     personal = arrays.PersonalState(np.zeros((0, d, d)), np.zeros((0, d)), np.zeros((0, d, d)))
     numbers, flags = np.zeros(1, np.int64), np.zeros(1, np.bool_)
     results = np.zeros(1), flags, numbers, np.zeros((0, 1), np.int32), np.ones((0, 1))

@@ -6,8 +6,7 @@ further apart than they can be wrong; everything closer is scored again, to the 
 
 import numpy as np
 
-from fedcascade.environments.behaviours import CompiledBehaviour, fade_weight
-from fedcascade.environments.links import Logistic, apply_link
+from fedcascade.environments.behaviours import CompiledBehaviour, Logistic, apply_link, fade_weight
 from fedcascade.learning.oracles import select_top_into
 from fedcascade.numerics import linear, simd, streams
 from fedcascade.numerics.jit import jit_inline

@@ -1,0 +1,169 @@
+"""The file in which fedcascade keeps a state: arrays and JSON in one NPZ, versioned, to the last bit, without pickles.
+
+The member ``facts`` is JSON: the format, the kind of state, and a tree of values in which ``{"$array": name}`` stands
+for another member. NumPy and a reader of JSON are all that another program needs.
+"""
+
+import io
+import json
+import math
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from fedcascade.checks import require
+from fedcascade.learning.statistics import Statistics
+from fedcascade.systems import write_atomically
+
+FORMAT = 1
+SUMS, AGENT, SERVER = "sums", "agent", "server"
+MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}\.npy")
+KINDS_OF_NUMBERS = "biuf"
+Arrays = dict[str, NDArray[Any]]
+
+
+def write_state_file(path: str | PathLike[str], kind: str, state: Mapping[str, Any]) -> None:
+    """Write a state so that the file appears whole or not at all; raise TypeError for a value that it cannot hold.
+
+    A state is made of dictionaries, lists, arrays of numbers, ``Statistics``, numbers, texts, truth values and None.
+    """
+    arrays: Arrays = {}
+    facts = {"format": FORMAT, "kind": kind, "state": _encode(state, "", arrays)}
+    text = json.dumps(facts, allow_nan=False).encode()
+    stream = io.BytesIO()
+    members: dict[str, Any] = {"facts": np.frombuffer(text, np.uint8), **arrays}
+    np.savez(stream, **members)
+    try:
+        write_atomically(Path(path), stream.getvalue())
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def read_state_file(path: str | PathLike[str], kind: str) -> dict[str, Any]:
+    """Read a state of that kind. A file that is cut, of another kind, newer or made to do harm is refused."""
+    file = Path(path)
+    require(file.is_file(), f"there is no file {file}")
+    try:
+        arrays = _read_members(file)
+        facts = json.loads(arrays.pop("facts").tobytes())
+        written, found, state = _read_facts(facts, arrays)
+    except (OSError, EOFError, KeyError, TypeError, ValueError, RecursionError, NotImplementedError,
+            zipfile.BadZipFile) as error:  # fmt: skip
+        reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise ValueError(f"{file} is not a state that fedcascade wrote, or not all of it: {reason}") from None
+    require(written <= FORMAT, f"{file} has format {written}, this fedcascade knows {FORMAT}: update fedcascade")
+    require(found == kind, f"{file} holds the state of kind '{found}', and not '{kind}'")
+    return state
+
+
+def _read_facts(facts: Any, arrays: Arrays) -> tuple[int, str, dict[str, Any]]:
+    """The format, the kind and the state; that of a newer format is empty."""
+    require(isinstance(facts, dict), "its facts are no JSON object")
+    written = facts["format"]
+    require(isinstance(written, int) and written >= 1, f"its format is {written!r}")
+    if written > FORMAT:
+        return written, "", {}
+    state = _decode(facts["state"], arrays)
+    require(isinstance(state, dict), "its state is no JSON object")
+    return written, str(facts["kind"]), state
+
+
+def _read_members(path: Path) -> Arrays:
+    """The arrays of an NPZ. What they take in memory is never more than the file has on the disk."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        names = [member.filename for member in members]
+        require(len(set(names)) == len(names), "it names a member twice")
+        for member in members:
+            require(MEMBER.fullmatch(member.filename) is not None, f"it has a member {member.filename[:60]!r}")
+            plain = member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1
+            require(plain, f"its member {member.filename} is compressed or encrypted")
+        claimed = sum(member.file_size for member in members)
+        require(claimed <= path.stat().st_size, f"it claims {claimed:,} bytes of members")
+        return {member.filename.removesuffix(".npy"): _read_array(archive.read(member)) for member in members}
+
+
+def _read_array(body: bytes) -> NDArray[Any]:
+    """An array of numbers that owns its memory, from the bytes of an NPY file."""
+    stream = io.BytesIO(body)
+    require(npy.read_magic(stream) == (1, 0), "an array has another form than NPY 1.0")
+    shape, is_fortran, dtype = npy.read_array_header_1_0(stream)
+    require(dtype.kind in KINDS_OF_NUMBERS and not dtype.hasobject, f"an array is of type {dtype}, and not of numbers")
+    start, size = stream.tell(), math.prod(shape) * dtype.itemsize
+    require(min(shape, default=0) >= 0 and size == len(body) - start, f"an array of shape {shape} is cut")
+    flat = np.frombuffer(body, dtype, offset=start)
+    return flat.reshape(shape, order="F" if is_fortran else "C").copy()
+
+
+def _encode(value: Any, name: str, arrays: Arrays) -> Any:
+    """A value as JSON; arrays go to ``arrays``, under a name that says where in the state they are."""
+    match value:
+        case np.generic():
+            return _encode(value.item(), name, arrays)
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {"$float": str(value)}
+        case np.ndarray():
+            require(value.dtype.kind in KINDS_OF_NUMBERS, f"a state cannot hold {value.dtype}, as {name} does")
+            arrays[name] = value
+            return {"$array": name}
+        case Statistics():
+            return {"$statistics": _stack_statistics([value], name, arrays)}
+        case dict() if value and all(isinstance(item, Statistics) for item in value.values()):
+            arrays[f"{name}.keys"] = np.array(list(value), np.int64)
+            return {"$pools": _stack_statistics(value.values(), name, arrays)}
+        case dict() if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {key: _encode(item, f"{name}.{key}".removeprefix("."), arrays) for key, item in value.items()}
+        case list() | tuple() if value and all(isinstance(item, Statistics) for item in value):
+            return {"$each": _stack_statistics(value, name, arrays)}
+        case list() | tuple():
+            return [_encode(item, f"{name}.{place}", arrays) for place, item in enumerate(value)]
+    raise TypeError(f"a state cannot hold a {type(value).__name__}, as {name} is")
+
+
+def _stack_statistics(statistics: Iterable[Statistics], name: str, arrays: Arrays) -> str:
+    """Store statistics as three arrays, and return what their names begin with."""
+    each = list(statistics)
+    arrays[f"{name}.gram"] = np.stack([item.gram for item in each])
+    arrays[f"{name}.moment"] = np.stack([item.moment for item in each])
+    arrays[f"{name}.counts"] = np.array([(item.count, item.clicks, item.rounds) for item in each], np.int64)
+    return name
+
+
+def _unstack_statistics(name: str, arrays: Arrays) -> list[Statistics]:
+    gram, moment, counts = (arrays[f"{name}.{part}"] for part in ("gram", "moment", "counts"))
+    d = moment.shape[-1]
+    fits = gram.shape == (len(moment), d, d) and moment.ndim == 2 and counts.shape == (len(moment), 3)
+    require(fits, f"the shapes of {name} do not fit together")
+    return [Statistics(gram[i].copy(), moment[i].copy(), *counts[i].tolist()) for i in range(len(moment))]
+
+
+DECODERS: Mapping[str, Callable[[Any, Arrays], Any]] = {
+    "$array": lambda name, arrays: arrays[name],
+    "$float": lambda text, _: float(text),
+    "$statistics": lambda name, arrays: _unstack_statistics(name, arrays)[0],
+    "$each": _unstack_statistics,
+    "$pools": lambda name, arrays: dict(
+        zip(arrays[f"{name}.keys"].tolist(), _unstack_statistics(name, arrays), strict=True)
+    ),
+}
+
+
+def _decode(value: Any, arrays: Arrays) -> Any:
+    """The value that ``_encode`` made JSON of."""
+    if isinstance(value, list):
+        return [_decode(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    [tag] = value if len(value) == 1 else [""]
+    if tag in DECODERS:
+        return DECODERS[tag](value[tag], arrays)
+    return {key: _decode(item, arrays) for key, item in value.items()}

@@ -1,0 +1,65 @@
+"""``fedcascade doctor`` says what is there, what is absent and what is broken; only the last is a failure."""
+
+import json
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+import fedcascade
+from fedcascade.cli import main
+from fedcascade.numerics import code_cache
+from fedcascade.service.store.open import open_store
+
+
+def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, str]]:
+    main(["doctor", "--json", *arguments])
+    return {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_it_knows_versions_cores_folder_and_extras(capsys: pytest.CaptureFixture[str]) -> None:
+    found = examine(capsys)
+    assert found["fedcascade"]["words"].startswith(fedcascade.__version__)
+    assert {found[name]["state"] for name in ("Python", "numpy", "numba", "cores", "SQLite", "extra server")} == {
+        "good"
+    }
+    assert Path(found["folder of compiled code"]["words"]).is_dir()
+    assert found["GPU"]["state"] in {"good", "absent"}
+    assert found["browser"]["state"] in {"good", "absent"}
+    assert not any(row["state"] == "broken" for row in found.values())
+
+
+def test_a_store_that_is_there_is_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    open_store(url).close()
+    assert examine(capsys, "--store", url)[f"store {url}"]["words"] == "reached; 0 agents"
+
+
+@pytest.mark.parametrize("url", ["sqlite:///nowhere.db", "postgresql://me:secret@127.0.0.1:1/nowhere", "nonsense"])
+def test_a_store_that_cannot_be_reached_is_broken_and_its_password_is_not_shown(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--store", url])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 1
+    assert "broken" in printed
+    assert "secret" not in printed
+
+
+def test_a_folder_of_compiled_code_that_cannot_be_had_is_broken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(code_cache.CodeCacheFiles, "_locator_classes", [])
+    with pytest.raises(SystemExit):
+        main(["doctor"])
+    assert "set NUMBA_CACHE_DIR" in " ".join(capsys.readouterr().out.split())
+
+
+def test_no_browser_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def find_none() -> None:
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", find_none)
+    assert examine(capsys)["browser"]["state"] == "absent"

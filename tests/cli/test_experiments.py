@@ -1,0 +1,208 @@
+"""The commands: results as tables or JSON, bad input in one line with exit code 2, nothing half-written."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcascade.cli import main, progress
+from fedcascade.cli.experiments import BUILTIN_PLANS
+from fedcascade.experiments import paper_claims, runner
+from fedcascade.experiments.jobs import list_planned_jobs, run_job
+from fedcascade.experiments.plan import Plan, resize_plan
+from fedcascade.experiments.plan_reader import list_builtin_plans, read_plan
+from fedcascade.experiments.results import save_record
+from fedcascade.experiments.runner import Progress
+
+from ..experiments.conftest import SMALL
+
+SHORT = SMALL.replace("6_000", "300")
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    return printed.err
+
+
+@pytest.fixture
+def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a plan in it, all of whose runs are there already."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(SHORT)
+    for planned in list_planned_jobs([read_plan(SHORT)]):
+        save_record(tmp_path / "results" / "small", planned.job, run_job(planned.job))
+    return tmp_path
+
+
+def test_json_is_one_run_a_line_in_the_order_of_the_plan(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["experiment", "plan.toml", "--format", "json"])
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [(line["seed"], line["system"]) for line in lines] == [
+        (seed, system) for seed in (0, 1) for system in ("fedc3ucb-h", "fedlinucb", "fedind")
+    ]
+    assert {line["environment"] for line in lines} == {"J = 3"}
+    assert printed.err == ""
+
+
+def test_a_table_and_then_a_report(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["experiment", "plan.toml"])
+    table = capsys.readouterr().out
+    assert "results: results/small" in table
+    assert "fedlinucb" in table
+    main(["report", "results/small"])
+    assert capsys.readouterr().out == "report: results/small/report.html\n"
+    assert (finished / "results" / "small" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["experiment", "nowhere.toml"], "plan 'nowhere.toml' not found"),
+        (["experiment", "beyond"], "figure-1a, figure-1bc"),
+        (["experiment", "plan.toml", "--ratings", "plan.toml"], "--ratings: plan 'plan.toml' has no environment"),
+        (["experiment", "figure-1d", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
+        (["experiment"], "PLAN"),
+        (["experiment", "plan.toml", "--jobs", "0"], "jobs"),
+        (["experiment", "plan.toml", "--format", "xml"], "--format"),
+        (["experiment", "plan.toml", "--address", "auto"], "--address belongs to --scheduler ray"),
+        (["experiment", "plan.toml", "--scheduler", "ray", "--jobs", "2"], "--jobs belongs to --scheduler local"),
+        (["experiment", "plan.toml", "--out", "plan.toml"], "'plan.toml' cannot hold results"),
+        (["report", "nowhere"], "is no results folder"),
+        (["reproduce", "--runs", "0"], "runs"),
+        (["reproduce", "--quick", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
+        (["reproduce", "--quick", "--strict"], "leave one of them out"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_and_nothing_is_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(SHORT)
+    assert words in refusal(capsys, *arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
+
+
+def test_a_wrong_key_names_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(SHORT.replace("checkpoints", "chekpoints"))
+    assert "plan.toml line 4: unknown key 'chekpoints': did you mean 'checkpoints'" in refusal(
+        capsys, "experiment", "plan.toml"
+    )
+
+
+def test_the_help_names_every_built_in_plan() -> None:
+    assert ", ".join(list_builtin_plans()) == BUILTIN_PLANS
+
+
+@pytest.fixture
+def reproduction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The paper's synthetic worlds in 60 rounds a run, in this process: to start others takes longer."""
+    monkeypatch.chdir(tmp_path)
+    load = paper_claims.load_paper_plans
+
+    def load_short_plans(**options: Any) -> list[Plan]:
+        return [resize_plan(plan, rounds=60) for plan in load(**options)[:2]]
+
+    monkeypatch.setattr(paper_claims, "load_paper_plans", load_short_plans)
+    monkeypatch.setattr(
+        runner, "make_local_scheduler", lambda **_: lambda jobs, _report: ((job, run_job(job)) for job in jobs)
+    )
+    return tmp_path
+
+
+def test_a_reproduction_ends_well_whatever_the_verdicts(reproduction: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["reproduce", "--quick"])
+    printed = capsys.readouterr()
+    assert {"judged:", "direction"} <= set(printed.out.split())  # in a column of their own, however it is wrapped
+    assert printed.out.endswith("report: results/paper/report.html\n")
+    assert (reproduction / "results" / "paper" / "claims.json").is_file()
+
+
+def test_a_strict_reproduction_fails_where_a_claim_is_not_confirmed(
+    reproduction: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["reproduce", "--runs", "1", "--strict"])
+    assert stopped.value.code == 1
+    *_, tally, unconfirmed = capsys.readouterr().err.splitlines()
+    assert tally == "strict: 0 of 12 claims confirmed"
+    assert "J = 10, FedC3UCB-H: less regret than FedLinUCB (not judged)" in unconfirmed
+
+
+def test_a_strict_reproduction_ends_well_where_all_claims_of_the_list_are_confirmed(
+    reproduction: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge = paper_claims.judge_claims
+    monkeypatch.setattr(
+        paper_claims,
+        "judge_claims",
+        lambda results: [claim._replace(verdict="confirmed") for claim in judge(results)],
+    )
+    main(["reproduce", "--runs", "1", "--strict"])
+    assert capsys.readouterr().err.splitlines()[-1] == "strict: 12 of 12 claims confirmed"
+
+
+FIRST_LINE = """
+import sys
+from fedcascade.cli import main
+
+class Watch:
+    def write(self, text):
+        heavy = [name for name in ("numba", "polars", "matplotlib", "numpy") if name in sys.modules]
+        print(text.strip(), heavy, flush=True)
+        raise KeyboardInterrupt
+
+    def flush(self):
+        pass
+
+    def isatty(self):
+        return False
+
+sys.stderr = Watch()
+main(["reproduce", "--quick", "--out", "nothing-is-written"])
+"""
+
+
+def test_the_first_line_comes_before_anything_slow(tmp_path: Path) -> None:
+    process = subprocess.run(
+        [sys.executable, "-c", FIRST_LINE], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    line = process.stdout.splitlines()[0]
+    assert "five systems, J = 5 and J = 10, 1,000,000 rounds a run" in line
+    assert line.endswith("[]")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_terminal_lines_say_how_far_runs_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with progress.show_runs() as show:
+        for now in (Progress(2, 20, 200, 2_000), Progress(3, 20, 500, 2_000), Progress(20, 20, 2_000, 2_000)):
+            show(now)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("run 2 of 20: getting ready (compiles once")
+    assert second == "run 3 of 20: 25% of all rounds"
+
+
+def test_without_a_terminal_lines_are_far_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.show_runs() as show:
+        for rounds in range(1_000):
+            show(Progress(0, 20, rounds, 2_000))
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,139 @@
+"""Comparisons of systems: ratios of the right runs at the right checkpoints, and plans that run at a small size."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from msgspec import structs
+from scipy import stats
+
+from fedcascade.cli.experiments import print_results
+from fedcascade.experiments.comparisons import HEADER, Comparison, Interval, compare_systems, estimate_mean
+from fedcascade.experiments.jobs import list_planned_jobs, run_job
+from fedcascade.experiments.paper_claims import TEN
+from fedcascade.experiments.plan import NamedEnvironment, Plan, resize_plan
+from fedcascade.experiments.plan_reader import load_builtin_plan, read_plan
+from fedcascade.experiments.results import Results, read_results
+from fedcascade.experiments.runner import execute
+
+SEEDS = (300, 301)
+SLOPES = {"population": 3.0, "fedind": 4.0, "known-clusters": 1.0}
+COMPARED = ["living", "population", "rare-clicks", "sensitivity"]
+PLAN = """
+name = "compared"
+rounds = 100
+checkpoints = 10
+compare = { against = ["fedind"], since = 50 }
+[[environments]]
+name = "still"
+kind = "synthetic"
+users = 4
+clusters = 2
+[[policies]]
+name = ["population", "fedind"]
+"""
+
+
+def make_results(plan: Plan) -> Results:
+    """Results in which regret grows evenly, and for seed 301 thrice as fast; exchanges are 10 and newcomers lose 5."""
+    curves, runs = [], []
+    for planned in list_planned_jobs([resize_plan(plan, seeds=SEEDS)]):
+        job, slope = planned.job, SLOPES.get(planned.system, 6.0) * (3.0 if planned.job.seed == 301 else 1.0)
+        row = {"experiment": plan.name, "environment": planned.environment, "system": planned.system, "seed": job.seed}
+        for number in range(1, job.checkpoints + 1):
+            round_ = job.rounds * number // job.checkpoints
+            late = max(0, round_ - job.rounds // 2) if planned.system == "population" else 0
+            curves.append(row | {"round": round_, "regret": slope * (round_ + late)})
+        exchanges = 10 if planned.system == "population" else 0 if planned.system == "fedind" else 20
+        runs.append(row | {"exchanges": exchanges, "newcomer_regret": slope})
+    return Results(Path(), {}, [plan], pl.DataFrame(runs), pl.DataFrame(curves))
+
+
+def index_shares(results: Results) -> dict[tuple[str, str, str], float]:
+    return {(each.quantity, each.where, each.against): each.share.mean for each in compare_systems(results)}
+
+
+def test_regret_is_compared_run_by_run_at_the_end_and_from_a_round_on() -> None:
+    (regret, late, newcomers) = compare_systems(make_results(read_plan(PLAN)))
+    assert regret == Comparison("population: regret", "still", "fedind", Interval(9 / 8, 0.0, 2))
+    assert late == Comparison("population: regret from round 50 on", "still", "fedind", Interval(1.5, 0.0, 2))
+    assert newcomers.share.mean == 0.75  # and no exchanges, which fedind has none of
+
+
+def test_regret_after_rounds_of_each_user_is_that_of_its_checkpoint() -> None:
+    shares = index_shares(make_results(load_builtin_plan("population")))
+    assert shares["population: regret after 25 own rounds", "J = 10", "fedind"] == pytest.approx(0.75)
+    assert shares["population: regret after 1,000 own rounds", "J = 10", "fedind"] == pytest.approx(1.125)
+    assert shares["population: regret after 25 own rounds", "J = 10", "fedind beta=2.0"] == pytest.approx(0.5)
+    many = "1,000 users, J = 10"
+    lengths = {quantity for quantity, where, _ in shares if where == many and "regret after" in quantity}
+    assert lengths == {f"population: regret after {own} own rounds" for own in (25, 50, 150)}
+
+
+def test_a_single_run_has_no_interval() -> None:
+    one, three = Interval(0.5, float("inf"), 1), Interval(0.5, 0.25, 3)
+    assert Comparison("q", "w", "a", one).format() == ("q", "w", "a", "0.50", "-")
+    assert Comparison("q", "w", "a", three).format() == ("q", "w", "a", "0.50", "0.25 to 0.75")
+
+
+def test_a_plan_that_compares_with_an_unknown_policy_is_refused_with_its_line() -> None:
+    with pytest.raises(ValueError, match=r"line 5: unknown policy of this plan 'fedin': did you mean 'fedind'"):
+        read_plan(PLAN.replace('against = ["fedind"]', 'against = ["fedin"]'))
+    with pytest.raises(ValueError, match=r"line 5: compare: .*'until'"):
+        read_plan(PLAN.replace("since", "until"))
+
+
+def test_the_plan_of_constants_halves_and_doubles_what_was_searched_and_nothing_else() -> None:
+    plan, papers = load_builtin_plan("sensitivity"), load_builtin_plan(TEN)
+    assert plan.environments[0] == papers.environments[0]
+    base = {system.label: system.constants for system in papers.systems}
+    for system in plan.systems:
+        changed = {name: value for name, value in system.constants.items() if value != base[system.policy][name]}
+        assert len(changed) == (system.label != system.policy)
+        assert all(value / base[system.policy][name] in (0.5, 2.0) for name, value in changed.items())  # type: ignore[operator]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", COMPARED)
+def test_a_small_version_of_each_plan_runs_and_prints_its_table(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = resize_plan(load_builtin_plan(name), rounds=50 if name != "living" else 500, seeds=[300])
+    small = structs.replace(plan, checkpoints=2, environments=tuple(_shrink(each) for each in plan.environments))
+    execute([small], tmp_path, lambda jobs, _report: ((job, run_job(job)) for job in jobs), lambda _: None)
+    print_results(read_results(tmp_path))
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in HEADER[:4])
+    assert shown.endswith(f"for figures: fedcascade report {tmp_path}\n")
+
+
+def _shrink(environment: NamedEnvironment) -> NamedEnvironment:
+    spec = environment.spec
+    if spec.kind != "synthetic":
+        return environment
+    users = min(spec.options["users"], 20)
+    sizes = {"users": users, "clusters": min(spec.options["clusters"], users), "dimension": 22, "items": 15}
+    return structs.replace(environment, spec=structs.replace(spec, options=spec.options | sizes))
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 31])
+def test_the_interval_is_students(count: int) -> None:
+    values = np.random.default_rng(count).normal(5, 2, count)
+    interval = estimate_mean(values.tolist())
+    low, high = stats.t.interval(0.95, count - 1, loc=values.mean(), scale=stats.sem(values))
+    assert interval.mean == pytest.approx(values.mean())
+    assert interval.half_width == pytest.approx((high - low) / 2, rel=1e-3)
+    assert interval.runs == count
+    assert interval.low == pytest.approx(low, rel=1e-3)
+    assert interval.high == pytest.approx(high, rel=1e-3)
+
+
+def test_one_run_says_nothing_about_noise() -> None:
+    assert estimate_mean([4.0]) == (4.0, float("inf"), 1)
+
+
+def test_no_run_has_no_mean() -> None:
+    interval = estimate_mean([])
+    assert np.isnan(interval.mean)
+    assert interval[1:] == (float("inf"), 0)

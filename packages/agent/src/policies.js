@@ -46,7 +46,7 @@ const CONFIDENCES = {
 };
 
 /** Build the policy that the server's terms describe. @param {{policy: string, constants: Constants}} terms @returns {Policy} */
-export function buildPolicy({ policy, constants }) {
+function buildPolicy({ policy, constants }) {
   const kind = constants.confidence ?? "constant";
   const row = Object.hasOwn(POLICIES, policy) && POLICIES[policy], confidence = Object.hasOwn(CONFIDENCES, kind) && CONFIDENCES[kind];
   require(row, `this agent knows the policies ${Object.keys(POLICIES).join(", ")}, and the server runs ${policy}`);

@@ -5,7 +5,7 @@ import { computeLeverage, computeLogDet, factoriseShifted } from "./linear.js";
 
 /** @import { Examination } from "./cascade.js" */
 
-export const GRID = 2 ** -12;
+const GRID = 2 ** -12;
 const LARGEST_TOTAL = 500_000_000; // float64 holds multiples of 2^-24 exactly below 2^29
 const LARGEST_SQUARE = 1 + 1e-5;
 const SLACK = 1e-6;

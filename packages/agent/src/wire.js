@@ -5,7 +5,7 @@ import { packNumbers } from "./statistics.js";
 
 /** @import { Upload } from "./agent.js" */
 
-export const PROTOCOL = 2;
+const PROTOCOL = 2;
 export const MSGPACK = "application/msgpack";
 const MOST_DEPTH = 8;
 

@@ -17,7 +17,7 @@ from ..service.helpers import ServerProcess
 from .conftest import PACKAGE
 from .web import D, WebSite, make_item, serve_folder, wait_for
 
-MOST_BYTES = 33_000
+MOST_BYTES = 36_000
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 from fedcascade.demo.node_agents import connect_in_node
 from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.transport import HttpTransport
@@ -16,16 +17,19 @@ from fedcascade.simulation.trace import Trace
 
 from ..service.helpers import ServerProcess
 
-CONSTANTS = {"alpha_d": 1.5, "beta": 5.0, "alpha_c": 1.0}
+CONSTANTS: dict[str, float | str] = {"alpha_d": 1.5, "beta": 5.0, "alpha_c": 1.0}
 
 
-def play(tmp_path: Path, name: str, world: Synthetic, rounds: int, folder: Path | None) -> tuple[Trace, Trace]:
+def play(
+    tmp_path: Path, name: str, world: Synthetic, rounds: int, folder: Path | None, **more: float | str
+) -> tuple[Trace, Trace]:
     """The trace of agents in Node, and that of the simulator."""
-    policy = POLICIES[name].with_known_constants(CONSTANTS)
+    constants = CONSTANTS | more
+    policy = POLICIES[name].with_known_constants(constants)
     simulated = simulate(
         world, policy, rounds=rounds, oracle=TopK(length=4), checkpoints=5, engine="exact", keep_lists=True
     )
-    options = [word for key in CONSTANTS if key in policy.constants() for word in ("--set", f"{key}={CONSTANTS[key]}")]
+    options = [word for key in constants if key in policy.constants() for word in ("--set", f"{key}={constants[key]}")]
     process = ServerProcess(
         tmp_path, "sqlite:///store.db", "--policy", name, *options, dimension=world.dimension
     ).start()
@@ -63,6 +67,16 @@ def test_agents_in_node_make_the_exchanges_of_the_simulator(tmp_path: Path) -> N
     world = Synthetic(users=8, clusters=2, dimension=6, items=20, seed=3)
     trace, simulated = play(tmp_path, "population", world, 300, folder=tmp_path)
     assert len(trace.ledger) > 20
+    assert_same(trace, simulated)
+
+
+@pytest.mark.usefixtures("node")
+def test_agents_in_node_find_the_changed_users_of_the_simulator(tmp_path: Path) -> None:
+    world = Synthetic(users=4, clusters=1, dimension=6, items=20, seed=3, drift=200)
+    trace, simulated = play(
+        tmp_path, "population", world, 400, folder=tmp_path, drift="restart", beta=1.5, threshold=5.0
+    )
+    assert Cause.CHANGE in {exchange.cause for exchange in trace.ledger}
     assert_same(trace, simulated)
 
 

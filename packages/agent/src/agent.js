@@ -1,8 +1,9 @@
 // The agent of one user as values: recommend, observe, perhaps upload, receive (Algorithm 2). No files, no network, no clock.
 
 import { require, requireWhole } from "./checks.js";
+import { beginTimeline, followList } from "./drift.js";
 import { computeScores, getRidge } from "./ridge.js";
-import { add, observe as addRound, zero } from "./statistics.js";
+import { add, areSame, observe as addRound, zero } from "./statistics.js";
 import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.js";
 
 /**
@@ -15,28 +16,44 @@ import { beginOwnData, splitDownload, trimDownload, weighOthers } from "./trust.
  */
 
 /**
+ * An upload with the cause ``change`` replaces all earlier ones of its agent.
  * @typedef {{sequence: number, cause: string, statistics: Statistics}} Upload
  */
 /**
  * What an agent knows: how often its user came, how many uploads there were, what waits for an upload, what was sent and
  * not yet answered (oldest first), the last download, and what it knows of t: the system's rounds and agents at the last
- * download, its own arrivals since. ``own`` is its own data, where the policy keeps them apart and ``keepOwnData`` has begun them;
- * ``confirmed`` what the server has counted.
- * @typedef {{arrivals: number, uploads: number, buffer: Statistics, outbox: Upload[], download: Statistics,
+ * download, its own arrivals since. ``isChangePending`` says that the user has changed, and no upload has said so yet; ``own`` is its
+ * own data, where the policy keeps them apart and ``keepOwnData`` has begun them; ``confirmed`` what the server has counted.
+ * @typedef {{arrivals: number, uploads: number, buffer: Statistics, outbox: Upload[], download: Statistics, isChangePending: boolean,
  *   rounds: number, agents: number, since: number, own?: OwnData | null, confirmed?: Statistics}} AgentState
  */
 
 /** The state of an agent that knows nothing. @param {number} dimension @returns {AgentState} */
 export function begin(dimension) {
   const nothing = zero(dimension);
-  return { arrivals: 0, uploads: 0, buffer: nothing, outbox: [], download: nothing, rounds: 0, agents: 1, since: 0 };
+  return { arrivals: 0, uploads: 0, buffer: nothing, outbox: [], download: nothing, isChangePending: false, rounds: 0, agents: 1, since: 0 };
 }
 
 /** Extrapolate t: while this agent's user came once, each of the others did, on average. @param {AgentState} state */
 export const estimateRound = ({ arrivals, rounds, agents, since }) => Math.max(1, arrivals, rounds + agents * since);
 
-/** What of the agent's own data is not in the last download. @param {AgentState} state */
-export const sumPending = ({ outbox, buffer }) => outbox.map(({ statistics }) => statistics).reduceRight(add, buffer);
+/** Whether an upload replaces the earlier ones. @param {Upload} upload */
+export const isChange = ({ cause }) => cause === "change";
+
+/** Whether an upload that waits, or the next one, replaces what the server holds. @param {AgentState} state */
+export const isReplacing = ({ isChangePending, outbox }) => isChangePending || outbox.some(isChange);
+
+/** @param {Upload[]} outbox @param {Upload} upload */
+export const remove = (outbox, upload) => outbox.filter(({ sequence }) => sequence !== upload.sequence);
+
+/** What of the current user's data is not in the last download. @param {AgentState} state */
+export function sumPending({ outbox, buffer, isChangePending }) {
+  const current = isChangePending ? [] : outbox.slice(Math.max(0, outbox.findLastIndex(isChange)));
+  return current.map(({ statistics }) => statistics).reduceRight(add, buffer);
+}
+
+/** Whether agents keep their own data apart from what others sent. @param {Policy} policy */
+export const keepsOwnData = ({ trust, drift }) => Boolean(trust || drift);
 
 /** @type {WeakMap<AgentState, {policy: Policy, state: AgentState}>} */
 const kept = new WeakMap();
@@ -46,7 +63,7 @@ const kept = new WeakMap();
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
  */
 export function keepOwnData(policy, state) {
-  if (!policy.trust || state.own) return state;
+  if (!keepsOwnData(policy) || (state.own && !state.own.timeline === !policy.drift)) return state;
   let known = kept.get(state);
   if (known?.policy !== policy) kept.set(state, known = { policy, state: restartOwnData(policy, state) });
   return /** @type {State} */ (known.state);
@@ -58,10 +75,29 @@ export function keepOwnData(policy, state) {
  * @template {AgentState} State @param {Policy} policy @param {State} state @returns {State}
  */
 export function restartOwnData(policy, state) {
-  if (!policy.trust) return state;
-  const { download, buffer, confirmed = zero(buffer.moment.length) } = state, pending = sumPending(state);
-  const own = beginOwnData(add(confirmed, pending)), isNewcomer = !confirmed.count && !download.count;
+  if (!keepsOwnData(policy)) return state;
+  const { download, buffer, confirmed } = state, pending = sumPending(state), nothing = zero(buffer.moment.length);
+  const held = isReplacing(state) ? nothing : confirmed ?? nothing, own = renewOwnData(policy, state, add(held, pending));
+  const isNewcomer = policy.trust && !held.count && !download.count;
   return weigh(policy, { ...state, own: isNewcomer ? splitDownload(own, download, pending) : own });
+}
+
+/**
+ * Own data that are these, and nothing that others sent. Their order of time is known where they are the same as before.
+ * @param {Policy} policy @param {AgentState} state @param {Statistics} total
+ */
+function renewOwnData({ drift }, { own }, total) {
+  const isKnown = own?.timeline && areSame(own.total, total);
+  return beginOwnData(total, drift && (isKnown ? own.timeline : beginTimeline(total)));
+}
+
+/**
+ * Start over for a changed user, keeping ``kept``; an upload with the cause ``change`` becomes pending.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @param {Statistics} kept @returns {State}
+ */
+export function restart(policy, state, kept) {
+  const own = keepsOwnData(policy) ? renewOwnData(policy, state, kept) : null;
+  return weigh(policy, { ...state, own, buffer: kept, download: zero(kept.moment.length), isChangePending: true });
 }
 
 /**
@@ -136,43 +172,78 @@ function checkList(chosen, items, length) {
  */
 export function observe(policy, state, listed, examination, { round, draw, arrivals }) {
   requireWhole("round", round);
-  let next = keepOwnData(policy, state);
-  next = { ...next, buffer: addRound(next.buffer, listed, examination), since: next.since + 1 };
-  if (policy.trust && next.own) {
-    const total = addRound(next.own.total, listed, examination);
-    next = { ...next, own: { ...next.own, total } };
-    if (total.rounds % policy.trust.every === 0) next = weigh(policy, next);
-  }
+  require(!policy.drift || examination.clicks.length <= 1, "change detection learns from one click of a list");
+  const next = followUser(policy, keepOwnData(policy, state), listed, examination);
+  if (next.isChangePending) return sendIfDue(policy, next);
   const download = getRidge(next.download, policy.lambda);
   const cause = policy.trigger({ round, draw, arrivals, download, buffer: next.buffer });
   return cause ? sendBuffer(next, cause) : { state: next, upload: null };
 }
 
-/** Algorithm 1, line 8: put the buffer into the outbox, and start an empty one. @param {AgentState} state @param {string} cause */
-function sendBuffer(state, cause) {
-  const upload = { sequence: state.uploads + 1, cause, statistics: state.buffer };
-  const buffer = zero(state.buffer.moment.length);
-  return { state: { ...state, uploads: upload.sequence, buffer, outbox: [...state.outbox, upload] }, upload };
+/**
+ * Learn from a list, look in the agent's own data for a changed user, and weigh others' data.
+ * @param {Policy} policy @param {AgentState} state @param {Float32Array} listed @param {Examination} seen
+ */
+function followUser(policy, state, listed, seen) {
+  const { trust, drift } = policy, { own } = state;
+  const next = { ...state, buffer: addRound(state.buffer, listed, seen), since: state.since + 1 };
+  if (!own || !keepsOwnData(policy)) return next;
+  const total = addRound(own.total, listed, seen);
+  const { timeline, kept } = drift && own.timeline
+    ? followList(own.timeline, total, drift, listed, seen, getEstimate(policy, state)) : { timeline: null, kept: null };
+  const followed = { ...next, own: { ...own, total: kept ?? total, timeline } };
+  if (kept) return restart(policy, followed, kept);
+  return trust && total.rounds % trust.every === 0 ? weigh(policy, followed) : followed;
 }
 
 /**
- * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers.
- * @param {Policy} policy @param {AgentState} state @param {Upload} upload
- * @param {{statistics: Statistics, rounds: number, agents: number}} download @returns {AgentState}
+ * Send the buffer once it has enough observations to hide single ones; as a change if one is pending.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @returns {{state: State, upload: Upload | null}}
+ */
+function sendIfDue({ least }, state) {
+  const isDue = state.buffer.count >= Math.max(1, least);
+  return isDue ? sendBuffer(state, state.isChangePending ? "change" : "forced") : { state, upload: null };
+}
+
+/**
+ * Algorithm 1, line 8: put the buffer into the outbox, and start an empty one.
+ * @template {AgentState} State @param {State} state @param {string} cause
+ */
+function sendBuffer(state, cause) {
+  const upload = { sequence: state.uploads + 1, cause, statistics: state.buffer };
+  const buffer = zero(state.buffer.moment.length);
+  return { state: { ...state, uploads: upload.sequence, buffer, outbox: [...state.outbox, upload], isChangePending: false }, upload };
+}
+
+/**
+ * Algorithm 1, line 11: decide with what the server sent from now on, in the place of the upload that it answers. A download for the
+ * user before a change is of no use.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @param {Upload} upload
+ * @param {{statistics: Statistics, rounds: number, agents: number}} download @returns {State}
  */
 export function receive(policy, state, upload, { statistics, rounds, agents }) {
-  const outbox = state.outbox.filter(({ sequence }) => sequence !== upload.sequence);
-  const next = { ...state, outbox, download: statistics, rounds, agents, since: 0 };
+  const answered = { ...state, outbox: remove(state.outbox, upload), rounds, agents, since: 0 };
+  if (isReplacing(answered)) return answered;
+  const next = { ...answered, download: statistics };
   if (!policy.trust || !next.own) return next;
   const pending = sumPending(next), trimmed = trimDownload(next.own, policy.trust, statistics, pending);
   return weigh(policy, { ...next, own: splitDownload(next.own, trimmed, pending) });
 }
 
 /**
- * Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations.
- * @param {Policy} policy @param {AgentState} state @param {Statistics} statistics @param {number} least
+ * Put what the server has lost back into the buffer, and send that at once if it is enough.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @param {Statistics} statistics
  */
-export function takeBack(policy, state, statistics, least) {
-  const next = weigh(policy, { ...state, buffer: add(state.buffer, statistics) });
-  return next.buffer.count >= Math.max(1, least) ? sendBuffer(next, "forced") : { state: next, upload: null };
+export function takeBack(policy, state, statistics) {
+  const next = { ...state, buffer: add(state.buffer, statistics) };
+  return sendIfDue(policy, next.isChangePending ? next : weigh(policy, next)).state;
+}
+
+/**
+ * Replace what the server holds by statistics and all that waits, once these are enough for an upload.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @param {Statistics} statistics
+ */
+export function replaceHeld(policy, state, statistics) {
+  const kept = add(statistics, sumPending(state));
+  return sendIfDue(policy, restart(policy, { ...state, outbox: [] }, kept)).state;
 }

@@ -1,10 +1,10 @@
 // What an agent has sent and the server has confirmed, so that both can compare after an accident. Each change is a function
 // from one state to the next.
 
-import { keepOwnData, receive, restartOwnData, sumPending, takeBack } from "./agent.js";
+import { isChange, isReplacing, keepOwnData, receive, remove, replaceHeld, restartOwnData, sumPending, takeBack } from "./agent.js";
 import { require } from "./checks.js";
 import { getRidge } from "./ridge.js";
-import { add, check, isPossible, subtract, unpackStatistics, zero } from "./statistics.js";
+import { add, areSame, check, isPossible, subtract, unpackStatistics, zero } from "./statistics.js";
 import { restateDownload } from "./trust.js";
 
 /**
@@ -16,17 +16,15 @@ import { restateDownload } from "./trust.js";
 
 /**
  * @typedef {{statistics: Statistics, rounds: number, agents: number}} Download
- * @typedef {{policy: Policy, floor: number}} Rules the policy that an agent runs, and the fewest observations of an upload
  */
 /**
  * What is kept of an agent. ``confirmed`` is what the server has counted, ``isSettled`` whether both sides agree on that,
- * ``lost`` how many rounds the server will never learn from.
- * @typedef {AgentState & {version: number, welcome: Welcome, confirmed: Statistics, isSettled: boolean,
+ * ``lost`` how many rounds the server will never learn from, ``lastChange`` the number of the last change that was confirmed.
+ * @typedef {AgentState & {version: number, welcome: Welcome, confirmed: Statistics, isSettled: boolean, lastChange: number,
  *   receipt: Receipt | null, lost: number, lastUpload: Upload | null, groupAgents: number}} SavedState
  */
 
 const LARGEST_ROUNDS = 2 ** 53, LARGEST_AGENTS = 2 ** 32; // so that an extrapolated round is exact
-const TOLERANCE = 1e-6; // of sums over features that are on no grid
 
 /**
  * The state of an agent that has just enrolled, of which the server holds nothing.
@@ -34,7 +32,7 @@ const TOLERANCE = 1e-6; // of sums over features that are on no grid
  */
 export function beginSaved(welcome, state) {
   const confirmed = zero(welcome.terms.dimension);
-  return { version: 0, lost: 0, lastUpload: null, groupAgents: 0, ...state, welcome, confirmed, own: null, isSettled: true, receipt: null };
+  return { version: 0, lost: 0, lastUpload: null, groupAgents: 0, ...state, welcome, confirmed, own: null, isSettled: true, lastChange: 0, receipt: null };
 }
 
 /**
@@ -78,65 +76,77 @@ export function confirm(before, upload, answer, download, policy) {
   const state = keepOwnData(policy, before), outbox = remove(state.outbox, upload);
   const statistics = state.own ? restateDownload(state.own, sumPending({ ...state, outbox })) : add(state.download, upload.statistics);
   const known = { statistics, rounds: state.rounds, agents: state.agents };
-  const confirmed = add(state.confirmed, upload.statistics), receipt = answer?.receipt ?? state.receipt;
+  const confirmed = isChange(upload) ? upload.statistics : add(state.confirmed, upload.statistics), receipt = answer?.receipt ?? state.receipt;
+  const lastChange = isChange(upload) ? upload.sequence : state.lastChange;
   const isSameEpoch = !state.receipt || state.receipt.epoch === receipt?.epoch;
   const isHeld = answer?.held_count === confirmed.count && answer?.held_rounds === confirmed.rounds;
   const groupAgents = download && answer ? answer.group_agents : state.groupAgents;
-  return { ...state, ...receive(policy, state, upload, download ?? known), confirmed, receipt, groupAgents, lastUpload: upload, isSettled: isSameEpoch && isHeld };
+  const received = receive(policy, state, upload, download ?? known);
+  return { ...received, confirmed, receipt, groupAgents, lastChange, lastUpload: upload, isSettled: isSameEpoch && isHeld };
 }
 
 /**
  * Go on from what the server holds, and send again what it has lost; with a line about what happened. Nothing happens while
  * uploads wait: they come first, so that both sides count the same.
- * @param {SavedState} before @param {Standing} standing @param {Rules} rules @returns {{state: SavedState, result: string | null}}
+ * @param {SavedState} before @param {Standing} standing @param {Policy} policy @returns {{state: SavedState, result: string | null}}
  */
-export function settle(before, standing, { policy, floor }) {
+export function settle(before, standing, policy) {
   const state = keepOwnData(policy, before);
   const held = checkStanding(standing, state.welcome.terms.dimension);
   if (state.outbox.length) return { state: before, result: null };
-  const { missing, lost, note } = compareSums(state.confirmed, held), uploads = Math.max(state.uploads, standing.last_sequence);
-  const welcome = { ...state.welcome, credential: standing.credential };
-  const settled = { ...state, welcome, confirmed: held, isSettled: true, lost: state.lost + lost, uploads };
-  return { state: missing ? { ...settled, ...takeBack(policy, settled, missing, floor).state } : settled, result: note };
+  const { last_change: lastChange, credential } = standing, uploads = Math.max(state.uploads, standing.last_sequence);
+  const { lost, note, go } = compareSums(state, held, lastChange);
+  const settled = { ...state, welcome: { ...state.welcome, credential }, confirmed: held, lastChange, isSettled: true, lost: state.lost + lost, uploads };
+  if (state.isChangePending) return { state: settled, result: null }; // the next upload replaces what the server holds
+  return { state: go ? go(policy, settled) : settled, result: note };
 }
 
 /**
- * Give an upload that was not counted a number that the server does not know.
- * @param {SavedState} before @param {Upload} upload @param {Standing} standing @param {Rules} rules @returns {SavedState}
+ * Give an upload that was not counted a number that the server does not know. Where a change waits, all that waits becomes one upload:
+ * the order matters then.
+ * @param {SavedState} before @param {Upload} upload @param {Pick<Standing, "last_sequence">} standing @param {Policy} policy
+ * @returns {SavedState}
  */
-export function renumber(before, upload, { last_sequence }, { policy }) {
+export function renumber(before, upload, { last_sequence }, policy) {
   const state = keepOwnData(policy, before);
-  const sequence = Math.max(last_sequence, state.uploads) + 1;
-  return { ...state, uploads: sequence, outbox: [...remove(state.outbox, upload), { ...upload, sequence }] };
+  const sequence = Math.max(last_sequence, state.uploads) + 1, isOne = state.outbox.some(isChange);
+  const statistics = isOne ? sumPending({ ...state, buffer: zero(state.buffer.moment.length) }) : upload.statistics;
+  const renamed = { cause: isOne ? "change" : upload.cause, statistics, sequence }, rest = isOne ? [] : remove(state.outbox, upload);
+  return { ...state, uploads: sequence, outbox: state.isChangePending ? rest : [...rest, renamed] };
 }
 
 /**
  * Send an upload no more: the server will never take it. What is not lost goes back into the buffer.
- * @param {SavedState} before @param {Upload} upload @param {boolean} isLost @param {Rules} rules @returns {SavedState}
+ * @param {SavedState} before @param {Upload} upload @param {boolean} isLost @param {Policy} policy @returns {SavedState}
  */
-export function withdraw(before, upload, isLost, { policy, floor }) {
-  const state = keepOwnData(policy, before), rest = { ...state, outbox: remove(state.outbox, upload) };
-  if (!isLost) return { ...rest, ...takeBack(policy, rest, upload.statistics, floor).state };
-  return restartOwnData(policy, { ...rest, lost: state.lost + upload.statistics.rounds });
+export function withdraw(before, upload, isLost, policy) {
+  const state = keepOwnData(policy, before), { statistics } = upload, lost = state.lost + (isLost ? statistics.rounds : 0);
+  const rest = { ...state, outbox: remove(state.outbox, upload), lost };
+  if (isReplacing(rest)) return rest; // a later upload replaces it
+  if (isChange(upload)) return replaceHeld(policy, rest, isLost ? zero(statistics.moment.length) : statistics);
+  return isLost ? restartOwnData(policy, rest) : takeBack(policy, rest, statistics);
 }
 
-/** @param {Upload[]} outbox @param {Upload} upload */
-const remove = (outbox, upload) => outbox.filter(({ sequence }) => sequence !== upload.sequence);
-
 /**
- * What the server has lost of what it had confirmed, how many rounds are lost for good, and a line about it.
- * @param {Statistics} confirmed @param {Statistics} held @returns {{missing: Statistics | null, lost: number, note: string | null}}
+ * How many rounds are lost for good, a line about what happened, and how to go on from what the server holds.
+ * @param {SavedState} state @param {Statistics} held @param {number} lastChange the number of the last change that the server knows
+ * @returns {{lost: number, note: string | null, go?: (policy: Policy, settled: SavedState) => SavedState}}
  */
-function compareSums(confirmed, held) {
-  const missing = subtract(confirmed, held), nothing = { missing: null, lost: 0 };
-  const isSame = [missing.count, missing.clicks, missing.rounds, ...missing.gram, ...missing.moment].every((value) => Math.abs(value) <= TOLERANCE);
-  if (isSame) return { ...nothing, note: null };
-  if (isPossible(missing)) return { missing, lost: 0, note: `the server has lost ${missing.rounds} rounds that it had confirmed: they are sent again` };
-  if (isPossible(subtract(held, confirmed))) {
-    return { ...nothing, note: `the server holds ${-missing.rounds} rounds that this store does not know: a copy of it is or was in use` };
+function compareSums({ confirmed, lastChange: known }, held, lastChange) {
+  if (areSame(confirmed, held)) return { lost: 0, note: null };
+  const missing = subtract(confirmed, held), copy = "that this store does not know: a copy of it is or was in use";
+  if (lastChange > known) return { lost: 0, note: `the server knows of a change ${copy}`, go: restartOwnData };
+  if (lastChange < known) {
+    const note = "the server has lost a change of this agent's user: it is sent again";
+    return { lost: 0, note, go: (policy, settled) => replaceHeld(policy, settled, confirmed) };
   }
+  if (isPossible(missing)) {
+    const note = `the server has lost ${missing.rounds} rounds that it had confirmed: they are sent again`;
+    return { lost: 0, note, go: (policy, settled) => takeBack(policy, settled, missing) };
+  }
+  if (isPossible(subtract(held, confirmed))) return { lost: 0, note: `the server holds ${-missing.rounds} rounds ${copy}` };
   const lost = Math.max(0, missing.rounds);
-  return { missing: null, lost, note: `the server holds other rounds than this agent has sent: ${lost} are lost, or more` };
+  return { lost, note: `the server holds other rounds than this agent has sent: ${lost} are lost, or more` };
 }
 
 /**

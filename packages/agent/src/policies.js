@@ -4,6 +4,7 @@ import { require } from "./checks.js";
 import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js";
 
 /**
+ * @import { Detection } from "./drift.js"
  * @import { Ridge } from "./ridge.js"
  * @import { Trigger } from "./triggers.js"
  * @import { Trust } from "./trust.js"
@@ -14,8 +15,9 @@ import { anyOf, atLeast, auxiliary, determinant, doubling } from "./triggers.js"
  * The sizes that a beta by formula asks for. Where a policy has ``trust``, beta is in standard deviations of a click.
  * @typedef {{users: number, dimension: number, listLength: number, rounds: number}} ProblemSize
  * @typedef {(ridge: Ridge, problem: ProblemSize) => number} Confidence
- * @typedef {{name: string, trigger: Trigger, usesBuffer: boolean, lambda: number,
- *   computeBeta: Confidence, trust: Trust | null}} Policy
+ * ``least`` is the fewest observations of an upload, ``drift`` how an agent finds that its user has changed, null if it does not look.
+ * @typedef {{name: string, trigger: Trigger, least: number, usesBuffer: boolean, lambda: number,
+ *   computeBeta: Confidence, trust: Trust | null, drift: Detection | null}} Policy
  * @typedef {Record<string, any>} Constants
  */
 
@@ -44,20 +46,22 @@ const CONFIDENCES = {
 };
 
 /** Build the policy that the server's terms describe. @param {{policy: string, constants: Constants}} terms @returns {Policy} */
-export function buildPolicy({ policy, constants }) {
+function buildPolicy({ policy, constants }) {
   const kind = constants.confidence ?? "constant";
   const row = Object.hasOwn(POLICIES, policy) && POLICIES[policy], confidence = Object.hasOwn(CONFIDENCES, kind) && CONFIDENCES[kind];
   require(row, `this agent knows the policies ${Object.keys(POLICIES).join(", ")}, and the server runs ${policy}`);
   require(confidence, `this agent knows a beta that is ${Object.keys(CONFIDENCES).join(", ")}, and the server's is ${kind}`);
-  const { trigger, usesBuffer, hasTrust } = row, { lambda_: lambda, every = 4 } = constants, trust = hasTrust ? { every, lambda } : null;
-  return { name: policy, trigger: trigger(constants), usesBuffer, lambda, computeBeta: confidence(constants), trust };
+  const { trigger, usesBuffer, hasTrust } = row, { lambda_: lambda, every = 4, threshold, limit, drop, caution, block } = constants;
+  const trust = hasTrust ? { every, lambda } : null, drift = constants.drift === "restart" ? { threshold, limit, drop, caution, block } : null;
+  return { name: policy, trigger: trigger(constants), least: 0, usesBuffer, lambda, computeBeta: confidence(constants), trust, drift };
 }
 
 /**
- * The policy that an agent runs under the server's terms, and the fewest observations of an upload.
+ * The policy that an agent runs under the server's terms.
  * @param {Terms} terms @param {{policy?: (policy: Policy, terms: Terms) => Policy, minObservations?: number}} wishes
+ * @returns {Policy}
  */
 export function followTerms(terms, { policy = (own) => own, minObservations = 2 * terms.dimension }) {
-  const floor = Math.max(minObservations, terms.min_observations), chosen = policy(buildPolicy(terms), terms);
-  return { policy: floor ? { ...chosen, trigger: atLeast(chosen.trigger, floor) } : chosen, floor };
+  const least = Math.max(minObservations, terms.min_observations), chosen = policy(buildPolicy(terms), terms);
+  return { ...chosen, least, trigger: atLeast(chosen.trigger, least) };
 }

@@ -1,12 +1,12 @@
 // An agent with its memory in a store: what happens to it is saved in the same step. Nothing here waits for a network.
 
-import { chooseList, estimateRound, getEstimate, keepOwnData, observe } from "./agent.js";
+import { chooseList, estimateRound, getEstimate, keepOwnData, keepsOwnData, observe, restart } from "./agent.js";
 import { examine, readPositions } from "./cascade.js";
 import { require } from "./checks.js";
 import { checkAnswer, confirm } from "./ledger.js";
 import { topK } from "./oracles.js";
 import { followTerms } from "./policies.js";
-import { readFeatures } from "./statistics.js";
+import { readFeatures, zero } from "./statistics.js";
 
 /**
  * @import { Upload } from "./agent.js"
@@ -33,7 +33,7 @@ export class SavedAgent extends EventTarget {
   #tab = Math.random().toString(36).slice(2, 8);
   #unsaved = 0; // lists that were shown and are not in the state yet
   #wishes;
-  /** @type {{terms: Terms, policy: Policy, floor: number} | null} */
+  /** @type {{terms: Terms, policy: Policy} | null} */
   #followed = null;
 
   /** @param {Store} store @param {SavedState} state @param {Wishes} [wishes] */
@@ -61,8 +61,7 @@ export class SavedAgent extends EventTarget {
     require(oracle.length <= terms.longest_list, `a list of this server has at most ${terms.longest_list} items, got k = ${oracle.length}`);
     const words = ties ?? crypto.getRandomValues(new Uint32Array(features.length / dimension));
     const problem = this.#wishes.problem ?? this.#estimateProblemSize(oracle.length);
-    const { policy } = this.#follow(terms);
-    const chosen = chooseList(policy, state, features, { oracle, ties: words, problem, attributes: { categories, costs } });
+    const chosen = chooseList(this.#follow(terms), state, features, { oracle, ties: words, problem, attributes: { categories, costs } });
     const key = /** @type {[number, string]} */ ([state.arrivals + ++this.#unsaved, this.#tab]);
     this.#saveList(key, chosen).catch((error) => this.reportTrouble(error.message));
     return { impression: nameList(key), ...chosen };
@@ -102,11 +101,20 @@ export class SavedAgent extends EventTarget {
       const seen = examine(list.items.length, readPositions(list.items, outcome ?? {}), lookedUntil);
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
-      const learned = observe(this.#follow(state.welcome.terms).policy, state, list.features, seen, occasion);
+      const learned = observe(this.#follow(state.welcome.terms), state, list.features, seen, occasion);
       return { state: { ...state, ...learned.state }, deletes: [key], result: learned.upload };
     }, [key]);
     this.#announce("feedback", { clicked: outcome.clicked, upload });
     return upload;
+  }
+
+  /**
+   * Start over for another user: nothing that this agent learned so far counts any more. Under ``drift=restart`` an agent finds changes
+   * by itself; this is for a caller that knows of one. The next upload replaces all earlier ones at the server.
+   */
+  async restart() {
+    this.requireOpen();
+    await this.change((state) => ({ state: restart(this.#follow(state.welcome.terms), state, zero(this.dimension)) }));
   }
 
   /** The lists that wait for feedback, oldest first. @returns {Promise<OpenList[]>} */
@@ -131,20 +139,20 @@ export class SavedAgent extends EventTarget {
     return this.state.welcome.terms.dimension;
   }
 
-  /** The policy that this agent runs, and the fewest observations of an upload. */
-  get rules() {
+  /** The policy that this agent runs. */
+  get policy() {
     return this.#follow(this.state.welcome.terms);
   }
 
   /** The fewest observations of an upload. */
   get floor() {
-    return this.rules.floor;
+    return this.policy.least;
   }
 
   /** Whether it decides with what the server knows of anybody: from enrolment to the first answer. */
   get isWelcomed() {
-    const { download, own } = keepOwnData(this.rules.policy, this.state);
-    return !download.count && (own?.others ?? download).gram.some(Boolean);
+    const { download, own } = keepOwnData(this.policy, this.state);
+    return !download.count && (this.policy.trust && own ? own.others : download).gram.some(Boolean);
   }
 
   /** How many observations wait for an upload. */
@@ -164,7 +172,7 @@ export class SavedAgent extends EventTarget {
 
   /** Theta, as this agent estimates it now. */
   get estimate() {
-    return getEstimate(this.rules.policy, this.state).theta.slice();
+    return getEstimate(this.policy, this.state).theta.slice();
   }
 
   /** @param {string} trouble */
@@ -190,11 +198,11 @@ export class SavedAgent extends EventTarget {
   async receive(upload, answer) {
     let trouble = null, download = /** @type {Download | null} */ (null);
     try {
-      download = answer && checkAnswer(answer, this.dimension, this.rules.policy.lambda);
+      download = answer && checkAnswer(answer, this.dimension, this.policy.lambda);
     } catch (error) {
       trouble = `the answer to upload ${upload.sequence} is of no use: ${/** @type {Error} */ (error).message}`;
     }
-    await this.change((state) => ({ state: confirm(state, upload, answer, download, this.#follow(state.welcome.terms).policy) }));
+    await this.change((state) => ({ state: confirm(state, upload, answer, download, this.#follow(state.welcome.terms)) }));
     this.#announce("upload", { upload });
     if (download) this.#announce("download", { download, groupAgents: this.state.groupAgents });
     return trouble;
@@ -202,8 +210,8 @@ export class SavedAgent extends EventTarget {
 
   /** @param {Terms} terms */
   #follow(terms) {
-    if (this.#followed?.terms.terms_id !== terms.terms_id) this.#followed = { terms, ...followTerms(terms, this.#wishes) };
-    return this.#followed;
+    if (this.#followed?.terms.terms_id !== terms.terms_id) this.#followed = { terms, policy: followTerms(terms, this.#wishes) };
+    return this.#followed.policy;
   }
 
   /** @param {number} listLength */
@@ -222,8 +230,8 @@ export class SavedAgent extends EventTarget {
       if (!stored) this.isClosed = true; // in another tab
       this.requireOpen();
       const { state: next, puts = [], result: outcome, ...more } = work(stored, list);
-      const { trust } = this.#follow(next.welcome.terms).policy;
-      const saved = { ...next, own: trust ? next.own : null, version: stored.version + 1 };
+      const own = keepsOwnData(this.#follow(next.welcome.terms)) ? next.own : null;
+      const saved = { ...next, own, version: stored.version + 1 };
       return { ...more, puts: [["state", saved], ...puts], result: { state: saved, result: outcome } };
     });
     this.#adopt(state);

@@ -5,7 +5,7 @@ import { computeLeverage, computeLogDet, factoriseShifted } from "./linear.js";
 
 /** @import { Examination } from "./cascade.js" */
 
-export const GRID = 2 ** -12;
+const GRID = 2 ** -12;
 const LARGEST_TOTAL = 500_000_000; // float64 holds multiples of 2^-24 exactly below 2^29
 const LARGEST_SQUARE = 1 + 1e-5;
 const SLACK = 1e-6;
@@ -38,6 +38,14 @@ export const add = (first, second) => combine(first, second, 1);
 
 /** @param {Statistics} first @param {Statistics} second */
 export const subtract = (first, second) => combine(first, second, -1);
+
+const TOLERANCE = 1e-6; // of sums over features that are on no grid
+
+/** Whether two sums are of the same data. @param {Statistics} first @param {Statistics} second */
+export function areSame(first, second) {
+  const { gram, moment, count, clicks, rounds } = subtract(first, second);
+  return [count, clicks, rounds, ...gram, ...moment].every((value) => Math.abs(value) <= TOLERANCE);
+}
 
 /**
  * The features of items as rows of multiples of 2^-12, rounded toward zero so that no row becomes longer.

@@ -114,7 +114,7 @@ export function applyChange(entries, { puts = [], deletes = [], forget }) {
  * ever write at once. Where the browser refuses to store, it goes on in memory and says so in ``trouble``.
  * @implements {Store}
  */
-export class IndexedDbStore {
+class IndexedDbStore {
   holdsKeys = true;
   /** @type {string | null} */
   trouble = null;

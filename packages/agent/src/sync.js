@@ -1,5 +1,6 @@
 // The loop that speaks to the server: it sends upload after upload, and after an accident both sides compare.
 
+import { isChange } from "./agent.js";
 import { BadReply, Refused, computePause, fetchTerms } from "./client.js";
 import { enrol } from "./enrolment.js";
 import { follow, renumber, settle, withdraw } from "./ledger.js";
@@ -155,7 +156,7 @@ export class ExchangeLoop {
     if (upload) {
       this.#say(await this.#send(upload));
     } else {
-      const standing = await this.#client.fetchStanding(), note = await saved.change((state) => settle(state, standing, saved.rules));
+      const standing = await this.#client.fetchStanding(), note = await saved.change((state) => settle(state, standing, saved.policy));
       if (note !== null || failures) this.#say(note);
     }
   }
@@ -204,12 +205,12 @@ export class ExchangeLoop {
 
   /** @param {Upload} upload @param {Standing} standing */
   #renumber(upload, standing) {
-    return this.#saved.change((state) => ({ state: renumber(state, upload, standing, this.#saved.rules) }));
+    return this.#saved.change((state) => ({ state: renumber(state, upload, standing, this.#saved.policy) }));
   }
 
   /** @param {Upload} upload @param {{isLost: boolean}} fate */
   #withdraw(upload, { isLost }) {
-    return this.#saved.change((state) => ({ state: withdraw(state, upload, isLost, this.#saved.rules) }));
+    return this.#saved.change((state) => ({ state: withdraw(state, upload, isLost, this.#saved.policy) }));
   }
 
   /** Enrol again, and go on under the number that the server gives. @param {Parameters<typeof enrol>[2]} grounds */
@@ -222,7 +223,8 @@ export class ExchangeLoop {
   /** Decide by the sums whether a folded upload is this one; it is given up where they leave that open. @param {Upload} upload */
   async #resolveSuperseded(upload) {
     const standing = await this.#client.fetchStanding(), saved = this.#saved;
-    const excess = standing.rounds - saved.state.confirmed.rounds - upload.statistics.rounds;
+    const excess = isChange(upload) ? Math.min(0, standing.last_change - upload.sequence)
+      : standing.rounds - saved.state.confirmed.rounds - upload.statistics.rounds;
     if (excess < 0) await this.#renumber(upload, standing);
     else if (excess === 0) await saved.receive(upload, null);
     else await this.#withdraw(upload, { isLost: true });

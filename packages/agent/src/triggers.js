@@ -13,7 +13,7 @@ import { computeGrowth } from "./ridge.js";
  * the last download and what was learned since.
  * @typedef {{round: number, draw: number, arrivals: number, download: Ridge,
  *   buffer: Statistics}} Occasion
- * @typedef {"determinant" | "auxiliary" | "forced" | "synchronisation"} Cause
+ * @typedef {"determinant" | "auxiliary" | "forced" | "synchronisation" | "change"} Cause
  * @typedef {(occasion: Occasion) => Cause | null} Trigger
  */
 
@@ -24,11 +24,8 @@ import { computeGrowth } from "./ridge.js";
 export const determinant = (alphaC) => ({ download, buffer }) =>
   computeGrowth(download, buffer) > Math.log1p(alphaC) ? "determinant" : null;
 
-/** p_t = scale ln(t) / t, at most 1. @param {number} scale @param {number} round */
-export const computeAuxiliaryProbability = (scale, round) => Math.min(1, (scale * log(round)) / round);
-
-/** Algorithm 2, line 13, second half: p < p_t. @param {number} scale @returns {Trigger} */
-export const auxiliary = (scale) => ({ draw, round }) => (draw < computeAuxiliaryProbability(scale, round) ? "auxiliary" : null);
+/** Algorithm 2, line 13, second half: p < p_t = scale ln(t) / t. @param {number} scale @returns {Trigger} */
+export const auxiliary = (scale) => ({ draw, round }) => (draw < Math.min(1, (scale * log(round)) / round) ? "auxiliary" : null);
 
 /** Fires at the 1st, 2nd, 4th, 8th, ... arrival of the user. @type {Trigger} */
 export const doubling = ({ arrivals }) => {

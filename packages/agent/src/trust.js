@@ -4,7 +4,10 @@
 import { computeLeverage, computeLogDet, exp, factoriseShifted, log } from "./linear.js";
 import { add, subtract, zero } from "./statistics.js";
 
-/** @import { Statistics } from "./statistics.js" */
+/**
+ * @import { Timeline } from "./drift.js"
+ * @import { Statistics } from "./statistics.js"
+ */
 
 /**
  * ``every`` is how many own rounds are between two weighings, ``lambda`` the ridge's.
@@ -12,16 +15,19 @@ import { add, subtract, zero } from "./statistics.js";
  */
 /**
  * An agent's own data, apart from what others sent: all that it observed; what others added to the last download, without counts;
- * the variance of a click in that download's units; the weight of others' part; the standard deviation of an own click.
- * @typedef {{total: Statistics, others: Statistics, noise: number, weight: number, deviation: number}} OwnData
+ * the variance of a click in that download's units; the weight of others' part; the standard deviation of an own click; and,
+ * where the agent looks for drift, what it observed in the order of time.
+ * @typedef {{total: Statistics, others: Statistics, noise: number, weight: number, deviation: number,
+ *   timeline: Timeline | null}} OwnData
  */
 
 const WEIGHTS = [1, 0.25, 0.0625, 0]; // of the server's prior, that are compared
 const TYPICAL_CLICKS = 2, TYPICAL_COUNT = 4; // added to the data, so that the variance starts at 1/4
 const LEAST_NOISE = 1e-3; // the variance where nearly nothing, or nearly everything, is clicked
 
-/** Own data of which nothing was downloaded. @param {Statistics} total @returns {OwnData} */
-export const beginOwnData = (total) => ({ total, others: zero(total.moment.length), noise: 0.25, weight: 0, deviation: 0.5 });
+/** Own data of which nothing was downloaded. @param {Statistics} total @param {Timeline | null} timeline @returns {OwnData} */
+export const beginOwnData = (total, timeline) =>
+  ({ total, others: zero(total.moment.length), noise: 0.25, weight: 0, deviation: 0.5, timeline });
 
 /** The variance of a click. @param {{count: number, clicks: number}} statistics */
 export function estimateNoise({ count, clicks }) {
@@ -66,17 +72,23 @@ function sumDiagonal(gram, d) {
 }
 
 /**
+ * The log marginal likelihood of clicks for theta ~ N(0, variance / prior I).
+ * @param {{gram: Float64Array, moment: Float64Array}} statistics @param {number} variance of a click @param {number} prior
+ */
+export function measureEvidence({ gram, moment }, variance, prior) {
+  const d = moment.length, upper = factoriseShifted(gram, d, prior);
+  return 0.5 * (computeLeverage(upper, moment) / variance - computeLogDet(upper, d) + d * log(prior));
+}
+
+/**
  * The mean of the weights, each as probable as it makes own clicks.
  * @param {Statistics} own @param {{gram: Float64Array, moment: Float64Array}} others @param {number} variance @param {number} prior
  */
 function averageWeight(own, others, variance, prior) {
-  const measure = (/** @type {Float64Array} */ gram, /** @type {Float64Array} */ moment) => {
-    const d = moment.length, upper = factoriseShifted(gram, d, prior);
-    return 0.5 * (computeLeverage(upper, moment) / variance - computeLogDet(upper, d) + d * log(prior));
-  };
   const likelihoods = WEIGHTS.map((weight) => {
-    const gram = others.gram.map((value) => weight * value), moment = others.moment.map((value) => weight * value);
-    return measure(gram.map((value, at) => own.gram[at] + value), moment.map((value, at) => own.moment[at] + value)) - measure(gram, moment);
+    const part = { gram: others.gram.map((value) => weight * value), moment: others.moment.map((value) => weight * value) };
+    const joint = { gram: part.gram.map((value, at) => own.gram[at] + value), moment: part.moment.map((value, at) => own.moment[at] + value) };
+    return measureEvidence(joint, variance, prior) - measureEvidence(part, variance, prior);
   });
   const largest = Math.max(...likelihoods);
   let total = 0, mean = 0;

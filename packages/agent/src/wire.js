@@ -5,7 +5,7 @@ import { packNumbers } from "./statistics.js";
 
 /** @import { Upload } from "./agent.js" */
 
-export const PROTOCOL = 2;
+const PROTOCOL = 2;
 export const MSGPACK = "application/msgpack";
 const MOST_DEPTH = 8;
 
@@ -18,8 +18,8 @@ const MOST_DEPTH = 8;
  * @typedef {{count: number, clicks: number, rounds: number, system_rounds: number, agents: number, numbers: Uint8Array}} Pooled
  * @typedef {Pooled & {sequence: number, group_agents: number, held_count: number, held_rounds: number, terms_id: string,
  *   receipt: Receipt}} Answer
- * @typedef {{count: number, clicks: number, rounds: number, numbers: Uint8Array, last_sequence: number, epoch: string,
- *   credential: Credential}} Standing
+ * @typedef {{count: number, clicks: number, rounds: number, numbers: Uint8Array, last_sequence: number, last_change: number,
+ *   epoch: string, credential: Credential}} Standing
  */
 
 /** A number that travels as float64 though it may be whole. */
@@ -152,7 +152,7 @@ const COUNTS = { count: isWhole, clicks: isWhole, rounds: isWhole, numbers: isBy
 const SHAPES = {
   answer: { ...COUNTS, sequence: isWhole, system_rounds: isWhole, agents: isWhole, group_agents: isWhole, held_count: isWhole,
     held_rounds: isWhole, terms_id: isText, receipt: RECEIPT },
-  standing: { ...COUNTS, last_sequence: isWhole, epoch: isText, credential: CREDENTIAL },
+  standing: { ...COUNTS, last_sequence: isWhole, last_change: isWhole, epoch: isText, credential: CREDENTIAL },
   terms: TERMS,
   welcome: { agent: isWhole, terms: TERMS },
 };

@@ -75,6 +75,28 @@ test("several clicks of a list are own data too", async () => {
   assert.deepEqual([agent.state.own.total.rounds, agent.state.own.total.clicks], [2, 2]);
 });
 
+test("an agent that looks for drift starts over when its user changes, and a crash forgets none of it", async (t) => {
+  const drift = { drift: "restart", threshold: 2, limit: 2, drop: 0.15, caution: 0.45, block: 4 };
+  const terms = { ...TERMS, constants: { ...TERMS.constants, ...drift, lambda_: 0.01 }, min_observations: 6 };
+  const folder = mkdtempSync(join(tmpdir(), "fedcascade-agent-")), path = join(folder, "agent.json"), uploads = [];
+  t.after(() => rmSync(folder, { recursive: true }));
+  let store = new FileStore(path), state = beginSaved({ agent: 7, terms, credential: null }, begin(2));
+  await store.update([], () => ({ puts: [["state", state]] }));
+  for (let round = 0; round < 80; round++) {
+    const agent = new SavedAgent(store, state, { minObservations: 0 }), shown = agent.recommend([[0.75, 0.5]], { k: 1 });
+    if (round === 0) await assert.rejects(agent.feedback(agent.recommend(ITEMS), { clicked: [0, 1] }), /one click of a list/);
+    uploads.push(await agent.feedback(shown, { clicked: round < 40 ? 0 : null }));
+    await store.close();
+    store = new FileStore(path);
+    [state] = await store.update(["state"], (values) => ({ result: values }));
+    assert.deepEqual([state.own, state.isChangePending], [agent.state.own, agent.state.isChangePending]);
+  }
+  await store.close();
+  const [change, ...others] = uploads.filter((upload) => upload?.cause === "change");
+  assert.deepEqual([change.statistics.clicks, change.statistics.count >= 6, others], [0, true, []]);
+  assert.deepEqual([state.own.total.clicks, state.isChangePending], [0, false]);
+});
+
 test("own data survive a restart, in a file too", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "fedcascade-agent-")), store = new FileStore(join(folder, "agent.json"));
   t.after(() => rmSync(folder, { recursive: true }));

@@ -3,15 +3,16 @@
 
 import { begin } from "../src/agent.js";
 import { examine } from "../src/cascade.js";
+import { beginTimeline, followList } from "../src/drift.js";
 import { exp, log } from "../src/linear.js";
 import { budget } from "../src/knapsack.js";
 import { perCategory, topK } from "../src/oracles.js";
 import { followTerms } from "../src/policies.js";
-import { beginSaved, follow, settle, takeWelcome, withdraw } from "../src/ledger.js";
+import { beginSaved, follow, renumber, settle, takeWelcome, withdraw } from "../src/ledger.js";
 import { computeGrowth, computeScores, getRidge } from "../src/ridge.js";
 import { SavedAgent } from "../src/saved-agent.js";
 import { importSeed, signEnrolment, signRequest } from "../src/sign.js";
-import { isPossible, normalise, observe, packNumbers, readFeatures, unpackStatistics } from "../src/statistics.js";
+import { isPossible, normalise, observe, packNumbers, readFeatures, unpackStatistics, zero } from "../src/statistics.js";
 import { MemoryStore } from "../src/store.js";
 import { beginOwnData, splitDownload, weighOthers } from "../src/trust.js";
 import { decodeMessage, encodeEnrolment, encodeGrounds, encodeUpload } from "../src/wire.js";
@@ -46,9 +47,20 @@ export const CHECKS = {
     return [computed, { theta, log_det, growth, scores }];
   },
   trust({ lambda, total, pending, download, weight, deviation, believed }) {
-    const waiting = readStatistics(pending), own = splitDownload(beginOwnData(readStatistics(total)), readStatistics(download), waiting);
+    const waiting = readStatistics(pending), own = splitDownload(beginOwnData(readStatistics(total), null), readStatistics(download), waiting);
     const weighed = weighOthers(own, { every: 4, lambda }, waiting);
     return [[weighed.own.weight, weighed.own.deviation, describe(weighed.download)], [weight, deviation, believed]];
+  },
+  drift({ dimension, lambda, detection, lists }) {
+    let total = zero(dimension), timeline = beginTimeline(total);
+    const computed = lists.map(({ listed, click }) => {
+      const features = flatten(listed), seen = examine(listed.length, click === null ? [] : [click]), estimate = getRidge(total, lambda);
+      const all = observe(total, features, seen), followed = followList(timeline, all, detection, features, seen, estimate);
+      ({ timeline } = followed);
+      total = followed.kept ?? all;
+      return { changed: followed.kept !== null, cusum: timeline.cusum, levels: timeline.blocks.map(({ level }) => level), total: describe(total) };
+    });
+    return [computed, lists.map(({ after }) => after)];
   },
   oracles({ oracle, length, limit, budget: most, scores, ties, categories, costs, list }) {
     const built = { "top-k": () => topK(length), "per-category": () => perCategory(length, limit), budget: () => budget(length, most) }[oracle]();
@@ -56,7 +68,7 @@ export const CHECKS = {
   },
   triggers({ policy, constants, floor, round, draw, arrivals, download, buffer, cause }) {
     const terms = { policy, constants, dimension: download.dimension, min_observations: 0 };
-    const { policy: built } = followTerms(terms, { minObservations: floor });
+    const built = followTerms(terms, { minObservations: floor });
     const occasion = { round, draw, arrivals, download: getRidge(readStatistics(download), built.lambda), buffer: readStatistics(buffer) };
     return [built.trigger(occasion), cause];
   },
@@ -129,8 +141,10 @@ const STEPS = {
     await agent.change((state) => ({ state: takeWelcome(state, decodeMessage("welcome", fromHex(body)).download) }));
     return agent.isWelcomed;
   },
-  settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.rules))) !== null,
-  withdraw: ({ agent }, { is_lost }) => agent.change((state) => ({ state: withdraw(state, state.outbox[0], is_lost, agent.rules), result: null })),
+  settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.policy))) !== null,
+  withdraw: ({ agent }, { is_lost }) => agent.change((state) => ({ state: withdraw(state, state.outbox[0], is_lost, agent.policy), result: null })),
+  renumber: ({ agent }, { last_sequence }) => agent.change((state) => ({ state: renumber(state, state.outbox[0], { last_sequence }, agent.policy), result: null })),
+  start_over: ({ agent }) => agent.restart().then(() => null),
   async refused({ agent, impressions }, { items, k, impression, clicked }) {
     try {
       if (items) agent.recommend(items, { k });
@@ -167,6 +181,8 @@ const EXPECTED = {
   welcome: ({ is_welcomed }) => is_welcomed,
   settle: ({ is_lost }) => is_lost,
   withdraw: () => null,
+  renumber: () => null,
+  start_over: () => null,
   refused: () => "refused",
   renew: ({ agent }) => agent,
   terms: () => null,

@@ -1,13 +1,18 @@
-"""Cases of an agent's arithmetic: elementary functions, grid, statistics, ridge, trust, oracles, triggers, checks."""
+"""Cases of an agent's arithmetic, from elementary functions to trust, drift, oracles, triggers and checks."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.federation.agent import Agent
+from fedcascade.federation.changes import ChangeDetection
+from fedcascade.federation.own_data import CUSUM
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import get_policy
 from fedcascade.federation.triggers import AtLeast, Occasion
+from fedcascade.learning.cascade import follow_cascade
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.features import normalise
 from fedcascade.learning.knapsack import Budget
@@ -20,6 +25,7 @@ from fedcascade.service.protocol.validation import can_exist
 from fedcascade.testing.vectors.draws import (
     Case,
     Draws,
+    compute_or_refuse,
     describe_statistics,
     draw_click,
     draw_items,
@@ -58,27 +64,19 @@ def build_features(draws: Draws) -> list[Case]:
         ([[1.1, 0.0]], 2), ([[0.8, 0.8]], 2), ([], 2), ([[0.1]], 2), ([[0.1, 0.2, 0.3]], 2), ([[0.1, 0.2], [0.1]], 2),
         ([[1e30, 0.0]], 2), ([[1e-300, -1e-300]], 2), ([[1.0, 0.0001]], 2), ([[1.0, 0.0], [0.0, -1.0]], 2),
     ):  # fmt: skip
-        case = {"dimension": dimension, "items": items, "rounded": _round_or_refuse(items, dimension)}
-        cases.append(case | {"normalised": _normalise_or_refuse(items)})
+        rounded, normalised = (
+            compute_or_refuse(partial(_round, items, dimension)),
+            compute_or_refuse(partial(normalise, items)),
+        )
+        cases.append({"dimension": dimension, "items": items, "rounded": rounded, "normalised": normalised})
     return cases
 
 
-def _round_or_refuse(items: list[list[float]], dimension: int) -> list[list[float]] | None:
+def _round(items: list[list[float]], dimension: int) -> NDArray[np.float32]:
     problem = ProblemSize(users=1, dimension=dimension, list_length=1, rounds=1)
-    agent = Agent(id=1, policy=get_policy("fedlinucb"), problem=problem, oracle=TopK())
-    try:
-        rounded = round_to_grid(items)
-        agent.recommend(rounded, np.zeros(len(rounded), np.uint32))
-    except ValueError:
-        return None
-    return [[float(value) for value in row] for row in rounded]
-
-
-def _normalise_or_refuse(items: list[list[float]]) -> list[list[float]] | None:
-    try:
-        return [[float(value) for value in row] for row in normalise(items)]
-    except ValueError:
-        return None
+    agent, rounded = Agent(id=1, policy=get_policy("fedlinucb"), problem=problem, oracle=TopK()), round_to_grid(items)
+    agent.recommend(rounded, np.zeros(len(rounded), np.uint32))
+    return rounded
 
 
 def build_statistics(draws: Draws) -> list[Case]:
@@ -131,6 +129,27 @@ def build_trust(draws: Draws) -> list[Case]:
     return cases
 
 
+def build_drift(draws: Draws) -> list[Case]:
+    """Lists that users saw whose theta changes sign now and then, and what their agents find after each list."""
+    cases: list[Case] = []
+    for number in range(12):
+        dimension, lambda_, block = int(draws.integers(1, 6)), float(draws.choice([0.01, 0.5, 4.0])), 1 + number % 8
+        detection, lists = ChangeDetection(threshold=4.0, limit=3.0, block=block), list[Case]()
+        keeper = OwnDataKeeper(replace(get_policy("population"), changes=detection), dimension)
+        data, theta = keeper.data, draws.normal(size=dimension)
+        for turn in range(150):
+            theta = -theta if turn % 50 == 49 else theta
+            listed = round_to_grid(draw_items(draws, 4, dimension))
+            click = next((place for place in range(4) if listed[place] @ theta > draws.normal(0.2, 0.1)), None)
+            has_changed = keeper.follow(listed, follow_cascade(4, click), Ridge(keeper.total, lambda_))
+            after: Case = {"changed": has_changed, "cusum": float(data.numbers[CUSUM])}
+            after |= {"levels": data.levels[: data.used[0]].tolist(), "total": describe_statistics(keeper.total)}
+            lists.append({"listed": listed.tolist(), "click": click, "after": after})
+        case: Case = {"dimension": dimension, "lambda": lambda_, "detection": detection.compile()._asdict()}
+        cases.append(case | {"lists": lists})
+    return cases
+
+
 def build_oracles(draws: Draws) -> list[Case]:
     """Lists from scores, ties, categories and costs; null where no list is possible."""
     cases: list[Case] = []
@@ -142,11 +161,7 @@ def build_oracles(draws: Draws) -> list[Case]:
         limit, budget = int(draws.integers(1, 3)), float(np.round(draws.uniform(0.01, 2.0), 2))
         attributes = read_attributes(items, kinds, costs)
         oracle = (TopK(length=length), PerCategory(length=length, limit=limit), Budget(length=length, budget=budget))
-        chosen: list[int] | None
-        try:
-            chosen = oracle[number % 3].choose(scores, ties, attributes).tolist()
-        except ValueError:
-            chosen = None
+        chosen = compute_or_refuse(partial(oracle[number % 3].choose, scores, ties, attributes))
         case = {"oracle": ("top-k", "per-category", "budget")[number % 3], "length": length, "scores": scores.tolist()}
         case |= {"ties": ties.tolist(), "categories": kinds.tolist(), "costs": costs.tolist(), "limit": limit}
         cases.append(case | {"budget": budget, "list": chosen})

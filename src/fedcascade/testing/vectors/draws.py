@@ -1,5 +1,6 @@
 """Draws that the cases of several kinds are made of."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,14 @@ def draw_statistics(draws: Draws, dimension: int, rounds: int) -> Statistics:
         listed = round_to_grid(draw_items(draws, int(draws.integers(1, 6)), dimension))
         statistics = statistics.observe(listed, draw_click(draws, len(listed)))
     return statistics
+
+
+def compute_or_refuse(compute: Callable[[], Any]) -> Any:
+    """Return what a call computes, as lists of numbers; None where it refuses its input."""
+    try:
+        return np.asarray(compute()).tolist()
+    except ValueError:
+        return None
 
 
 def describe_statistics(statistics: Statistics) -> Case:

@@ -18,6 +18,7 @@ KINDS: Mapping[str, Callable[[Draws], list[Case]]] = {
     "statistics": arithmetic.build_statistics,
     "ridges": arithmetic.build_ridges,
     "trust": arithmetic.build_trust,
+    "drift": arithmetic.build_drift,
     "oracles": arithmetic.build_oracles,
     "triggers": arithmetic.build_triggers,
     "possible": arithmetic.build_possible,

@@ -75,9 +75,7 @@ def build_signatures(draws: Draws) -> list[Case]:
     for number in range(40):
         seed, body = draws.bytes(32), draws.bytes(int(draws.integers(0, 400)))
         key = SigningKey(seed)
-        method, path = [("POST", wire.EXCHANGES), ("GET", "/v1/agents/7"), ("DELETE", "/v1/agents/123456789012")][
-            number % 3
-        ]
+        method, path = REQUESTS[number % 3]
         request = {"agent": int(draws.integers(1, 10**12)), "method": method, "path": path}
         request |= {"sequence": int(2 ** draws.uniform(0.0, 52.0)), "created": int(draws.integers(0, 10**10))}
         request["nonce"] = int(draws.integers(0, 2**53))

@@ -1,7 +1,7 @@
 """Cases of whole agents: what is shown, learned, sent, answered, lost and refused, in order, with restarts between."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fedcascade.federation.messages import Download, Upload
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
@@ -39,25 +39,17 @@ STEPS = 24
 class Session:
     """A saved agent that is driven without a network; every step is recorded with what came of it."""
 
-    def __init__(
-        self,
-        draws: Draws,
-        path: Path,
-        terms: wire.Terms,
-        *,
-        min_observations: int,
-        keep_lists: int,
-        keep_seconds: float,
-    ) -> None:
+    def __init__(self, draws: Draws, path: Path, terms: wire.Terms, options: Mapping[str, int]) -> None:
         self.draws, self.path, self.steps, self.now = draws, path, list[Case](), 1e9
-        follow = partial(follow_terms, policy=None, min_observations=min_observations)
-        self._options = AgentOptions(follow_terms=follow, keep_lists=keep_lists, keep_seconds=keep_seconds,
+        follow = partial(follow_terms, policy=None, min_observations=options["min_observations"])
+        kept = options["keep_lists"], options["keep_seconds"]
+        self._options = AgentOptions(follow_terms=follow, keep_lists=kept[0], keep_seconds=kept[1],
                                      clock=Clock(now=lambda: self.now))  # fmt: skip
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
         self._welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
         self.agent = self._open()
         self.held = Statistics.zero(terms.dimension)  # what the server holds of this agent
-        self.sequence = 0
+        self.sequence = self.last_change = 0
 
     def _open(self) -> SavedAgent:
         store = LocalStore(StoreFile(str(self.path)), SINGLE)
@@ -91,9 +83,9 @@ class Session:
         self.record("feedback", impression=number, **what, round=round_, draw=draw, upload=sent)
 
     def _draw_feedback(self, items: list[int]) -> Case:
-        """One click or none; now and then several, by item, or with the last position that was looked at."""
+        """One click or none; several, by item, or with the last position looked at, where no drift is looked for."""
         luck, length = self.draws.random(), len(items)
-        if luck < 0.6:
+        if luck < 0.6 or self.agent.agent.policy.changes is not None:
             return {"clicked": draw_click(self.draws, length)}
         several = sorted(
             int(place) for place in self.draws.choice(length, int(self.draws.integers(1, length + 1)), False)
@@ -106,9 +98,9 @@ class Session:
     def answer(self) -> None:
         """Answer the oldest upload, now and then from a restored server, which holds less than it has confirmed."""
         upload = self.agent.ledger.outbox[0]
-        is_restored = self.draws.random() < 0.15
-        self.held = Statistics.zero(self.agent.dimension) if is_restored else self.held
-        self.held, self.sequence = self.held + upload.statistics, upload.sequence
+        if self.draws.random() < 0.15:
+            self.held, self.last_change = Statistics.zero(self.agent.dimension), 0
+        self._count(upload)
         pooled = self.held + draw_statistics(self.draws, self.agent.dimension, int(self.draws.integers(0, 6)))
         download = Download(agent=self.agent.id, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
         receipt = wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16))
@@ -120,10 +112,18 @@ class Session:
         is_settled = self.agent.ledger.is_settled
         self.record("answer", body=msgspec.msgpack.encode(message).hex(), is_settled=is_settled)
 
+    def _count(self, upload: Upload) -> None:
+        """Let the server count an upload; now and then it loses at once that its user has changed."""
+        if upload.cause is Cause.CHANGE and self.draws.random() < 0.9:
+            self.held, self.last_change = upload.statistics, upload.sequence
+        else:
+            self.held += upload.statistics
+        self.sequence = upload.sequence
+
     def skip(self) -> None:
         """Count the oldest upload without an answer that the agent can use."""
         upload = self.agent.ledger.outbox[0]
-        self.held, self.sequence = self.held + upload.statistics, upload.sequence
+        self._count(upload)
         self.agent.skip_answer(upload, None)
         self.record("skip", is_settled=self.agent.ledger.is_settled)
 
@@ -143,14 +143,17 @@ class Session:
         agent.follow(agent.welcome)
         self.record("welcome", body=msgspec.msgpack.encode(welcome).hex(), is_welcomed=agent.is_welcomed)
 
-    def settle(self) -> None:
+    def _describe_standing(self) -> wire.Standing:
         credential, held = self.agent.welcome.credential, self.held
         assert credential is not None
-        counts = {"count": held.count, "clicks": held.clicks, "rounds": held.rounds}
-        standing = wire.Standing(
+        return wire.Standing(
             protocol=wire.PROTOCOLS[-1], agent=self.agent.id, uploads=self.sequence, last_sequence=self.sequence,
-            epoch="first", revoked=False, credential=credential, numbers=wire.pack_numbers(held), **counts,
+            last_change=self.last_change, epoch="first", revoked=False, credential=credential, count=held.count,
+            clicks=held.clicks, rounds=held.rounds, numbers=wire.pack_numbers(held),
         )  # fmt: skip
+
+    def settle(self) -> None:
+        standing = self._describe_standing()
         note = self.agent.settle(standing)
         self.record("settle", body=msgspec.msgpack.encode(standing).hex(), is_lost=note is not None)
 
@@ -158,6 +161,15 @@ class Session:
         is_lost = bool(self.draws.random() < 0.5)
         self.agent.withdraw(self.agent.ledger.outbox[0], is_lost=is_lost)
         self.record("withdraw", is_lost=is_lost)
+
+    def renumber(self) -> None:
+        """Give the oldest upload another number: a copy of the agent's file has used its own."""
+        self.agent.renumber(self.agent.ledger.outbox[0], self._describe_standing())
+        self.record("renumber", last_sequence=self.sequence)
+
+    def start_over(self) -> None:
+        self.agent.restart()
+        self.record("start_over")
 
     def refuse(self) -> None:
         """Ask for what must be refused; nothing changes."""
@@ -191,7 +203,7 @@ class Session:
             store.begin_ledger()
         self.agent.load_ledger()
         self.agent.follow(msgspec.structs.replace(welcome, agent=welcome.agent + 1))
-        self.held = Statistics.zero(self.agent.dimension)
+        self.held, self.last_change = Statistics.zero(self.agent.dimension), 0
         self.record("renew", agent=self.agent.id)
 
     def change_terms(self) -> None:
@@ -209,24 +221,17 @@ class Session:
         """Take one step that is possible now."""
         luck = self.draws.random()
         self.now += float(self.draws.integers(0, 40))
+        rare = (0.98, self.renew), (0.95, self.restart), (0.94, self.change_terms), (0.93, self.start_over)
+        steps = (*rare, (0.87, self.refuse), (0.82 if self.steps else 0.0, self.welcome))
         if self.agent.ledger.outbox and luck < 0.5:
-            (self.withdraw if luck < 0.06 else self.skip if luck < 0.1 else self.answer)()
+            answers = (0.13, self.answer), (0.09, self.skip), (0.06, self.renumber), (0.0, self.withdraw)
+            next(step for least, step in answers if luck >= least)()
         elif not self.agent.ledger.is_settled:
             self.settle()
-        elif luck > 0.98:
-            self.renew()
-        elif luck > 0.95:
-            self.restart()
-        elif luck > 0.94:
-            self.change_terms()
-        elif luck > 0.88:
-            self.refuse()
-        elif luck > 0.83 or not self.steps:
-            self.welcome()
         elif self.agent.open_lists() and luck < 0.55:
             self.feed_back()
         else:
-            self.recommend()
+            next((step for least, step in steps if luck > least), self.recommend)()
 
 
 def describe_upload(upload: Upload) -> Case:
@@ -239,8 +244,10 @@ def describe_upload(upload: Upload) -> Case:
 
 
 def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
-    """Terms of a policy that can be served, with drawn constants; a few have a beta by formula."""
+    """Terms of a policy that can be served, with drawn constants; some have a beta by formula, some find drift."""
     policy = get_policy(DEFAULT_POLICY if number % 2 else SERVED[number // 2 % len(SERVED)])
+    if number % 3 == 0:
+        policy = policy.with_constants(drift="restart", threshold=0.3, limit=0.2, block=int(draws.integers(1, 4)))
     constants = policy.constants() | {"alpha_c": float(np.round(draws.uniform(0.05, 1.0), 2)), "confidence": "constant"}
     if number % 9 == 7:
         constants |= {"confidence": "oful", "noise": Oful().noise, "delta": Oful().delta}
@@ -259,7 +266,7 @@ def build_sessions(draws: Draws) -> list[Case]:
         options = {"min_observations": int(draws.integers(0, 6))}
         options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:
-            session = Session(draws, Path(folder) / "agent.db", terms, **options)
+            session = Session(draws, Path(folder) / "agent.db", terms, options)
             with closing(session.agent.store.file):
                 while len(session.steps) < STEPS:
                     session.play_step()

@@ -1,0 +1,105 @@
+// Drift: an agent's own clicks, and nothing else, say that its user has changed. The order of operations is that of
+// fedcascade.federation.changes, so every result has the bits of the Python agent.
+
+import { log } from "./linear.js";
+import { computeScores } from "./ridge.js";
+import { add, observe, subtract, zero } from "./statistics.js";
+import { estimateNoise, measureEvidence } from "./trust.js";
+
+/**
+ * @import { Examination } from "./cascade.js"
+ * @import { Ridge } from "./ridge.js"
+ * @import { Statistics } from "./statistics.js"
+ */
+
+/**
+ * The constants of the two tests, split and CUSUM: fedcascade.federation.changes:ChangeDetection explains them.
+ * @typedef {{threshold: number, limit: number, drop: number, caution: number, block: number}} Detection
+ */
+/**
+ * Own data in the order of time, in blocks that hold 2^level times as many rounds as a new one; the CUSUM, and what was observed
+ * since it was last 0.
+ * @typedef {{level: number, statistics: Statistics}} Block
+ * @typedef {{blocks: Block[], since: Statistics, cusum: number}} Timeline
+ */
+
+const MOST_BLOCKS = 32;
+const FEWEST = 4; // observations before a change that a test needs
+const LEAST_LIKELY = 0.05, MOST_LIKELY = 0.95; // probabilities of a click between which the CUSUM looks at an item
+
+/** The timeline of data whose order is not known. @param {Statistics} total @returns {Timeline} */
+export const beginTimeline = (total) =>
+  ({ blocks: total.count ? [{ level: 0, statistics: total }] : [], since: zero(total.moment.length), cusum: 0 });
+
+/**
+ * The timeline after a list that is in ``total``. If the user has changed, ``kept`` is the data of the new one, else null.
+ * @param {Timeline} timeline @param {Statistics} total @param {Detection} detection @param {Float32Array} listed
+ * @param {Examination} seen @param {Ridge} estimate what the list was chosen with
+ * @returns {{timeline: Timeline, kept: Statistics | null}}
+ */
+export function followList(timeline, total, detection, listed, seen, estimate) {
+  const nothing = zero(total.moment.length), opened = openBlock(timeline.blocks, detection.block, nothing);
+  const { level, statistics } = opened[opened.length - 1], newest = observe(statistics, listed, seen);
+  const blocks = opened.with(-1, { level, statistics: newest });
+  const { cusum, since } = followClicks(timeline, detection, listed, seen, computeScores(estimate, listed, -detection.caution));
+  const first = newest.rounds >= detection.block ? findCut(blocks, total, detection.threshold) : 0;
+  if (first) {
+    const left = blocks.slice(first);
+    return { timeline: { blocks: left, since: nothing, cusum: 0 }, kept: left.map((block) => block.statistics).reduce(add) };
+  }
+  const hasFallen = cusum > detection.limit && total.count >= since.count + FEWEST;
+  return hasFallen ? { timeline: beginTimeline(since), kept: since } : { timeline: { blocks, since, cusum }, kept: null };
+}
+
+/**
+ * Blocks of which the last one has space for a list; of three blocks of one size, the two older ones become one.
+ * @param {Block[]} blocks @param {number} size @param {Statistics} nothing
+ */
+function openBlock(blocks, size, nothing) {
+  if (blocks.length && blocks[blocks.length - 1].statistics.rounds < size) return blocks;
+  let merged = blocks;
+  const find = (/** @type {number} */ level) => merged.filter((block) => block.level === level);
+  for (let level = 0; find(level).length > 2; level++) merged = mergeBlocks(merged, merged.indexOf(find(level)[0]));
+  if (merged.length === MOST_BLOCKS) merged = mergeBlocks(merged, 0);
+  return [...merged, { level: 0, statistics: nothing }];
+}
+
+/** Make one block of that at ``place`` and the next one. @param {Block[]} blocks @param {number} place */
+function mergeBlocks(blocks, place) {
+  const [first, second] = blocks.slice(place);
+  return blocks.toSpliced(place, 2, { level: first.level + 1, statistics: add(first.statistics, second.statistics) });
+}
+
+/**
+ * The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak.
+ * @param {Block[]} blocks @param {Statistics} total @param {number} threshold
+ */
+function findCut(blocks, total, threshold) {
+  const d = total.moment.length, noise = estimateNoise(total), prior = noise * d, whole = measureEvidence(total, noise, prior);
+  let newer = zero(d), least = -threshold, cut = 0;
+  for (let first = blocks.length - 1; first > 0; first--) {
+    newer = add(newer, blocks[first].statistics);
+    const older = subtract(total, newer);
+    if (older.count < FEWEST) break;
+    const gain = whole - (measureEvidence(older, noise, prior) + measureEvidence(newer, noise, prior));
+    if (gain < least) [least, cut] = [gain, first];
+  }
+  return cut;
+}
+
+/**
+ * Let the CUSUM see a list; ``predictions`` are cautious probabilities of a click for each position.
+ * @param {Timeline} timeline @param {Detection} detection @param {Float32Array} listed @param {Examination} seen
+ * @param {Float64Array} predictions
+ */
+function followClicks({ cusum, since }, { drop }, listed, seen, predictions) {
+  let isZero = cusum === 0;
+  for (let position = 0; position < seen.examined; position++) {
+    const expected = Math.min(MOST_LIKELY, predictions[position]), lower = expected - drop;
+    if (lower < LEAST_LIKELY) continue;
+    cusum = Math.max(0, cusum + (seen.clicks.includes(position) ? log(lower / expected) : log((1 - lower) / (1 - expected))));
+    isZero ||= cusum === 0;
+  }
+  const kept = isZero ? zero(since.moment.length) : since;
+  return { cusum, since: cusum > 0 ? observe(kept, listed, seen) : kept };
+}

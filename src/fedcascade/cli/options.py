@@ -47,7 +47,9 @@ def take_settings(kind: Any, group: Group) -> Any:
         variable, is_shown = f"FEDCASCADE_{declared.name.upper()}", declared.default not in ((), False)
         flag = Parameter(help=help_, env_var=variable, show_default=is_shown)
         plain = {int: Whole, int | None: Whole | None}.get(hint, hint)
-        options.append((declared.name, Annotated[plain, flag], field(default=declared.default)))
+        options.append(
+            (declared.name, Annotated[plain, flag], field(default=declared.default, metadata=declared.metadata))
+        )
     names = {"__module__": kind.__module__}  # cyclopts takes a class of the standard library for a plain value
     derived = make_dataclass(kind.__name__, options, bases=(kind,), namespace=names, frozen=True, kw_only=True)
     return Parameter(name="*", group=group, negative="")(derived)

@@ -21,8 +21,8 @@ ROOT = SRC.parent
 MAX_FUNCTION_LINES = 60  # with signature and docstring
 MAX_PARAMETERS = 8  # without self and cls
 # The size of src. Both limits only go down.
-MAX_SOURCE_LINES = 36_200
-MAX_MODULES = 289
+MAX_SOURCE_LINES = 35_650
+MAX_MODULES = 257
 SECRET_NAMES = re.compile(r"\.(token|db|pem|key|p12|pfx)$|(^|/)(\.env|id_(rsa|dsa|ecdsa|ed25519))$")
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
 # Findings of the newest rules that are still there. One that is gone has to leave the list, too.

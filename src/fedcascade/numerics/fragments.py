@@ -3,7 +3,7 @@
 Numba optimises every function that a compiled one calls, writes machine code for it and wraps it for callers in Python,
 and then does all of that again for the caller, into which the function was inlined. For the hundred short functions
 below the engine's loops that took more than half of the time until the first round. A fragment is typed and written
-down for LLVM alone; whoever calls it does the rest, once (decision 117).
+down for LLVM alone; whoever calls it does the rest, once (decision 12).
 """
 
 # mypy: disable-error-code="no-untyped-call"

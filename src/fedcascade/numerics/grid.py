@@ -2,7 +2,7 @@
 
 Features are multiples of ``GRID`` in [-1, 1]. Products of two are multiples of GRID^2 = 2^-24, and float64 holds every
 multiple of it below 2^29 without rounding. Up to there a gram or a moment is exact: adding in any order, on any
-machine, gives the same bits, and subtracting takes out exactly what was added (decision 80).
+machine, gives the same bits, and subtracting takes out exactly what was added (decision 9).
 """
 
 import numpy as np

@@ -55,7 +55,7 @@ _U1, _SIGN = np.uint32(1), np.uint32(0x80000000)
 _EXPONENT, _FULL_WORD = np.int32(-(1 << 23)), np.int32(32 << 23)  # masks and steps of float32's exponent
 _TWO_THIRDS = np.int32(0x3F2AAAAB)  # the bits of 2/3
 _TURN = np.float32(np.pi / 2.0**32)
-# Minimax polynomials with rounded coefficients, found one after another; see docs/decisions/0012-fused-normals.md.
+# Minimax polynomials with rounded coefficients, found one after another; see decision 10.
 # -2 ln(1 + f) / f for |f| <= 1/3, to 1.8e-7 of its size; its last line is -2 ln 2 per step of the exponent.
 _L0, _L1, _L2 = np.float32(-1.9999996423721313), np.float32(0.9999998211860657), np.float32(-0.6667616963386536)
 _L3, _L4, _L5 = np.float32(0.500083327293396), np.float32(-0.3958975672721863), np.float32(0.32948482036590576)

@@ -10,7 +10,7 @@ check itself: with unit roundoff u, factorising and solving in dimension d is ex
 (d + 2)^2 u trace, which is s / 2. What is accepted has no eigenvalue below -1.5 s, and s is a fixed share of the trace.
 Slack therefore adds up over uploads as the trace does, and not with their number: over a whole server, with
 ``LARGEST_TOTAL`` observations, it stays below half of ``find_smallest_lambda``. That is why no sum of accepted uploads
-can fail to be factorised (docs/decisions/0085-sums-that-cannot-fail.md).
+can fail to be factorised (docs/decisions/0007-poisoning-upload-checks-and-bounded-influence.md).
 """
 
 import math

@@ -5,7 +5,7 @@ The round, the triggers and their arithmetic are those of ``kernels``, so every 
 A system that exchanges in every round has a loop of its own, which plays until its server finds that two users differ.
 Between two such findings the server only adds up, so its sums live in arrays here and are written back before it looks
 at its graph; by the same steps as ``Server.answer_arrival``, ``Agent`` and ``Server.receive``. Otherwise each round
-would go through the server in Python, and club-cascade would take 6.3 times as long (decision 24).
+would go through the server in Python, and club-cascade would take several times as long (decision 11).
 """
 
 from typing import NamedTuple

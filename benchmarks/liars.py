@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--defences", nargs="+", default=list(DEFENCES))
     parser.add_argument("--users", type=int, default=40)
     parser.add_argument("--clusters", type=int, default=5)
-    parser.add_argument("--arrivals", choices=["zipf"], help="users of unequal activity; all alike if left out")
+    parser.add_argument("--arrivals", choices=["uniform", "zipf"], default="uniform", help="how active users are")
     parser.add_argument("--liars", type=int, default=1)
     parser.add_argument("--lies", nargs="*", default=list(LIES))
     parser.add_argument("--lazy", action="store_true", help="measure one silent agent instead, under fedc3ucb-h")

@@ -44,11 +44,11 @@ def test_the_names_of_the_package_lead_to_where_they_live() -> None:
 def test_links_are_moved_to_the_site_or_to_the_repository() -> None:
     stage, home = build_site.STAGE / "pages", "https://example.org/home"
     text = "[a](how-to-install.md#releases) [b](../CHANGELOG.md) [c](../deploy/compose.yaml) [d](https://example.org)"
-    text += " [e](../notebooks/1-introduction.ipynb)"
+    text += " [e](../notebooks/1-a-policy-of-your-own.ipynb)"
     moved = move_links(text, stage / "page.md", ROOT / "docs" / "page.md", home)
     kept = "[a](how-to-install.md#releases) [b](project/CHANGELOG.md)"
     outside = f"[c]({home}/blob/main/deploy/compose.yaml) [d](https://example.org)"
-    assert moved == f"{kept} {outside} [e](notebooks/1-introduction.md)"
+    assert moved == f"{kept} {outside} [e](notebooks/1-a-policy-of-your-own.md)"
 
 
 def test_lists_are_separated_from_paragraphs_and_code_is_left_alone() -> None:

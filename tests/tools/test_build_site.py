@@ -115,16 +115,13 @@ def test_diagrams_are_drawn_and_other_kinds_stay_text() -> None:
     drawn = draw_diagrams(flow)
     assert drawn.count("one &amp; two") == 2
     assert drawn.count("marker-end") == 2
-    people = "  participant A as Alice\n  participant B as Bob\n"
-    sequence = f"```mermaid\nsequenceDiagram\n{people}  A->>B: hi\n  B-->>B: thinks\n```"
-    assert [draw_diagrams(sequence).count(word) for word in ("Alice", "hi<", "thinks", "dasharray")] == [1, 1, 1, 1]
     other = "```mermaid\ngantt\n```"
     assert draw_diagrams(other) == other
 
 
 def test_every_diagram_of_the_pages_is_drawn() -> None:
     pages = [path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")]
-    assert sum(page.count("```mermaid") for page in pages) >= 2
+    assert any("```mermaid" in page for page in pages)
     assert not any("```mermaid" in draw_diagrams(page) for page in pages)
 
 

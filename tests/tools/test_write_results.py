@@ -14,6 +14,7 @@ PLAN = """
 name = "small"
 title = "Small"
 rounds = 20
+checkpoints = 5
 seeds = 2
 {compare}
 

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 import write_results
-from write_results import PAGE, render_results, render_table_1, replace_section
+from write_results import PAGE, render_claims, render_results, render_table_1, replace_section
 
+from fedcascade.experiments.paper_claims import load_paper_plans
 from fedcascade.experiments.plan_reader import read_plan
 from fedcascade.experiments.results import read_results
 from fedcascade.experiments.runner import execute, make_local_scheduler
+
+from ..experiments.test_paper_claims import make_results
 
 PLAN = """
 name = "small"
@@ -45,6 +48,11 @@ def test_a_plan_that_compares_gives_shares_and_another_gives_totals(tmp_path: Pa
     totals = render_results(read_results(store_results(tmp_path / "b", "")))
     assert "| six: fedlinucb |" in totals
     assert "| six: fedind |" in totals
+
+
+def test_the_paper_s_claims_have_a_verdict_each() -> None:
+    claims = render_claims(make_results(load_paper_plans()))
+    assert "| J = 10: FedC3UCB-H: less regret than FedLinUCB | 82% | 75.0 ± 0.2% | confirmed |" in claims
 
 
 def test_the_page_changes_between_the_marks_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

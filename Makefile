@@ -105,8 +105,9 @@ figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against th
 table1: $(INSTALLED_DEV) ## 300,000 rounds x 3 seeds of every system of Table 1
 	$(BIN)/python benchmarks/table1.py
 
-docs: $(INSTALLED_DEV) ## write docs/reference-policies.md from the code, and its figures if table1 was run
+docs: $(INSTALLED_DEV) ## write docs/reference-policies.md from the code, and tables of docs/reference-results.md from results/
 	$(BIN)/python tools/reference_policies.py
+	$(BIN)/python tools/write_results.py
 
 graph: $(INSTALLED_DEV) ## print which module imports which, and draw docs/figures/modules*.svg
 	$(BIN)/python tools/module_graph.py

@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/growth.py [--rounds 20000] [--repeats 3]
 
-Draws docs/figures/growth.svg and writes the section between two marks in docs/reference-benchmarks.md. Each point is a
+Draws docs/figures/growth.svg and writes the section between two marks in docs/reference-results.md. Each point is a
 process of its own (benchmarks/engines.py --grow) in the exact engine, by processor time on all threads; the least of
 its repeats counts. It takes about four minutes. Other programs on the machine slow the processor's caches down: let it
 have the machine to itself.
@@ -18,7 +18,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, FIGURE = ROOT / "docs" / "reference-benchmarks.md", ROOT / "docs" / "figures" / "growth.svg"
+PAGE, FIGURE = ROOT / "docs" / "reference-results.md", ROOT / "docs" / "figures" / "growth.svg"
 BEGIN, END = "<!-- growth: begin -->\n", "<!-- growth: end -->\n"
 SYSTEMS = ("fedc3ucb-h", "population")
 BASE = {"users": 40, "items": 200, "d": 20}

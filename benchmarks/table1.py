@@ -2,7 +2,7 @@
 
 Run it with ``make table1``; it takes about three minutes on 2 cores. All systems get lambda 4 and beta 5; other
 constants are their own. What was measured goes to .cache/table1.json, which ``make docs`` turns into tables
-and figures. A run that is there already is not played again.
+of docs/reference-results.md. A run that is there already is not played again.
 """
 
 import json

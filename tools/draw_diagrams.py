@@ -1,6 +1,6 @@
 """Draw the diagrams that pages hold as text (Mermaid) as SVG, for the site, which fetches no program to draw them.
 
-Two kinds are known: a flowchart from left to right, and a sequence diagram. Others are left as they are.
+One kind is known: a flowchart from left to right. Others are left as they are.
 """
 
 import re
@@ -10,10 +10,8 @@ from html import escape
 DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NODE = re.compile(r'(\w+)(?:\[\(?"([^"]+)"\)?\])?')
 ARROW = re.compile(r"^\s*(.+?) -->\|([^|]+)\| (.+)$")
-PARTICIPANT = re.compile(r"^\s*participant (\w+) as (.+)$")
-MESSAGE = re.compile(r"^\s*(\w+)(--?>>)(\w+): (.+)$")
 STYLE = "font-family:system-ui,sans-serif;font-size:12px"
-STEP, LANE, BOX = 34, 132, 28  # pixels: between messages, between participants, height of a box
+STEP, BOX = 34, 28  # pixels: between rows, height of a box
 
 
 def draw_diagrams(text: str) -> str:
@@ -24,13 +22,9 @@ def draw_diagrams(text: str) -> str:
 def draw(diagram: str) -> str | None:
     """The picture of a diagram, as SVG inside a page; None if it is of another kind."""
     kind, _, body = diagram.partition("\n")
-    if kind.strip() == "sequenceDiagram":
-        parts = list(draw_sequence(body.splitlines()))
-    elif kind.strip() == "flowchart LR":
-        parts = list(draw_flow(body.splitlines()))
-    else:
+    if kind.strip() != "flowchart LR":
         return None
-    width, height, *shapes = parts
+    width, height, *shapes = draw_flow(body.splitlines())
     opened = f'<svg viewBox="0 0 {width} {height}" style="{STYLE};max-width:100%;min-width:600px" role="img">'
     return f'<div class="diagram">{opened}{ARROW_HEAD}{"".join(shapes)}</svg></div>'
 
@@ -39,26 +33,6 @@ ARROW_HEAD = (
     '<defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     '<path d="M0 0 8 4 0 8z" fill="currentColor"/></marker></defs>'
 )
-
-
-def draw_sequence(lines: list[str]) -> Iterator[str]:
-    """Width, height, then the shapes of a sequence diagram: a lane for each participant, a row for each message."""
-    names = [hit.groups() for line in lines if (hit := PARTICIPANT.match(line))]
-    messages = [hit.groups() for line in lines if (hit := MESSAGE.match(line))]
-    lanes = {short: LANE * number + LANE // 2 for number, (short, _) in enumerate(names)}
-    bottom = BOX + STEP * (len(messages) + 1)
-    yield str(LANE * len(names))
-    yield str(bottom + 10)
-    for short, name in names:
-        yield draw_box(lanes[short], BOX // 2 + 2, name, LANE - 12)
-        yield f'<path d="M{lanes[short]} {BOX + 4}V{bottom}" stroke="currentColor" opacity=".3"/>'
-    for row, (sender, arrow, receiver, words) in enumerate(messages, 1):
-        y, x, end = BOX + STEP * row + 8, lanes[sender], lanes[receiver]
-        path = f"M{x} {y}H{end}" if x != end else f"M{x} {y - 8}h26v12h-24"
-        dash = ' stroke-dasharray="5 4"' if arrow.startswith("--") else ""
-        yield f'<path d="{path}" fill="none" stroke="currentColor"{dash} marker-end="url(#head)"/>'
-        middle, anchor = ((x + end) / 2, "middle") if x != end else (x + 32, "start")
-        yield draw_words(middle, y - 6 if x != end else y + 2, words, anchor)
 
 
 def draw_flow(lines: list[str]) -> Iterator[str]:

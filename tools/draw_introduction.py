@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/explanation-introduction.md.
+"""Draw the pictures of docs/tutorial-first-steps.md.
 
 Usage: python tools/draw_introduction.py
 
@@ -51,28 +51,6 @@ def draw_cascade(axes: Axes) -> None:
         side.set_visible(False)
 
 
-def draw_ridge(axes: Axes) -> None:
-    """Estimates of one user's taste from few and from many looks, with little and with much regularisation."""
-    random = np.random.default_rng(3)
-    looks = np.unique(np.logspace(0, 3, 40).astype(int))
-    features = np.column_stack([np.full(1000, 0.7), random.uniform(-0.7, 0.7, 1000)])
-    theta = np.array([0.6, 0.5])
-    clicks = random.random(1000) < features @ theta
-    for penalty, colour in ((0.01, ORANGE), (4.0, BLUE), (100.0, GREEN)):
-        estimates = [fit_ridge(features[:n], clicks[:n], penalty)[1] for n in looks]
-        axes.plot(looks, estimates, color=colour, label=f"lambda = {penalty:g}")
-    axes.axhline(theta[1], color="black", linestyle=":", label="truth")
-    axes.set(xscale="log", xlabel="items looked at", ylabel="estimate of one taste", ylim=(-1, 1.5))
-    axes.set_title("ridge regression")
-    axes.legend()
-
-
-def fit_ridge(features: Floats, clicks: NDArray[np.bool_], penalty: float) -> Floats:
-    """(lambda I + gram)^-1 moment."""
-    gram = penalty * np.eye(features.shape[1]) + features.T @ features
-    return np.asarray(np.linalg.solve(gram, features.T @ clicks), np.float64)
-
-
 def draw_ucb(axes: Axes) -> None:
     """Three items: the least known is shown first, though the estimate for another is higher."""
     names, means, widths = ["400 looks", "40 looks", "4 looks"], [0.55, 0.5, 0.4], [0.03, 0.1, 0.3]
@@ -112,19 +90,6 @@ def draw_alpha_c(axes: Axes) -> None:
     right.grid(visible=False)
 
 
-def draw_alpha_d(axes: Axes) -> None:
-    """Groups that the paper's system ends with, by alpha_d; there are three in truth."""
-    alphas = (0.3, 0.6, 1.0, 1.5, 2.5, 5.0)
-    runs = [
-        [simulate_small("fedc3ucb-h", seed, alpha_d=alpha, beta=5.0).clusters for alpha in alphas] for seed in range(6)
-    ]
-    draw_band(axes, range(len(alphas)), np.array(runs), GREEN)
-    axes.axhline(CLUSTERS, color="black", linestyle=":", label="clusters in truth")
-    axes.set(xticks=range(len(alphas)), xticklabels=[f"{alpha:g}" for alpha in alphas], xlabel="alpha_d")
-    axes.set(ylabel="groups at the end", ylim=(0, 12.5), title="fedc3ucb-h, 4,000 rounds")
-    axes.legend()
-
-
 def simulate_small(policy: str, seed: int, **constants: float) -> Trace:
     """Play 4,000 rounds of the small world of a seed."""
     world = Synthetic(users=12, clusters=CLUSTERS, dimension=6, items=20, seed=seed)
@@ -139,11 +104,9 @@ def draw_band(axes: Axes, places: range, runs: Floats, colour: str) -> None:
 
 PICTURES: dict[str, Callable[[Axes], None]] = {
     "introduction-cascade": draw_cascade,
-    "introduction-ridge": draw_ridge,
     "introduction-ucb": draw_ucb,
     "introduction-beta": draw_beta,
     "introduction-alpha-c": draw_alpha_c,
-    "introduction-alpha-d": draw_alpha_d,
 }
 
 

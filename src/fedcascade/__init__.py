@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _HOME = {
     "load_agent": "saved", "load_server": "saved",

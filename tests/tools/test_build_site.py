@@ -44,11 +44,11 @@ def test_the_names_of_the_package_lead_to_where_they_live() -> None:
 def test_links_are_moved_to_the_site_or_to_the_repository() -> None:
     stage, home = build_site.STAGE / "pages", "https://example.org/home"
     text = "[a](how-to-install.md#releases) [b](../CHANGELOG.md) [c](../deploy/compose.yaml) [d](https://example.org)"
-    text += " [e](../notebooks/1-introduction.ipynb)"
+    text += " [e](../notebooks/1-a-policy-of-your-own.ipynb)"
     moved = move_links(text, stage / "page.md", ROOT / "docs" / "page.md", home)
     kept = "[a](how-to-install.md#releases) [b](project/CHANGELOG.md)"
     outside = f"[c]({home}/blob/main/deploy/compose.yaml) [d](https://example.org)"
-    assert moved == f"{kept} {outside} [e](notebooks/1-introduction.md)"
+    assert moved == f"{kept} {outside} [e](notebooks/1-a-policy-of-your-own.md)"
 
 
 def test_lists_are_separated_from_paragraphs_and_code_is_left_alone() -> None:
@@ -115,16 +115,13 @@ def test_diagrams_are_drawn_and_other_kinds_stay_text() -> None:
     drawn = draw_diagrams(flow)
     assert drawn.count("one &amp; two") == 2
     assert drawn.count("marker-end") == 2
-    people = "  participant A as Alice\n  participant B as Bob\n"
-    sequence = f"```mermaid\nsequenceDiagram\n{people}  A->>B: hi\n  B-->>B: thinks\n```"
-    assert [draw_diagrams(sequence).count(word) for word in ("Alice", "hi<", "thinks", "dasharray")] == [1, 1, 1, 1]
     other = "```mermaid\ngantt\n```"
     assert draw_diagrams(other) == other
 
 
 def test_every_diagram_of_the_pages_is_drawn() -> None:
     pages = [path.read_text("utf-8") for path in (ROOT / "docs").rglob("*.md")]
-    assert sum(page.count("```mermaid") for page in pages) >= 2
+    assert any("```mermaid" in page for page in pages)
     assert not any("```mermaid" in draw_diagrams(page) for page in pages)
 
 

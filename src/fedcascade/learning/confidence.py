@@ -24,7 +24,7 @@ class ProblemSize:
             require_integer(name.replace("_", " "), getattr(self, name))
 
 
-PAPERS_BETA = 10.5  # of the paper's evaluation, as searched: docs/explanation-constants.md
+PAPERS_BETA = 10.5  # of the paper's evaluation, as searched: docs/reference-results.md
 
 
 class BetaTerms(NamedTuple):

@@ -50,7 +50,7 @@ def weigh_by_definition(own: Statistics, others: Statistics, variance: float, pr
     for weight in weights:
         part = weight * pack_row(others, np.inf)
         together, apart = (measure_sum(part, row, sign, variance, prior, make_memory(row)) for sign in (1.0, 0.0))
-        likelihoods.append(together - apart)
+        likelihoods.append(together - apart + (3.5 if weight == 0 else 0.0))
     odds = [math.exp(each - max(likelihoods)) for each in likelihoods]
     return sum(odd * weight for odd, weight in zip(odds, weights, strict=True)) / sum(odds)
 

@@ -22,6 +22,7 @@ import { add, subtract, zero } from "./statistics.js";
  */
 
 const WEIGHTS = [1, 0.25, 0.0625, 0]; // of the server's prior, that are compared
+const LOG_ODDS_OF_NONE = 3.5; // prior log-odds of weight 0 against each other weight
 const TYPICAL_CLICKS = 2, TYPICAL_COUNT = 4; // added to the data, so that the variance starts at 1/4
 const LEAST_NOISE = 1e-3; // the variance where nearly nothing, or nearly everything, is clicked
 
@@ -81,14 +82,15 @@ export function measureEvidence({ gram, moment }, variance, prior) {
 }
 
 /**
- * The mean of the weights, each as probable as it makes own clicks.
+ * The posterior mean of the weights, given own clicks.
  * @param {Statistics} own @param {{gram: Float64Array, moment: Float64Array}} others @param {number} variance @param {number} prior
  */
 function averageWeight(own, others, variance, prior) {
   const likelihoods = WEIGHTS.map((weight) => {
     const part = { gram: others.gram.map((value) => weight * value), moment: others.moment.map((value) => weight * value) };
     const joint = { gram: part.gram.map((value, at) => own.gram[at] + value), moment: part.moment.map((value, at) => own.moment[at] + value) };
-    return measureEvidence(joint, variance, prior) - measureEvidence(part, variance, prior);
+    const gain = measureEvidence(joint, variance, prior) - measureEvidence(part, variance, prior);
+    return weight === 0 ? gain + LOG_ODDS_OF_NONE : gain;
   });
   const largest = Math.max(...likelihoods);
   let total = 0, mean = 0;

@@ -21,6 +21,7 @@ from fedcascade.numerics.linear import Matrix, Vector
 HALVINGS = 8  # others' data count whole, by a half, a quarter, ... to 1/256, or not at all
 SHARES = LANES // 2  # that are tried at a time
 LEAST_GAIN = 0.05  # of log-likelihood: data that are doubted for less only cost time
+LOG_ODDS_OF_NONE = 3.5  # prior log-odds of weight 0 against each other weight in ``average_weight``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +134,10 @@ def find_weight(
 def average_weight(
     own_gram: Matrix, own_moment: Vector, gram: Matrix, moment: Vector, variance: float, prior: float
 ) -> float:
-    """Return the mean of the weights 1, 1/4, 1/16 and 0, each as probable as it makes own clicks.
+    """Return the posterior mean of the weights 1, 1/4, 1/16 and 0, given own clicks.
 
-    Unlike the one that ``find_weight`` chooses, it changes little where own clicks say little.
+    A priori, weight 0 is 33 times as probable as each of the others: others' data have to earn their weight. Unlike the
+    weight that ``find_weight`` chooses, the mean changes little where own clicks say little.
     """
     room, evidence = np.empty((moment.size * (moment.size + 1) + 1) * LANES), np.empty(LANES)
     weights = np.array([1.0, 0.25, 0.0625, 0.0])
@@ -143,6 +145,8 @@ def average_weight(
     largest, total, mean = -np.inf, 0.0, 0.0
     for place in range(SHARES):
         evidence[place] -= evidence[SHARES + place]
+        if weights[place] == 0.0:
+            evidence[place] += LOG_ODDS_OF_NONE
         largest = max(largest, evidence[place])
     for place in range(SHARES):
         probability = exp(evidence[place] - largest)

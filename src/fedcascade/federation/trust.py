@@ -24,7 +24,7 @@ class Trust(Part):
     """Weighs the server's prior against the agent's own clicks at each download and after some rounds.
 
     The prior has precision w P + (1 - w) d I, where P is the server's and d I that of a theta of length 1. w is
-    the mean of 1, 1/4, 1/16 and 0, each as probable as it makes the agent's own clicks.
+    the posterior mean of 1, 1/4, 1/16 and 0, given the agent's own clicks; a priori, 0 is by far the most probable.
     """
 
     every: int = constant(4, meaning="own rounds between two weighings", range=whole_numbers(1))

@@ -53,7 +53,7 @@ USERS_PER_BIRTH = 25  # that belong to no group, for each group that is proposed
 BIRTH_DEVIATIONS = 2.0  # of the sum of gains: proposed groups must predict better than the population by these,
 BIRTH_GAIN = 0.25  # and by so much log-likelihood per user
 BIRTH_SWEEPS = 3  # of visits among proposed groups alone
-UNKNOWN_COVARIANCE = 8.0  # answers widen T by 1 + 8 d^2 / observations
+UNKNOWN_COVARIANCE = 8.0  # answers widen T by 1 + 8 d^2 / observations, up to a trace of 1
 NO_AGENT = -1
 _SEED = np.uint64(0)
 
@@ -148,9 +148,13 @@ class PopulationPartition(Partition):
 
     @property
     def outside(self) -> Matrix:
-        """Covariance of a user in no group: T, wider while its d^2 / 2 parameters are not well known, and that of m."""
+        """Covariance of a user in no group: T, wider while its d^2 / 2 parameters are not well known, and that of m.
+
+        T is not widened beyond a trace of 1, which the prior of an agent without a server has.
+        """
         unknown = UNKNOWN_COVARIANCE * self.mean.size**2 / max(1, self.observed)
-        return (1.0 + unknown) * self.covariance + self.uncertainty
+        widest = max(1.0, 1.0 / float(np.trace(self.covariance)))
+        return min(1.0 + unknown, widest) * self.covariance + self.uncertainty
 
     def _choose_candidates(self) -> Labels:
         """Draw speakers that the asker is compared with: consecutive ones from a random place."""

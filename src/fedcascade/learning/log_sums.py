@@ -80,14 +80,9 @@ def find_places(log: ClickLog) -> NDArray[np.int64]:
 
 @jit
 def add_lists(
-    gram: NDArray[np.float64],
-    moment: Matrix,
-    counts: NDArray[np.int64],
-    users: NDArray[np.int64],
-    features: NDArray[np.float32],
-    clicks: NDArray[np.bool_],
-    looked: NDArray[np.int64],
-) -> None:
+    gram: NDArray[np.float64], moment: Matrix, counts: NDArray[np.int64], users: NDArray[np.int64],
+    features: NDArray[np.float32], clicks: NDArray[np.bool_], looked: NDArray[np.int64],
+) -> None:  # fmt: skip
     """Add what was looked at to the grams of its users, and what was clicked to their moments (Algorithm 2, 5, 6)."""
     for row in range(users.size):
         user, listed, clicked = users[row], features[row], 0

@@ -185,16 +185,10 @@ class Recorder:
         self._started = time.perf_counter()
 
     def record_rounds(
-        self,
-        first: int,
-        users: NDArray[np.int64],
-        regret: Vector,
-        clicked: NDArray[np.bool_],
-        examined: NDArray[np.int64],
-        lists: Lists,
-        chances: NDArray[np.float64] | None = None,
-    ) -> None:
-        """Add the rounds from ``first`` on to the totals, in their order; ``lists`` may be shorter than the longest."""
+        self, first: int, users: NDArray[np.int64], regret: Vector, clicked: NDArray[np.bool_],
+        examined: NDArray[np.int64], lists: Lists, chances: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
+        """Add the rounds from ``first`` on to the totals, in their order."""
         if self.people is not None:
             regret, clicked = self.people.record(users, regret), clicked & self.people.honest[users]
         if self.own_rounds is not None:
@@ -203,16 +197,25 @@ class Recorder:
         self.reward += int(clicked.sum())
         self.observations += int(examined.sum())
         if self.lists is not None:
-            self.lists[first - 1 : first - 1 + len(lists), : lists.shape[1]] = lists
+            self.lists[first - 1 : first - 1 + len(lists)] = lists
         if self.propensities is not None and chances is not None:
-            self.propensities[first - 1 : first - 1 + len(chances), : chances.shape[1]] = chances
+            self.propensities[first - 1 : first - 1 + len(chances)] = chances
 
     def record_round(self, round_: int, user: int, played: Round) -> None:
-        """Add one round to the totals."""
-        shown, clicked = played.shown, np.array([played.click is not None])
-        chances = None if shown.propensities is None else shown.propensities[None]
-        totals = np.array([played.regret]), clicked, np.array([played.examined])
-        self.record_rounds(round_, np.array([user]), *totals, shown.items[None].astype(np.int32), chances)
+        """Add one round to the totals: as ``record_rounds``, without arrays where it can."""
+        shown, regret, has_click = played.shown, played.regret, played.click is not None
+        if self.people is not None:
+            regret = float(self.people.record(np.array([user]), np.array([regret]))[0])
+            has_click = has_click and bool(self.people.honest[user])
+        if self.own_rounds is not None:
+            self.own_rounds.record(np.array([user]), np.array([regret]))
+        self.regret += regret
+        self.reward += has_click
+        self.observations += played.examined
+        if self.lists is not None:
+            self.lists[round_ - 1, : shown.items.size] = shown.items
+        if self.propensities is not None and shown.propensities is not None:
+            self.propensities[round_ - 1, : shown.items.size] = shown.propensities
 
     def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None

@@ -53,14 +53,9 @@ class OwnRounds:
 
 @jit
 def _add_rounds(
-    users: NDArray[np.int64],
-    regret: Vector,
-    seen: NDArray[np.int32],
-    cohort: NDArray[np.int8],
-    arrived: NDArray[np.int64],
-    sums: NDArray[np.float64],
-    counts: NDArray[np.int64],
-) -> None:
+    users: NDArray[np.int64], regret: Vector, seen: NDArray[np.int32], cohort: NDArray[np.int8],
+    arrived: NDArray[np.int64], sums: NDArray[np.float64], counts: NDArray[np.int64],
+) -> None:  # fmt: skip
     """Add each round's regret to the sum of its user's cohort and own round; the arrays are those of ``OwnRounds``."""
     for i in range(users.size):
         user = users[i]

@@ -78,15 +78,9 @@ def advance_agents(
 
 @jit_no_refcount
 def follow_user(
-    own: OwnData | None,
-    detection: CompiledDetection | None,
-    trust: CompiledTrust | None,
-    simulation: CompiledSimulation,
-    agent: int,
-    state: AgentState,
-    scratch: Scratch,
-    seen: tuple[int, int],
-) -> int:
+    own: OwnData | None, detection: CompiledDetection | None, trust: CompiledTrust | None,
+    simulation: CompiledSimulation, agent: int, state: AgentState, scratch: Scratch, seen: tuple[int, int],
+) -> int:  # fmt: skip
     """Let an agent look for a change of its user after a round, and weigh others' data, as ``Agent`` does.
 
     ``seen`` is what ``play_round`` returned.
@@ -172,15 +166,9 @@ def factorise_with_buffer(lambda_: float, state: AgentState, upper: NDArray[np.f
 
 @jit_no_refcount
 def play_round(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    theta: NDArray[np.float64],
-    state: AgentState,
-    window: Window,
-    scratch: Scratch,
-    t: int,
-    margin: float,
-) -> tuple[int, int]:
+    environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, state: AgentState, window: Window,
+    scratch: Scratch, t: int, margin: float,
+) -> tuple[int, int]:  # fmt: skip
     """Play one round: draw the items, select the list, click, learn, count the regret.
 
     Return the first click, or -1, and how many items were examined. SQUARED_WIDTHS stays at or above the sum of the
@@ -244,15 +232,9 @@ def draw_items(environment: CompiledEnvironment, scratch: Scratch, t: int) -> in
 
 @jit_inline
 def show_list(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    theta: NDArray[np.float64],
-    window: Window,
-    scratch: Scratch,
-    t: int,
-    listed: int,
-    best: float,
-) -> tuple[int, int]:
+    environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, window: Window, scratch: Scratch,
+    t: int, listed: int, best: float,
+) -> tuple[int, int]:  # fmt: skip
     """Let the user see the list; returns the position of the first click, or -1, and how many items were examined.
 
     ``scratch.listed_features`` gets the features of those; ``best`` is the reward of the best list.

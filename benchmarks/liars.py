@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.experiments.comparisons import estimate_ratio
-from fedcascade.federation.grouping.graph import HeterogeneityGraph
-from fedcascade.federation.grouping.guarded import GuardedGraph
+from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
+from fedcascade.federation.grouping.graph.guarded import GuardedGraph
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server

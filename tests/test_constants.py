@@ -33,7 +33,6 @@ def test_the_symbols_are_the_papers() -> None:
         "order": "",
         "drift": "",
         "alpha_d": "alpha_d",
-        "degree": "",
         "alpha_c": "alpha_c",
         "p_scale": "p_t",
         "beta": "beta",

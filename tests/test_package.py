@@ -92,7 +92,7 @@ print(*names)
 """
     )
     imported = python(code).split()
-    for name in ("numerics.jit", "learning.ridge", "federation.grouping.graph", "environments.synthetic"):
+    for name in ("numerics.jit", "learning.ridge", "federation.grouping.graph.complete", "environments.synthetic"):
         assert name in imported
     assert {"simulation.reference", "simulation.exact.engine", "simulation.cuda.engine"} <= set(imported)
 

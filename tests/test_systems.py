@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedcascade import systems
-from fedcascade.federation.grouping import graph
+from fedcascade.federation.grouping.graph import complete
 from fedcascade.systems import write_atomically
 
 fcntl = pytest.importorskip("fcntl", reason="this system is one of the others")
@@ -22,7 +22,7 @@ def test_the_memory_of_this_machine_is_known() -> None:
 def test_without_sysconf_nobody_says_how_much_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sysconf")
     assert systems.measure_memory() is None
-    graph.require_memory(10**9)  # what is not known forbids nothing
+    complete.require_memory(10**9)  # what is not known forbids nothing
 
 
 def test_windows_is_asked_for_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

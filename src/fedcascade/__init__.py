@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from fedcascade.federation.agent import Agent
     from fedcascade.federation.policies import POLICIES, Policy, get_policy
     from fedcascade.federation.server import Server
-    from fedcascade.learning.features import normalise
     from fedcascade.learning.knapsack import Budget
     from fedcascade.learning.oracles import PerCategory, TopK
+    from fedcascade.numerics.grid import normalise
     from fedcascade.ranker import Ranker as Ranker
     from fedcascade.saved import load_agent, load_server, save_agent, save_server
     from fedcascade.service.agent.connection import connect as connect
@@ -31,7 +31,7 @@ _HOME = {
     "Ratings": "environments.ratings", "Synthetic": "environments.synthetic",
     "Agent": "federation.agent", "Server": "federation.server",
     "POLICIES": "federation.policies", "Policy": "federation.policies", "get_policy": "federation.policies",
-    "Budget": "learning.knapsack", "normalise": "learning.features",
+    "Budget": "learning.knapsack", "normalise": "numerics.grid",
     "PerCategory": "learning.oracles", "TopK": "learning.oracles",
     "Ranker": "ranker",
     "connect": "service.agent.connection", "connect_async": "service.agent.connection",

@@ -11,7 +11,6 @@ from fedcascade.environments.behaviours import Behaviour
 from fedcascade.evaluation.click_models import MODELS
 from fedcascade.evaluation.simulated import iterate_simulated_log
 from fedcascade.federation.changes import ChangeDetection
-from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.click_log import concatenate
 from fedcascade.learning.discounts import PositionDiscounts
@@ -87,13 +86,11 @@ def test_all_loops_of_the_exact_engine_play_other_click_models(model: str, name:
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["dcm", "dbn", "pbm"])
-def test_the_exact_engine_plays_click_models_with_chance_discounts_and_thompson_sampling(model: str) -> None:
+def test_the_exact_engine_plays_click_models_with_chance_and_discounts(model: str) -> None:
     discounted = replace(POLICIES["c3-ucb"], positions=PositionDiscounts(discount=0.9))
-    sampled = replace(POLICIES["fedind"], decision=ThompsonSampling())
     for policy, oracle in (
         (POLICIES["fedind"], EpsilonMixed(length=3, epsilon=0.3)),
         (discounted, TopK(length=3)),
-        (sampled, TopK(length=3)),
     ):
         exact, reference = play_both(model, policy, oracle, rounds=300)
         assert replace(exact, engine="reference") == reference

@@ -14,7 +14,7 @@ from fedcascade.evaluation.fit import fit_log
 from fedcascade.evaluation.simulated import learn_from_random_lists
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.server import Server
-from fedcascade.federation.warm_start import learn_history, warm_server, warm_up
+from fedcascade.federation.warm_start import sum_history, warm_server, warm_up
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import TopK
@@ -89,7 +89,9 @@ def test_the_history_of_its_user_is_an_agents_own_data(log: Path) -> None:
     problem = ProblemSize(users=3, dimension=2, list_length=2, rounds=10)
     policy = POLICIES["fedind"].with_constants(drift="restart")
     agent = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=2))
-    upload = learn_history(agent, history.select(history.users == 0))
+    seen = sum_history(history.select(history.users == 0), None, 2)
+    agent.learn_before(seen)
+    upload = agent.take_back(seen, least=1)
     assert upload is not None
     assert agent.own_data is not None
     assert (agent.own_data.total.gram == upload.statistics.gram).all()

@@ -92,7 +92,6 @@ def test_a_system_carries_all_constants_of_its_policy() -> None:
         "order": "upload-first",
         "drift": "ignore",
         "alpha_d": 1.5,
-        "degree": 0,
         "alpha_c": 1.0,
         "p_scale": 3.0,
         "beta": 1.0,

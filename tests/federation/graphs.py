@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.graph import GraphPartition
+from fedcascade.federation.grouping.graph.complete import GraphPartition
 from fedcascade.federation.grouping.phases import PhasePartition
 from fedcascade.federation.server import Server
 

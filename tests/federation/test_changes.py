@@ -142,7 +142,7 @@ def change(server: Server, agent: int, seed: int, rounds: int = 40) -> Statistic
 
 GRAPH = POLICIES["fedc3ucb-h"]
 POOLED = [LIVING, guard_policy(LIVING), ALONE, *(POLICIES[name] for name in ("known-clusters", "fedlinucb")), GRAPH,
-          guard_policy(GRAPH), GRAPH.with_constants(degree=2)]  # fmt: skip
+          guard_policy(GRAPH)]  # fmt: skip
 
 
 def name_policy(policy: Policy) -> str:
@@ -152,7 +152,7 @@ def name_policy(policy: Policy) -> str:
 @pytest.mark.parametrize("policy", POOLED, ids=name_policy)
 def test_an_upload_after_a_change_replaces_all_earlier_ones(policy: Policy) -> None:
     server = make_server(policy)
-    server.tell_cluster(0, 7)
+    server.groups.tell_cluster(0, 7)
     new = change(server, 0, 50)
     np.testing.assert_array_equal(server.holdings[0].gram, new.gram)
     assert server.rounds == 300 + new.rounds == int(server.holdings.rounds.sum())

@@ -6,7 +6,7 @@ import pytest
 
 from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
-from fedcascade.federation.grouping.graph import HeterogeneityGraph
+from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.grouping.population.partition import Population
@@ -83,7 +83,6 @@ def test_the_constants_of_the_reproduction() -> None:
         "order": Order.UPLOAD_FIRST,
         "drift": Drift.IGNORE,
         "alpha_d": 7.0,
-        "degree": 0,
         "alpha_c": 1.0,
         "p_scale": 3.0,
         "beta": 10.5,
@@ -112,7 +111,6 @@ def test_every_constant_can_be_tuned_and_read_back() -> None:
         "order": Order.AGGREGATE_FIRST,
         "drift": Drift.IGNORE,
         "alpha_d": 1.5,
-        "degree": 3,
         "alpha_c": 0.25,
         "p_scale": 0.0,
         "beta": 0.5,
@@ -120,7 +118,7 @@ def test_every_constant_can_be_tuned_and_read_back() -> None:
     tuned = row.with_constants(**wanted)
     assert tuned.constants() == wanted
     assert tuned.trigger == Determinant(alpha_c=0.25) | Auxiliary(p_scale=0.0)
-    assert tuned.grouping == HeterogeneityGraph(alpha_d=1.5, degree=3)
+    assert tuned.grouping == HeterogeneityGraph(alpha_d=1.5)
     assert tuned.confidence == Constant(beta=0.5)
     assert (tuned.lambda_, tuned.order, tuned.name) == (2.0, Order.AGGREGATE_FIRST, row.name)
     assert row == POLICIES["fedc3ucb-h"]

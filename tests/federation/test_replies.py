@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcascade.federation.decisions import Decision
-from fedcascade.federation.grouping.graph import HeterogeneityGraph
+from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
 from fedcascade.federation.grouping.phases import PhasePartition, SplitAndMerge
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy

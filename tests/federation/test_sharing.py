@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedcascade.federation.evidence import make_memory, measure_sum
-from fedcascade.federation.grouping.guard import Guard, find_limit
+from fedcascade.federation.grouping.guard import Guard, measure_members
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
-from fedcascade.federation.rows import limit_rows, pack_row
 from fedcascade.federation.server import Server
 from fedcascade.federation.sharing import LEAST_GAIN, Sharing, find_weight
 from fedcascade.learning.statistics import Statistics
+
+from .formulas import measure_evidence
 
 D = 3
 POLICY_NAMES = ("fedc3ucb-h", "fedlinucb")  # whose answers are sums over a group
@@ -64,32 +64,31 @@ def test_members_without_data_hide_nobody() -> None:
         assert server.receive(upload)[0].statistics.count == statistics.count
 
 
-def limit_group(counts: NDArray[np.int64], guess: int, max_weight: float) -> float:
-    """The limit of a group that has these counts, beside one that has more."""
-    labels = np.repeat(np.array([3, 5]), counts.size)
-    members, limit = find_limit(labels, 3, np.concatenate([counts, 7 * counts + 1]), guess, max_weight)
-    assert members == np.count_nonzero(counts)
-    return limit
+def limit_group(counts: NDArray[np.int64], max_weight: float, agent: int = 0) -> float:
+    """The limit of two groups that have these counts together, beside one that has more."""
+    labels = np.concatenate([np.arange(counts.size) % 2 * 4 + 3, np.full(counts.size, 5)])
+    all_counts = np.concatenate([counts, 7 * counts + 1])
+    others, median, heaviest = measure_members(agent, np.array([3, 7]), labels, all_counts)
+    without = np.delete(counts, agent) if counts.size else counts
+    assert (others, heaviest) == (int(np.count_nonzero(without)), int(without.max(initial=0)))
+    return float(max_weight * 2.0**median)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=40), st.sampled_from([1.0, 2.0, 5.0]))
 def test_nobody_counts_more_than_so_many_medians(counts: list[int], max_weight: float) -> None:
-    limit = limit_group(np.array(counts), 1, max_weight)
+    limit = limit_group(np.array(counts), max_weight)
     median = np.sort(counts)[(len(counts) - 1) // 2]
     assert max_weight * median < limit <= 2 * max_weight * median
-    rows = np.repeat(np.array(counts, np.float64)[:, None], 4, axis=1)
-    limit_rows(rows, limit)
-    assert (rows[:, 0] == np.minimum(counts, limit)).all()
-    assert limit_group(np.array(counts), 1, np.inf) == np.inf
+    assert limit_group(np.array(counts), np.inf) == np.inf
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 10**9), max_size=40), st.integers(0, 10**9))
-def test_the_limit_does_not_depend_on_the_guess(counts: list[int], guess: int) -> None:
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=40), st.integers(0, 10**9))
+def test_the_limit_is_a_power_of_two_above_the_median(counts: list[int], agent: int) -> None:
     bits = sorted(count.bit_length() for count in counts if count)
     median = bits[(len(bits) - 1) // 2] if bits else 1
-    assert limit_group(np.array(counts, np.int64), guess, 3.0) == 3.0 * 2**median
+    assert limit_group(np.array(counts, np.int64), 3.0, agent % len(counts)) == 3.0 * 2**median
 
 
 @settings(deadline=None, max_examples=50)
@@ -105,7 +104,7 @@ def test_an_answer_holds_of_each_other_no_more_than_the_limit(seed: int, agents:
     counts, asker = server.holdings.count, int(random.integers(agents))
     server.groups.guard = Guard(1, max_weight)
     answer = server.groups.sum_groups(asker, np.zeros(1, np.int64))
-    limit = limit_group(counts, 1, max_weight)
+    limit = limit_group(counts, max_weight, asker)
     shares = [min(1.0, limit / count) if count and agent != asker else 1.0 for agent, count in enumerate(counts)]
     if np.count_nonzero(np.delete(counts, asker)):
         assert np.allclose(answer.gram, np.tensordot(shares, server.holdings.gram, 1))
@@ -151,14 +150,10 @@ def test_the_weight_is_never_worse_than_to_believe_nobody(seed: int, turn: float
     own, others = observe(random, [1.0, 0.0, 0.0], 30), observe(random, [turn, 0.0, 0.0], 100)
     weight = find_weight(own.gram, own.moment, others.gram, others.moment, 0.2, 0.6)
 
-    def evidence(gram: np.ndarray, moment: np.ndarray) -> float:
-        shifted = gram + 0.6 * np.eye(D)
-        fit = moment @ np.linalg.solve(shifted, moment) / 0.2
-        return float(0.5 * (fit - np.linalg.slogdet(shifted)[1] + D * np.log(0.6)))
-
     def likelihood(share: float) -> float:
         gram, moment = share * others.gram, share * others.moment
-        return evidence(own.gram + gram, own.moment + moment) - evidence(gram, moment)
+        together = measure_evidence(own.gram + gram, own.moment + moment, 0.2, 0.6)
+        return together - measure_evidence(gram, moment, 0.2, 0.6)
 
     assert likelihood(weight) >= max(likelihood(0.0), likelihood(1.0)) - 1e-9
     assert weight in {0.0, *(2.0**-halving for halving in range(9))}
@@ -166,15 +161,15 @@ def test_the_weight_is_never_worse_than_to_believe_nobody(seed: int, turn: float
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 1.0])
 def test_the_weight_is_that_of_one_share_after_the_other(noise: float) -> None:
-    """Shares are measured side by side, with the bits of each alone."""
+    """Shares are measured side by side, as each alone would be."""
     random, variance, prior = np.random.default_rng(6), 0.2, 0.6
     for _ in range(40):
         own = observe(random, [1.0, 0.0, 0.0], int(random.integers(1, 200)))
         others = observe(random, [1.0 - noise * random.normal(), noise * random.normal(), 0.0], 300)
 
         def measure(own_share: float, share: float, own: Statistics = own, others: Statistics = others) -> float:
-            rows = own_share * pack_row(own, np.inf), pack_row(others, np.inf)
-            return float(measure_sum(*rows, share, variance, prior, make_memory(rows[0])))
+            gram, moment = own_share * own.gram + share * others.gram, own_share * own.moment + share * others.moment
+            return measure_evidence(gram, moment, variance, prior)
 
         likelihoods = [measure(1.0, share) - measure(0.0, share) for share in 2.0 ** -np.arange(9)]
         chosen = 0

@@ -10,12 +10,10 @@ import pytest
 from fedcascade.environments.options import Change, Liars, Turnover
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.evidence import make_memory, measure_sum
 from fedcascade.federation.grouping.population.gaussian import state_as_statistics
 from fedcascade.federation.messages import Download
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
-from fedcascade.federation.rows import pack_row
 from fedcascade.federation.sharing import average_weight
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.noise import LEAST_NOISE, estimate_noise
@@ -26,6 +24,7 @@ from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.scenario import Scenario
 
+from .formulas import measure_evidence
 from .test_changes import FIRST, SECOND, D, K, click, draw_lists, make_statistics
 
 OURS = POLICIES["population"]
@@ -46,11 +45,12 @@ def state_prior(own: Statistics, mean: np.ndarray, deviation: float) -> Statisti
 
 
 def weigh_by_definition(own: Statistics, others: Statistics, variance: float, prior: float) -> float:
-    row, weights, likelihoods = pack_row(own, np.inf), (1.0, 0.25, 0.0625, 0.0), []
+    weights, likelihoods = (1.0, 0.25, 0.0625, 0.0), []
     for weight in weights:
-        part = weight * pack_row(others, np.inf)
-        together, apart = (measure_sum(part, row, sign, variance, prior, make_memory(row)) for sign in (1.0, 0.0))
-        likelihoods.append(together - apart + (3.5 if weight == 0 else 0.0))
+        gram, moment = weight * others.gram, weight * others.moment
+        together = measure_evidence(own.gram + gram, own.moment + moment, variance, prior)
+        log_odds = 3.5 if weight == 0 else 0.0
+        likelihoods.append(together - measure_evidence(gram, moment, variance, prior) + log_odds)
     odds = [math.exp(each - max(likelihoods)) for each in likelihoods]
     return sum(odd * weight for odd, weight in zip(odds, weights, strict=True)) / sum(odds)
 

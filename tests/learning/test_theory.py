@@ -13,7 +13,7 @@ from fedcascade import POLICIES, Synthetic, TopK, simulate
 from fedcascade.environments.options import FeatureKind
 from fedcascade.federation.messages import Cause
 from fedcascade.learning.confidence import PAPERS_BETA, ProblemSize
-from fedcascade.learning.theory import communication, partition, regret
+from fedcascade.learning.theory import bounds
 from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform, compute_lambda_tilde
 from fedcascade.learning.theory.guarantee import Settings, compute_guarantee
 
@@ -113,7 +113,7 @@ def test_after_our_t_1_hardly_anybody_is_silent(p_min: float, separated: float) 
     """The product of 1 - p_min p_t over the rounds from T_0 to T_0 + T_1, beside delta^1.5."""
     delta = 0.01
     world = Assumptions(**asdict(WORLD) | {"users": 2, "clusters": 1, "p_min": p_min, "p_max": 1.0})
-    spoken = partition.bound_rounds_until_auxiliary(world, delta, separated=separated, p_scale=3.0)
+    spoken = bounds.bound_rounds_until_auxiliary(world, delta, separated=separated, p_scale=3.0)
     t = np.arange(math.floor(separated) + 1, math.ceil(separated + spoken) + 1)
     silent = np.exp(np.log1p(-p_min * np.minimum(1.0, 3.0 * np.log(t) / t)).sum())
     assert delta**1.5 / 20 < silent <= delta**1.5 * (1 + 1e-9)
@@ -131,10 +131,10 @@ def test_failures_count_once_the_partition_is_there() -> None:
 
 def test_lower_bounds_are_below_the_upper_ones() -> None:
     found = compute_guarantee(SIZES, WORLD, Settings())
-    below = regret.bound_regret_below(SIZES, clusters=10)
+    below = bounds.bound_regret_below(SIZES, clusters=10)
     assert below == pytest.approx(math.sqrt(20 * 10 * 10**6))
     assert below < found.regret
-    assert communication.bound_exchanges_below(40) == 40.0 < found.exchanges
+    assert bounds.bound_exchanges_below(40) == 40.0 < found.exchanges
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_measured_exchanges_stay_under_our_bound(alpha_c: float, clusters: int, 
         row = POLICIES[name].with_known_constants({"alpha_c": alpha_c, "alpha_d": 2.0, "lambda_": 1.0, "beta": 1.0})
         trace = simulate(world, row, rounds=rounds, oracle=TopK(length=K))
         groups = max(trace.clusters, clusters)
-        bound = communication.bound_determinant_exchanges(problem, clusters=groups, lambda_=1.0, alpha_c=alpha_c)
+        bound = bounds.bound_determinant_exchanges(problem, clusters=groups, lambda_=1.0, alpha_c=alpha_c)
         assert 0 < trace.communications(Cause.DETERMINANT) < bound
-        assert trace.communications(Cause.AUXILIARY) < communication.bound_auxiliary_exchanges(rounds, 3.0)
-        assert trace.communications(Cause.FORCED) <= communication.bound_forced_exchanges(20, rounds)
+        assert trace.communications(Cause.AUXILIARY) < bounds.bound_auxiliary_exchanges(rounds, 3.0)
+        assert trace.communications(Cause.FORCED) <= bounds.bound_forced_exchanges(20, rounds)
 
 
 @pytest.mark.parametrize("clusters", [10, pytest.param(20, marks=pytest.mark.long)])
@@ -180,6 +180,6 @@ def test_runs_exceed_equation_37_and_not_ours(clusters: int) -> None:
     world = Synthetic(users=20, clusters=clusters, dimension=d)
     trace = simulate(world, POLICIES["known-clusters"].with_constants(alpha_c=0.02, beta=PAPERS_BETA), rounds=rounds)
     problem = ProblemSize(users=20, dimension=d, list_length=4, rounds=rounds)
-    quoted = communication.quote_determinant_exchanges(problem, lambda_=4.0, alpha_c=0.02)
-    derived = communication.bound_determinant_exchanges(problem, clusters=clusters, lambda_=4.0, alpha_c=0.02)
+    quoted = bounds.quote_determinant_exchanges(problem, lambda_=4.0, alpha_c=0.02)
+    derived = bounds.bound_determinant_exchanges(problem, clusters=clusters, lambda_=4.0, alpha_c=0.02)
     assert 1.5 * quoted < trace.communications(Cause.DETERMINANT) < derived

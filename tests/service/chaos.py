@@ -33,8 +33,8 @@ from urllib.request import urlopen
 import numpy as np
 
 from fedcascade.federation.policies import POLICIES
-from fedcascade.federation.rehearsal import rehearse_agent
 from fedcascade.federation.triggers import Always
+from fedcascade.federation.warm_start import precompile_agent
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.remote import RemoteAgent
@@ -454,7 +454,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the sums as JSON instead of the table")
     given = parser.parse_args()
     warm_up(POLICY, DIMENSION)  # here, so that no server has to
-    rehearse_agent(SPEAKS_ALWAYS, DIMENSION)
+    precompile_agent(SPEAKS_ALWAYS, DIMENSION)
     SignatureVerifier(DIMENSION).prepare()
     rows = run(given)
     if not rows:

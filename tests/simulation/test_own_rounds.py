@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcascade import POLICIES, Synthetic, simulate
-from fedcascade.simulation.own_rounds import COHORTS, OwnRounds
+from fedcascade.simulation.user_regret import COHORTS, OwnRounds
 
 
 def test_curves_are_what_a_plain_loop_finds() -> None:

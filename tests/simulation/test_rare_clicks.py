@@ -10,7 +10,6 @@ from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.matrices import generate_ratings
 from fedcascade.environments.options import Change
 from fedcascade.environments.ratings import Ratings
-from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.federation.policies import Policy
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import Oracle
@@ -60,11 +59,6 @@ def test_both_engines_give_equal_traces_of_other_click_models(rare: dict[str, An
 @pytest.mark.parametrize("rare", RARE)
 def test_both_engines_give_equal_traces_of_other_oracles(rare: dict[str, Any], oracle: Oracle) -> None:
     assert_equal(Synthetic(**SIZES, **rare, categories=3, costs=True), POLICIES["fedind"], oracle)
-
-
-def test_both_engines_give_equal_traces_of_thompson_sampling() -> None:
-    sampled = replace(POLICIES["fedind"], decision=ThompsonSampling())
-    assert_equal(Synthetic(**SIZES, features="logistic"), sampled)
 
 
 def test_both_engines_give_equal_traces_of_scaled_ratings() -> None:

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from fedcascade import POLICIES, Synthetic, simulate
 from fedcascade.experiments.results import make_table
+from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.ledger import Exchange, Ledger
+from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
 from fedcascade.simulation.trace import (
     Checkpoint,
     Recorder,
+    Round,
     Trace,
     compute_clustering_error,
     relabel_canonically,
@@ -89,11 +91,11 @@ def trace() -> Trace:
         rounds=10,
         observations=25,
         curve=(Checkpoint(5, 1.5, 3, 1, 0.5), Checkpoint(10, 2.5, 7, 3, 0.25)),
-        ledger=Ledger(
+        ledger=ExchangeLedger(
             [
-                Exchange(2, 0, Cause.AUXILIARY, 10, 20),
-                Exchange(6, 1, Cause.DETERMINANT, 10, 20),
-                Exchange(9, 1, Cause.AUXILIARY, 10, 20),
+                LedgerEntry(2, 0, Cause.AUXILIARY, 10, 20),
+                LedgerEntry(6, 1, Cause.DETERMINANT, 10, 20),
+                LedgerEntry(9, 1, Cause.AUXILIARY, 10, 20),
             ]
         ),
         partition=(0, 1, 1, 2),
@@ -120,14 +122,14 @@ def test_a_recorder_keeps_totals_exchanges_and_lists() -> None:
     upload = Upload(agent=2, sequence=1, cause=Cause.FORCED, statistics=Statistics.zero(4))
     download = Download(agent=2, statistics=Statistics.zero(4), rounds=1, agents=3)
     for t, click in enumerate([None, 1, 0, None], 1):
-        recorder.record_round(0.25 * t, click, t)
-        recorder.record_list(t, np.arange(t % 3 + 1))
+        shown = ShownList(0, t, np.arange(t % 3 + 1), np.zeros((t % 3 + 1, 4), np.float32))
+        recorder.record_round(t, 0, Round(shown, click, None, 0.25 * t, t))
         if t == 3:
             recorder.record_exchange(t, [upload], (download, download))
         recorder.record_checkpoint(t, np.array([0, 0, 0]) if t < 4 else np.array([5, 5, 1]))
     run = recorder.build_trace("p", "e", np.array([5, 5, 1]))
     assert run.curve == (Checkpoint(2, 0.75, 1, 0, 1.0), Checkpoint(4, 2.5, 2, 1, 0.0))
-    assert run.ledger == (Exchange(3, 2, Cause.FORCED, upload.bytes, 2 * download.bytes),)
+    assert run.ledger == (LedgerEntry(3, 2, Cause.FORCED, upload.bytes, 2 * download.bytes),)
     assert (run.observations, run.partition, run.policy, run.engine) == (10, (0, 0, 1), "p", "e")
     assert run.lists is not None
     assert run.lists.tolist() == [[0, 1, -1], [0, 1, 2], [0, -1, -1], [0, 1, -1]]
@@ -138,11 +140,11 @@ def test_a_ledger_is_the_sequence_of_its_exchanges() -> None:
     lines = trace().ledger
     assert list(lines) == [lines[0], lines[1], lines[-1]]
     assert lines[1:] == (lines[1], lines[2])
-    assert lines == Ledger(lines)
-    assert hash(lines) == hash(Ledger(lines))
-    assert lines != Ledger(reversed(lines))
+    assert lines == ExchangeLedger(lines)
+    assert hash(lines) == hash(ExchangeLedger(lines))
+    assert lines != ExchangeLedger(reversed(lines))
     assert lines.sum_bytes() == (30, 60)
-    assert repr(lines).startswith("Ledger([Exchange(round=2")
+    assert repr(lines).startswith("ExchangeLedger([LedgerEntry(round=2")
 
 
 def test_a_trace_becomes_a_table(tmp_path: Path) -> None:

@@ -76,9 +76,8 @@ def theory(
 
     Example: fedcascade theory --users 40 --clusters 10 --rounds 1000000 --alpha-c 0.1
     """
-    from fedcascade.learning.theory.communication import bound_exchanges_below
+    from fedcascade.learning.theory.bounds import bound_exchanges_below, bound_regret_below
     from fedcascade.learning.theory.guarantee import compute_guarantee
-    from fedcascade.learning.theory.regret import bound_regret_below
 
     require_integer("rounds", rounds)
     known = {name: value for name, value in vars(assumption_flags).items() if value is not None}

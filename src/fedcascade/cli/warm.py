@@ -10,10 +10,10 @@ from fedcascade.checks import list_missing
 from fedcascade.cli.options import option
 from fedcascade.cli.progress import print_line
 from fedcascade.federation.policies import Policy, get_policy, load_policies
-from fedcascade.federation.rehearsal import rehearse_agent
+from fedcascade.federation.warm_start import precompile_agent
 from fedcascade.simulation.exact.precompile import compile_around, compile_loops
 
-DIMENSION = 3  # of rehearsals; compiled code serves any
+DIMENSION = 3  # of what is compiled; the code serves any
 
 
 def warm(
@@ -37,17 +37,17 @@ def _list_steps(policies: Sequence[Policy]) -> Iterator[tuple[str, Callable[[], 
     """What is to be compiled, in words, and what compiles it."""
     yield "rounds of simulations", partial(compile_loops, policies)
     yield "servers in simulations", partial(compile_around, policies)
-    yield "agents", partial(_rehearse_agents, policies)
+    yield "agents", partial(_precompile_agents, policies)
     if not list_missing("server"):
-        yield "servers", partial(_rehearse_servers, policies)
+        yield "servers", partial(_precompile_servers, policies)
 
 
-def _rehearse_agents(policies: Sequence[Policy]) -> None:
+def _precompile_agents(policies: Sequence[Policy]) -> None:
     for each in policies:
-        rehearse_agent(each, DIMENSION)
+        precompile_agent(each, DIMENSION)
 
 
-def _rehearse_servers(policies: Sequence[Policy]) -> None:
+def _precompile_servers(policies: Sequence[Policy]) -> None:
     from fedcascade.service.server import state, verifier
     from fedcascade.service.server.serve import ServerSettings
 

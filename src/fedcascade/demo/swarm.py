@@ -26,7 +26,7 @@ from fedcascade.service.agent.pool import AgentPool
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import MOST_LABELS
-from fedcascade.simulation.ledger import Exchange
+from fedcascade.simulation.ledger import LedgerEntry
 from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Recorder, Trace
 
@@ -124,9 +124,8 @@ def run_swarm(
             if (upload := outcome.upload) is not None:
                 if lockstep:
                     _wait_for_answers(agents[user])
-                recorder.ledger.append(Exchange(t, user, upload.cause, upload.bytes, download_bytes))
-            recorder.record_round(outcome.regret, outcome.click, outcome.examined)
-            recorder.record_list(t, outcome.shown.items, outcome.shown.propensities)
+                recorder.ledger.append(LedgerEntry(t, user, upload.cause, upload.bytes, download_bytes))
+            recorder.record_round(t, user, outcome)
             if t == recorder.stops[len(recorder.curve)]:
                 recorder.record_checkpoint(t, fetch_labels([agent.id for agent in agents], operator))
             if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):

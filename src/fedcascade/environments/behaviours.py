@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import PROBABILITY, require_known
-from fedcascade.learning.cascade import Examination, compute_expected_reward
+from fedcascade.learning.cascade import compute_expected_reward
 from fedcascade.numerics.elementary import exp
 from fedcascade.numerics.jit import jit, jit_inline
 from fedcascade.numerics.linear import Features, Vector, compute_means
@@ -122,8 +122,3 @@ def fade_weight(behaviour: CompiledBehaviour | None, position: int, weight: floa
     if behaviour is None:
         return weight
     return float(weight * behaviour.looked[position])
-
-
-def guess_examination(length: int, clicks: tuple[int, ...]) -> Examination:
-    """What an agent that is told the clicks alone takes a user to have looked at: down to the last, or everything."""
-    return Examination(clicks[-1] + 1 if clicks else length, clicks)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedcascade.checks import require
 from fedcascade.data.logs.reader import Log
 from fedcascade.federation.agent import Agent
-from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.federation.messages import Download
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
@@ -107,8 +106,6 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: boo
     rounds = max(1, int(sums.counts[:, 2].sum()))
     problem = ProblemSize(users=max(1, sums.users), dimension=sums.dimension, list_length=oracle.length, rounds=rounds)
     fitted = policy.fit_to(problem)
-    is_known = not isinstance(fitted.decision, ThompsonSampling)
-    require(is_known, f"{policy.name} samples: the chances of its lists are not known, and cannot be evaluated")
     nothing = Statistics.zero(sums.dimension)
     if fitted.reply_rule.single_learner:
         known = [sums.total()] * (sums.users + 1)

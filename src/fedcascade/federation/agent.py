@@ -91,12 +91,7 @@ class Agent:
         offered = self._validate_features(features)
         require(len(ties) == len(offered), f"ties must hold a word for each of {len(offered)} items, got {len(ties)}")
         attributes = read_attributes(len(offered), categories, costs)
-        sample = getattr(self.policy.decision, "sample_scores", None)  # ``ThompsonSampling`` has it
-        scores = (
-            self.decision.scores(offered, self.beta)
-            if sample is None
-            else sample(self.decision, offered, self.beta, ties)
-        )
+        scores = self.decision.scores(offered, self.beta)
         chosen = self.oracle.choose(scores, ties, attributes)
         check_list(chosen, len(offered), self.oracle.length)
         self.arrivals += 1

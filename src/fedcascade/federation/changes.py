@@ -7,12 +7,12 @@ import numpy as np
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.evidence import make_memory, measure_sum
 from fedcascade.federation.own_data import CUSUM, MOST_BLOCKS, OwnData, add_list, add_row, copy_row
-from fedcascade.federation.rows import COUNTS
+from fedcascade.federation.rows import COUNTS, Row
 from fedcascade.learning.noise import estimate_noise
+from fedcascade.numerics import linear
 from fedcascade.numerics.elementary import log
-from fedcascade.numerics.jit import jit, jit_inline
+from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
 from fedcascade.numerics.linear import Features, Matrix, Vector
 
 FEWEST = 4  # observations before a change that a test needs
@@ -24,7 +24,7 @@ class ChangeDetection(Part):
     """Two tests of an agent's own data; when one fires, the agent restarts with the data of the changed user.
 
     *Split*: own data lie in blocks of rounds. After each block, for every way to cut them into older data p and newer
-    data s: with E the evidence of ``federation.evidence``, E(p + s) - E(p) - E(s) below -``threshold`` says that two
+    data s: with E that of ``measure_evidence``, E(p + s) - E(p) - E(s) below -``threshold`` says that two
     users clicked. The data after the best cut are kept. *CUSUM*: a user that suddenly clicks less than its agent
     predicts is found sooner. The sum grows by the log-odds that each examined item was clicked with a probability of
     p0 - ``drop`` against p0 = <theta, x> - ``caution`` ||x||, and never falls below 0. Beyond ``limit`` the data since
@@ -142,21 +142,40 @@ def _keep_blocks(own: OwnData, first: int) -> None:
     own.numbers[CUSUM] = 0.0
 
 
+@jit_no_refcount
+def measure_evidence(total: Row, row: Row, sign: float, noise: float, upper: Matrix, solution: Vector) -> float:
+    """Return the log marginal likelihood of a sum plus ``sign`` times another row, for theta ~ N(0, I / d).
+
+    ``upper`` and ``solution`` are scratch memory.
+    """
+    d, k, prior = solution.size, 0, noise * solution.size
+    for i in range(d):
+        for j in range(i, d):
+            upper[i, j] = total[k] + sign * row[k]
+            k += 1
+        upper[i, i] += prior
+    for j in range(d):
+        solution[j] = total[k + j] + sign * row[k + j]
+    linear.factorise(upper)
+    fit = linear.solve_factor_into(upper, solution)
+    return float(0.5 * (fit / noise - linear.compute_log_det(upper) + d * log(prior)))
+
+
 @jit
 def _find_cut(own: OwnData, rule: CompiledDetection) -> int:
     """The first block of the new user, where the evidence for two users is the strongest; 0 if it is too weak."""
-    total, count, memory = own.total, own.total.size - COUNTS, make_memory(own.total)
+    total, count = own.total, own.total.size - COUNTS
+    upper, solution = np.zeros_like(own.others_gram), np.zeros_like(own.others_moment)
     newer = np.zeros_like(total)
     noise = estimate_noise(total[count], total[count + 1])
-    prior = noise * memory.solution.size
-    whole = measure_sum(total, total, 0.0, noise, prior, memory)
+    whole = measure_evidence(total, total, 0.0, noise, upper, solution)
     least, cut = -rule.threshold, 0
     for first in range(own.used[0] - 1, 0, -1):
         add_row(newer, own.blocks[first])
         if total[count] - newer[count] < FEWEST:
             break
-        apart = measure_sum(total, newer, -1.0, noise, prior, memory)
-        apart += measure_sum(newer, newer, 0.0, noise, prior, memory)
+        apart = measure_evidence(total, newer, -1.0, noise, upper, solution)
+        apart += measure_evidence(newer, newer, 0.0, noise, upper, solution)
         if whole - apart < least:
             least, cut = whole - apart, first
     return cut

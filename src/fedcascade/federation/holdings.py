@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,51 +24,45 @@ def compute_confidence_width(count: int) -> float:
     return float(np.sqrt((1.0 + log(1.0 + count)) / (1.0 + count)))
 
 
+class HeldArrays(NamedTuple):
+    """The ``ARRAYS`` of ``Holdings``, one row for each agent, as compiled code takes them."""
+
+    gram: NDArray[np.float64]
+    moment: Matrix
+    theta: Matrix
+    length: Vector
+    width: Vector
+    observations: NDArray[np.int64]  # ``count``
+    clicks: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+
+
 @jit
 def add_upload(
-    agent: int,
-    gram: NDArray[np.float64],
-    moment: Matrix,
-    theta: Matrix,
-    length: Vector,
-    width: Vector,
-    count: NDArray[np.int64],
-    clicks: NDArray[np.int64],
-    rounds: NDArray[np.int64],
-    upload_gram: Matrix,
-    upload_moment: Vector,
-    upload_count: int,
-    upload_clicks: int,
-    upload_rounds: int,
-    lambda_: float,
-) -> bool:
-    """Add an upload to an agent's sums, solve for theta, and measure it; arrays are those of ``Holdings``.
+    gram: Matrix, moment: Vector, theta: Vector, upload_gram: Matrix, upload_moment: Vector, lambda_: float
+) -> float:
+    """Add an upload to an agent's sums, and solve for theta; return the length of theta.
 
-    Where the sums are not finite, not symmetric or not definite, nothing changes, and this returns False.
+    Where the sums are not finite, not symmetric or not definite, nothing changes, and this returns NaN.
     """
     # By loops: sums and copies of whole arrays take a second to compile.
     upper, root = np.empty_like(upload_gram), np.empty_like(upload_gram)
     moments, estimate = np.empty_like(upload_moment), np.empty_like(upload_moment)
     for i in range(moments.size):
-        moments[i] = moment[agent, i] + upload_moment[i]
+        moments[i] = moment[i] + upload_moment[i]
         for j in range(moments.size):
-            upper[i, j] = gram[agent, i, j] + upload_gram[i, j]
+            upper[i, j] = gram[i, j] + upload_gram[i, j]
     if not linear.is_finite_symmetric(upper, moments):
-        return False
+        return np.nan
     if not math.isfinite(linear.solve_ridge_into(upper, moments, lambda_, upper, root, estimate)):
-        return False
+        return np.nan
     square = 0.0
     for i in range(moments.size):
-        moment[agent, i], theta[agent, i] = moments[i], estimate[i]
+        moment[i], theta[i] = moments[i], estimate[i]
         square += estimate[i] * estimate[i]
         for j in range(moments.size):
-            gram[agent, i, j] += upload_gram[i, j]
-    length[agent] = math.sqrt(square)
-    count[agent] += upload_count
-    clicks[agent] += upload_clicks
-    rounds[agent] += upload_rounds
-    width[agent] = compute_confidence_width(count[agent])
-    return True
+            gram[i, j] += upload_gram[i, j]
+    return math.sqrt(square)
 
 
 class Holdings:
@@ -103,6 +97,11 @@ class Holdings:
         return self.count.size
 
     @property
+    def arrays(self) -> HeldArrays:
+        """All arrays, as they stand."""
+        return HeldArrays(*(getattr(self, name) for name in ARRAYS))
+
+    @property
     def dimension(self) -> int:
         return self.moment.shape[1]
 
@@ -116,17 +115,21 @@ class Holdings:
         return Statistics(self.gram[agent], self.moment[agent], *counts)
 
     def add(self, agent: int, statistics: Statistics) -> None:
-        """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser anew."""
-        sums = self.gram, self.moment, self.theta, self.length, self.width, self.count, self.clicks, self.rounds
-        counts = statistics.count, statistics.clicks, statistics.rounds
-        is_added = add_upload(agent, *sums, statistics.gram, statistics.moment, *counts, self.lambda_)
-        require(is_added, "gram and moment must be finite, and gram symmetric and positive semi-definite")
+        """Algorithm 3, lines 3 and 4: add an upload and estimate theta_ser again."""
+        gram, moment, theta = self.gram[agent], self.moment[agent], self.theta[agent]
+        length = add_upload(gram, moment, theta, statistics.gram, statistics.moment, self.lambda_)
+        require(not math.isnan(length), "gram and moment must be finite, and gram symmetric and positive semi-definite")
+        self.length[agent] = length
+        self.count[agent] += statistics.count
+        self.clicks[agent] += statistics.clicks
+        self.rounds[agent] += statistics.rounds
+        self.width[agent] = compute_confidence_width(self.count[agent])
 
-    def replace(self, agent: int, statistics: Statistics) -> None:
-        """Hold these statistics of an agent instead of its own."""
-        for name in ("gram", "moment", "count", "clicks", "rounds"):
-            getattr(self, name)[agent] = 0
-        self.add(agent, statistics)
+    def clear(self, agent: int) -> None:
+        """Drop the data of an agent."""
+        for array in self.arrays:
+            array[agent] = 0
+        self.width[agent] = 1.0
 
     def join(self) -> int:
         """Add an agent without data; returns its number."""

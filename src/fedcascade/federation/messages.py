@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
+from fedcascade.checks import RATIO
+from fedcascade.constants import constant
 from fedcascade.learning.statistics import Statistics
 
 
@@ -54,6 +56,9 @@ class Download:
         return count_payload_bytes(self.statistics.dimension)
 
 
+Messages = tuple[tuple[Upload, ...], tuple[Download, ...]]  # of one exchange
+
+
 def count_payload_bytes(dimension: int) -> int:
     """The bytes of one message: half of the symmetric gram, the moment and five whole numbers, 8 bytes each.
 
@@ -61,3 +66,15 @@ def count_payload_bytes(dimension: int) -> int:
     1880
     """
     return 8 * (dimension * (dimension + 1) // 2 + dimension + 5)
+
+
+def describe_upload_ratio(default: float, symbol: str) -> Any:
+    """Describe a field by which uploads are due."""
+    meaning = "an upload is due when the determinant has grown beyond this ratio; 1 is always, inf is never"
+    return constant(default, meaning=meaning, symbol=symbol, range=RATIO)
+
+
+def describe_push_ratio(default: float, symbol: str) -> Any:
+    """Describe a field by which downloads are due."""
+    meaning = "the server pushes to whose determinant is behind by more than this ratio"
+    return constant(default, meaning=meaning, symbol=symbol, range=RATIO)

@@ -90,15 +90,3 @@ def copy_row(target: Row, row: Row) -> None:
     """Write a row over another."""
     for k in range(target.size):
         target[k] = row[k]
-
-
-@jit_inline
-def unpack_into(row: Row, gram: Matrix, moment: Vector) -> None:
-    """Fill a gram, both of its halves, and a moment from a row that begins with an upper triangle."""
-    d, k = moment.size, 0
-    for i in range(d):
-        for j in range(i, d):
-            gram[i, j] = gram[j, i] = row[k]
-            k += 1
-    for i in range(d):
-        moment[i] = row[k + i]

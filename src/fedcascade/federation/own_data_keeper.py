@@ -14,7 +14,7 @@ from fedcascade.federation.rows import pack_row, unpack_row
 from fedcascade.federation.trust import is_due, split_download, weigh_others
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.noise import estimate_noise
-from fedcascade.learning.ridge import Estimate
+from fedcascade.learning.ridge import LinearEstimate
 from fedcascade.learning.statistics import Statistics
 
 
@@ -52,7 +52,7 @@ class OwnDataKeeper:
         """Standard deviation of a click, by which beta is scaled; 1 where scales are not learned."""
         return 1.0 if self._trust is None else float(self.data.numbers[DEVIATION])
 
-    def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: Estimate) -> bool:
+    def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: LinearEstimate) -> bool:
         """Learn from a list; returns whether the user has changed. ``total`` is then what belongs to the new one."""
         self.require_clicks(seen)
         click, *others = seen.clicks or (-1,)
@@ -97,7 +97,7 @@ class OwnDataKeeper:
     def restart(self, kept: Statistics) -> None:
         """Forget all but ``kept``, which may be what ``follow`` has left, and what others sent."""
         data = self.data
-        if not np.array_equal(data.total, row := pack_row(kept, np.inf)):
+        if not np.array_equal(data.total, row := pack_row(kept)):
             for array in (data.blocks, data.levels, data.used, data.since, data.numbers):
                 array[...] = 0
             data.total[:] = row

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.learning.cascade import count_examined
-from fedcascade.learning.ridge import PairEstimate, Ridge, pair_estimates
+from fedcascade.learning.ridge import LinearEstimate, Ridge, pair_estimates
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit
@@ -42,26 +42,18 @@ class PersonalEstimate:
 
         ``known`` and ``buffer`` together are what the shared part is fitted to.
         """
-        shared, own = known + buffer, self.statistics
-        gram, moment, own_gram, own_moment = (
-            buffer.gram.copy(),
-            buffer.moment.copy(),
-            own.gram.copy(),
-            own.moment.copy(),
-        )
-        examined, clicked, features = (
-            count_examined(len(listed), click),
-            click is not None,
-            np.asarray(listed, np.float32),
-        )
-        place = -1 if click is None else click
-        sums = SplitSums(shared.gram, shared.moment, own_gram, own_moment, gram, moment)
-        split_rewards(sums, np.ascontiguousarray(features), examined, place, float(self.lambda_))
+        shared, own, features = known + buffer, self.statistics, np.ascontiguousarray(listed, np.float32)
+        sums = SplitSums(shared.gram, shared.moment, *(
+            array.copy() for array in (own.gram, own.moment, buffer.gram, buffer.moment)
+        ))  # fmt: skip
+        examined, clicked = count_examined(len(listed), click), click is not None
+        split_rewards(sums, features, examined, -1 if click is None else click, float(self.lambda_))
         counts = own.count + examined, own.clicks + clicked, own.rounds + 1
-        self.statistics = Statistics(own_gram, own_moment, *counts)
-        return Statistics(gram, moment, buffer.count + examined, buffer.clicks + clicked, buffer.rounds + 1)
+        self.statistics = Statistics(sums.own_gram, sums.own_moment, *counts)
+        counts = buffer.count + examined, buffer.clicks + clicked, buffer.rounds + 1
+        return Statistics(sums.buffer_gram, sums.buffer_moment, *counts)
 
-    def join(self, shared: Ridge) -> PairEstimate:
+    def join(self, shared: Ridge) -> LinearEstimate:
         """The estimate of both parts together."""
         return pair_estimates(shared, Ridge(self.statistics, self.lambda_))
 

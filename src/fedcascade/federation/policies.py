@@ -19,9 +19,9 @@ from fedcascade.constants import (
     replace_constants,
 )
 from fedcascade.federation.changes import ChangeDetection
-from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload, ThompsonSampling
-from fedcascade.federation.grouping.graph import HeterogeneityGraph
-from fedcascade.federation.grouping.guarded import GuardedGraph
+from fedcascade.federation.decisions import Decision, DownloadAndBuffer, LastDownload
+from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
+from fedcascade.federation.grouping.graph.guarded import GuardedGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, Grouping, KnownClusters
 from fedcascade.federation.grouping.phases import SplitAndMerge
 from fedcascade.federation.grouping.population.partition import Population
@@ -112,8 +112,6 @@ class Policy:
         # Elsewhere the discounted moment would have to travel, and a server takes those of the grid alone.
         fits = self.positions is None or (self.reply_rule.single_learner and self.personal is None)
         require(fits, "PositionDiscounts() needs the reply rule OneLearner() and no personal part")
-        fits = not isinstance(self.decision, ThompsonSampling) or self.personal is None
-        require(fits, "ThompsonSampling() draws one theta, and needs a policy without a personal part")
         fits = not self.keeps_own_data or (isinstance(self.reply_rule, Asker) and self.personal is None)
         require(fits, "Trust() and ChangeDetection() need the reply rule Asker() and no personal part")
         # Elsewhere a download would miss what the agent takes for its own part of it.
@@ -287,7 +285,7 @@ def guard_policy(policy: Policy) -> Policy:
     """
     grouping = policy.grouping
     if type(grouping) is HeterogeneityGraph:
-        grouping = GuardedGraph(alpha_d=grouping.alpha_d, degree=grouping.degree)
+        grouping = GuardedGraph(alpha_d=grouping.alpha_d)
     return replace(policy, grouping=grouping, sharing=policy.sharing or Sharing())
 
 

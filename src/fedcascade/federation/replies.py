@@ -11,22 +11,39 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import RATIO
-from fedcascade.constants import Part, constant
+from fedcascade.constants import Part
 from fedcascade.federation.grouping.partition import Partition
-from fedcascade.federation.grouping.phases import PhasePartition
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Download, Messages, Upload, describe_push_ratio
 from fedcascade.learning.ridge import compute_log_det
 from fedcascade.learning.statistics import Statistics
 
 
+class ReplyRule(Part):
+    """A part of a policy that says which agents are answered. It also decides what counts as an exchange."""
+
+    agents: ClassVar[str]  # the word of the paper's Table 1
+    download_cause: ClassVar[Cause | None] = None  # of a download that counts by itself, not with its upload
+    answers_uploads: ClassVar[bool] = False  # else what an agent sent stays with what it knows
+    answers_arrivals: ClassVar[bool] = False  # an agent is answered when its user arrives, instead of after an upload
+    synchronises: ClassVar[bool] = False  # an upload makes all agents upload and download
+    single_learner: ClassVar[bool] = False
+
+    def begin(self, groups: Partition) -> "ReplyState":
+        """Return the state before the first upload."""
+        return ReplyState(self, groups)
+
+    def keep_unanswered(self, known: Statistics, upload: Statistics) -> Statistics | None:
+        """Return what an agent knows after an upload without an answer: all of it. None where an answer comes."""
+        return None if self.answers_uploads else known + upload
+
+
 class ReplyState:
-    """Which agents a server collects from and answers; this one answers whoever uploads, and nobody else."""
+    """Which agents a server collects from and answers, as the rule says; this one remembers nothing."""
 
     state_names: ClassVar[tuple[str, ...]] = ()  # the attributes that outlive a process
 
-    def __init__(self, groups: Partition) -> None:
-        self.groups = groups
+    def __init__(self, rule: ReplyRule, groups: Partition) -> None:
+        self.rule, self.groups = rule, groups
 
     def to_state(self) -> dict[str, Any]:
         """What outlives a process, as arrays that this state goes on changing; nothing where nothing is remembered."""
@@ -37,51 +54,29 @@ class ReplyState:
         for name in self.state_names:
             setattr(self, name, state[name])
 
-    def agents_due_on_arrival(self, agent: int) -> Sequence[int]:  # noqa: ARG002
-        """The agents that get a download before the user of ``agent`` is served."""
-        return ()
+    def agents_due_on_arrival(self, agent: int) -> Sequence[int]:
+        """Return the agents that get a download before the user of ``agent`` is served."""
+        return (agent,) if self.rule.answers_arrivals else ()
 
-    def agents_to_collect(self, asker: int) -> Sequence[int]:  # noqa: ARG002
-        """The agents that must send their buffers together with an upload of ``asker``."""
-        return ()
+    def agents_to_collect(self, asker: int) -> Sequence[int]:
+        """Return the agents that must send their buffers together with an upload of ``asker``."""
+        return [agent for agent in range(self.groups.labels.size) if agent != asker] if self.rule.synchronises else ()
 
     def record_upload(self, upload: Upload) -> None:
         """Note that an agent has uploaded."""
 
     def agents_due_after_upload(self, asker: int) -> Sequence[int]:
-        """The agents that get a download after an upload of ``asker``."""
-        return (asker,)
+        """Return the agents that get a download after an upload of ``asker``."""
+        if self.rule.synchronises:
+            return range(self.groups.labels.size)
+        return () if self.rule.answers_arrivals else (asker,)
 
     def record_download(self, agent: int, statistics: Statistics) -> None:
         """Note that an agent was sent these statistics."""
 
-    def select_counted(
-        self, uploads: tuple[Upload, ...], downloads: tuple[Download, ...]
-    ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
-        """Of the messages of one exchange, those that count; all of them, where agents and server are far apart."""
-        return uploads, downloads
-
-
-class ReplyRule(Part):
-    """A part of a policy that says who is answered. It also decides what counts as an exchange.
-
-    ``agents`` is the word of the paper's Table 1. ``download_cause`` is the cause under which a download counts as an
-    exchange by itself; None where an upload and its download count as one. ``answers_uploads`` says whether an agent
-    that uploads is answered; if not, what it sent stays with what it knows.
-    """
-
-    agents: ClassVar[str]
-    download_cause: ClassVar[Cause | None] = None
-    answers_uploads: ClassVar[bool] = False
-    single_learner: ClassVar[bool] = False
-
-    def begin(self, groups: Partition) -> ReplyState:
-        """The state before the first upload; one that remembers nothing unless a rule has its own."""
-        return ReplyState(groups)
-
-    def keep_unanswered(self, known: Statistics, upload: Statistics) -> Statistics | None:
-        """What an agent knows after an upload that nobody answers: all of it stays. None where an answer comes."""
-        return None if self.answers_uploads else known + upload
+    def select_counted(self, uploads: tuple[Upload, ...], downloads: tuple[Download, ...]) -> Messages:
+        """Return the messages of one exchange that count: those between local servers and a global one, if any."""
+        return self.groups.take_crossings() or (uploads, downloads)
 
 
 @dataclass(frozen=True)
@@ -105,19 +100,7 @@ class OnArrival(ReplyRule):
     """An agent asks when its user arrives and uploads when it has served it: up to date, one exchange a round."""
 
     agents: ClassVar[str] = "synchronous"
-
-    def begin(self, groups: Partition) -> ReplyState:
-        return _ArrivalReplies(groups)
-
-
-class _ArrivalReplies(ReplyState):
-    """Answers an agent when its user arrives, and nobody after an upload."""
-
-    def agents_due_on_arrival(self, agent: int) -> Sequence[int]:
-        return (agent,)
-
-    def agents_due_after_upload(self, asker: int) -> Sequence[int]:  # noqa: ARG002
-        return ()
+    answers_arrivals: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -129,18 +112,7 @@ class LocalServers(ReplyRule):
 
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
-
-    def begin(self, groups: Partition) -> ReplyState:
-        return _LocalReplies(groups)
-
-
-class _LocalReplies(_ArrivalReplies):
-    """Answers an agent when its user arrives; counts what crossed between local servers and the global one."""
-
-    def select_counted(
-        self, uploads: tuple[Upload, ...], downloads: tuple[Download, ...]
-    ) -> tuple[tuple[Upload, ...], tuple[Download, ...]]:
-        return self.groups.take_crossings() if isinstance(self.groups, PhasePartition) else (uploads, downloads)
+    answers_arrivals: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -150,19 +122,7 @@ class Everybody(ReplyRule):
     agents: ClassVar[str] = "synchronous"
     download_cause: ClassVar[Cause | None] = Cause.SYNCHRONISATION
     answers_uploads: ClassVar[bool] = True
-
-    def begin(self, groups: Partition) -> ReplyState:
-        return _SynchronisedReplies(groups)
-
-
-class _SynchronisedReplies(ReplyState):
-    """Collects from all agents and answers all of them."""
-
-    def agents_to_collect(self, asker: int) -> Sequence[int]:
-        return [agent for agent in self.agents_due_after_upload(asker) if agent != asker]
-
-    def agents_due_after_upload(self, asker: int) -> Sequence[int]:  # noqa: ARG002
-        return range(self.groups.labels.size)
+    synchronises: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,15 +131,10 @@ class Lagging(ReplyRule):
 
     agents: ClassVar[str] = "partly asynchronous"
     download_cause: ClassVar[Cause | None] = Cause.PUSH
-    gamma_d: float = constant(
-        5.0,
-        meaning="the server pushes to whose determinant is behind by more than this ratio",
-        symbol="gamma_D",
-        range=RATIO,
-    )
+    gamma_d: float = describe_push_ratio(5.0, "gamma_D")
 
     def begin(self, groups: Partition) -> ReplyState:
-        return _LaggingReplies(groups, math.log(self.gamma_d))
+        return _LaggingReplies(self, groups)
 
 
 class _LaggingReplies(ReplyState):
@@ -187,9 +142,9 @@ class _LaggingReplies(ReplyState):
 
     state_names = ("known", "log_det")
 
-    def __init__(self, groups: Partition, level: float) -> None:
-        super().__init__(groups)
-        self.level = level
+    def __init__(self, rule: Lagging, groups: Partition) -> None:
+        super().__init__(rule, groups)
+        self.level = math.log(rule.gamma_d)
         held = groups.holdings
         self.known = np.zeros_like(held.gram)
         self.log_det = np.full(len(held), compute_log_det(self.known[0], held.lambda_))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedcascade.checks import require, require_integer
-from fedcascade.federation.grouping.partition import KnownPartition, Labels, Partition
+from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Order, Policy
@@ -96,13 +96,8 @@ class Server:
     def _clear(self, agent: int) -> None:
         """Drop all that an agent uploaded, and let it go on as a newcomer."""
         self.rounds -= int(self.holdings.rounds[agent])
-        self.holdings.replace(agent, Statistics.zero(self.holdings.dimension))
+        self.holdings.clear(agent)
         self.groups.restart(agent)
-
-    def tell_cluster(self, agent: int, cluster: int) -> None:
-        """Set the true cluster of an agent from its next ``CHANGE`` upload on, where the policy knows clusters."""
-        if isinstance(self.groups, KnownPartition):
-            self.groups.tell(agent, cluster)
 
     def _answer_agents(self, agents: Sequence[int]) -> tuple[Download, ...]:
         rounds, known = self.rounds, len(self.holdings)
@@ -130,11 +125,9 @@ class Server:
     def _build_answer(self, agent: int) -> Statistics:
         """The statistics of a download: those of the group, or what the policy's sharing lets in of them."""
         pooled, sharing = self.groups.answer(agent), self.policy.sharing
-        return (
-            pooled
-            if sharing is None or self.policy.trust is not None
-            else sharing.limit(self.holdings.view(agent), pooled)
-        )
+        if sharing is None or self.policy.trust is not None:
+            return pooled
+        return sharing.limit(self.holdings.view(agent), pooled)
 
     def _guard(self, groups: Partition) -> Partition:
         """Tell a partition what its answers may hold of others."""

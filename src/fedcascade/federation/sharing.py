@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcascade.checks import RATIO, whole_numbers
+from fedcascade.checks import POSITIVE, RATIO, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.evidence import compute_prior, describe_length, describe_variance
 from fedcascade.federation.grouping.guard import Guard
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import exp, log
@@ -28,21 +27,25 @@ LOG_ODDS_OF_NONE = 3.5  # prior log-odds of weight 0 against each other weight i
 class Sharing(Part):
     """Weighs others' data in an answer by how well they predict the agent's own.
 
-    With E the evidence of ``federation.evidence``, E(own + w others) - E(w others) is the log-likelihood of the agent's
-    own clicks under what w times the others' data say. From w = 1 on, w is halved while that
-    makes the agent's own clicks more likely: near 1 where the others are alike, 0 where they mislead.
+    With E the log marginal likelihood for theta ~ N(0, tau^2 I), E(own + w others) - E(w others) is the log-likelihood
+    of the agent's own clicks under w times the others' data. From w = 1 on, w is halved while that makes the agent's
+    own clicks more likely: near 1 where the others are alike, 0 where they mislead.
     """
 
     min_others: int = constant(
         2, meaning="an answer holds others' data only if they are of so many others or more", range=whole_numbers(0)
     )
     max_weight: float = constant(
-        2.0,
+        2.0, range=RATIO,
         meaning="others' data count at most as so many times the median of the group's agents, rounded up to 2^n",
-        range=RATIO,
+    )  # fmt: skip
+    variance: float = constant(
+        0.2, meaning="the noise of a click that the evidence assumes", symbol="sigma^2", range=POSITIVE
     )
-    variance: float = describe_variance()
-    length: float = describe_length()
+    length: float = constant(
+        1.0, meaning="how long a theta is expected to be, before any data: tau^2 is length^2 / d",
+        symbol="tau sqrt(d)", range=POSITIVE,
+    )  # fmt: skip
 
     @property
     def guard(self) -> Guard:
@@ -53,50 +56,13 @@ class Sharing(Part):
         """The answer to an agent that has uploaded ``own``, of which others' part counts as much as it deserves."""
         if own.count == 0 or answer.count == own.count:
             return answer
-        gram, moment = np.empty_like(own.gram), np.empty_like(own.moment)
-        model = float(self.variance), self.compute_prior(own.dimension)
-        weight = limit_others(own.gram, own.moment, answer.gram, answer.moment, *model, gram, moment)
-        if weight == 1.0:
-            return answer
-        return Statistics(
-            gram,
-            moment,
-            own.count + int(weight * (answer.count - own.count)),
-            own.clicks + int(weight * (answer.clicks - own.clicks)),
-            own.rounds + int(weight * (answer.rounds - own.rounds)),
-        )
+        others, model = answer - own, (float(self.variance), self.compute_prior(own.dimension))
+        weight = find_weight(own.gram, own.moment, others.gram, others.moment, *model)
+        return answer if weight == 1.0 else own + others.scale(weight)
 
     def compute_prior(self, dimension: int) -> float:
-        """l of the evidence that others' data are weighed by."""
-        return compute_prior(self.variance, self.length, dimension)
-
-
-@jit
-def limit_others(
-    own_gram: Matrix,
-    own_moment: Vector,
-    gram: Matrix,
-    moment: Vector,
-    variance: float,
-    prior: float,
-    limited_gram: Matrix,
-    limited_moment: Vector,
-) -> float:
-    """Fill ``limited_gram`` and ``limited_moment`` with own data and what the others' part of a sum deserves.
-
-    Returns the weight of that part.
-    """
-    d = own_moment.size
-    for i in range(d):
-        limited_moment[i] = moment[i] - own_moment[i]
-        for j in range(d):
-            limited_gram[i, j] = gram[i, j] - own_gram[i, j]
-    weight = find_weight(own_gram, own_moment, limited_gram, limited_moment, variance, prior)
-    for i in range(d):
-        limited_moment[i] = own_moment[i] + weight * limited_moment[i]
-        for j in range(d):
-            limited_gram[i, j] = own_gram[i, j] + weight * limited_gram[i, j]
-    return weight
+        """Return sigma^2 / tau^2 of the evidence that others' data are weighed by."""
+        return float(self.variance * dimension / self.length**2)
 
 
 @jit

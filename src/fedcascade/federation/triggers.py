@@ -4,9 +4,9 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from fedcascade.checks import NONNEGATIVE, RATIO, whole_numbers
+from fedcascade.checks import NONNEGATIVE, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.messages import Cause
+from fedcascade.federation.messages import Cause, describe_upload_ratio
 from fedcascade.learning.confidence import describe_alpha_c
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
@@ -83,12 +83,7 @@ class Determinant(Growth):
 class Ratio(Growth):
     """Async-LinUCB: det(A) > gamma_u det(A - buffer). With 1 an agent always speaks, with inf never."""
 
-    gamma_u: float = constant(
-        5.0,
-        meaning="an upload is due when the determinant has grown beyond this ratio; 1 is always, inf is never",
-        symbol="gamma_U",
-        range=RATIO,
-    )
+    gamma_u: float = describe_upload_ratio(5.0, "gamma_U")
 
     @property
     def level(self) -> float:
@@ -100,11 +95,9 @@ class SyncBudget(Trigger):
     """DisLinUCB: n ln(det(A) / det(A - buffer)) >= D, with the number n of items examined since the last one."""
 
     budget: float = constant(
-        1.0,
+        1.0, symbol="D", range=NONNEGATIVE,
         meaning="all synchronise when items since the last time, times the growth of the log-determinant, reach it",
-        symbol="D",
-        range=NONNEGATIVE,
-    )
+    )  # fmt: skip
 
     def cause(self, occasion: Occasion) -> Cause | None:
         spent = occasion.buffer.count * occasion.download.growth(occasion.buffer)

@@ -11,12 +11,12 @@ import numpy as np
 
 from fedcascade.checks import whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData, unpack_into
+from fedcascade.federation.own_data import DEVIATION, NOISE, WEIGHT, OwnData
 from fedcascade.federation.rows import COUNTS
 from fedcascade.federation.sharing import average_weight
 from fedcascade.learning.noise import estimate_noise
 from fedcascade.numerics.jit import jit, jit_inline
-from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.numerics.linear import Matrix, Vector, unpack_sums
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def split_download(
     ``noise`` is the variance of a click in whose units the server stated its prior.
     """
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
-    unpack_into(own.total, total_gram, total_moment)
+    unpack_sums(own.total, total_gram, total_moment)
     own.numbers[NOISE] = noise
     for i in range(moment.size):
         own.others_moment[i] = moment[i] - (total_moment[i] - pending_moment[i])
@@ -74,7 +74,7 @@ def weigh_others(
     prior, scale, weight, trace = noise * d, noise / own.numbers[NOISE], 0.0, 0.0
     total_gram, total_moment = np.empty_like(gram), np.empty_like(moment)
     others_gram, others_moment = np.zeros_like(gram), np.zeros_like(moment)
-    unpack_into(own.total, total_gram, total_moment)
+    unpack_sums(own.total, total_gram, total_moment)
     for k in range(d):
         trace += own.others_gram[k, k]
     if trace != 0.0:

@@ -1,4 +1,4 @@
-"""Warm starts: a server and agents that begin with what a log taught about each user."""
+"""Warm starts: servers and agents that begin with what a log taught, and with their code compiled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,9 @@ from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.click_log import ClickLog
+from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.log_sums import LogSums, gather_features
+from fedcascade.learning.oracles import TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.linear import Features
 
@@ -78,13 +80,12 @@ def sum_history(log: ClickLog, table: Features | None, dimension: int) -> Statis
     return sums[0]
 
 
-def learn_history(agent: Agent, log: ClickLog, table: Features | None = None) -> Upload | None:
-    """Let a new agent learn what its user did before: lists that were logged, whoever chose them.
-
-    ``table`` has the features of all items, one row each; None where the log has its own. Returns the upload to send,
-    if there is anything in it.
-    """
-    require(agent.personal is None, f"{agent.policy.name} has a personal part, which a log cannot teach")
-    history = sum_history(log, table, agent.problem.dimension)
-    agent.learn_before(history)
-    return agent.take_back(history, least=1)
+def precompile_agent(policy: Policy, dimension: int) -> None:
+    """Compile all that an agent needs before a user waits for it: one shows lists, learns and receives a download."""
+    problem = ProblemSize(users=1, dimension=dimension, list_length=1, rounds=2)
+    agent = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=1))
+    items, ties = np.zeros((2, dimension), np.float32), np.zeros(2, np.uint32)
+    for round_, click in ((1, 0), (2, None)):
+        agent.observe(agent.recommend(items, ties), click, round_=round_, draw=0.5)
+        agent.receive(Download(agent=0, statistics=agent.buffer, rounds=round_, agents=1))
+    agent.restart_own_data(agent.buffer)

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from fedcascade.checks import require, require_integer, require_known
 from fedcascade.data.readers import read_ratings
-from fedcascade.environments.behaviours import guess_examination
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.matrices import Triplets
 from fedcascade.environments.options import Change
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
+from fedcascade.learning.cascade import examine
 from fedcascade.learning.click_log import NOBODY
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.reference import click_list
@@ -181,7 +181,7 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
         played = {
             "click": clicks[0] if clicks else NOBODY,
             "clicks": marks,
-            "looked_until": guess_examination(items.size, clicks).examined - 1,
+            "looked_until": examine(items.size, clicks).examined - 1,
             "attraction": attraction,
             "best": best,
             "regret": 0.0 if self._user in self._lying else best - attraction,

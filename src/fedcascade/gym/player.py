@@ -6,17 +6,17 @@ import gymnasium
 import numpy as np
 
 from fedcascade.checks import require
-from fedcascade.environments.behaviours import guess_examination
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Cause, Download
 from fedcascade.federation.policies import Policy
 from fedcascade.gym.environment import Action, CascadeEnv, Observation
+from fedcascade.learning.cascade import examine
 from fedcascade.learning.click_log import NOBODY
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.ledger import Ledger
+from fedcascade.simulation.ledger import ExchangeLedger
 from fedcascade.simulation.reference import make_agents
-from fedcascade.simulation.scenario import Scenario, list_newcomers, list_news, prepare_simulation
+from fedcascade.simulation.scenario import Scenario, list_cluster_changes, list_newcomers, prepare_simulation
 
 
 class Player:
@@ -46,15 +46,15 @@ class Player:
         self._open: tuple[ShownList, int, float, int, tuple[Download, ...]] | None = None
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> ExchangeLedger:
         """Every exchange so far."""
         return self._recorder.ledger
 
     def act(self, observation: Observation, info: dict[str, Any]) -> Action:
         """Let the agent of the user who arrives choose a list."""
         t, user, offered = int(info["round"]), int(observation["user"]), int(observation["offered"])
-        for changed, cluster in list_news(self._scenario, t):
-            self._server.tell_cluster(changed, cluster)
+        for changed, cluster in list_cluster_changes(self._server, self._scenario.environment, t):
+            self._server.groups.tell_cluster(changed, cluster)
             self._agents[changed].restart(Statistics.zero(self._scenario.environment.dimension))
             upload = self._agents[changed].send_buffer(Cause.CHANGE)
             self._recorder.record_exchange(t, *run_exchange(self._server, self._agents, upload))
@@ -74,7 +74,7 @@ class Player:
         (shown, t, draw, user, fetched), self._open = self._open, None
         clicks = tuple(np.flatnonzero(info["clicks"]).tolist())
         first = clicks[0] if clicks else None
-        seen = guess_examination(shown.items.size, clicks) if len(clicks) > 1 else first
+        seen = examine(shown.items.size, clicks) if len(clicks) > 1 else first
         upload = self._agents[user].observe(shown, seen, round_=t, draw=draw)
         if upload is not None:
             uploads, downloads = run_exchange(self._server, self._agents, upload)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fedcascade.checks import NONNEGATIVE, POSITIVE, PROBABILITY, require_integer
 from fedcascade.constants import Part, constant
-from fedcascade.learning.ridge import Estimate
+from fedcascade.learning.ridge import LinearEstimate
 from fedcascade.numerics.jit import jit_inline
 
 
@@ -44,7 +44,7 @@ def compute_beta(terms: BetaTerms, log_det: float) -> float:
 class Confidence(Protocol):
     """Gives the beta of U(i) = <theta, x> + beta ||x||."""
 
-    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
+    def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:
         """beta for decisions made with ``ridge``."""
 
 
@@ -54,7 +54,7 @@ class Constant(Part):
 
     beta: float = constant(PAPERS_BETA, meaning="width of exploration", symbol="beta", range=NONNEGATIVE)
 
-    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:  # noqa: ARG002
+    def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:  # noqa: ARG002
         return self.beta
 
 
@@ -78,7 +78,7 @@ class Theory(SelfNormalisedBound):
 
     alpha_c: float = describe_alpha_c(1.0)
 
-    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
+    def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:
         """sqrt(lambda) + R (sqrt(1 + U a) + U sqrt(2 a)) sqrt(d ln(..) + 2 ln(1/delta) + 4 ln(T U))."""
         users, d, a = problem.users, problem.dimension, self.alpha_c
         seen = problem.list_length * problem.rounds
@@ -92,7 +92,7 @@ class Theory(SelfNormalisedBound):
 class Oful(SelfNormalisedBound):
     """The self-normalised bound of one central learner (Abbasi-Yadkori et al. 2011, theorem 2)."""
 
-    def radius(self, ridge: Estimate, problem: ProblemSize) -> float:
+    def radius(self, ridge: LinearEstimate, problem: ProblemSize) -> float:
         """sqrt(lambda) + R sqrt(ln det(Sigma) - d ln(lambda) + 2 ln(1/delta))."""
         return float(compute_beta(self.beta_terms(ridge.lambda_, problem), ridge.log_det))
 

@@ -5,6 +5,7 @@ above it; the product over the positions is the chance of the list. The words th
 so that both engines choose the same list.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -19,7 +20,7 @@ from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Vector
 from fedcascade.numerics.streams import EXPLORATION, uniform
 
-GREEDY, PLACKETT_LUCE, EPSILON, SAMPLED = 0, 1, 2, 3  # SAMPLED: Thompson sampling, then the best items
+GREEDY, PLACKETT_LUCE, EPSILON = 0, 1, 2
 _WORDS = 2.0**32
 
 
@@ -31,8 +32,31 @@ class Explorer(Oracle, Protocol):
         """The chance of each item of a list, given those above it."""
 
 
+class _ChanceOracle(ABC):
+    """An ``Explorer`` of one kind and level; regret is counted against the best list."""
+
+    kind: ClassVar[int]
+    alpha: ClassVar[float] = 1.0
+    length: int
+
+    @property
+    @abstractmethod
+    def level(self) -> float:
+        """Temperature or epsilon."""
+
+    def choose(self, scores: Scores, ties: Ties, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:  # noqa: ARG002
+        return explore(self.kind, self.level, scores, ties, self.length)
+
+    def best(self, weights: Scores, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:
+        return TopK(length=self.length).best(weights, attributes)
+
+    def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
+        """Return the chance of each item of a list, given those above it."""
+        return compute_propensities(self.kind, self.level, scores, chosen)
+
+
 @dataclass(frozen=True, kw_only=True)
-class PlackettLuce:
+class PlackettLuce(_ChanceOracle):
     """Draws items one after another, each with a chance in proportion to exp(score / temperature).
 
     >>> oracle = PlackettLuce(length=2, temperature=0.5)
@@ -41,7 +65,6 @@ class PlackettLuce:
     """
 
     kind: ClassVar[int] = PLACKETT_LUCE
-    alpha: ClassVar[float] = 1.0  # regret is counted against the best list
     length: int = 4
     temperature: float = 0.1
 
@@ -53,23 +76,12 @@ class PlackettLuce:
     def level(self) -> float:
         return float(self.temperature)
 
-    def choose(self, scores: Scores, ties: Ties, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:  # noqa: ARG002
-        return explore(PLACKETT_LUCE, self.level, scores, ties, self.length)
-
-    def best(self, weights: Scores, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:
-        return TopK(length=self.length).best(weights, attributes)
-
-    def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
-        """The chance of each item of a list, given those above it."""
-        return compute_propensities(PLACKETT_LUCE, self.level, scores, chosen)
-
 
 @dataclass(frozen=True, kw_only=True)
-class EpsilonMixed:
+class EpsilonMixed(_ChanceOracle):
     """Shows the best items, but with chance ``epsilon`` a list that is uniform among all lists."""
 
     kind: ClassVar[int] = EPSILON
-    alpha: ClassVar[float] = 1.0  # regret is counted against the best list
     length: int = 4
     epsilon: float = 0.1
 
@@ -80,16 +92,6 @@ class EpsilonMixed:
     @property
     def level(self) -> float:
         return float(self.epsilon)
-
-    def choose(self, scores: Scores, ties: Ties, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:  # noqa: ARG002
-        return explore(EPSILON, self.level, scores, ties, self.length)
-
-    def best(self, weights: Scores, attributes: ItemAttributes = NO_ATTRIBUTES) -> Chosen:
-        return TopK(length=self.length).best(weights, attributes)
-
-    def propensities(self, scores: Scores, chosen: Chosen) -> NDArray[np.float64]:
-        """The chance of each item of a list, given those above it."""
-        return compute_propensities(EPSILON, self.level, scores, chosen)
 
 
 KINDS: Mapping[type, int] = {TopK: GREEDY, PlackettLuce: PLACKETT_LUCE, EpsilonMixed: EPSILON}

@@ -7,7 +7,7 @@ from fedcascade.checks import require
 from fedcascade.learning.click_log import NOBODY, ClickLog
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit
-from fedcascade.numerics.linear import Matrix
+from fedcascade.numerics.linear import Matrix, add_examined
 
 NO_FEATURES = "this log has no features: give a table of items"
 
@@ -80,26 +80,17 @@ def find_places(log: ClickLog) -> NDArray[np.int64]:
 
 @jit
 def add_lists(
-    gram: NDArray[np.float64],
-    moment: Matrix,
-    counts: NDArray[np.int64],
-    users: NDArray[np.int64],
-    features: NDArray[np.float32],
-    clicks: NDArray[np.bool_],
-    looked: NDArray[np.int64],
-) -> None:
+    gram: NDArray[np.float64], moment: Matrix, counts: NDArray[np.int64], users: NDArray[np.int64],
+    features: NDArray[np.float32], clicks: NDArray[np.bool_], looked: NDArray[np.int64],
+) -> None:  # fmt: skip
     """Add what was looked at to the grams of its users, and what was clicked to their moments (Algorithm 2, 5, 6)."""
-    size = moment.shape[1]
     for row in range(users.size):
-        user, clicked = users[row], 0
+        user, listed, clicked = users[row], features[row], 0
+        add_examined(gram[user], moment[user], listed, looked[row], -1)
         for position in range(looked[row]):
-            for i in range(size):
-                value = np.float64(features[row, position, i])
-                for j in range(size):
-                    gram[user, i, j] += value * features[row, position, j]
-                if clicks[row, position]:
-                    moment[user, i] += value
-            clicked += clicks[row, position]
+            if clicks[row, position]:
+                add_examined(gram[user], moment[user], listed, 0, position)
+                clicked += 1
         counts[user, 0] += looked[row]
         counts[user, 1] += clicked
         counts[user, 2] += max(1, clicked)  # a list with several clicks counts as so many cascades

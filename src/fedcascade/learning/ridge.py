@@ -8,29 +8,35 @@ from numpy.typing import ArrayLike, NDArray
 from fedcascade.checks import POSITIVE, require
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import linear
+from fedcascade.numerics.linear import Matrix, Vector
 
 
-class Estimate:
-    """What an agent decides with: theta, the root whose product with x has the length ||x||, and a log-determinant."""
+class LinearEstimate:
+    """What an agent decides with: theta, the root whose product with x has the length ||x||, and a log-determinant.
 
-    __slots__ = ("lambda_", "log_det", "root", "theta")
+    Where two parts of theta share their features, ``own_root`` is that of the second, and widths add up.
+    """
 
-    def __init__(self, theta: NDArray[np.float64], root: NDArray[np.float64], log_det: float, lambda_: float) -> None:
-        self.theta = theta
-        self.root = root
-        self.log_det = log_det
-        self.lambda_ = lambda_
+    __slots__ = ("lambda_", "log_det", "own_root", "root", "theta")
 
-    def width(self, features: ArrayLike) -> NDArray[np.float64]:
+    def __init__(
+        self, theta: Vector, root: Matrix, log_det: float, lambda_: float, own_root: Matrix | None = None
+    ) -> None:
+        self.theta, self.root, self.log_det, self.lambda_, self.own_root = theta, root, log_det, lambda_, own_root
+
+    def width(self, features: ArrayLike) -> Vector:
         """||x|| in the norm of Sigma^-1, for every row of ``features``."""
-        return np.sqrt(linear.compute_squared_widths(self.root, to_columns(features)))
+        columns = to_columns(features)
+        roots = [root for root in (self.root, self.own_root) if root is not None]
+        width: Vector = np.sum([np.sqrt(linear.compute_squared_widths(root, columns)) for root in roots], axis=0)
+        return width
 
-    def scores(self, features: ArrayLike, beta: float) -> NDArray[np.float64]:
+    def scores(self, features: ArrayLike, beta: float) -> Vector:
         """U(i) = min(<theta, x> + beta ||x||, 1) for every row of ``features`` (Algorithm 2, line 2)."""
-        return linear.compute_ucb_scores(self.theta, self.root, beta, to_columns(features))
+        return linear.compute_ucb_scores(self.theta, self.root, beta, to_columns(features), self.own_root)
 
 
-class Ridge(Estimate):
+class Ridge(LinearEstimate):
     """The ridge estimate from statistics: Sigma = lambda I + gram, theta = Sigma^-1 moment.
 
     >>> ridge = Ridge(Statistics.zero(2), lambda_=4.0)
@@ -59,27 +65,10 @@ def compute_log_det(gram: NDArray[np.float64], lambda_: float) -> float:
     return float(linear.compute_log_det(linear.factorise_shifted(gram, float(lambda_))))
 
 
-class PairEstimate(Estimate):
-    """The estimate of two parts of theta that share their features: thetas add up, and so do widths."""
-
-    __slots__ = ("own_root",)
-
-    def __init__(self, shared: Estimate, own_root: NDArray[np.float64]) -> None:
-        super().__init__(shared.theta, shared.root, shared.log_det, shared.lambda_)
-        self.own_root = own_root
-
-    def width(self, features: ArrayLike) -> NDArray[np.float64]:
-        own: NDArray[np.float64] = np.sqrt(linear.compute_squared_widths(self.own_root, to_columns(features)))
-        return super().width(features) + own
-
-    def scores(self, features: ArrayLike, beta: float) -> NDArray[np.float64]:
-        return linear.compute_pair_scores(self.theta, self.root, self.own_root, beta, to_columns(features))
-
-
-def pair_estimates(shared: Ridge, own: Ridge) -> PairEstimate:
-    """The estimate of a shared part and an own one, each theta kept to length 1."""
+def pair_estimates(shared: Ridge, own: Ridge) -> LinearEstimate:
+    """Return the estimate of a shared part and an own one, each theta kept to length 1."""
     theta = linear.limit_length(shared.theta) + linear.limit_length(own.theta)
-    return PairEstimate(Estimate(theta, shared.root, shared.log_det, shared.lambda_), own.root)
+    return LinearEstimate(theta, shared.root, shared.log_det, shared.lambda_, own.root)
 
 
 def to_columns(features: ArrayLike) -> NDArray[np.float32]:

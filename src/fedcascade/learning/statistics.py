@@ -74,10 +74,7 @@ class Statistics:
         return Statistics(weight * self.gram, weight * self.moment, *counts)
 
     def observe(
-        self,
-        listed: NDArray[np.float32],
-        click: int | Examination | None,
-        gammas: NDArray[np.float64] | None = None,
+        self, listed: NDArray[np.float32], click: int | Examination | None, gammas: NDArray[np.float64] | None = None
     ) -> "Statistics":
         """These statistics after one more list: Algorithm 2, lines 5 and 6.
 

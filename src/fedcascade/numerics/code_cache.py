@@ -73,20 +73,18 @@ class UserFolder(WholeSources, UserWideCacheLocator):
     """The user's own folder for such things."""
 
 
-class ReadOnlyProvidedFolder(ProvidedFolder):
+class _ReadOnly:
+    def ensure_cache_path(self) -> None:
+        """Raise an OSError where the folder cannot be read."""
+        os.scandir(self.get_cache_path()).close()  # type: ignore[attr-defined]
+
+
+class ReadOnlyProvidedFolder(_ReadOnly, ProvidedFolder):
     """The folder that NUMBA_CACHE_DIR names, such as that of a container's image, which nobody may change."""
 
-    def ensure_cache_path(self) -> None:
-        """Raise an OSError where the folder cannot be read."""
-        os.scandir(self.get_cache_path()).close()
 
-
-class ReadOnlyPackageFolder(PackageFolder):
+class ReadOnlyPackageFolder(_ReadOnly, PackageFolder):
     """A package that was installed with its compiled code, for users who may not change it."""
-
-    def ensure_cache_path(self) -> None:
-        """Raise an OSError where the folder cannot be read."""
-        os.scandir(self.get_cache_path()).close()
 
 
 PLACES: list[Any] = [ProvidedFolder, ReadOnlyProvidedFolder, PackageFolder, UserFolder, ReadOnlyPackageFolder]

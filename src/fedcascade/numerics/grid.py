@@ -8,6 +8,7 @@ machine, gives the same bits, and subtracting takes out exactly what was added (
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcascade.checks import require
 from fedcascade.numerics.jit import jit
 
 GRID = 2.0**-12
@@ -31,3 +32,20 @@ def round_to_grid(features: ArrayLike) -> NDArray[np.float32]:
     """
     steps = np.trunc(np.asarray(features, np.float64) / GRID)
     return (steps * GRID + 0.0).astype(np.float32)  # adding 0 makes a plain zero of minus zero
+
+
+def normalise(features: ArrayLike) -> NDArray[np.float32]:
+    """Scale each row to length 1 and round it to the grid; a row of zeros stays as it is.
+
+    An item gets the same row whatever others are beside it, today and later.
+
+    >>> normalise([[3.0, 4.0], [0.0, 0.0]]).tolist()
+    [[0.599853515625, 0.7998046875], [0.0, 0.0]]
+    """
+    rows = np.asarray(features, np.float64)
+    require(rows.ndim == 2, f"features must have one row per item, got shape {rows.shape}")
+    require(bool(np.isfinite(rows).all()), "features must be finite numbers")
+    largest = np.abs(rows).max(axis=1, keepdims=True, initial=0.0)
+    scaled = rows / np.where(largest > 0, largest, 1.0)  # so that no square is too large or too small
+    lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
+    return round_to_grid(scaled / np.where(lengths > 0, lengths, 1.0))

@@ -65,13 +65,19 @@ def compute_log_det(upper: Matrix) -> float:
 @jit
 def compute_leverage(upper: Matrix, vector: Vector) -> float:
     """vector^T matrix^-1 vector for the matrix whose upper factor is given: the squared length of U^-T vector."""
-    solution, total = np.empty(vector.size), 0.0
+    return solve_factor_into(upper, vector.copy())
+
+
+@jit_inline
+def solve_factor_into(upper: Matrix, vector: Vector) -> float:
+    """Overwrite a vector with U^-T vector for an upper factor U; return the squared length of that."""
+    total = 0.0
     for k in range(vector.size):
         value = vector[k]
         for i in range(k):
-            value -= upper[i, k] * solution[i]
-        solution[k] = value / upper[k, k]
-        total += solution[k] * solution[k]
+            value -= upper[i, k] * vector[i]
+        vector[k] = value / upper[k, k]
+        total += vector[k] * vector[k]
     return total
 
 
@@ -199,46 +205,34 @@ def compute_squared_widths_into(root: Matrix, columns: Features, total: Vector, 
 
 
 @jit
-def compute_ucb_scores(theta: Vector, root: Matrix, beta: float, columns: Features) -> Vector:
-    """U(i) = min(<theta, x> + beta ||x||, 1) of every item, the norm being that of the inverse matrix."""
+def compute_ucb_scores(
+    theta: Vector, root: Matrix, beta: float, columns: Features, own_root: Matrix | None = None
+) -> Vector:
+    """U(i) = min(<theta, x> + beta ||x||, 1) of every item, the norm being that of the inverse matrix.
+
+    With an ``own_root``, ||x|| is the sum of the norms of two inverse matrices.
+    """
     score = np.empty(columns.shape[1])
-    compute_ucb_scores_into(theta, root, beta, columns, score, np.empty((2, score.size)))
+    compute_ucb_scores_into(theta, root, own_root, beta, columns, score, np.empty((2, score.size)))
     return score
 
 
 @jit_inline
 def compute_ucb_scores_into(
-    theta: Vector, root: Matrix, beta: float, columns: Features, score: Vector, room: Matrix
+    theta: Vector, root: Matrix, own_root: Matrix | None, beta: float, columns: Features, score: Vector, room: Matrix
 ) -> None:
     """Fill ``score`` with U(i) of every item; ``room`` is memory for two rows of that size."""
     width = room[0]
     compute_means_into(theta, columns, score)
     compute_squared_widths_into(root, columns, width, room[1])
     for i in range(score.size):
-        score[i] = min(score[i] + beta * np.sqrt(width[i]), 1.0)
-
-
-@jit
-def compute_pair_scores(theta: Vector, root: Matrix, own_root: Matrix, beta: float, columns: Features) -> Vector:
-    """min(<theta, x> + beta (||x|| + ||x||_own), 1) of every item, the norms being those of two inverse matrices."""
-    score = np.empty(columns.shape[1])
-    compute_pair_scores_into(theta, root, own_root, beta, columns, score, np.empty((2, score.size)))
-    return score
-
-
-@jit_inline
-def compute_pair_scores_into(
-    theta: Vector, root: Matrix, own_root: Matrix, beta: float, columns: Features, score: Vector, room: Matrix
-) -> None:
-    """Fill ``score`` with the scores of two parts; ``room`` is memory for two rows of that size."""
-    width = room[0]
-    compute_means_into(theta, columns, score)
-    compute_squared_widths_into(root, columns, width, room[1])
-    for i in range(score.size):
         score[i] += beta * np.sqrt(width[i])
-    compute_squared_widths_into(own_root, columns, width, room[1])
+    if own_root is not None:
+        compute_squared_widths_into(own_root, columns, width, room[1])
+        for i in range(score.size):
+            score[i] += beta * np.sqrt(width[i])
     for i in range(score.size):
-        score[i] = min(score[i] + beta * np.sqrt(width[i]), 1.0)
+        score[i] = min(score[i], 1.0)
 
 
 @jit
@@ -264,6 +258,30 @@ def add_examined(gram: Matrix, moment: Vector, listed: Features, examined: int, 
     if click >= 0:
         for i in range(size):
             moment[i] += listed[click, i]
+
+
+@jit_inline
+def pack_sums(gram: Matrix, moment: Vector, row: Vector) -> None:
+    """Write the upper triangle of a gram, and then a moment, into a row."""
+    d, k = moment.size, 0
+    for i in range(d):
+        for j in range(i, d):
+            row[k] = gram[i, j]
+            k += 1
+    for i in range(d):
+        row[k + i] = moment[i]
+
+
+@jit_inline
+def unpack_sums(row: Vector, gram: Matrix, moment: Vector) -> None:
+    """Fill a gram, both of its halves, and a moment from a row that ``pack_sums`` has filled."""
+    d, k = moment.size, 0
+    for i in range(d):
+        for j in range(i, d):
+            gram[i, j] = gram[j, i] = row[k]
+            k += 1
+    for i in range(d):
+        moment[i] = row[k + i]
 
 
 @jit

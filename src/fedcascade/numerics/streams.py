@@ -29,16 +29,13 @@ SAMPLE = 9  # which users of a ratings file take part
 KMEANS = 10  # where k-means starts
 RATINGS = 11  # generated ratings
 VISIT = 12  # which agents a sampler of partitions visits
-PARTITION = 13  # where a sampler of partitions puts an agent
 CATEGORY = 14  # the categories of items
 COST = 15  # the costs of items
 EXPLORATION = 16  # whether a list is chosen by chance
 RESAMPLE = 17  # which users an interval is computed from
 REPLAY = 18  # whether a logged list is the one that a policy would have shown
-EDGE = 19  # to whom an agent is connected at first in a sparse graph
 BIRTH = 20  # where the search for components of a population starts
 SPEAKER = 21  # which speakers a population is learned from
-THOMPSON = 24  # the theta that Thompson sampling draws
 STAY = 25  # whether a user goes on after a click
 LOOK = 26  # whether a user looks at a position
 

@@ -3,17 +3,16 @@
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, Unpack, get_args
 
 from fedcascade.checks import require, require_known
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import Policy
-from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation import reference
 from fedcascade.simulation.exact import engine as exact
 from fedcascade.simulation.exact.lowering import find_unsupported
-from fedcascade.simulation.scenario import Progress, Scenario
+from fedcascade.simulation.scenario import Progress, Scenario, ScenarioOptions
 from fedcascade.simulation.trace import Trace
 
 EngineName = Literal["exact", "reference", "cuda"]
@@ -27,11 +26,8 @@ def simulate(
     oracle: Oracle | None = None,
     engine: EngineName = "exact",
     threads: int | None = None,
-    checkpoints: int = 10,
-    keep_lists: bool = False,
-    warm: LogSums | None = None,
-    own_rounds: int = 0,
     progress: Progress | None = None,
+    **options: Unpack[ScenarioOptions],
 ) -> Trace:
     """Run a policy in an environment.
 
@@ -44,13 +40,9 @@ def simulate(
             Trace. A part that an engine does not know makes it fall back, from the GPU to the exact engine, from
             there to the reference, with a warning.
         threads: how many cores the exact engine uses; all if None.
-        checkpoints: at how many evenly spaced rounds totals are recorded.
-        keep_lists: also record every list, which takes memory in proportion to the rounds.
-        warm: what a log taught about each user before the first round; nothing if None.
-        own_rounds: also record regret by the rounds of each user, up to so many, for each quarter of the users in the
-            order in which they first arrived (``Trace.own_curves``).
         progress: called now and then with the number of rounds that are done; the exact engine begins with 0, when
             its code is compiled or loaded.
+        options: ``checkpoints``, ``keep_lists``, ``warm`` and ``own_rounds``, as in ``Scenario``.
 
     >>> from fedcascade import POLICIES, Synthetic, simulate
     >>> environment = Synthetic(users=4, clusters=2, dimension=5, items=10)
@@ -65,7 +57,7 @@ def simulate(
     chosen = TopK() if oracle is None else oracle
     is_oracle = hasattr(chosen, "length") and hasattr(chosen, "choose")
     require(is_oracle, f"oracle must be an Oracle, such as TopK(length=4), got a {type(oracle).__name__}")
-    scenario = Scenario(environment, policy, rounds, chosen, checkpoints, keep_lists, warm, own_rounds)
+    scenario = Scenario(environment, policy, rounds, chosen, **options)
     if engine == "cuda":
         return next(simulate_together([scenario], progress))[1]
     if engine == "reference":

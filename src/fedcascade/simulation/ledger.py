@@ -2,17 +2,15 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import overload
+from typing import NamedTuple, overload
 
 from fedcascade.federation.messages import Cause
 
 CAUSES = tuple(Cause)
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One line of the ledger: which agent uploaded when and why, and how many bytes travelled."""
+class LedgerEntry(NamedTuple):
+    """An exchange: which agent uploaded when and why, and how many bytes travelled."""
 
     round: int
     agent: int
@@ -21,67 +19,62 @@ class Exchange:
     bytes_down: int
 
 
-class Ledger(Sequence[Exchange]):
+class ExchangeLedger(Sequence[LedgerEntry]):
     """A sequence of exchanges that is kept in columns: 29 bytes for each.
 
-    >>> ledger = Ledger([Exchange(3, 0, Cause.FORCED, 80, 80)])
-    >>> ledger.append(Exchange(5, 1, Cause.PUSH, 0, 80))
+    >>> ledger = ExchangeLedger([LedgerEntry(3, 0, Cause.FORCED, 80, 80)])
+    >>> ledger.append(LedgerEntry(5, 1, Cause.PUSH, 0, 80))
     >>> len(ledger), ledger[-1].agent, ledger.count_cause(Cause.PUSH), ledger.sum_bytes()
     (2, 1, 1, (80, 160))
     """
 
-    def __init__(self, exchanges: Iterable[Exchange] = ()) -> None:
-        self._rounds, self._agents, self._causes = array("q"), array("i"), array("b")
-        self._bytes_up, self._bytes_down = array("q"), array("q")
-        self.extend(exchanges)
+    def __init__(self, entries: Iterable[LedgerEntry] = ()) -> None:
+        self._columns = array("q"), array("i"), array("b"), array("q"), array("q")
+        self.extend(entries)
 
-    def append(self, exchange: Exchange) -> None:
-        self._rounds.append(exchange.round)
-        self._agents.append(exchange.agent)
-        self._causes.append(CAUSES.index(exchange.cause))
-        self._bytes_up.append(exchange.bytes_up)
-        self._bytes_down.append(exchange.bytes_down)
+    def append(self, entry: LedgerEntry) -> None:
+        rounds, agents, causes, bytes_up, bytes_down = self._columns
+        rounds.append(entry.round)
+        agents.append(entry.agent)
+        causes.append(CAUSES.index(entry.cause))
+        bytes_up.append(entry.bytes_up)
+        bytes_down.append(entry.bytes_down)
 
-    def extend(self, exchanges: Iterable[Exchange]) -> None:
-        for exchange in exchanges:
-            self.append(exchange)
+    def extend(self, entries: Iterable[LedgerEntry]) -> None:
+        for entry in entries:
+            self.append(entry)
 
     def count_cause(self, cause: Cause) -> int:
-        """How many exchanges had this cause."""
-        return self._causes.count(CAUSES.index(cause))
+        """Return how many exchanges had this cause."""
+        return self._columns[2].count(CAUSES.index(cause))
 
     def sum_bytes(self) -> tuple[int, int]:
-        """How many bytes travelled up and down."""
-        return sum(self._bytes_up), sum(self._bytes_down)
+        """Return how many bytes travelled up and down."""
+        return sum(self._columns[3]), sum(self._columns[4])
 
     def __len__(self) -> int:
-        return len(self._rounds)
+        return len(self._columns[0])
 
-    def __iter__(self) -> Iterator[Exchange]:
-        for round_, agent, cause, up, down in zip(*self._columns, strict=True):
-            yield Exchange(round_, agent, CAUSES[cause], up, down)
+    def __iter__(self) -> Iterator[LedgerEntry]:
+        return (self[place] for place in range(len(self)))
 
     @overload
-    def __getitem__(self, place: int) -> Exchange: ...
+    def __getitem__(self, place: int) -> LedgerEntry: ...
     @overload
-    def __getitem__(self, place: slice) -> "Ledger": ...
-    def __getitem__(self, place: int | slice) -> "Exchange | Ledger":
+    def __getitem__(self, place: slice) -> "ExchangeLedger": ...
+    def __getitem__(self, place: int | slice) -> "LedgerEntry | ExchangeLedger":
         if isinstance(place, slice):
-            return Ledger(self[i] for i in range(*place.indices(len(self))))
+            return ExchangeLedger(self[i] for i in range(*place.indices(len(self))))
         round_, agent, cause, up, down = (column[place] for column in self._columns)
-        return Exchange(round_, agent, CAUSES[cause], up, down)
+        return LedgerEntry(round_, agent, CAUSES[cause], up, down)
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Ledger):
+        if isinstance(other, ExchangeLedger):
             return self._columns == other._columns
-        return isinstance(other, Sequence) and len(self) == len(other) and all(map(Exchange.__eq__, self, other))
+        return isinstance(other, Sequence) and list(self) == list(other)
 
     def __hash__(self) -> int:
         return hash(tuple(map(bytes, self._columns)))
 
     def __repr__(self) -> str:
-        return f"Ledger({list(self)!r})"
-
-    @property
-    def _columns(self) -> tuple["array[int]", ...]:
-        return self._rounds, self._agents, self._causes, self._bytes_up, self._bytes_down
+        return f"ExchangeLedger({list(self)!r})"

@@ -1,22 +1,27 @@
 """Algorithm 1 as a loop that anyone can read; it runs any policy, also one of your own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.environments.behaviours import guess_examination
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import Agent, ShownList
 from fedcascade.federation.delivery import deliver_arrival, run_exchange
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.warm_start import warm_up
-from fedcascade.learning.cascade import compute_expected_reward, find_first_click
+from fedcascade.learning.cascade import compute_expected_reward, examine, find_first_click
 from fedcascade.learning.oracles import Oracle
 from fedcascade.learning.statistics import Statistics
-from fedcascade.simulation.scenario import Progress, Scenario, Simulation, list_newcomers, list_news, prepare_simulation
-from fedcascade.simulation.trace import Trace
+from fedcascade.simulation.scenario import (
+    Progress,
+    Scenario,
+    Simulation,
+    list_cluster_changes,
+    list_newcomers,
+    prepare_simulation,
+)
+from fedcascade.simulation.trace import Round, Trace
 
 REPORT_EVERY = 500
 
@@ -39,8 +44,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
         warm_up(server, agents, scenario.warm)
 
     for t in range(1, rounds + 1):  # Algorithm 1, line 4
-        for changed, cluster in list_news(scenario, t):
-            server.tell_cluster(changed, cluster)
+        for changed, cluster in list_cluster_changes(server, environment, t):
+            server.groups.tell_cluster(changed, cluster)
             agents[changed].restart(Statistics.zero(environment.dimension))
             upload = agents[changed].send_buffer(Cause.CHANGE)
             recorder.record_exchange(t, *run_exchange(server, agents, upload))
@@ -54,8 +59,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> Trace:
             uploads, downloads = run_exchange(server, agents, played.upload)  # lines 8 to 11
             uploads, downloads = server.reply_state.select_counted(uploads, fetched + downloads)
             recorder.record_exchange(t, uploads, downloads, scenario.policy.reply_rule.download_cause)
-        recorder.record_round(played.regret, played.click, played.examined, user)
-        recorder.record_list(t, played.shown.items, played.shown.propensities)
+        recorder.record_round(t, user, played)
         recorder.record_checkpoint(t, server.groups.labels)
         if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
             progress(t)
@@ -69,20 +73,6 @@ def make_agents(simulation: Simulation, oracle: Oracle) -> list[Agent]:
     learners = 1 if policy.reply_rule.single_learner else users
     agents = [Agent(id=user, policy=policy, problem=simulation.problem, oracle=oracle) for user in range(learners)]
     return agents * (users // learners)
-
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """What happened in a round: the list, the position that was clicked, and the upload that followed, if any.
-
-    ``regret`` is expected regret, from the true weights; ``examined`` counts the positions that the user looked at.
-    """
-
-    shown: ShownList
-    click: int | None
-    upload: Upload | None
-    regret: float
-    examined: int
 
 
 def play_round(
@@ -103,7 +93,7 @@ def play_round(
                       categories=attributes.categories, costs=attributes.costs)  # fmt: skip
     weights = environment.weights(round_, user, features)
     clicks, compute_reward = click_list(environment, round_, shown.items, weights[shown.items])
-    seen = guess_examination(shown.items.size, clicks)
+    seen = examine(shown.items.size, clicks)
     first = clicks[0] if clicks else None
     upload = observe(shown, seen if len(clicks) > 1 else first, round_=round_, draw=environment.draw(round_))
     best = compute_reward(weights[oracle.best(weights, attributes)])

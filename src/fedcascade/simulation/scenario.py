@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import numpy as np
 
 from fedcascade.checks import require, require_integer
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
-from fedcascade.federation.grouping.partition import KnownClusters
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
 from fedcascade.learning.confidence import ProblemSize
@@ -20,9 +20,30 @@ from fedcascade.simulation.trace import Recorder
 Progress = Callable[[int], None]  # called now and then with the number of rounds that are done
 
 
+class ScenarioOptions(TypedDict, total=False):
+    """The fields of a ``Scenario`` that ``engines.simulate`` takes by name."""
+
+    checkpoints: int
+    keep_lists: bool
+    warm: LogSums | None
+    own_rounds: int
+
+
 @dataclass(frozen=True)
 class Scenario:
-    """What one run consists of: the arguments of ``engines.simulate`` that say what is played, not how."""
+    """What one run consists of: the arguments of ``engines.simulate`` that say what is played, not how.
+
+    Args:
+        environment: who arrives, what is on offer, what gets clicked.
+        policy: the system.
+        rounds: T.
+        oracle: chooses the list from the scores.
+        checkpoints: at how many evenly spaced rounds totals are recorded.
+        keep_lists: also record every list, which takes memory in proportion to the rounds.
+        warm: what a log taught about each user before the first round; nothing if None.
+        own_rounds: also record regret by the rounds of each user, up to so many, for each quarter of the users in the
+            order in which they first arrived (``Trace.own_curves``).
+    """
 
     environment: Environment
     policy: Policy
@@ -51,11 +72,9 @@ class Simulation:
     recorder: Recorder
 
 
-def list_news(scenario: Scenario, round_: int) -> list[tuple[int, int]]:
-    """Who belongs to another true cluster from a round on, and to which; nobody where no policy may know."""
-    environment = scenario.environment
-    is_told = isinstance(scenario.policy.grouping, KnownClusters)
-    if not is_told or not isinstance(environment, Clustered) or round_ == 1:
+def list_cluster_changes(server: Server, environment: Environment, round_: int) -> list[tuple[int, int]]:
+    """Return the users whose true cluster changes in a round, and the new ones; none where no server may know."""
+    if not server.groups.knows_clusters or not isinstance(environment, Clustered) or round_ == 1:
         return []
     before, now = (environment.find_moment(t) for t in (round_ - 1, round_))
     if before is now:

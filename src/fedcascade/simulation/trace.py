@@ -3,7 +3,7 @@
 import csv
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require, require_integer
 from fedcascade.environments.clustered import Clustered
+from fedcascade.federation.agent import ShownList
 from fedcascade.federation.grouping.partition import relabel_by_appearance
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.numerics.linear import Vector, sum_in_order
-from fedcascade.simulation.ledger import Exchange, Ledger
-from fedcascade.simulation.own_rounds import CohortCurve, OwnRounds, summarise_curves
-from fedcascade.simulation.people import People, PersonRecord
+from fedcascade.simulation.ledger import ExchangeLedger, LedgerEntry
+from fedcascade.simulation.user_regret import CohortCurve, OwnRounds, People, PersonRecord
 
 ARITHMETIC = 4  # names what gives a Trace its bits; raised with every change that is meant to change them
 Lists = NDArray[np.int32]  # one row of items per round, filled up with -1
@@ -53,7 +53,7 @@ class Trace:
     rounds: int
     observations: int
     curve: tuple[Checkpoint, ...]
-    ledger: Ledger
+    ledger: ExchangeLedger
     partition: tuple[int, ...]
     seconds: float = field(compare=False)
     lists: Lists | None = field(default=None, compare=False, repr=False)
@@ -87,8 +87,7 @@ class Trace:
 
     def to_columns(self) -> dict[str, list[Any]]:
         """The totals at checkpoints as columns, for a table of any kind."""
-        names = ("round", "regret", "reward", "communications", "clustering_error")
-        columns = {name: [getattr(point, name) for point in self.curve] for name in names}
+        columns = {column.name: [getattr(point, column.name) for point in self.curve] for column in fields(Checkpoint)}
         return {"policy": [self.policy] * len(self.curve), **columns}
 
     def to_polars(self) -> Any:
@@ -106,6 +105,20 @@ class Trace:
     def communications(self, cause: Cause | None = None) -> int:
         """How many exchanges took place, all or of one cause."""
         return len(self.ledger) if cause is None else self.ledger.count_cause(cause)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What happened in a round: the list, the position that was clicked, and the upload that followed, if any.
+
+    ``regret`` is expected regret, from the true weights; ``examined`` counts the positions that the user looked at.
+    """
+
+    shown: ShownList
+    click: int | None
+    upload: Upload | None
+    regret: float
+    examined: int
 
 
 def compute_clustering_error(partition: ArrayLike, truth: ArrayLike) -> float:
@@ -161,7 +174,7 @@ class Recorder:
         self.people = None if living is None else People(living.history.persons)
         self.regret, self.reward, self.observations = 0.0, 0, 0
         self.curve: list[Checkpoint] = []
-        self.ledger = Ledger()
+        self.ledger = ExchangeLedger()
         self.own_rounds = OwnRounds(users=truth.size, most=own_rounds) if own_rounds else None
         self.lists = np.full((rounds, list_length), -1, np.int32) if list_length else None
         self.propensities = np.ones((rounds, list_length)) if list_length and has_propensities else None
@@ -171,29 +184,14 @@ class Recorder:
     def start_clock(self) -> None:
         self._started = time.perf_counter()
 
-    def record_round(self, regret: float, click: int | None, examined: int, user: int = 0) -> None:
-        if self.people is not None:
-            regret = float(self.people.record(np.array([user]), np.array([regret]))[0])
-        if self.own_rounds is not None:
-            self.own_rounds.record(np.array([user]), np.array([regret]))
-        self.regret += regret
-        self.reward += click is not None and (self.people is None or bool(self.people.honest[user]))
-        self.observations += examined
-
     def record_rounds(
-        self,
-        first: int,
-        regret: Vector,
-        clicked: NDArray[np.bool_],
-        examined: NDArray[np.int64],
-        lists: Lists,
-        chances: NDArray[np.float64] | None = None,
-        users: NDArray[np.int64] | None = None,
-    ) -> None:
+        self, first: int, users: NDArray[np.int64], regret: Vector, clicked: NDArray[np.bool_],
+        examined: NDArray[np.int64], lists: Lists, chances: NDArray[np.float64] | None = None,
+    ) -> None:  # fmt: skip
         """Add the rounds from ``first`` on to the totals, in their order."""
-        if self.people is not None and users is not None:
+        if self.people is not None:
             regret, clicked = self.people.record(users, regret), clicked & self.people.honest[users]
-        if self.own_rounds is not None and users is not None:
+        if self.own_rounds is not None:
             self.own_rounds.record(users, regret)
         self.regret = sum_in_order(self.regret, regret)
         self.reward += int(clicked.sum())
@@ -203,12 +201,21 @@ class Recorder:
         if self.propensities is not None and chances is not None:
             self.propensities[first - 1 : first - 1 + len(chances)] = chances
 
-    def record_list(self, round_: int, items: NDArray[np.intp], chances: NDArray[np.float64] | None = None) -> None:
-        """Store the list of a round, and the chances of its items, if lists are recorded."""
+    def record_round(self, round_: int, user: int, played: Round) -> None:
+        """Add one round to the totals: as ``record_rounds``, without arrays where it can."""
+        shown, regret, has_click = played.shown, played.regret, played.click is not None
+        if self.people is not None:
+            regret = float(self.people.record(np.array([user]), np.array([regret]))[0])
+            has_click = has_click and bool(self.people.honest[user])
+        if self.own_rounds is not None:
+            self.own_rounds.record(np.array([user]), np.array([regret]))
+        self.regret += regret
+        self.reward += has_click
+        self.observations += played.examined
         if self.lists is not None:
-            self.lists[round_ - 1, : items.size] = items
-        if self.propensities is not None and chances is not None:
-            self.propensities[round_ - 1, : items.size] = chances
+            self.lists[round_ - 1, : shown.items.size] = shown.items
+        if self.propensities is not None and shown.propensities is not None:
+            self.propensities[round_ - 1, : shown.items.size] = shown.propensities
 
     def record_exchange(
         self, round_: int, uploads: Sequence[Upload], downloads: Sequence[Download], alone: Cause | None = None
@@ -218,9 +225,9 @@ class Recorder:
         ``alone`` is the cause under which a download counts by itself; None if it belongs to its upload.
         """
         down = sum(download.bytes for download in downloads) if alone is None else 0
-        self.ledger.extend(Exchange(round_, each.agent, each.cause, each.bytes, down) for each in uploads)
+        self.ledger.extend(LedgerEntry(round_, each.agent, each.cause, each.bytes, down) for each in uploads)
         if alone is not None:
-            self.ledger.extend(Exchange(round_, each.agent, alone, 0, each.bytes) for each in downloads)
+            self.ledger.extend(LedgerEntry(round_, each.agent, alone, 0, each.bytes) for each in downloads)
 
     def record_checkpoint(self, round_: int, labels: NDArray[np.int64]) -> None:
         """Store the totals, if this round is a checkpoint."""
@@ -247,7 +254,6 @@ class Recorder:
 
 def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
     """The totals and the curve of a Trace, ready for JSON."""
-    names = ("round", "regret", "reward", "communications", "clustering_error")
     people = [{**asdict(record.person), "rounds": record.rounds, "regret": record.regret} for record in trace.people]
     return {
         "policy": trace.policy,
@@ -257,9 +263,9 @@ def summarise(trace: Trace, *, seed: int) -> dict[str, Any]:
         "communications": {"total": trace.communications(), **_count_by_cause(trace)},
         "bytes": dict(zip(("up", "down"), trace.ledger.sum_bytes(), strict=True)),
         **{name: getattr(trace, name) for name in ("clusters", "clustering_error", "seconds")},
-        "curve": [{name: getattr(point, name) for name in names} for point in trace.curve],
+        "curve": [asdict(point) for point in trace.curve],
         **({"people": people, "newcomer_regret": trace.newcomer_regret} if people else {}),
-        **({"own_curves": summarise_curves(trace.own_curves)} if trace.own_curves else {}),
+        **({"own_curves": [asdict(curve) for curve in trace.own_curves]} if trace.own_curves else {}),
     }
 
 

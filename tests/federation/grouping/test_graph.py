@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.federation.grouping.graph import HeterogeneityGraph, find_components
+from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph, require_memory
+from fedcascade.federation.grouping.graph.search import find_components
 from fedcascade.federation.holdings import compute_confidence_width
 from fedcascade.learning.statistics import Statistics
 
@@ -115,3 +116,10 @@ def test_a_thousand_newcomers_share_one_large_graph() -> None:
         server.join()
     assert get_edges(server).sum() == 1000 * 999
     assert len(server.groups) == 1
+
+
+def test_a_graph_that_memory_cannot_hold_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        ValueError, match=r"^a complete graph of 10000000 agents needs 1e\+05 GB, .* such as population$"
+    ):
+        require_memory(10_000_000)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.grouping.graph import GraphPartition, HeterogeneityGraph, find_components
-from fedcascade.federation.grouping.guarded import GuardedGraph, GuardedPartition, form_groups
+from fedcascade.federation.grouping.graph.complete import GraphPartition, HeterogeneityGraph
+from fedcascade.federation.grouping.graph.guarded import GuardedGraph, GuardedPartition, form_groups
+from fedcascade.federation.grouping.graph.search import find_components
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server

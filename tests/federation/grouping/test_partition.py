@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcascade.federation.grouping.graph import HeterogeneityGraph
+from fedcascade.federation.grouping.graph.complete import HeterogeneityGraph
 from fedcascade.federation.grouping.partition import Alone, Everyone, KnownClusters
 from fedcascade.federation.holdings import Holdings
 

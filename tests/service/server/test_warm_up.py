@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 import numpy as np
 from fedcascade.federation.policies import POLICIES
-from fedcascade.federation.rehearsal import rehearse_agent
+from fedcascade.federation.warm_start import precompile_agent
 from fedcascade.federation.triggers import Always
 from fedcascade.numerics.fragments import FragmentDispatcher
 from fedcascade.service.agent.connection import connect
@@ -24,7 +24,7 @@ def list_compiled():
 
 policy, random = POLICIES[sys.argv[1]], np.random.default_rng(0)
 with tempfile.TemporaryDirectory() as folder, serve_in_process(Path(folder) / "store.db", policy=policy) as running:
-    rehearse_agent(policy, 3)
+    precompile_agent(policy, 3)
     before = list_compiled()
     for number, token in enumerate(running.operator.create_tokens(3)):
         with connect("", store=f"{folder}/{number}.db", token=token, min_observations=0,

@@ -1,4 +1,4 @@
-"""What an answer may hold of others: nothing where they are few, and of nobody more than a bounded weight."""
+"""What an answer may hold of others: nothing where they are few, and a bounded weight of each."""
 
 import math
 from typing import NamedTuple
@@ -6,7 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.federation.holdings import HeldArrays
 from fedcascade.numerics.jit import jit, jit_brief, jit_inline
+from fedcascade.numerics.linear import Matrix, Vector
+
+Indices = NDArray[np.int64]
 
 
 class Guard(NamedTuple):
@@ -19,107 +23,61 @@ class Guard(NamedTuple):
 NO_GUARD = Guard(0, math.inf)
 
 
-@jit
-def find_limit(
-    labels: NDArray[np.int64], group: int, counts: NDArray[np.int64], guess: int, max_weight: float
-) -> tuple[int, float]:
-    """How many members of a group have data, and ``max_weight`` medians of their counts, each rounded up to 2^n.
-
-    So a few passes that LLVM vectorises find it. They are fewest where the count ``guess`` is near the median.
-    """
-    bits = max(1, _measure_bits(max(1, guess)))
-    members, fewer, few = 0, 0, 0
-    shorter, end = 1 << (bits - 1), 1 << bits
-    for member in range(labels.size):
-        count = counts[member] if labels[member] == group else 0
-        members += count > 0
-        fewer += (count > 0) & (count < shorter)
-        few += (count > 0) & (count < end)
-    while bits > 1 and 2 * fewer >= members:
-        bits -= 1
-        fewer, few = members - _count_above(labels, group, counts, (1 << (bits - 1)) - 1), fewer
-    while 2 * few < members:
-        bits += 1
-        few = members - _count_above(labels, group, counts, (1 << bits) - 1)
-    return members, float(max_weight * 2.0**bits)
-
-
 @jit_inline
 def _measure_bits(count: int) -> int:
-    """How many bits a whole number above 0 has, read from the exponent of its float64: 2^bits is above the number."""
+    """Return how many bits a whole number above 0 has, read from the exponent of its float64."""
     return int(np.float64(count).view(np.int64) >> 52) - 1022
 
 
 @jit_inline
-def _count_above(labels: NDArray[np.int64], group: int, counts: NDArray[np.int64], most: int) -> int:
-    """How many members of a group have more than so many."""
-    above = 0
-    for member in range(labels.size):
-        above += (labels[member] == group) & (counts[member] > most)
-    return above
+def _is_among(groups: Indices, label: int) -> bool:
+    is_among = False
+    for group in groups:
+        is_among |= group == label
+    return is_among
 
 
 @jit_brief
-def limit_members(
-    agent: int,
-    groups: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    counts: NDArray[np.int64],
-    min_others: int,
-    max_weight: float,
-) -> tuple[bool, float, bool]:
-    """What a guard says of some groups, each named once: of whom ``agent`` is told, and how much.
+def measure_members(agent: int, groups: Indices, labels: Indices, counts: Indices) -> tuple[int, int, int]:
+    """Measure the agents of some groups that have data.
 
-    Returns whether the others that have data are as many as it wants, the limit of what one of them may weigh, and
-    whether somebody has more.
+    Return how many there are beside ``agent``, the bits of the median of all their counts, at least 1, and the largest
+    count beside that of ``agent``.
     """
-    group, own, labels = int(groups[0]), int(counts[agent]), _join_groups(groups, labels)
-    members, limit = find_limit(labels, group, counts, own, max_weight)
-    most = int(min(limit, 2.0**62))  # whole numbers are compared side by side
-    heavier = _count_above(labels, group, counts, most)
-    return members - (own > 0) >= min_others, limit, heavier > (own > most)
-
-
-@jit
-def _join_groups(groups: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Labels in which the members of some groups have that of the first."""
-    joined = labels if groups.size == 1 else labels.copy()
-    for group in groups[1:]:
-        for member in range(labels.size):
-            joined[member] = groups[0] if labels[member] == group else joined[member]
-    return joined
+    sizes, members, others, heaviest = np.zeros(64, np.int64), 0, 0, 0
+    for member in range(labels.size):
+        count = counts[member]
+        if count > 0 and _is_among(groups, labels[member]):
+            sizes[_measure_bits(count)] += 1
+            members += 1
+            if member != agent:
+                others += 1
+                heaviest = max(heaviest, count)
+    median, smaller = 1, sizes[1]
+    while 2 * smaller < members:
+        median += 1
+        smaller += sizes[median]
+    return others, median, heaviest
 
 
 @jit
 def subtract_excess(
-    agent: int,
-    groups: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    limit: float,
-    gram: NDArray[np.float64],
-    moment: NDArray[np.float64],
-    counts: NDArray[np.int64],
-    clicks: NDArray[np.int64],
-    rounds: NDArray[np.int64],
-    total_gram: NDArray[np.float64],
-    total_moment: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Subtract what the others of some groups have beyond the limit of ``limit_members``.
+    agent: int, groups: Indices, labels: Indices, limit: float, held: HeldArrays, gram: Matrix, moment: Vector
+) -> Indices:
+    """Subtract what others of some groups have beyond ``limit`` observations from the sums of these groups.
 
-    ``total_gram`` and ``total_moment`` are those of the groups. Returns gram and moment of what is left, and by how
-    much counts, clicks and rounds fall.
+    Return by how much counts, clicks and rounds fall.
     """
-    d = moment.shape[1]
-    left_gram, left_moment, fallen = total_gram.copy(), total_moment.copy(), np.zeros(3, np.int64)
-    joined = _join_groups(groups, labels)
+    fallen = np.zeros(3, np.int64)
     for member in range(labels.size):
-        if joined[member] == groups[0] and counts[member] > limit and member != agent:
-            share = 1.0 - limit / counts[member]
-            for j in range(d):
-                left_moment[j] -= share * moment[member, j]
-                for k in range(d):
-                    left_gram[j, k] -= share * gram[member, j, k]
-            fallen[0] += int(share * counts[member])
-            fallen[1] += int(share * clicks[member])
-            fallen[2] += int(share * rounds[member])
-    return left_gram, left_moment, fallen
+        count = held.observations[member]
+        if count > limit and member != agent and _is_among(groups, labels[member]):
+            share = 1.0 - limit / count
+            for j in range(moment.size):
+                moment[j] -= share * held.moment[member, j]
+                for k in range(moment.size):
+                    gram[j, k] -= share * held.gram[member, j, k]
+            fallen[0] += int(share * count)
+            fallen[1] += int(share * held.clicks[member])
+            fallen[2] += int(share * held.rounds[member])
+    return fallen

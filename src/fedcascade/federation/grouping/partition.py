@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
-from fedcascade.federation.grouping.guard import NO_GUARD, limit_members, subtract_excess
+from fedcascade.federation.grouping.guard import NO_GUARD, measure_members, subtract_excess
 from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
+from fedcascade.federation.messages import Messages
 from fedcascade.learning.statistics import Statistics
-from fedcascade.numerics.jit import jit_brief
 
 Labels = NDArray[np.int64]
 
@@ -27,6 +27,7 @@ class Partition:
     """A partition of the agents: ``labels`` has the group of each, ``pools`` the summed statistics of each group."""
 
     state_names: ClassVar[tuple[str, ...]] = ("labels", "regrouped", "pools")  # the attributes that outlive a process
+    knows_clusters: ClassVar[bool] = False  # whether a simulation tells it the true clusters
 
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         self.holdings = holdings
@@ -66,8 +67,8 @@ class Partition:
         return self.pools[int(self.labels[agent])]
 
     def count_members(self, agent: int) -> int:
-        """How many agents share the group of ``agent``, itself included."""
-        return int(count_equal(self.labels, self.labels[agent]))
+        """Return how many agents share the group of ``agent``, itself included."""
+        return int(np.count_nonzero(self.labels == self.labels[agent]))
 
     def answer(self, agent: int) -> Statistics:
         """Algorithm 3, lines 1 and 2: the statistics of a download for ``agent``, which are those of its group."""
@@ -88,14 +89,15 @@ class Partition:
             total += self.pools[label]
         if self.guard is NO_GUARD:
             return total
-        held, (min_others, max_weight) = self.holdings, self.guard
-        is_hidden, limit, is_exceeded = limit_members(agent, groups, self.labels, held.count, min_others, max_weight)
-        if not is_hidden:
+        held = self.holdings
+        others, median, heaviest = measure_members(agent, groups, self.labels, held.count)
+        limit = float(self.guard.max_weight * 2.0**median)
+        if others < self.guard.min_others:
             return held[agent]
-        if not is_exceeded:
+        if heaviest <= limit:
             return total
-        arrays = held.gram, held.moment, held.count, held.clicks, held.rounds
-        gram, moment, fallen = subtract_excess(agent, groups, self.labels, limit, *arrays, total.gram, total.moment)
+        gram, moment = total.gram.copy(), total.moment.copy()
+        fallen = subtract_excess(agent, groups, self.labels, limit, held.arrays, gram, moment)
         count, clicks, rounds = fallen.tolist()
         return Statistics(gram, moment, total.count - count, total.clicks - clicks, total.rounds - rounds)
 
@@ -107,22 +109,30 @@ class Partition:
         """Change the partition after an upload of ``agent`` has been answered; a fixed grouping changes nothing."""
 
     def join(self) -> None:
-        """Give a group to the newcomer that the holdings have just made room for, or refuse it."""
-        raise ValueError(f"{type(self).__name__} does not say with whom a newcomer shares: agents cannot join late")
+        """Give a group to the newcomer that the holdings have just added, or refuse it."""
+        self.append_agent(self.choose_label(self.labels.size))
 
     def restart(self, agent: int) -> None:
         """Let an agent whose data the holdings have just dropped go on as a newcomer, at the same place."""
-        before, fresh = int(self.labels[agent]), self.choose_fresh_label(agent)
+        before, fresh = int(self.labels[agent]), self.choose_label(agent)
         self.labels[agent] = fresh
         for label in {before, fresh}:
             self.sum_group(label)
 
-    def choose_fresh_label(self, agent: int) -> int:  # noqa: ARG002
-        """The group of an agent that restarts."""
-        raise ValueError(f"{type(self).__name__} does not say with whom an agent shares after a change of its user")
+    def choose_label(self, agent: int) -> int:  # noqa: ARG002
+        """Return the group of an agent that joins or restarts."""
+        words = "does not say with whom a newcomer shares: agents cannot join late or start over"
+        raise ValueError(f"{type(self).__name__} {words}")
+
+    def take_crossings(self) -> Messages | None:
+        """Return the messages between tiers of servers since the last call; None where there is one server."""
+        return None
+
+    def tell_cluster(self, agent: int, cluster: int) -> None:
+        """Take the true cluster of an agent from its next restart on; ignored unless ``knows_clusters``."""
 
     def forget(self, agent: int) -> None:
-        """Take out an agent that the holdings have just removed: its group is summed anew over who is left.
+        """Take out an agent that the holdings have just removed: its group is summed again over the others.
 
         As there, the last agent takes its place.
         """
@@ -168,35 +178,36 @@ class Partition:
 class SharedPartition(Partition):
     """One group for all agents."""
 
-    def join(self) -> None:
-        self.append_agent(0)
-
-    def choose_fresh_label(self, agent: int) -> int:  # noqa: ARG002
+    def choose_label(self, agent: int) -> int:  # noqa: ARG002
         return 0
 
 
 class SeparatePartition(Partition):
     """A group for each agent."""
 
-    def join(self) -> None:
-        self.append_agent(self.find_unused_label())
-
-    def choose_fresh_label(self, agent: int) -> int:  # noqa: ARG002
+    def choose_label(self, agent: int) -> int:  # noqa: ARG002
         return self.find_unused_label()
 
 
 class KnownPartition(Partition):
     """The true clusters; where they change, the simulation first sets the new one of an agent."""
 
+    knows_clusters = True
+
     def __init__(self, holdings: Holdings, labels: Labels) -> None:
         super().__init__(holdings, labels)
         self._told: dict[int, int] = {}
 
-    def tell(self, agent: int, cluster: int) -> None:
-        """Set the cluster of an agent from its next restart on."""
+    def take_crossings(self) -> Messages | None:
+        """Return the messages between tiers of servers since the last call; None where there is one server."""
+        return None
+
+    def tell_cluster(self, agent: int, cluster: int) -> None:
         self._told[agent] = cluster
 
-    def choose_fresh_label(self, agent: int) -> int:
+    def choose_label(self, agent: int) -> int:
+        if agent == self.labels.size:
+            return super().choose_label(agent)
         return self._told.pop(agent, int(self.labels[agent]))
 
 
@@ -232,15 +243,6 @@ class KnownClusters:
         labels = np.array(truth, np.int64)
         require(labels.shape == (len(holdings),), f"the truth must name {len(holdings)} clusters, got {labels.shape}")
         return KnownPartition(holdings, labels)
-
-
-@jit_brief
-def count_equal(labels: Labels, label: int) -> int:
-    """How many labels are this one."""
-    equal = 0
-    for agent in range(labels.size):
-        equal += labels[agent] == label
-    return equal
 
 
 def relabel_by_appearance(labels: Labels) -> tuple[Labels, Labels]:

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import POSITIVE, RATIO, whole_numbers
+from fedcascade.checks import POSITIVE, whole_numbers
 from fedcascade.constants import Part, constant
-from fedcascade.federation.grouping.graph import describe_alpha_d, find_components, find_far_pairs
+from fedcascade.federation.grouping.graph.complete import describe_alpha_d
+from fedcascade.federation.grouping.graph.search import find_components, find_far_pairs
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, compute_confidence_width
-from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.messages import Cause, Download, Messages, Upload, describe_push_ratio, describe_upload_ratio
 from fedcascade.learning.ridge import Ridge, compute_log_det
 from fedcascade.learning.statistics import Statistics
-
-Crossings = tuple[tuple[Upload, ...], tuple[Download, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +39,8 @@ class SplitAndMerge(Part):
     local_servers: int = constant(
         4, meaning="how many local servers the agents are dealt out to", range=whole_numbers(1)
     )
-    gamma_u: float = constant(
-        1.01,
-        meaning="an upload is due when the determinant has grown beyond this ratio; 1 is always, inf is never",
-        symbol="U",
-        range=RATIO,
-    )
-    gamma_d: float = constant(
-        1.01,
-        meaning="the server pushes to whose determinant is behind by more than this ratio",
-        symbol="D",
-        range=RATIO,
-    )
+    gamma_u: float = describe_upload_ratio(1.01, "U")
+    gamma_d: float = describe_push_ratio(1.01, "D")
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
         """Start with one cluster: without data, all centres are alike."""
@@ -92,7 +81,7 @@ class PhasePartition(Partition):
         """What the agent's local server knows of its cluster."""
         return self.known[self._get_cell(agent)]
 
-    def take_crossings(self) -> Crossings:
+    def take_crossings(self) -> Messages:
         """The messages between local servers and the global one since the last call."""
         crossings = tuple(self._uploads), tuple(self._downloads)
         self._uploads, self._downloads = [], []

@@ -8,7 +8,7 @@ from fedcascade.checks import POSITIVE
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.learning.theory import communication, partition, regret
+from fedcascade.learning.theory import bounds
 from fedcascade.learning.theory.assumptions import Assumptions, compute_failure_probability, compute_lambda_tilde
 
 Protocol = Literal["auxiliary", "force-comm"]  # what agents do beside looking at the determinant
@@ -87,14 +87,14 @@ def compute_guarantee(
     lambda_, alpha_c = settings.lambda_, settings.alpha_c
     ridge = Ridge(Statistics.zero(problem.dimension), lambda_)
     beta = Theory(alpha_c=alpha_c, noise=settings.noise, delta=delta).radius(ridge, problem)
-    separated = partition.bound_rounds_to_separate(problem, world, lambda_tilde=tilde, delta=delta)
+    separated = bounds.bound_rounds_to_separate(problem, world, lambda_tilde=tilde, delta=delta)
     spoken = _compute_rounds_until_spoken(problem, world, settings, source, delta, separated)
     is_paper = source == "paper"
     failure = 2 * delta + (users * delta**1.5 if settings.protocol == "auxiliary" else 0.0 if is_paper else delta / 4)
     determinant = (
-        communication.quote_determinant_exchanges(problem, lambda_=lambda_, alpha_c=alpha_c)
+        bounds.quote_determinant_exchanges(problem, lambda_=lambda_, alpha_c=alpha_c)
         if is_paper
-        else communication.bound_determinant_exchanges(problem, clusters=J, lambda_=lambda_, alpha_c=alpha_c)
+        else bounds.bound_determinant_exchanges(problem, clusters=J, lambda_=lambda_, alpha_c=alpha_c)
     )
     return Guarantee(
         delta=delta,
@@ -102,7 +102,7 @@ def compute_guarantee(
         lambda_tilde=tilde,
         T_0=separated,
         T_1=spoken,
-        regret_learning=regret.bound_learning_regret(
+        regret_learning=bounds.bound_learning_regret(
             problem, clusters=J, beta=beta, lambda_=lambda_, alpha_c=alpha_c, base=math.e if is_paper else 2.0
         ),
         regret_failure=max(0.0, rounds - separated - spoken) * failure,
@@ -117,17 +117,17 @@ def _compute_rounds_until_spoken(
     """T_1: in so many rounds after T_0, every agent has had an exchange."""
     match settings.protocol, source:
         case "auxiliary", "paper":
-            return partition.quote_rounds_until_auxiliary(problem, world, delta)
+            return bounds.quote_rounds_until_auxiliary(problem, world, delta)
         case "auxiliary", _:
-            return partition.bound_rounds_until_auxiliary(world, delta, separated=separated, p_scale=settings.p_scale)
+            return bounds.bound_rounds_until_auxiliary(world, delta, separated=separated, p_scale=settings.p_scale)
         case _, "paper":
-            return partition.quote_rounds_until_forced(problem, world, delta, separated=separated)
-    return partition.bound_rounds_until_forced(problem, world, delta, separated=separated)
+            return bounds.quote_rounds_until_forced(problem, world, delta, separated=separated)
+    return bounds.bound_rounds_until_forced(problem, world, delta, separated=separated)
 
 
 def _compute_exchanges_beside(problem: ProblemSize, settings: Settings, source: Source) -> float:
     """Exchanges that are not for the determinant."""
     if settings.protocol == "auxiliary":
-        return communication.bound_auxiliary_exchanges(problem.rounds, settings.p_scale)
-    count = communication.quote_forced_exchanges if source == "paper" else communication.bound_forced_exchanges
+        return bounds.bound_auxiliary_exchanges(problem.rounds, settings.p_scale)
+    count = bounds.quote_forced_exchanges if source == "paper" else bounds.bound_forced_exchanges
     return count(problem.users, problem.rounds)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from fedcascade.federation.policies import Policy
-from fedcascade.federation.rehearsal import rehearse_agent
+from fedcascade.federation.warm_start import precompile_agent
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.oracles import Oracle
 from fedcascade.numerics.code_cache import announce_compilation
@@ -72,7 +72,7 @@ def connect(
         with announce_compilation(lambda: log.warning(COMPILING)):
             agent = cast(RemoteAgent, pool.enrol("", token))
             if warm_up:
-                rehearse_agent(agent.agent.policy, agent.dimension)
+                precompile_agent(agent.agent.policy, agent.dimension)
     except BaseException:
         pool.close()
         raise

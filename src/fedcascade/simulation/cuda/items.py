@@ -16,7 +16,7 @@ from fedcascade.environments.draws import LENGTH, LIFTED_LENGTH, LIFTING
 from fedcascade.numerics import streams
 from fedcascade.numerics.grid import truncate_steps
 from fedcascade.numerics.jit import fma, jit
-from fedcascade.simulation.cuda.layout import AgentMemory, Round
+from fedcascade.simulation.cuda.layout import AgentMemory, TeamRound
 
 Column = NDArray[np.float32]
 _BELOW, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
@@ -71,7 +71,7 @@ def make_score_item(d: int, lifted: bool) -> Any:
 
 def _make_looping_score(d: int, lifted: bool) -> Any:
     @cuda.jit(device=True)
-    def score(round_: Round, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:
+    def score(round_: TeamRound, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:
         theta, truth, root = agent.theta32, agent.truth32, agent.root32
         draw_item(round_.seed, round_.t, item, lifted, x)
         mean, true_mean, total, at = _ZERO, _ZERO, _ZERO, 0
@@ -97,7 +97,7 @@ def _make_unrolled_score(d: int, lifted: bool) -> Any:
     lifting = (LIFTING,) * (d - free)
 
     @cuda.jit(device=True)
-    def score(round_: Round, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:  # noqa: ARG001
+    def score(round_: TeamRound, item: int, agent: AgentMemory, beta: Any, x: Any) -> Any:  # noqa: ARG001
         # Always 0, but the compiler cannot know: else it would load the root once for all items, into more registers
         # than there are.
         zero = np.uint64(item) >> np.uint64(30) << np.uint64(2)

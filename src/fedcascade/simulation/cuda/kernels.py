@@ -20,7 +20,16 @@ from fedcascade.numerics import streams
 from fedcascade.simulation.cuda import layout
 from fedcascade.simulation.cuda.device import jit_kernel
 from fedcascade.simulation.cuda.items import draw_item, make_score_item
-from fedcascade.simulation.cuda.layout import DeviceArrays, Progress, Ranking, Rules, Shape, Task, TeamMemory, Thread
+from fedcascade.simulation.cuda.layout import (
+    AgentProgress,
+    BlockTask,
+    DeviceArrays,
+    Ranking,
+    Rules,
+    Shape,
+    TeamMemory,
+    Thread,
+)
 from fedcascade.simulation.cuda.selection import select
 from fedcascade.simulation.cuda.updates import bound_score_error, learn
 from fedcascade.simulation.exact.ranking import compute_attraction
@@ -41,7 +50,7 @@ def make_kernel(shape: Shape) -> Any:
         thread = Thread(number, number // width, number % width)
         agent, played, selection = allocate_agent(arrays, block), allocate_teams(), allocate_selection(x)
         run, end = int(arrays.inbox[block, layout.RUN]), int(arrays.inbox[block, layout.END])
-        task = Task(run, arrays.seeds[run], arrays.firsts[run], end)
+        task = BlockTask(run, arrays.seeds[run], arrays.firsts[run], end)
         load_agent(shape, thread, arrays, block, agent)
         rules = read_rules(shape, arrays, run, agent.row)
         margin = bound_score_error(shape, thread, agent, rules.beta)
@@ -149,11 +158,11 @@ def read_rules(shape: Shape, arrays: DeviceArrays, run: int, row: Any) -> Rules:
 
 
 @cuda.jit(device=True)
-def read_progress(shape: Shape, arrays: DeviceArrays, block: int, row: Any, margin: float) -> Progress:
+def read_progress(shape: Shape, arrays: DeviceArrays, block: int, row: Any, margin: float) -> AgentProgress:
     """Return where an agent plays on, with its totals since the download."""
     begin, own = int(arrays.inbox[block, layout.BEGIN]), shape.layout.own
     taught, examined = row[own + layout.TAUGHT], row[own + layout.EXAMINED]
-    return Progress(begin, False, margin, taught, examined, row[own + layout.CLICKS], row[own + layout.ROUNDS])
+    return AgentProgress(begin, False, margin, taught, examined, row[own + layout.CLICKS], row[own + layout.ROUNDS])
 
 
 def make_play(shape: Shape) -> Any:
@@ -163,15 +172,15 @@ def make_play(shape: Shape) -> Any:
 
     @cuda.jit(device=True)
     def play(
-        thread: Thread, arrays: DeviceArrays, task: Task, rules: Rules, agent: layout.AgentMemory, played: TeamMemory,
-        selection: layout.SelectionMemory, progress: Progress,
+        thread: Thread, arrays: DeviceArrays, task: BlockTask, rules: Rules, agent: layout.AgentMemory,
+        played: TeamMemory, selection: layout.SelectionMemory, progress: AgentProgress,
     ) -> None:  # fmt: skip
         team, lane, place, x = thread.team, thread.lane, progress.cursor + thread.team, selection.x
         seed, t, items, beta = task.seed, int(task.first), 0, float32(rules.beta)
         if place < task.end:
             t = int(task.first + arrays.order[task.run, place])
             items = draws.count_items(seed, t, shape.fewest_items, shape.most_items)
-        round_ = layout.Round(seed, t, items)
+        round_ = layout.TeamRound(seed, t, items)
         for item in range(lane, items, width):
             score, true_score, _ = score_item(round_, item, agent, beta, x)
             played.score[team, item], played.true_score[team, item] = score, true_score
@@ -199,7 +208,14 @@ def make_play(shape: Shape) -> Any:
 
 @cuda.jit(device=True)
 def finish_round(
-    shape: Shape, arrays: DeviceArrays, task: Task, rules: Rules, played: TeamMemory, team: int, place: int, shown: int
+    shape: Shape,
+    arrays: DeviceArrays,
+    task: BlockTask,
+    rules: Rules,
+    played: TeamMemory,
+    team: int,
+    place: int,
+    shown: int,
 ) -> None:
     """Find the click of a team's round, and note regret, outcome and list."""
     click, missed, best_missed = -1, 1.0, 1.0
@@ -224,7 +240,7 @@ def finish_round(
 
 @cuda.jit(device=True)
 def store_progress(
-    shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, row: Any, progress: Progress
+    shape: Shape, thread: Thread, arrays: DeviceArrays, block: int, row: Any, progress: AgentProgress
 ) -> None:
     """Write how far the agent came into its row, and hand it and its own part to the host."""
     own = shape.layout.own

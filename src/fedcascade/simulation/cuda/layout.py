@@ -80,7 +80,7 @@ class Thread(NamedTuple):
     lane: int
 
 
-class Task(NamedTuple):
+class BlockTask(NamedTuple):
     """Which rounds a block plays."""
 
     run: int
@@ -89,7 +89,7 @@ class Task(NamedTuple):
     end: int  # where in the order of rounds the block stops
 
 
-class Round(NamedTuple):
+class TeamRound(NamedTuple):
     """The round that a team plays; without items if there is none left for it."""
 
     seed: Any
@@ -163,7 +163,7 @@ class Ranking(NamedTuple):
     values: Any  # exact values of its items
 
 
-class Progress(NamedTuple):
+class AgentProgress(NamedTuple):
     """How far an agent is, and the totals since its download; every thread of its block has a copy."""
 
     cursor: int

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from numba.cuda import config
 
-from fedcascade.federation.decisions import ThompsonSampling
 from fedcascade.learning.confidence import Constant, Theory
 from fedcascade.learning.oracles import TopK
 from fedcascade.simulation.cuda.layout import LANES, NEAR, Layout, Shape
@@ -54,8 +53,6 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
         yield "warm start"
     if type(scenario.oracle) is not TopK:
         yield f"oracle {type(scenario.oracle).__name__}"
-    if isinstance(policy.decision, ThompsonSampling):
-        yield "decision ThompsonSampling"
     if environment.behaviour is not None:
         yield f"click model {environment.behaviour.model}"
     if environment.link is not None:

@@ -33,6 +33,7 @@ class Segment(NamedTuple):
     """Consecutive rounds up to the next checkpoint, or fewer."""
 
     first: int
+    users: NDArray[np.int64]  # that arrive in each round
     order: NDArray[np.int32]  # the rounds, counted from first, sorted by agent, then by time
     begin: list[int]  # where in order each agent's rounds begin
     end: list[int]
@@ -82,10 +83,12 @@ class DeviceRun:
 
     def _make_segment(self, first: int, count: int) -> Segment:
         environment = self.environment
-        rounds, begin, end = arrays.sort_rounds(environment.arrivals(first, count), first, environment.users)
+        users = environment.arrivals(first, count)
+        rounds, begin, end = arrays.sort_rounds(users, first, environment.users)
         p_scale = self.stop_rule.p_scale
         auxiliary = find_auxiliary_rounds(environment.seed, p_scale, rounds if p_scale > 0.0 else rounds[:0])
-        return Segment(first, (rounds - first).astype(np.int32), begin.tolist(), end.tolist(), auxiliary.tolist())
+        order = (rounds - first).astype(np.int32)
+        return Segment(first, users, order, begin.tolist(), end.tolist(), auxiliary.tolist())
 
     def begin_segment(self, positions: Positions) -> Segment | None:
         """Begin the next segment, with the agents' ``positions`` in it; returns None after the last one."""
@@ -184,8 +187,7 @@ class DeviceRun:
     def record_segment(self, regret: NDArray[np.float64], outcome: NDArray[np.uint8], lists: NDArray[np.int32]) -> None:
         recorder, segment = self.simulation.recorder, self.segment
         clicked, examined = (outcome & 1).astype(np.bool_), (outcome >> 1).astype(np.int64)
-        users = None if recorder.own_rounds is None else self.environment.arrivals(segment.first, regret.size)
-        recorder.record_rounds(segment.first, regret, clicked, examined, lists, users=users)
+        recorder.record_rounds(segment.first, segment.users, regret, clicked, examined, lists)
         recorder.record_checkpoint(segment.first + regret.size - 1, self.simulation.server.groups.labels)
         for agent in range(len(self.arrivals)):
             self.arrivals[agent] += segment.end[agent] - segment.begin[agent]

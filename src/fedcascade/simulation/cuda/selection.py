@@ -12,7 +12,7 @@ from numba import cuda, float32, float64, int32, uint64
 
 from fedcascade.numerics import streams
 from fedcascade.simulation.cuda.items import draw_item, make_tie_key
-from fedcascade.simulation.cuda.layout import LANES, Ranking, Round, SelectionMemory, Shape, Thread
+from fedcascade.simulation.cuda.layout import LANES, Ranking, SelectionMemory, Shape, TeamRound, Thread
 from fedcascade.simulation.exact.ranking import compute_attraction
 
 _INFINITE32, _LAST = np.float32(np.inf), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -25,7 +25,7 @@ def comes_before(value: Any, tie: Any, other_value: Any, other_tie: Any) -> Any:
 
 
 @cuda.jit(device=True)
-def select(shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory) -> None:
+def select(shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory) -> None:
     """Put the best items of a team's round and their exact values where ``ranking`` says, best first."""
     team, lane = thread.team, thread.lane
     low = find_threshold(shape, thread, round_, ranking, memory)
@@ -40,12 +40,12 @@ def select(shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory
     # A candidate for each lane; where there are more of them, lanes choose again and again.
     rank_candidates(shape, thread, round_, ranking, memory, count)
     if cuda.syncthreads_or(int32(1 if count > LANES else 0)) != 0:
-        many = Round(round_.seed, round_.t, round_.items if count > LANES else 0)
+        many = TeamRound(round_.seed, round_.t, round_.items if count > LANES else 0)
         choose_among_many(shape, thread, many, ranking, memory, low)
 
 
 @cuda.jit(device=True)
-def find_threshold(shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory) -> Any:
+def find_threshold(shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory) -> Any:
     """Return a score in single precision that every item of the list reaches, whatever its exact value."""
     team, lane = thread.team, thread.lane
     highest = float32(-_INFINITE32)
@@ -73,7 +73,7 @@ def find_threshold(shape: Shape, thread: Thread, round_: Round, ranking: Ranking
 
 @cuda.jit(device=True)
 def rank_candidates(
-    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, count: int
+    shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory, count: int
 ) -> None:
     """Let every lane evaluate one candidate and find its place in the list; not where there are more than lanes."""
     team, lane = thread.team, thread.lane
@@ -91,7 +91,7 @@ def rank_candidates(
 
 @cuda.jit(device=True)
 def choose_among_many(
-    shape: Shape, thread: Thread, round_: Round, ranking: Ranking, memory: SelectionMemory, low: Any
+    shape: Shape, thread: Thread, round_: TeamRound, ranking: Ranking, memory: SelectionMemory, low: Any
 ) -> None:
     """Fill the list position by position: each lane offers its best item, and the lane that wins offers its next."""
     team, lane = thread.team, thread.lane
@@ -130,7 +130,7 @@ def count_better(memory: SelectionMemory, team: int, count: int, value: float, t
 
 @cuda.jit(device=True)
 def evaluate(
-    shape: Shape, round_: Round, ranking: Ranking, memory: SelectionMemory, team: int, item: int, count: int
+    shape: Shape, round_: TeamRound, ranking: Ranking, memory: SelectionMemory, team: int, item: int, count: int
 ) -> Any:
     """Return the value of a candidate and its tie-break, exact wherever another candidate is close."""
     if ranking.by_weight:

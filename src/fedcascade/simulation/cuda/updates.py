@@ -7,14 +7,20 @@ import math
 
 from numba import cuda, float32, float64
 
-from fedcascade.simulation.cuda.layout import DOUBT, AgentMemory, Progress, Rules, Shape, TeamMemory, Thread
+from fedcascade.simulation.cuda.layout import DOUBT, AgentMemory, AgentProgress, Rules, Shape, TeamMemory, Thread
 from fedcascade.simulation.exact.screening import bound_error
 
 
 @cuda.jit(device=True)
 def learn(
-    shape: Shape, thread: Thread, rules: Rules, agent: AgentMemory, played: TeamMemory, progress: Progress, end: int
-) -> Progress:
+    shape: Shape,
+    thread: Thread,
+    rules: Rules,
+    agent: AgentMemory,
+    played: TeamMemory,
+    progress: AgentProgress,
+    end: int,
+) -> AgentProgress:
     """Add up the rounds that teams have played, in their order, until the determinant may have grown enough."""
     fired, margin, taught, examined = False, progress.margin, progress.taught, progress.examined
     clicks, rounds = progress.clicks, progress.rounds
@@ -39,7 +45,7 @@ def learn(
             if shape.every_round:
                 decide(shape, thread, agent)
                 margin = bound_score_error(shape, thread, agent, rules.beta)
-    return Progress(progress.cursor + done, fired, margin, taught, examined, clicks, rounds)
+    return AgentProgress(progress.cursor + done, fired, margin, taught, examined, clicks, rounds)
 
 
 @cuda.jit(device=True)

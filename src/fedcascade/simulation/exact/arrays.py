@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from fedcascade.environments.behaviours import CompiledBehaviour, Logistic
 from fedcascade.federation.changes import CompiledDetection
-from fedcascade.federation.own_data import OwnData, unpack_into
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.trust import CompiledTrust
 from fedcascade.learning.confidence import BetaTerms
+from fedcascade.learning.exploration import GREEDY
 from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline
-from fedcascade.simulation.exact.constrained import CompiledLimits
 from fedcascade.simulation.exact.screening import Indices, Scratch
 
 DETERMINANT, AUXILIARY, DOUBLING, ALWAYS, SYNCHRONISATION, CHANGE = 0, 1, 2, 3, 4, 5  # kinds of triggers
@@ -43,6 +43,16 @@ class CompiledEnvironment(NamedTuple):
     cache: ItemCache
     behaviour: CompiledBehaviour | None = None  # how users click; None is the cascade
     link: Logistic | None = None  # from <theta, x> to a probability; None clips it
+
+
+class CompiledLimits(NamedTuple):
+    """The limits of an oracle: so many of a category, or 0 where there is a budget or an exploration instead."""
+
+    per_category: int
+    budget: float
+    length: int
+    exploration: int = GREEDY  # how lists are chosen by chance, as ``learning.exploration`` numbers the ways
+    level: float = 0.0  # temperature or epsilon
 
 
 class CompiledPolicy(NamedTuple):
@@ -159,22 +169,10 @@ def view_agent(states: AgentState, agent: int) -> AgentState:
 
 
 @jit_inline
-def pack_sums(gram: NDArray[np.float64], moment: NDArray[np.float64], row: NDArray[np.float64]) -> None:
-    """Write the upper triangle of a gram, and a moment, into a row of ``PackedStates``."""
-    d, k = moment.size, 0
-    for i in range(d):
-        for j in range(i, d):
-            row[k] = gram[i, j]
-            k += 1
-    for i in range(d):
-        row[k + i] = moment[i]
-
-
-@jit_inline
 def unpack_agent(policy: CompiledPolicy, packed: PackedStates, agent: int, room: AgentState, scratch: Scratch) -> None:
     """Fill ``room`` with an agent's download, buffer and decision; its numbers and counts stay where they are."""
-    unpack_into(packed.download[agent], room.gram, room.moment)
-    unpack_into(packed.buffer[agent], room.buffer_gram, room.buffer_moment)
+    linear.unpack_sums(packed.download[agent], room.gram, room.moment)
+    linear.unpack_sums(packed.buffer[agent], room.buffer_gram, room.buffer_moment)
     if not policy.every_round:
         linear.solve_ridge_into(room.gram, room.moment, policy.lambda_, scratch.upper, room.root, room.theta)
 

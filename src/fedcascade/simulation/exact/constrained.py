@@ -4,37 +4,24 @@ Where there are no limits, ``limits`` is None. Numba then compiles the first lin
 best items neither compile nor pay for the rest.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 
 from fedcascade.environments import draws
-from fedcascade.environments.behaviours import CompiledBehaviour, Logistic, compute_weights, fade_weight
-from fedcascade.learning.exploration import GREEDY, SAMPLED, compute_propensities, explore
+from fedcascade.environments.behaviours import compute_weights, fade_weight
+from fedcascade.learning.exploration import GREEDY, compute_propensities, explore
 from fedcascade.learning.knapsack import find_best_within_budget, select_within_budget
 from fedcascade.learning.oracles import select_per_category, select_top
-from fedcascade.learning.thompson import sample_scores
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Matrix, Vector
+from fedcascade.simulation.exact.arrays import BETA, AgentState, CompiledEnvironment, CompiledLimits
 from fedcascade.simulation.exact.screening import Scratch
-
-
-class CompiledLimits(NamedTuple):
-    """The limits of an oracle: so many of a category, or 0 where there is a budget or an exploration instead."""
-
-    per_category: int
-    budget: float
-    length: int
-    exploration: int = GREEDY  # how lists are chosen by chance, as ``learning.exploration`` numbers the ways
-    level: float = 0.0  # temperature or epsilon
 
 
 @jit
 def select_constrained(
-    limits: CompiledLimits | None, seed: np.uint64, t: int, items: int, categories: int, theta: Vector, root: Matrix,
-    own_root: Matrix | None, beta: float, behaviour: CompiledBehaviour | None, link: Logistic | None,
-    true_theta: Vector, scratch: Scratch,
+    limits: CompiledLimits | None, environment: CompiledEnvironment, state: AgentState, own_root: Matrix | None,
+    true_theta: Vector, scratch: Scratch, t: int, items: int,
 ) -> tuple[int, float]:  # fmt: skip
     """Write the list into ``scratch.selected``, and the squared widths of its items.
 
@@ -43,26 +30,19 @@ def select_constrained(
     """
     if limits is None:
         return -1, -1.0
+    seed, theta, root, beta = environment.seed, state.theta, state.root, state.numbers[BETA]
     columns = np.ascontiguousarray(scratch.columns[: theta.size, :items])
     ties = streams.words(seed, streams.TIE, t, items)
-    if limits.exploration == SAMPLED:
-        scores = sample_scores(theta, root, beta, columns, ties)
-    elif own_root is None:
-        scores = linear.compute_ucb_scores(theta, root, beta, columns)
-    else:
-        scores = linear.compute_pair_scores(theta, root, own_root, beta, columns)
-    weights = compute_weights(link, true_theta, columns)
+    scores = linear.compute_ucb_scores(theta, root, beta, columns, own_root)
+    weights = compute_weights(environment.link, true_theta, columns)
     length = limits.length
-    if limits.exploration == SAMPLED:
-        selected = select_top(scores, ties, length)
-        best = select_top(weights, np.zeros(items, np.uint32), length)
-    elif limits.exploration != GREEDY:
+    if limits.exploration != GREEDY:
         selected = explore(limits.exploration, limits.level, scores, ties, length)
         given = compute_propensities(limits.exploration, limits.level, scores, selected)
         scratch.chances[: selected.size] = given
         best = select_top(weights, np.zeros(items, np.uint32), length)
     elif limits.per_category > 0:
-        kinds, limit = draws.draw_categories(seed, t, items, categories), limits.per_category
+        kinds, limit = draws.draw_categories(seed, t, items, environment.categories), limits.per_category
         selected = select_per_category(scores, ties, kinds, limit, length)
         best = select_per_category(weights, np.zeros(items, np.uint32), kinds, limit, length)
     else:
@@ -75,5 +55,5 @@ def select_constrained(
         scratch.selected[position] = item
         scratch.squared_width[item] = widths[item]
     for position in range(best.size):
-        missed *= 1.0 - fade_weight(behaviour, position, weights[best[position]])
+        missed *= 1.0 - fade_weight(environment.behaviour, position, weights[best[position]])
     return int(selected.size), 1.0 - missed

@@ -1,14 +1,16 @@
 """Carries uploads from compiled agents to the server, and downloads back."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.federation.own_data import OwnData, unpack_into
+from fedcascade.federation.own_data import OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
 from fedcascade.federation.warm_start import check_warm_start, feed_server
 from fedcascade.learning.log_sums import LogSums
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
+from fedcascade.numerics.linear import pack_sums, unpack_sums
 from fedcascade.simulation.exact import arrays
 from fedcascade.simulation.exact.arrays import AgentState, PackedStates, PersonalState
 from fedcascade.simulation.exact.lowering import ENVIRONMENTS, PERSONAL_PARTS, compile_policy, lower
@@ -47,9 +49,7 @@ class ExchangeDriver:
         blank = Ridge(nothing if keeper is None else keeper.weigh(nothing), policy.lambda_)
         self.packed.numbers[:] = self._compute_numbers(blank, 1.0 if keeper is None else keeper.deviation)
         if keeper is not None:
-            arrays.pack_sums(
-                blank.statistics.gram, blank.statistics.moment, row := np.zeros(self.packed.download.shape[1])
-            )
+            pack_sums(blank.statistics.gram, blank.statistics.moment, row := np.zeros(self.packed.download.shape[1]))
             self.packed.download[:] = row
         for agent in range(self.states.counts.shape[0]):
             self.load_ridge(agent, blank)
@@ -104,7 +104,7 @@ class ExchangeDriver:
     def tell_changes(self, round_: int, news: list[tuple[int, int]]) -> None:
         """Let a server that is told of changes hear of them: which agents, and to which clusters they belong now."""
         for agent, cluster in news:
-            self.server.tell_cluster(agent, cluster)
+            self.server.groups.tell_cluster(agent, cluster)
             self.run_exchange(round_, agent, Cause.CHANGE)
 
     def receive(self, downloads: tuple[Download, ...]) -> None:
@@ -126,7 +126,7 @@ class ExchangeDriver:
         """Let an agent decide with ``ridge`` from now on, and with beta times ``deviation``."""
         states, packed, sums = self.states, self.packed, ridge.statistics
         if packed.counts.size:  # such an agent has just uploaded all that it had
-            arrays.pack_sums(sums.gram, sums.moment, packed.download[agent])
+            pack_sums(sums.gram, sums.moment, packed.download[agent])
             packed.numbers[agent] = self._compute_numbers(ridge, deviation)
             return
         states.gram[agent], states.moment[agent] = sums.gram, sums.moment
@@ -169,19 +169,21 @@ def make_packed_states(users: int, d: int) -> PackedStates:
 def _take_packed_buffer(packed: PackedStates, agent: int, d: int) -> Statistics:
     """Return the buffer of an agent, and empty it."""
     gram, moment = np.empty((d, d)), np.empty(d)
-    unpack_into(packed.buffer[agent], gram, moment)
-    examined, clicks, rounds, _ = packed.counts[agent].tolist()
+    unpack_sums(packed.buffer[agent], gram, moment)
     packed.buffer[agent] = 0.0
-    packed.counts[agent, : arrays.ARRIVALS] = 0
-    return Statistics(gram, moment, examined, clicks, rounds)
+    return Statistics(gram, moment, *_take_counts(packed.counts[agent]))
 
 
 def _take_buffer(states: AgentState, agent: int) -> Statistics:
     """Return the buffer of an agent, and empty it."""
-    gram, moment, counts = states.buffer_gram[agent], states.buffer_moment[agent], states.counts[agent]
-    examined, clicks, rounds, _ = counts.tolist()
-    buffer = Statistics(gram.copy(), moment.copy(), examined, clicks, rounds)
-    gram[:] = 0.0
-    moment[:] = 0.0
+    gram, moment = states.buffer_gram[agent].copy(), states.buffer_moment[agent].copy()
+    states.buffer_gram[agent] = 0.0
+    states.buffer_moment[agent] = 0.0
+    return Statistics(gram, moment, *_take_counts(states.counts[agent]))
+
+
+def _take_counts(counts: NDArray[np.int64]) -> list[int]:
+    """Return items examined, clicks and rounds of a buffer, and set them to 0."""
+    taken: list[int] = counts[: arrays.ARRIVALS].tolist()
     counts[: arrays.ARRIVALS] = 0
-    return buffer
+    return taken

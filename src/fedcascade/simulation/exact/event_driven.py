@@ -27,7 +27,7 @@ from fedcascade.simulation.exact.windows import (
     make_driver_scratch,
     record_batch,
 )
-from fedcascade.simulation.scenario import Scenario, list_newcomers, list_news
+from fedcascade.simulation.scenario import Scenario, list_cluster_changes, list_newcomers
 
 SHORTEST_WINDOW = 64
 
@@ -78,7 +78,8 @@ class EventDrivenEngine:
         # Agents with the most rounds come first, so that no thread begins a long task last.
         present = np.argsort(-rounds, kind="stable")[: np.count_nonzero(rounds)]
         first = now.window.first
-        news, newcomers = list_news(self.scenario, first), list_newcomers(self.scenario, first)
+        news = list_cluster_changes(self.driver.server, self.driver.environment, first)
+        newcomers = list_newcomers(self.scenario, first)
         is_told = bool(news or newcomers)
         if is_told:  # nobody may play on before all know
             self.settle(before)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.environments import draws
+from fedcascade.environments.behaviours import CompiledBehaviour, apply_link, fade_weight, goes_on, looks_at
 from fedcascade.federation.changes import CompiledDetection, follow_list
 from fedcascade.federation.own_data import DEVIATION, OwnData
 from fedcascade.federation.rows import COUNTS
@@ -18,33 +19,16 @@ from fedcascade.learning.discounts import add_listed
 from fedcascade.numerics import linear, streams
 from fedcascade.numerics.grid import GRID, PER_UNIT
 from fedcascade.numerics.jit import fetch_and_increment, jit_inline, jit_no_refcount
+from fedcascade.simulation.exact import arrays
 from fedcascade.simulation.exact.arrays import (
-    ALWAYS,
-    ARRIVALS,
-    AUXILIARY,
-    BETA,
-    BOUND_WIDTH,
-    CHANGE,
-    CLICKS,
-    DETERMINANT,
-    DOUBLING,
-    EXAMINED,
-    LOG_DET,
-    ROUNDS,
-    SQUARED_WIDTHS,
     AgentState,
     CompiledEnvironment,
     CompiledPolicy,
     CompiledSimulation,
     Window,
-    pack_sums,
-    place_agent,
-    unpack_agent,
-    view_agent,
 )
-from fedcascade.simulation.exact.clicking import add_other_clicks, click_list
 from fedcascade.simulation.exact.constrained import select_constrained
-from fedcascade.simulation.exact.ranking import compute_best_reward, select_list
+from fedcascade.simulation.exact.ranking import compute_best_reward, compute_mean, select_list, select_pair_list
 from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
 
 STEADY, WEIGHED, CHANGED = 0, 1, 2  # what an agent finds in its own data after a round
@@ -66,26 +50,26 @@ def advance_agents(
     while place < agents.size:
         agent = agents[place]
         cursor, stop, fired = window.cursor[agent], window.stop[agent], -1
-        state, theta, margin = place_agent(room, packed, agent), environment.thetas[agent], 0.0
+        state, theta, margin = arrays.place_agent(room, packed, agent), environment.thetas[agent], 0.0
         if cursor < stop:
             for k in range(theta.size):
                 scratch.true_theta[k] = theta[k]
-            unpack_agent(policy, packed, agent, state, scratch)
+            arrays.unpack_agent(policy, packed, agent, state, scratch)
             margin = prepare_decision(policy, state, scratch)
         while cursor < stop and fired < 0:
             t = window.rounds[cursor]
             cursor += 1
-            click = play_round(environment, policy, theta, state, window, scratch, t, margin)
+            seen = play_round(environment, policy, theta, state, window, scratch, t, margin)
             followed = follow_user(
-                simulation.own, policy.detection, policy.trust, simulation, agent, state, window, scratch, t, click
+                simulation.own, policy.detection, policy.trust, simulation, agent, state, scratch, seen
             )
-            fired = CHANGE if followed == CHANGED else find_trigger(environment.seed, policy, state, scratch, t)
+            fired = arrays.CHANGE if followed == CHANGED else find_trigger(environment.seed, policy, state, scratch, t)
             if followed == WEIGHED:
-                pack_sums(state.gram, state.moment, packed.download[agent])
+                linear.pack_sums(state.gram, state.moment, packed.download[agent])
             if policy.every_round or followed == WEIGHED:
                 margin = prepare_decision(policy, state, scratch)
         if cursor > window.cursor[agent]:
-            pack_sums(state.buffer_gram, state.buffer_moment, packed.buffer[agent])
+            linear.pack_sums(state.buffer_gram, state.buffer_moment, packed.buffer[agent])
         window.cursor[agent] = cursor
         window.upload_round[agent] = 0 if fired < 0 else window.rounds[cursor - 1]
         window.trigger[agent] = fired
@@ -94,29 +78,24 @@ def advance_agents(
 
 @jit_no_refcount
 def follow_user(
-    own: OwnData | None,
-    detection: CompiledDetection | None,
-    trust: CompiledTrust | None,
-    simulation: CompiledSimulation,
-    agent: int,
-    state: AgentState,
-    window: Window,
-    scratch: Scratch,
-    t: int,
-    click: int,
-) -> int:
-    """Let an agent look for a change of its user after a round, and weigh others' data, as ``Agent`` does."""
+    own: OwnData | None, detection: CompiledDetection | None, trust: CompiledTrust | None,
+    simulation: CompiledSimulation, agent: int, state: AgentState, scratch: Scratch, seen: tuple[int, int],
+) -> int:  # fmt: skip
+    """Let an agent look for a change of its user after a round, and weigh others' data, as ``Agent`` does.
+
+    ``seen`` is what ``play_round`` returned.
+    """
     if own is None:
         return STEADY
     mine = OwnData(
         own.total[agent], own.blocks[agent], own.levels[agent], own.used[agent], own.since[agent],
         own.others_gram[agent], own.others_moment[agent], own.numbers[agent],
     )  # fmt: skip
-    examined, counts = window.examined[t - window.first], mine.total.size - COUNTS
+    (click, examined), counts = seen, mine.total.size - COUNTS
     if follow_list(mine, detection, scratch.listed_features, examined, click, state.theta, state.root):
         return CHANGED
     moment = mine.total[counts - state.theta.size : counts]
-    clicks = add_other_clicks(simulation.environment.behaviour, moment, None, scratch, click, examined)
+    clicks = _add_other_clicks(simulation.environment.behaviour, moment, None, scratch, click, examined)
     mine.total[counts + 1] += clicks - int(click >= 0)
     mine.total[counts + 2] += max(1, clicks) - 1
     return _weigh_if_due(mine, trust, simulation.policy, state, scratch)
@@ -132,9 +111,9 @@ def _weigh_if_due(
         return STEADY
     weigh_others(own, trust, state.buffer_gram, state.buffer_moment, state.gram, state.moment)
     log_det = linear.solve_ridge_into(state.gram, state.moment, policy.lambda_, scratch.upper, state.root, state.theta)
-    state.numbers[LOG_DET] = log_det
-    state.numbers[BETA] = own.numbers[DEVIATION] * compute_beta(policy.beta, log_det)
-    state.numbers[SQUARED_WIDTHS], state.numbers[BOUND_WIDTH] = np.inf, 0.0
+    state.numbers[arrays.LOG_DET] = log_det
+    state.numbers[arrays.BETA] = own.numbers[DEVIATION] * compute_beta(policy.beta, log_det)
+    state.numbers[arrays.SQUARED_WIDTHS], state.numbers[arrays.BOUND_WIDTH] = np.inf, 0.0
     return WEIGHED
 
 
@@ -145,10 +124,10 @@ def prepare_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch
     if policy.every_round:
         _solve_decision(policy, state, scratch)
     else:
-        if state.numbers[BOUND_WIDTH] == 0.0:
-            state.numbers[BOUND_WIDTH] = _bound_width(state, scratch)
-        bound_width = state.numbers[BOUND_WIDTH]
-    return load_decision(state.theta, state.root, state.numbers[BETA], bound_width, scratch)
+        if state.numbers[arrays.BOUND_WIDTH] == 0.0:
+            state.numbers[arrays.BOUND_WIDTH] = _bound_width(state, scratch)
+        bound_width = state.numbers[arrays.BOUND_WIDTH]
+    return load_decision(state.theta, state.root, state.numbers[arrays.BETA], bound_width, scratch)
 
 
 @jit_inline
@@ -158,7 +137,7 @@ def _bound_width(state: AgentState, scratch: Scratch) -> float:
     for j in range(state.theta.size):
         for k in range(j + 1):
             squares += state.root[j, k] * state.root[j, k]
-    clipped = state.numbers[BETA] * state.numbers[BETA] * squares > 0.5 * state.theta.size
+    clipped = state.numbers[arrays.BETA] * state.numbers[arrays.BETA] * squares > 0.5 * state.theta.size
     return np.inf if clipped else linear.bound_width(state.root, scratch.upper, scratch.root_workspace)
 
 
@@ -172,7 +151,7 @@ def _solve_decision(policy: CompiledPolicy, state: AgentState, scratch: Scratch)
             gram[k, j] = state.gram[k, j] + state.buffer_gram[k, j]
     log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
     if policy.trust is None:
-        state.numbers[BETA] = compute_beta(policy.beta, log_det)
+        state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
 
 
 @jit_inline
@@ -187,50 +166,47 @@ def factorise_with_buffer(lambda_: float, state: AgentState, upper: NDArray[np.f
 
 @jit_no_refcount
 def play_round(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    theta: NDArray[np.float64],
-    state: AgentState,
-    window: Window,
-    scratch: Scratch,
-    t: int,
-    margin: float,
-) -> int:
-    """Play one round: draw the items, select the list, click, learn, count the regret; return the first click, or -1.
+    environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, state: AgentState, window: Window,
+    scratch: Scratch, t: int, margin: float,
+) -> tuple[int, int]:  # fmt: skip
+    """Play one round: draw the items, select the list, click, learn, count the regret.
 
-    SQUARED_WIDTHS stays at or above the sum of the buffer's squared widths.
+    Return the first click, or -1, and how many items were examined. SQUARED_WIDTHS stays at or above the sum of the
+    buffer's squared widths.
     """
-    seed, beta = environment.seed, state.numbers[BETA]
-    items = draw_items(environment, scratch, t)
-    listed, best = select_constrained(
-        policy.limits,
-        seed,
-        t,
-        items,
-        environment.categories,
-        state.theta,
-        state.root,
-        None,
-        beta,
-        environment.behaviour,
-        environment.link,
-        theta,
-        scratch,
-    )
-    if listed < 0:
-        listed = min(policy.length, items)
-        screen_items(items, listed, beta, margin, scratch)
-        select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
-        best = compute_best_reward(environment.behaviour, environment.link, theta, items, policy.length, scratch)
+    listed, best = choose_list(environment, policy, None, theta, state, scratch, t, margin)
     click, examined = show_list(environment, policy, theta, window, scratch, t, listed, best)
     for position in range(examined):
         width = np.sqrt(np.float64(scratch.squared_width[scratch.selected[position]])) + policy.slack
-        state.numbers[SQUARED_WIDTHS] += width * width
+        state.numbers[arrays.SQUARED_WIDTHS] += width * width
     gram, moment = state.buffer_gram, state.buffer_moment
     add_listed(gram, moment, scratch.listed_features, examined, click, policy.gammas)
-    clicks = add_other_clicks(environment.behaviour, moment, policy.gammas, scratch, click, examined)
+    clicks = _add_other_clicks(environment.behaviour, moment, policy.gammas, scratch, click, examined)
     count_round(state, examined, clicks)
-    return click
+    return click, examined
+
+
+@jit_inline
+def choose_list(
+    environment: CompiledEnvironment, policy: CompiledPolicy, own_root: linear.Matrix | None, theta: linear.Vector,
+    state: AgentState, scratch: Scratch, t: int, margin: float,
+) -> tuple[int, float]:  # fmt: skip
+    """Draw the items of a round, and write the list of an agent into ``scratch.selected``.
+
+    ``own_root`` is that of the agent's personal part, None where it has none; ``theta`` is the user's. Return the
+    length of the list and the reward of the best one.
+    """
+    seed, beta, items = environment.seed, state.numbers[arrays.BETA], draw_items(environment, scratch, t)
+    listed, best = select_constrained(policy.limits, environment, state, own_root, theta, scratch, t, items)
+    if listed < 0:
+        listed = min(policy.length, items)
+        screen_items(items, listed, beta, margin, scratch)
+        if own_root is None:
+            select_list(seed, t, items, state.theta, state.root, beta, margin, scratch)
+        else:
+            select_pair_list(seed, t, items, state.theta, state.root, own_root, beta, scratch)
+        best = compute_best_reward(environment.behaviour, environment.link, theta, items, policy.length, scratch)
+    return listed, best
 
 
 @jit_inline
@@ -256,23 +232,15 @@ def draw_items(environment: CompiledEnvironment, scratch: Scratch, t: int) -> in
 
 @jit_inline
 def show_list(
-    environment: CompiledEnvironment,
-    policy: CompiledPolicy,
-    theta: NDArray[np.float64],
-    window: Window,
-    scratch: Scratch,
-    t: int,
-    listed: int,
-    best: float,
-) -> tuple[int, int]:
+    environment: CompiledEnvironment, policy: CompiledPolicy, theta: linear.Vector, window: Window, scratch: Scratch,
+    t: int, listed: int, best: float,
+) -> tuple[int, int]:  # fmt: skip
     """Let the user see the list; returns the position of the first click, or -1, and how many items were examined.
 
     ``scratch.listed_features`` gets the features of those; ``best`` is the reward of the best list.
     """
     selected = scratch.selected[:listed]
-    click, last, missed = click_list(
-        environment.behaviour, environment.link, environment.seed, theta, scratch, t, listed
-    )
+    click, last, missed = _click_list(environment.behaviour, environment, theta, scratch, t, listed)
     examined = selected.size if click < 0 else last + 1
     for position in range(examined):
         for k in range(scratch.listed_features.shape[1]):
@@ -291,12 +259,58 @@ def show_list(
 
 
 @jit_inline
+def _click_list(
+    behaviour: CompiledBehaviour | None, environment: CompiledEnvironment, theta: linear.Vector, scratch: Scratch,
+    t: int, listed: int,
+) -> tuple[int, int, float]:  # fmt: skip
+    """Let a user look at the list; returns the first and the last click, or -1 and -1, and the chance of none.
+
+    Where users follow the cascade, ``behaviour`` is None, and numba compiles the cascade alone. Others leave their
+    clicks in ``scratch.clicked``, by the steps of ``mark_clicks``.
+    """
+    seed, link = environment.seed, environment.link
+    first, last, missed, stays = -1, -1, 1.0, True
+    for position in range(listed):
+        item = scratch.selected[position]
+        weight = apply_link(link, compute_mean(theta, scratch.columns, item))
+        missed *= 1.0 - fade_weight(behaviour, position, weight)
+        if behaviour is None:
+            if first < 0 and streams.uniform(seed, streams.CLICK, t, item) < weight:
+                first = last = position
+        else:
+            is_clicked = stays and streams.uniform(seed, streams.CLICK, t, item) < weight
+            is_clicked = is_clicked and looks_at(behaviour, seed, t, position)
+            scratch.clicked[position] = is_clicked
+            if is_clicked:
+                first, last = position if first < 0 else first, position
+                stays = goes_on(behaviour, seed, t, position, weight)
+    return first, last, missed
+
+
+@jit_inline
+def _add_other_clicks(
+    behaviour: CompiledBehaviour | None, moment: linear.Vector, gammas: linear.Vector | None, scratch: Scratch,
+    first: int, examined: int,
+) -> int:  # fmt: skip
+    """Learn from all clicks after the ``first``, as ``Statistics.observe`` does; returns how many clicks there were."""
+    clicks = int(first >= 0)
+    if behaviour is not None:
+        for position in range(first + 1, examined):
+            if first >= 0 and scratch.clicked[position]:
+                clicks += 1
+                for k in range(moment.size):
+                    value = scratch.listed_features[position, k]
+                    moment[k] += value if gammas is None else gammas[position] * value
+    return clicks
+
+
+@jit_inline
 def count_round(state: AgentState, examined: int, clicks: int) -> None:
     """Count a round; after a click, the rest of its list counts as another one (``Examination.rounds``)."""
-    state.counts[EXAMINED] += examined
-    state.counts[CLICKS] += clicks
-    state.counts[ROUNDS] += max(1, clicks)
-    state.counts[ARRIVALS] += 1
+    state.counts[arrays.EXAMINED] += examined
+    state.counts[arrays.CLICKS] += clicks
+    state.counts[arrays.ROUNDS] += max(1, clicks)
+    state.counts[arrays.ARRIVALS] += 1
 
 
 @jit_inline
@@ -304,13 +318,13 @@ def find_trigger(seed: np.uint64, policy: CompiledPolicy, state: AgentState, scr
     """The kind of the first trigger that fires, or -1."""
     for place in range(policy.triggers.size):
         kind, level = int(policy.triggers[place]), policy.levels[place]
-        if kind == DETERMINANT and _has_grown(policy, state, scratch, place):
+        if kind == arrays.DETERMINANT and _has_grown(policy, state, scratch, place):
             return kind
-        if kind == AUXILIARY and is_drawn(seed, level, t):
+        if kind == arrays.AUXILIARY and is_drawn(seed, level, t):
             return kind
-        if kind == DOUBLING and state.counts[ARRIVALS] & (state.counts[ARRIVALS] - 1) == 0:
+        if kind == arrays.DOUBLING and state.counts[arrays.ARRIVALS] & (state.counts[arrays.ARRIVALS] - 1) == 0:
             return kind
-        if kind == ALWAYS:
+        if kind == arrays.ALWAYS:
             return kind
     return -1
 
@@ -320,7 +334,7 @@ def find_trigger_of(
     seed: np.uint64, policy: CompiledPolicy, states: AgentState, agent: int, scratch: Scratch, t: int
 ) -> int:
     """The kind of the first trigger of ``agent`` that fires, or -1; for callers in Python."""
-    return find_trigger(seed, policy, view_agent(states, agent), scratch, t)
+    return find_trigger(seed, policy, arrays.view_agent(states, agent), scratch, t)
 
 
 @jit_inline
@@ -338,10 +352,10 @@ def _has_grown(policy: CompiledPolicy, state: AgentState, scratch: Scratch, plac
     level; if it has not, every further item adds at most its squared width to it, and SQUARED_WIDTHS is set so that
     the next look comes when those could make up for what is missing.
     """
-    if not policy.every_round and state.numbers[SQUARED_WIDTHS] < policy.bounds[place]:
+    if not policy.every_round and state.numbers[arrays.SQUARED_WIDTHS] < policy.bounds[place]:
         return False
     factorise_with_buffer(policy.lambda_, state, scratch.upper)
-    growth = linear.compute_log_det(scratch.upper) - state.numbers[LOG_DET]
+    growth = linear.compute_log_det(scratch.upper) - state.numbers[arrays.LOG_DET]
     missing = policy.levels[place] - growth
-    state.numbers[SQUARED_WIDTHS] = policy.bounds[place] - (1.0 - 1e-9) * missing
+    state.numbers[arrays.SQUARED_WIDTHS] = policy.bounds[place] - (1.0 - 1e-9) * missing
     return bool(missing < 0.0)

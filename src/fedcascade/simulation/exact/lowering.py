@@ -17,7 +17,7 @@ from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation import triggers
 from fedcascade.federation.changes import ChangeDetection, CompiledDetection
-from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload, ThompsonSampling
+from fedcascade.federation.decisions import DownloadAndBuffer, LastDownload
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.personal import AlternatingMinimisation
 from fedcascade.federation.policies import Policy
@@ -25,13 +25,13 @@ from fedcascade.federation.replies import Asker, Everybody, Lagging, LocalServer
 from fedcascade.federation.trust import CompiledTrust, Trust
 from fedcascade.learning.confidence import BetaTerms, Confidence, Constant, Oful, ProblemSize, Theory
 from fedcascade.learning.discounts import PositionDiscounts
-from fedcascade.learning.exploration import SAMPLED, EpsilonMixed, PlackettLuce
+from fedcascade.learning.exploration import EpsilonMixed, PlackettLuce
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import Oracle, PerCategory, TopK
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.simulation.exact import arrays
-from fedcascade.simulation.exact.constrained import CompiledLimits
+from fedcascade.simulation.exact.arrays import CompiledLimits
 from fedcascade.simulation.exact.screening import bound_error
 from fedcascade.simulation.scenario import Scenario
 
@@ -85,7 +85,7 @@ ORACLES: dict[type, Callable[[Any], CompiledLimits | None]] = {
     EpsilonMixed: lambda oracle: CompiledLimits(0, np.inf, oracle.length, oracle.kind, oracle.level),
 }
 # Whether an agent decides anew in every round.
-DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True, ThompsonSampling: True}
+DECISIONS: dict[type, bool] = {LastDownload: False, DownloadAndBuffer: True}
 TRIGGERS: dict[type, Callable[[Any], list[LoweredTrigger]]] = {
     triggers.Determinant: _lower_growth,
     triggers.Ratio: _lower_growth,
@@ -111,19 +111,16 @@ REPLY_RULES: dict[type, RoundOrder] = {
     OnArrival: RoundOrder.ON_ARRIVAL,
     LocalServers: RoundOrder.ON_ARRIVAL,
 }
-# Whether agents have a personal part beside the one that all share.
 POSITIONS: dict[type, Callable[[Any, int], NDArray[np.float64] | None]] = {
     type(None): lambda *_: None,
     PositionDiscounts: lambda positions, length: None if positions.discount == 1 else positions.compute_gammas(length),
 }
-TRUSTS: dict[type, Callable[[Any, float], CompiledTrust | None]] = {
-    type(None): lambda *_: None,
-    Trust: Trust.compile,
-}
+TRUSTS: dict[type, Callable[[Any, float], CompiledTrust | None]] = {type(None): lambda *_: None, Trust: Trust.compile}
 DETECTIONS: dict[type, Callable[[Any], CompiledDetection | None]] = {
-    type(None): lambda *_: None,
+    type(None): lambda _: None,
     ChangeDetection: ChangeDetection.compile,
 }
+# Whether agents have a personal part beside the one that all share.
 PERSONAL_PARTS: dict[type, bool] = {type(None): False, AlternatingMinimisation: True}
 CONFIDENCES: dict[type, Callable[[Any, float, ProblemSize], BetaTerms]] = {
     Constant: _lower_fixed_beta,
@@ -155,8 +152,6 @@ def _list_unsupported(scenario: Scenario) -> Iterator[str]:
     for kind, name, table, part in parts:
         if type(part) not in table:
             yield f"{kind} {type(part).__name__}{_explain_subclass(part, name, table)}"
-    if isinstance(policy.decision, ThompsonSampling) and type(scenario.oracle) is not TopK:
-        yield f"oracle {type(scenario.oracle).__name__} beside Thompson sampling"
     fits = type(policy.reply_rule) in (Lagging, OneLearner) and isinstance(policy.decision, DownloadAndBuffer)
     if policy.personal and not fits:
         yield "personal part beside such a reply rule or decision"
@@ -214,7 +209,7 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
     return arrays.CompiledPolicy(
         length=oracle.length,
         alpha=oracle.alpha,
-        limits=lower_limits(policy, oracle),
+        limits=lower(ORACLES, oracle)(oracle),
         gammas=lower(POSITIONS, policy.positions)(policy.positions, oracle.length),
         triggers=np.array([trigger.kind for trigger in checked], np.int64),
         levels=levels,
@@ -227,13 +222,6 @@ def compile_policy(policy: Policy, oracle: Oracle, problem: ProblemSize) -> arra
         detection=lower(DETECTIONS, policy.changes)(policy.changes),
         trust=lower(TRUSTS, policy.trust)(policy.trust, policy.lambda_),
     )
-
-
-def lower_limits(policy: Policy, oracle: Oracle) -> CompiledLimits | None:
-    """The limits of an oracle; Thompson sampling scores all items, as limits do."""
-    if type(policy.decision) is ThompsonSampling:
-        return CompiledLimits(0, np.inf, oracle.length, SAMPLED)
-    return lower(ORACLES, oracle)(oracle)
 
 
 def lower_triggers(trigger: triggers.Trigger) -> list[LoweredTrigger]:

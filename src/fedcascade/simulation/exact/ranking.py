@@ -45,7 +45,7 @@ def select_pair_list(
         for k in range(theta.size):
             for lane in range(lanes):
                 scratch.gathered[k, lane] = scratch.columns[k, first + lane]
-        linear.compute_pair_scores_into(theta, root, own_root, beta, scratch.gathered, exact_score[0], exact_score[1:])
+        linear.compute_ucb_scores_into(theta, root, own_root, beta, scratch.gathered, exact_score[0], exact_score[1:])
         for lane in range(lanes):
             value[first + lane] = exact_score[0, lane]
     streams.draw_words_into(seed, streams.TIE, t, scratch.tie_words[:items], scratch.draft)
@@ -80,12 +80,7 @@ def compute_attraction(theta: Vector, columns: Singles, item: int) -> float:
 
 @jit_inline
 def compute_best_reward(
-    behaviour: CompiledBehaviour | None,
-    link: Logistic | None,
-    theta: Vector,
-    items: int,
-    length: int,
-    scratch: Scratch,
+    behaviour: CompiledBehaviour | None, link: Logistic | None, theta: Vector, items: int, length: int, scratch: Scratch
 ) -> float:
     """The reward of the best list for known weights; single precision says which items can be in it.
 
@@ -122,7 +117,7 @@ def _rescore_close(
             for lane in range(places.size):
                 scratch.gathered[k, lane] = scratch.columns[k, candidates[places[lane]]]
         exact_score = scratch.exact_score
-        linear.compute_ucb_scores_into(theta, root, beta, scratch.gathered, exact_score[0], exact_score[1:])
+        linear.compute_ucb_scores_into(theta, root, None, beta, scratch.gathered, exact_score[0], exact_score[1:])
         for lane in range(places.size):
             value[places[lane]] = exact_score[0, lane]
     return clipped + close > 1

@@ -8,13 +8,13 @@ from typing import cast
 
 import numpy as np
 
-from fedcascade.federation.grouping.graph import GraphPartition
+from fedcascade.federation.grouping.graph.complete import GraphPartition
 from fedcascade.federation.messages import Cause, count_payload_bytes
 from fedcascade.simulation.exact import sequential_kernels as loops
 from fedcascade.simulation.exact.driver import ExchangeDriver
 from fedcascade.simulation.exact.lowering import CAUSES, REPLY_RULES, RoundOrder, lower
 from fedcascade.simulation.exact.windows import LONGEST_WINDOW, Batch, make_batch, make_driver_scratch, record_batch
-from fedcascade.simulation.ledger import Exchange
+from fedcascade.simulation.ledger import LedgerEntry
 from fedcascade.simulation.scenario import Progress
 
 
@@ -84,5 +84,6 @@ class SequentialEngine:
         driver.server.rounds += int(groups.holdings.rounds.sum()) - before
         size = count_payload_bytes(driver.problem.dimension)
         driver.recorder.ledger.extend(
-            Exchange(batch.window.first + i, agent, Cause.FORCED, size, size) for i, agent in enumerate(users.tolist())
+            LedgerEntry(batch.window.first + i, agent, Cause.FORCED, size, size)
+            for i, agent in enumerate(users.tolist())
         )

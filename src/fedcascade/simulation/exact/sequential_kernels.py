@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.grouping.distance import is_far_apart
-from fedcascade.federation.grouping.graph import GraphPartition
-from fedcascade.federation.holdings import compute_confidence_width
+from fedcascade.federation.grouping.graph.complete import GraphPartition
+from fedcascade.federation.grouping.graph.search import is_far_apart
+from fedcascade.federation.holdings import HeldArrays, add_upload, compute_confidence_width
 from fedcascade.federation.personal import SplitSums, split_rewards
 from fedcascade.learning.confidence import compute_beta
 from fedcascade.learning.statistics import Statistics
@@ -23,9 +23,7 @@ from fedcascade.numerics import linear
 from fedcascade.numerics.jit import jit, jit_inline, jit_no_refcount
 from fedcascade.simulation.exact import arrays, kernels
 from fedcascade.simulation.exact.arrays import AgentState, CompiledPolicy, CompiledSimulation, PersonalState, Window
-from fedcascade.simulation.exact.constrained import select_constrained
-from fedcascade.simulation.exact.ranking import compute_best_reward, select_pair_list
-from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision, screen_items
+from fedcascade.simulation.exact.screening import Indices, Scratch, load_decision
 
 
 class Schedule(NamedTuple):
@@ -73,39 +71,13 @@ def _compute_spent(policy: CompiledPolicy, state: AgentState, scratch: Scratch) 
 
 @jit_no_refcount
 def _play_personal_round(
-    simulation: CompiledSimulation,
-    theta: linear.Vector,
-    agent: int,
-    window: Window,
-    scratch: Scratch,
-    t: int,
+    simulation: CompiledSimulation, theta: linear.Vector, agent: int, window: Window, scratch: Scratch, t: int
 ) -> None:
     """Play one round of an agent with a personal part: two widths score an item, and its reward is split."""
     environment, policy, personal = simulation.environment, simulation.policy, simulation.personal
     state = arrays.view_agent(simulation.states, agent)
-    seed, beta, own_root = environment.seed, state.numbers[arrays.BETA], personal.root[agent]
-    items = kernels.draw_items(environment, scratch, t)
-    listed, best = select_constrained(
-        policy.limits,
-        seed,
-        t,
-        items,
-        environment.categories,
-        state.theta,
-        state.root,
-        own_root,
-        beta,
-        environment.behaviour,
-        environment.link,
-        theta,
-        scratch,
-    )
-    if listed < 0:
-        listed = min(policy.length, items)
-        margin = load_decision(state.theta, state.root, beta, np.inf, scratch)
-        screen_items(items, listed, beta, margin, scratch)
-        select_pair_list(seed, t, items, state.theta, state.root, own_root, beta, scratch)
-        best = compute_best_reward(environment.behaviour, environment.link, theta, items, policy.length, scratch)
+    margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
+    listed, best = kernels.choose_list(environment, policy, personal.root[agent], theta, state, scratch, t, margin)
     click, examined = kernels.show_list(environment, policy, theta, window, scratch, t, listed, best)
     _split_rewards(policy, state, personal, agent, scratch.listed_features, examined, click)
     kernels.count_round(state, examined, int(click >= 0))
@@ -140,49 +112,35 @@ def fit_personal(policy: CompiledPolicy, state: AgentState, personal: PersonalSt
     state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
 
 
-class Sums(NamedTuple):
-    """Statistics as arrays over agents or groups; ``counts`` are items examined, clicks and rounds."""
-
-    gram: linear.Matrix
-    moment: linear.Vector
-    counts: Indices
-
-
 class Graph(NamedTuple):
-    """What the server knows of its agents: their sums and estimates, their groups, and who may be alike."""
+    """What the server knows of its agents: their data and estimates, the sums of their groups, and the edges.
 
-    held: Sums
-    theta: linear.Matrix
-    pooled: Sums
+    ``counts`` of a group are items examined, clicks and rounds.
+    """
+
+    held: HeldArrays
+    gram: NDArray[np.float64]
+    moment: linear.Matrix
+    counts: Indices
     labels: Indices
     edges: NDArray[np.bool_]
     alpha_d: float
 
 
 def copy_graph(groups: GraphPartition) -> Graph:
-    """The server's state as arrays: copies of counts and pooled sums, the server's own memory for everything else."""
-    held, d = groups.holdings, groups.holdings.dimension
-    labels, members = np.unique(groups.labels, return_index=True)
-    rows = int(labels.max()) + 1
-    pooled = Sums(np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 3), np.int64))
-    for label, member in zip(labels, members.tolist(), strict=True):
-        statistics = groups.pooled(member)
-        pooled.gram[label], pooled.moment[label] = statistics.gram, statistics.moment
-        pooled.counts[label] = statistics.count, statistics.clicks, statistics.rounds
-    counts = np.stack([held.count, held.clicks, held.rounds], axis=1)
-    sums = Sums(held.gram, held.moment, counts)
-    return Graph(sums, held.theta, pooled, groups.labels, groups.edges, groups.alpha_d)
+    """Return the server's state as arrays: copies of pooled sums, the server's own memory for everything else."""
+    d, rows = groups.holdings.dimension, max(groups.pools) + 1
+    gram, moment, counts = np.zeros((rows, d, d)), np.zeros((rows, d)), np.zeros((rows, 3), np.int64)
+    for label, pool in groups.pools.items():
+        gram[label], moment[label], counts[label] = pool.gram, pool.moment, (pool.count, pool.clicks, pool.rounds)
+    return Graph(groups.holdings.arrays, gram, moment, counts, groups.labels, groups.edges, groups.alpha_d)
 
 
 def write_back(graph: Graph, groups: GraphPartition) -> None:
-    """Write counts and pooled sums back into the server's state."""
-    held, pooled = groups.holdings, graph.pooled
-    held.count[:], held.clicks[:], held.rounds[:] = graph.held.counts.T
-    held.length[:] = np.linalg.norm(held.theta, axis=1)
-    held.width[:] = [compute_confidence_width(int(count)) for count in held.count]
-    for label in np.unique(graph.labels):
-        counts = [int(count) for count in pooled.counts[label]]
-        groups.pools[int(label)] = Statistics(pooled.gram[label].copy(), pooled.moment[label].copy(), *counts)
+    """Write pooled sums back into the server's state."""
+    for label in groups.pools:
+        gram, moment = graph.gram[label].copy(), graph.moment[label].copy()
+        groups.pools[label] = Statistics(gram, moment, *graph.counts[label].tolist())
 
 
 @jit_no_refcount
@@ -194,43 +152,46 @@ def advance_every_round(
     state = arrays.view_agent(simulation.states, 0)
     for i in range(begin, users.size):
         user, label, theta = users[i], graph.labels[users[i]], environment.thetas[users[i]]
-        gram, moment = graph.pooled.gram[label], graph.pooled.moment[label]
+        gram, moment = graph.gram[label], graph.moment[label]
         log_det = linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, state.root, state.theta)
         state.numbers[arrays.BETA] = compute_beta(policy.beta, log_det)
         margin = load_decision(state.theta, state.root, state.numbers[arrays.BETA], np.inf, scratch)
         for k in range(theta.size):
             scratch.true_theta[k] = theta[k]
         kernels.play_round(environment, policy, theta, state, window, scratch, window.first + i, margin)
-        _add_buffer(graph.held, user, state)
-        _add_buffer(graph.pooled, label, state)
+        for k in range(theta.size):
+            moment[k] += state.buffer_moment[k]
+            for j in range(theta.size):
+                gram[k, j] += state.buffer_gram[k, j]
+        for k in range(3):
+            graph.counts[label, k] += state.counts[k]
+        _hold_buffer(graph.held, user, state, policy.lambda_)
         state.buffer_gram[:] = 0.0
         state.buffer_moment[:] = 0.0
         state.counts[:] = 0
-        gram, moment = graph.held.gram[user], graph.held.moment[user]
-        linear.solve_ridge_into(gram, moment, policy.lambda_, scratch.upper, scratch.root_workspace, graph.theta[user])
         if _may_differ(graph, user):
             return i + 1
     return int(users.size)
 
 
 @jit_inline
-def _add_buffer(sums: Sums, row: int, state: AgentState) -> None:
-    gram, moment = sums.gram[row], sums.moment[row]
-    for i in range(moment.size):
-        moment[i] += state.buffer_moment[i]
-        for j in range(moment.size):
-            gram[i, j] += state.buffer_gram[i, j]
-    for k in range(3):
-        sums.counts[row, k] += state.counts[k]
+def _hold_buffer(held: HeldArrays, user: int, state: AgentState, lambda_: float) -> None:
+    """Add the buffer to what is held of a user, as ``Holdings.add`` does."""
+    gram, moment, theta = held.gram[user], held.moment[user], held.theta[user]
+    held.length[user] = add_upload(gram, moment, theta, state.buffer_gram, state.buffer_moment, lambda_)
+    held.observations[user] += state.counts[arrays.EXAMINED]
+    held.clicks[user] += state.counts[arrays.CLICKS]
+    held.rounds[user] += state.counts[arrays.ROUNDS]
+    held.width[user] = compute_confidence_width(held.observations[user])
 
 
 @jit_inline
 def _may_differ(graph: Graph, user: int) -> bool:
     """Algorithm 3, line 9, for any neighbour."""
-    own = compute_confidence_width(graph.held.counts[user, 0])
+    theta, width = graph.held.theta, graph.held.width
     for neighbour in range(graph.labels.size):
-        if graph.edges[user, neighbour]:
-            width = compute_confidence_width(graph.held.counts[neighbour, 0])
-            if is_far_apart(graph.theta[neighbour], width, graph.theta[user], own, graph.alpha_d):
-                return True
+        if graph.edges[user, neighbour] and is_far_apart(
+            theta[neighbour], width[neighbour], theta[user], width[user], graph.alpha_d
+        ):
+            return True
     return False

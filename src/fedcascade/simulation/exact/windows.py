@@ -63,5 +63,5 @@ def record_batch(driver: ExchangeDriver, batch: Batch) -> None:
     if (limits := driver.compiled_policy.limits) is not None:
         require_affordable(bool(window.examined.all()), limits.budget)
     played = window.regret, window.clicked, window.examined, window.lists, window.chances
-    recorder.record_rounds(window.first, *played, users=batch.arrivals)
+    recorder.record_rounds(window.first, batch.arrivals, *played)
     recorder.record_checkpoint(batch.last, driver.server.groups.labels)

@@ -14,13 +14,12 @@ from fedcascade.federation.policies import get_policy
 from fedcascade.federation.triggers import AtLeast, Occasion
 from fedcascade.learning.cascade import follow_cascade
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.features import normalise
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import PerCategory, TopK, read_attributes
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import exp, log
-from fedcascade.numerics.grid import round_to_grid
+from fedcascade.numerics.grid import normalise, round_to_grid
 from fedcascade.service.protocol.validation import can_exist
 from fedcascade.testing.vectors.draws import (
     Case,

@@ -1,15 +1,15 @@
-"""Regret by the rounds of each user: what somebody has lost after so many rounds of its own, whenever they were."""
+"""Regret by user: after so many rounds of its own, and in all, for each user of a living population."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcascade.environments.history import Person
 from fedcascade.numerics.jit import jit
 from fedcascade.numerics.linear import Vector
 
+EARLY = 50  # a user's first rounds
 COHORTS = 4  # quarters of all users, in the order in which they first arrived
 
 
@@ -51,21 +51,11 @@ class OwnRounds:
         return tuple(curves)
 
 
-def summarise_curves(curves: Sequence[CohortCurve]) -> list[dict[str, Any]]:
-    """Curves, ready for JSON."""
-    return [{"users": curve.users, "regret": list(curve.regret)} for curve in curves]
-
-
 @jit
 def _add_rounds(
-    users: NDArray[np.int64],
-    regret: Vector,
-    seen: NDArray[np.int32],
-    cohort: NDArray[np.int8],
-    arrived: NDArray[np.int64],
-    sums: NDArray[np.float64],
-    counts: NDArray[np.int64],
-) -> None:
+    users: NDArray[np.int64], regret: Vector, seen: NDArray[np.int32], cohort: NDArray[np.int8],
+    arrived: NDArray[np.int64], sums: NDArray[np.float64], counts: NDArray[np.int64],
+) -> None:  # fmt: skip
     """Add each round's regret to the sum of its user's cohort and own round; the arrays are those of ``OwnRounds``."""
     for i in range(users.size):
         user = users[i]
@@ -76,3 +66,44 @@ def _add_rounds(
             sums[cohort[user], seen[user]] += regret[i]
             counts[cohort[user], seen[user]] += 1
         seen[user] += 1
+
+
+@dataclass(frozen=True)
+class PersonRecord:
+    """A user, how many rounds it had, and its expected regret in all of them and in its first 50."""
+
+    person: Person
+    rounds: int
+    regret: float
+    early_regret: float
+
+
+class People:
+    """Adds up the regret of each user; that of liars does not count for the run."""
+
+    def __init__(self, persons: tuple[Person, ...]) -> None:
+        self.persons = persons
+        self.honest = np.array([person.kind != "liar" for person in persons])
+        self._rounds = np.zeros(len(persons), np.int64)
+        self._regret, self._early = np.zeros((2, len(persons)))
+
+    def record(self, users: NDArray[np.int64], regret: Vector) -> Vector:
+        """Add the regret of some rounds, in their order, to that of their users; returns what of it counts."""
+        _add_regret(users, regret, self._rounds, self._regret, self._early)
+        return np.where(self.honest[users], regret, 0.0)
+
+    def build_records(self) -> tuple[PersonRecord, ...]:
+        numbers = self._rounds.tolist(), self._regret.tolist(), self._early.tolist()
+        return tuple(PersonRecord(*record) for record in zip(self.persons, *numbers, strict=True))
+
+
+@jit
+def _add_regret(
+    users: NDArray[np.int64], regret: Vector, rounds: NDArray[np.int64], total: Vector, early: Vector
+) -> None:
+    for i in range(users.size):
+        user = users[i]
+        rounds[user] += 1
+        total[user] += regret[i]
+        if rounds[user] <= EARLY:
+            early[user] += regret[i]

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.checks import PROBABILITY, require
+from fedcascade.checks import PROBABILITY
 from fedcascade.constants import constant
-from fedcascade.federation.grouping.graph import GraphPartition, HeterogeneityGraph, require_memory
+from fedcascade.federation.grouping.graph.complete import GraphPartition, HeterogeneityGraph
+from fedcascade.federation.grouping.graph.search import Edges, connect_to_all, delete_refuted_edges
 from fedcascade.federation.grouping.partition import Labels, Partition
 from fedcascade.federation.holdings import Holdings, drop_row
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.jit import jit
+from fedcascade.numerics.linear import Matrix
 
 NO_GROUP = -1
 
@@ -27,17 +29,11 @@ class GuardedGraph(HeterogeneityGraph):
     """The heterogeneity graph, in which only agents of comparable data connect others."""
 
     bridge_share: float = constant(
-        0.5,
+        0.5, range=PROBABILITY,
         meaning="an agent joins two groups only if it has this share of the data of the heaviest agent of one of them",
-        range=PROBABILITY,
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.degree == 0, f"a guarded graph starts complete: degree must be 0, got {self.degree}")
+    )  # fmt: skip
 
     def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
-        require_memory(len(holdings))
         return GuardedPartition(holdings, self)
 
 
@@ -47,7 +43,7 @@ class GuardedPartition(GraphPartition):
     state_names = (*GraphPartition.state_names, "leaf")
 
     def __init__(self, holdings: Holdings, rule: GuardedGraph) -> None:
-        super().__init__(holdings, rule.alpha_d, ~np.eye(len(holdings), dtype=np.bool_))
+        super().__init__(holdings, rule.alpha_d)
         self.bridge_share = float(rule.bridge_share)
         self.leaf = np.zeros(len(holdings), np.bool_)
 
@@ -59,7 +55,7 @@ class GuardedPartition(GraphPartition):
 
     def revise(self, agent: int) -> None:
         """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; then see what that splits or decides."""
-        if not self.delete_refuted_edges(agent):
+        if not delete_refuted_edges(self.edges, self.holdings, agent, self.alpha_d):
             return
         if self.leaf[agent]:
             self._place_leaf(agent)
@@ -77,7 +73,7 @@ class GuardedPartition(GraphPartition):
         """Take the agent out of its group, connect it to all, and place it as a newcomer."""
         self.edges[agent] = self.edges[:, agent] = False
         self.split_group(int(self.labels[agent]))
-        self.connect(agent)
+        connect_to_all(self.edges, agent)
         labels, sizes = np.unique(np.delete(self.labels, agent), return_counts=True)
         self.leaf[agent] = labels.size > 1
         if labels.size:
@@ -128,12 +124,8 @@ class GuardedPartition(GraphPartition):
 
 @jit
 def form_groups(
-    edges: NDArray[np.bool_],
-    order: NDArray[np.intp],
-    count: NDArray[np.int64],
-    theta: NDArray[np.float64],
-    bridge_share: float,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    edges: Edges, order: NDArray[np.intp], count: Labels, theta: Matrix, bridge_share: float
+) -> tuple[Labels, NDArray[np.bool_]]:
     """The group of each agent of ``order``, the heaviest first, and whether it is a leaf.
 
     An agent joins the groups that it has an edge to into one. It is a leaf instead where two of them have a heaviest
@@ -170,7 +162,7 @@ def form_groups(
 
 
 @jit
-def _merge_groups(groups: NDArray[np.int64], is_met: NDArray[np.bool_], place: int, known: int) -> int:
+def _merge_groups(groups: Labels, is_met: NDArray[np.bool_], place: int, known: int) -> int:
     """Give all groups that were met the number of the first, whose leader is the heaviest; returns that number."""
     first = NO_GROUP
     for group in range(known):

@@ -1,0 +1,92 @@
+"""The heterogeneity graph (Algorithm 3): agents share with those to whom no data have refuted an edge."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedcascade.checks import POSITIVE, require
+from fedcascade.constants import Part, constant
+from fedcascade.federation.grouping.graph.search import connect_to_all, delete_refuted_edges, find_components
+from fedcascade.federation.grouping.partition import Labels, Partition
+from fedcascade.federation.holdings import Holdings, append_zeros, drop_row
+from fedcascade.learning.statistics import Statistics
+from fedcascade.systems import measure_memory
+
+
+def describe_alpha_d(default: float) -> Any:
+    """Describe the field alpha_d, of every grouping that deletes edges by line 9 of Algorithm 3."""
+    meaning = "an edge is deleted beyond this many confidence widths"
+    return constant(default, meaning=meaning, symbol="alpha_d", range=POSITIVE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeterogeneityGraph(Part):
+    """Connected components of a graph that loses the edges that the data refute.
+
+    It starts complete, which takes a byte for each pair of agents.
+    """
+
+    alpha_d: float = describe_alpha_d(7.0)
+
+    def begin(self, holdings: Holdings, truth: Labels | None) -> Partition:  # noqa: ARG002
+        return GraphPartition(holdings, self.alpha_d)
+
+
+def require_memory(agents: int) -> None:
+    """Refuse a complete graph that takes more than half of the machine's memory."""
+    memory = measure_memory()
+    if memory is None:
+        return
+    need = f"a complete graph of {agents} agents needs {agents**2 / 1e9:.3g} GB, this machine has {memory / 1e9:.3g}"
+    require(agents**2 <= memory // 2, f"{need}: take a policy without a graph, such as population")
+
+
+class GraphPartition(Partition):
+    """The state of a heterogeneity graph: edges, and the partition into connected components."""
+
+    state_names = (*Partition.state_names, "edges")
+
+    def __init__(self, holdings: Holdings, alpha_d: float) -> None:
+        require_memory(len(holdings))
+        super().__init__(holdings, np.zeros(len(holdings), np.int64))
+        self.alpha_d = alpha_d
+        self.edges = ~np.eye(len(holdings), dtype=np.bool_)
+
+    def revise(self, agent: int) -> None:
+        """Algorithm 3, lines 5 to 13: delete the refuted edges of ``agent``; search for components only if any was."""
+        if delete_refuted_edges(self.edges, self.holdings, agent, self.alpha_d):
+            self.split_group(int(self.labels[agent]))
+
+    def join(self) -> None:
+        """Connect the newcomer to all: no data refute its edges yet, so all agents share through it."""
+        self.append_edges()
+        if len(self) > 1:
+            self.pools = {0: sum(self.pools.values(), Statistics.zero(self.holdings.dimension))}
+            self.labels[:] = 0
+        self.append_agent(next(iter(self.pools), 0))
+
+    def append_edges(self) -> None:
+        """Give a newcomer an edge to every agent."""
+        newcomer = len(self.labels)
+        require_memory(newcomer + 1)
+        self.edges = append_zeros(self.edges, axes=2)
+        connect_to_all(self.edges, newcomer)
+
+    def restart(self, agent: int) -> None:
+        """Connect the agent to all again, as a newcomer is."""
+        connect_to_all(self.edges, agent)
+        self.regroup([np.arange(self.labels.size)])
+
+    def forget(self, agent: int) -> None:
+        """Take out an agent; agents that it alone connected are split."""
+        label = int(self.labels[agent])
+        self.edges = drop_row(self.edges, agent, axes=2)
+        super().forget(agent)
+        self.split_group(label)
+
+    def split_group(self, label: int) -> None:
+        """Replace a group by its connected components, where an edge less has left several."""
+        components = find_components(self.edges, np.flatnonzero(self.labels == label))
+        if len(components) > 1:
+            self.split(label, components)

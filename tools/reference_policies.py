@@ -89,8 +89,8 @@ AFTER = {
 With its authors' constants nearly every user ends alone: the estimates of users who are alike are further apart here
 than 1.5 widths. A user alone makes its determinant grow by 1.01 in most rounds, hence the exchanges
 ([why](decisions/0122-constants-of-phase-fclub.md)). Here is one width for alpha_d and alpha_2, and ratios of 5, those
-of `async-linucb`; all else as above. `python benchmarks/phases.py --out FOLDER` chooses the width on seeds 100 and 101,
-by the smallest mean regret as for other systems, and plays it and the next one on seeds 200 to 202:
+of `async-linucb`; all else as above. `fedcascade experiment benchmarks/phases.toml` plays four widths on seeds 100 and
+101; that of the smallest mean regret, chosen as for other systems, and the next one also play seeds 200 to 202:
 
 | alpha_1 = alpha_2 | U = D | seeds | regret | exchanges | clusters found | clustering error |
 |---|---|---|---|---|---|---|

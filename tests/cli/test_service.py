@@ -275,10 +275,11 @@ def test_settings_of_a_server_come_from_flags_or_else_from_the_environment(
     monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 10.0.0.2")
     with pytest.raises(SystemExit):
         main(["serve"])
-    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70000\n"
+    refused = "port must be in 0..65535, got"
+    assert capsys.readouterr().err == f"fedcascade: Invalid value for FEDCASCADE_PORT: {refused} 70000\n"
     with pytest.raises(SystemExit):
         main(["serve", "--port", "70001"])
-    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70001\n"
+    assert capsys.readouterr().err == f"fedcascade: Invalid value for --port: {refused} 70001\n"
     monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 nowhere")
     with pytest.raises(SystemExit):
         main(["serve", "--port", "0"])

@@ -268,6 +268,18 @@ def test_live_leaves_nothing_behind_when_it_is_told_to_end(tmp_path: Path) -> No
     assert not list(tmp_path.glob("fedcascade-live-*"))
 
 
+@pytest.mark.parametrize("command", ["live", "swarm"])
+def test_options_of_live_and_swarm_have_variables_of_their_own(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variable = f"FEDCASCADE_{command.upper()}_ROUNDS"
+    monkeypatch.setenv(variable, "0")
+    with pytest.raises(SystemExit):
+        main([command])
+    words = "rounds must be a whole number >= 1, got 0"
+    assert capsys.readouterr().err == f"fedcascade: Invalid value for {variable}: {words}\n"
+
+
 def test_settings_of_a_server_come_from_flags_or_else_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
-from fedcascade.checks import Range, parse_value, read_whole, require, split_assignments
+from fedcascade.checks import NUMBER, Range, parse_value, read_whole, require, split_assignments
 from fedcascade.environments.options import ClusteredOptions, RatingsOptions, SyntheticOptions
 
 if TYPE_CHECKING:
@@ -57,8 +57,9 @@ def _make_flag(declared: Any, hint: Any, group: Group, *, variables: str | None)
     """Make the flag of an option; its range reads the text, or else its type does."""
     default, meaning, allowed = declared.default, declared.metadata["meaning"], declared.metadata["range"]
     sentence = meaning if meaning.split()[0][-1] in ":," else meaning[0].upper() + meaning[1:]
-    if allowed is None or isinstance(default, bool):
-        converter, kind = None, {int: Whole, int | None: Whole | None}.get(hint, hint)
+    whole = {int: Whole, int | None: Whole | None}
+    if allowed is None or isinstance(default, bool) or (allowed is NUMBER and hint in whole):
+        converter, kind = None, whole.get(hint, hint)
     else:
         plain = next((kind for kind in (int, float) if hint in (kind, kind | None)), str)
         kind = type(default) if isinstance(default, int | float) else plain

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED_DEV := $(VENV)/.installed-dev
 
-.PHONY: help demo live test test-all test-long coverage check structure chaos attack soak bench bench-service bench-live picture figures table1 docs graph dist site lock clean
+.PHONY: help demo live test test-all test-long coverage check structure chaos attack vectors soak bench bench-service bench-live picture table1 docs graph dist site lock clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -87,6 +87,11 @@ chaos: $(INSTALLED_DEV) ## kill 1,000 servers, verifiers, agents and databases; 
 attack: $(INSTALLED_DEV) ## attack a real server in every way that has hurt one; prints attack, held or not, now and before
 	PYTHONPATH=tools $(BIN)/python -m attack $(ATTACK)
 
+OUT ?= packages/agent/vectors
+SEED ?= 1
+vectors: $(INSTALLED_DEV) ## write the cases that an agent in another language must agree with (OUT=folder SEED=1)
+	PYTHONPATH=tools $(BIN)/python -m vectors --out $(OUT) --seed $(SEED)
+
 bench-service: $(INSTALLED_DEV) ## load a server with 10,000 agents: uploads/s, latency, memory, start-up
 	$(BIN)/python benchmarks/service.py
 
@@ -98,9 +103,6 @@ bench-live: $(INSTALLED_DEV) ## what watching costs: uploads/s with and without 
 
 picture: $(INSTALLED_DEV) ## draw docs/images/dashboard.png (needs Chromium)
 	$(BIN)/python tools/picture.py
-
-figures: $(INSTALLED_DEV) ## 100,000 rounds x 4 seeds of every system against the prototype's figures
-	$(BIN)/python benchmarks/figures.py
 
 table1: $(INSTALLED_DEV) ## 300,000 rounds x 3 seeds of every system of Table 1
 	$(BIN)/python benchmarks/table1.py

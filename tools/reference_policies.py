@@ -29,8 +29,8 @@ count.""",
 agent. Alternating minimisation splits the reward of an observation between the two.""",
     "phase-fclub": """Agents are assigned to local servers; sharing inside one is free. At the start of a phase, local
 servers delete edges and the global server merges similar clusters; phases double in length. Within a phase, exchanges
-follow the ratios gamma_u and gamma_d. With the authors' constants nearly every user ends alone at d = 20; `python
-benchmarks/phases.py` finds others ([why](decisions/0002-paper-ambiguities-and-baselines.md)).""",
+follow the ratios gamma_u and gamma_d. With the authors' constants nearly every user ends alone at d = 20; `fedcascade
+experiment benchmarks/phases.toml` finds others ([why](decisions/0002-paper-ambiguities-and-baselines.md)).""",
     "fedlinucb": """An agent decides with its last download, and uploads when its determinant has grown by the factor
 1 + alpha_c. The answer is the sum over all agents. No other agent is contacted.""",
     "fedc3ucb-h": """The paper's policy. As `fedlinucb`, but the answer is the sum over the agent's connected

@@ -110,15 +110,6 @@ def one_of(*names: str) -> Range:
     return WordRange(f"one of {', '.join(names)}", lambda value: value in names, str, names)
 
 
-def optional(values: Range) -> Range:
-    """The values of a range, and None.
-
-    >>> optional(POSITIVE).contains(None), optional(POSITIVE).contains(-1.0)
-    (True, False)
-    """
-    return Range(values.words, lambda value: value is None or values.contains(value), values.read)
-
-
 def read_flag(text: str) -> bool:
     """Read true and false; anything else is a ValueError."""
     if text not in ("true", "false"):

@@ -1,4 +1,7 @@
-"""Constants of a policy's parts: dataclass fields that carry their meaning, the paper's symbol and their range."""
+"""Declared options: dataclass fields that carry their meaning, their range and, in a policy, the paper's symbol.
+
+The library, the command line, plans, Gymnasium and environment variables all read the same declaration.
+"""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
@@ -25,30 +28,44 @@ class ConstantDescription:
         return (self.range or guess_range(self.value)).parse(self.name.rstrip("_"), text)
 
 
-def constant(default: Any = MISSING, *, meaning: str, symbol: str = "", range: Range = NUMBER) -> Any:  # noqa: A002
-    """Declare a field of a dataclass as a constant.
+def constant(
+    default: Any = MISSING,
+    meaning: str = "",
+    range: Range | None = None,  # noqa: A002
+    *,
+    symbol: str = "",
+) -> Any:
+    """Declare a field of a dataclass as an option: a constant of a policy, or a setting of anything else.
 
     Args:
-        default: the value where none is given; without one, the constant must be given.
+        default: the value where none is given; without one, the option must be given.
         meaning: one plain sentence.
+        range: the values that it may have. None allows all or, unless the default is something else, all numbers.
         symbol: what the paper calls it.
-        range: the values that it may have; ``Part`` refuses others.
     """
+    is_number = default is MISSING or (isinstance(default, int | float) and not isinstance(default, bool))
+    if range is None and is_number:
+        range = NUMBER  # noqa: A001
     return field(default=default, metadata={"meaning": meaning, "symbol": symbol, "range": range})
 
 
-class Part:
-    """A part of a policy: a frozen dataclass that refuses constants outside their ranges."""
+class Checked:
+    """A frozen dataclass that refuses options outside their ranges."""
 
     def __post_init__(self) -> None:
         check_constants(self)
 
 
-def check_constants(part: Any) -> None:
-    """Refuse a part of which a declared constant is outside its range."""
-    for declared in fields(part):
-        if isinstance(declared.metadata.get("range"), Range):
-            declared.metadata["range"].check(declared.name.rstrip("_"), getattr(part, declared.name))
+class Part(Checked):
+    """A part of a policy."""
+
+
+def check_constants(declaring: Any) -> None:
+    """Refuse a value outside the range of its option; None, where it is the default, means that none is given."""
+    for declared in fields(declaring):
+        allowed, value = declared.metadata.get("range"), getattr(declaring, declared.name)
+        if allowed is not None and not (value is None and declared.default is None):
+            allowed.check(declared.name.rstrip("_"), value)
 
 
 def describe_constants(part: object) -> Iterator[ConstantDescription]:

@@ -43,7 +43,7 @@ def finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_json_is_one_run_a_line_in_the_order_of_the_plan(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["experiment", "plan.toml", "--format", "json"])
+    main(["experiment", "plan.toml", "--json"])
     printed = capsys.readouterr()
     lines = [json.loads(line) for line in printed.out.splitlines()]
     assert [(line["seed"], line["system"]) for line in lines] == [
@@ -72,7 +72,6 @@ def test_a_table_and_then_a_report(finished: Path, capsys: pytest.CaptureFixture
         (["experiment", "figure-1d", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
         (["experiment"], "PLAN"),
         (["experiment", "plan.toml", "--jobs", "0"], "jobs"),
-        (["experiment", "plan.toml", "--format", "xml"], "--format"),
         (["experiment", "plan.toml", "--address", "auto"], "--address belongs to --scheduler ray"),
         (["experiment", "plan.toml", "--scheduler", "ray", "--jobs", "2"], "--jobs belongs to --scheduler local"),
         (["experiment", "plan.toml", "--out", "plan.toml"], "'plan.toml' cannot hold results"),

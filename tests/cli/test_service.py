@@ -56,7 +56,7 @@ def test_enroll_revoke_and_forget(process: ServerProcess, tmp_path: Path, capsys
 
 
 def test_a_swarm_in_lockstep_prints_what_run_prints(process: ServerProcess, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["swarm", *told(process), "--agents", "4", "--rounds", "300", "--clusters", "2", "--items", "12",
+    main(["swarm", *told(process), "--users", "4", "--rounds", "300", "--clusters", "2", "--items", "12",
           "--lockstep", "--among-agents", "--json"])  # fmt: skip
     swarm = json.loads(capsys.readouterr().out)
     world = Synthetic(users=4, clusters=2, dimension=5, items=12)
@@ -69,7 +69,7 @@ def test_a_swarm_that_explores_leaves_a_log_with_propensities(
     process: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "log.csv"
-    main(["swarm", *told(process), "--agents", "3", "--rounds", "60", "--clusters", "2", "--items", "8", "--lockstep",
+    main(["swarm", *told(process), "--users", "3", "--rounds", "60", "--clusters", "2", "--items", "8", "--lockstep",
           "--oracle", "epsilon", "--list-length", "2", "--log", str(path), "--among-agents", "--json"])  # fmt: skip
     reward = json.loads(capsys.readouterr().out)["reward"]
     log = read_log(path).read()
@@ -77,7 +77,7 @@ def test_a_swarm_that_explores_leaves_a_log_with_propensities(
     assert log.propensities is not None
     assert (log.propensities < 1.0).all()
     with pytest.raises(SystemExit):
-        main(["swarm", *told(process), "--among-agents", "--log", str(tmp_path / "log.xlsx")])
+        main(["swarm", *told(process), "--clusters", "2", "--among-agents", "--log", str(tmp_path / "log.xlsx")])
     assert "must end in one of .parquet, .csv, .jsonl" in capsys.readouterr().err
 
 
@@ -186,7 +186,7 @@ def test_a_swarm_keeps_away_from_a_server_with_agents(
     token = capsys.readouterr().out.strip()
     connect(process.url, store=":memory:", token=token).close()
     with pytest.raises(SystemExit) as ended:
-        main(["swarm", *told(process), "--agents", "2", "--rounds", "10"])
+        main(["swarm", *told(process), "--users", "2", "--rounds", "10"])
     assert ended.value.code == 2
     assert "agents already: simulated users would spoil what they learn" in capsys.readouterr().err
 
@@ -268,6 +268,18 @@ def test_live_leaves_nothing_behind_when_it_is_told_to_end(tmp_path: Path) -> No
     assert not list(tmp_path.glob("fedcascade-live-*"))
 
 
+@pytest.mark.parametrize("command", ["live", "swarm"])
+def test_options_of_live_and_swarm_have_variables_of_their_own(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    variable = f"FEDCASCADE_{command.upper()}_ROUNDS"
+    monkeypatch.setenv(variable, "0")
+    with pytest.raises(SystemExit):
+        main([command])
+    words = "rounds must be a whole number >= 1, got 0"
+    assert capsys.readouterr().err == f"fedcascade: Invalid value for {variable}: {words}\n"
+
+
 def test_settings_of_a_server_come_from_flags_or_else_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,10 +287,11 @@ def test_settings_of_a_server_come_from_flags_or_else_from_the_environment(
     monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 10.0.0.2")
     with pytest.raises(SystemExit):
         main(["serve"])
-    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70000\n"
+    refused = "port must be in 0..65535, got"
+    assert capsys.readouterr().err == f"fedcascade: Invalid value for FEDCASCADE_PORT: {refused} 70000\n"
     with pytest.raises(SystemExit):
         main(["serve", "--port", "70001"])
-    assert capsys.readouterr().err == "fedcascade: port must be in 0..65535, got 70001\n"
+    assert capsys.readouterr().err == f"fedcascade: Invalid value for --port: {refused} 70001\n"
     monkeypatch.setenv("FEDCASCADE_TRUSTED_PROXY", "10.0.0.1 nowhere")
     with pytest.raises(SystemExit):
         main(["serve", "--port", "0"])

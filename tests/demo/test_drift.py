@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.demo.drift import ChangingWorld, Companion
-from fedcascade.demo.live import Demo, DemoSettings
+from fedcascade.demo.drift import ChangingEnvironment, Companion
+from fedcascade.demo.live import Demo
+from fedcascade.demo.options import DemoSettings
 from fedcascade.environments.options import Change
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
@@ -20,7 +21,7 @@ SIZES: dict[str, Any] = {"users": 8, "clusters": 2, "dimension": 5, "items": 8, 
 
 
 def test_half_of_each_cluster_wants_what_the_next_one_wants_and_back() -> None:
-    world = ChangingWorld(**SIZES)
+    world = ChangingEnvironment(**SIZES)
     before, after = Synthetic(**SIZES), Synthetic(**SIZES, change=Change(at=1, to="existing"))
     features = world.items(5)
     np.testing.assert_array_equal(features, after.items(5))
@@ -33,7 +34,7 @@ def test_half_of_each_cluster_wants_what_the_next_one_wants_and_back() -> None:
 
 @pytest.mark.parametrize("policy", ["fedind", "population"])
 def test_a_companion_loses_what_its_system_loses_in_a_simulation(policy: str) -> None:
-    world, known = ChangingWorld(**SIZES), POLICIES[policy].with_known_constants({"alpha_c": 1.0})
+    world, known = ChangingEnvironment(**SIZES), POLICIES[policy].with_known_constants({"alpha_c": 1.0})
     companion = Companion(policy, {"alpha_c": 1.0}, world, 2, 300)
     for t in range(1, 301):
         companion.play(t)
@@ -42,10 +43,10 @@ def test_a_companion_loses_what_its_system_loses_in_a_simulation(policy: str) ->
 
 
 def test_minds_are_changed_in_a_demo_with_drift_alone(tmp_path: Path) -> None:
-    demo = Demo(DemoSettings(users=4, clusters=2), pace=1.0, token=tmp_path / "token")
+    demo = Demo(DemoSettings(users=4, clusters=2), token=tmp_path / "token")
     with pytest.raises(Refused, match="start it with --drift"):
         demo.change_minds()
     assert "changes" not in demo.describe_progress()
-    drifting = Demo(DemoSettings(users=4, clusters=2, drift=True), pace=1.0, token=tmp_path / "token")
+    drifting = Demo(DemoSettings(users=4, clusters=2, drift=True), token=tmp_path / "token")
     drifting.change_minds()
     assert drifting.describe_progress()["changes"] == []  # between two rounds, and there is none yet

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fedcascade.data.logs import read_log
+from fedcascade.demo.options import SwarmOptions
 from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.evaluation.simulated import write_simulated_log
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.policies import POLICIES, Policy
 from fedcascade.learning.confidence import ProblemSize, Theory
@@ -81,8 +81,13 @@ def test_the_groups_of_many_agents_come_page_by_page(tmp_path: Path, monkeypatch
     policy = make_policy("fedlinucb")
     simulated = simulate(WORLD, policy, rounds=400, oracle=TopK(length=3), checkpoints=2)
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
-        trace = run_swarm(WORLD, policy, rounds=400, operator=running.operator, transport=Borrowed(running.transport),
-                          folder=None, list_length=3, checkpoints=2)  # fmt: skip
+        trace = run_swarm(
+            WORLD,
+            SwarmOptions(rounds=400, checkpoints=2, lockstep=True),
+            operator=running.operator,
+            transport=Borrowed(running.transport),
+            oracle=TopK(length=3),
+        )
         overview = running.operator.fetch_overview()
     assert trace.partition == simulated.partition
     assert (overview.labels, overview.spoken, overview.clusters, overview.sizes) == ({}, 12, 1, [12])
@@ -95,13 +100,10 @@ def test_in_process_the_exchanges_are_those_of_the_simulator(policy: Policy, tmp
         assert build_policy(fetch_terms(running.transport)) == policy  # an agent is told what it needs to decide alike
         trace = run_swarm(
             WORLD,
-            policy,
-            rounds=ROUNDS,
+            SwarmOptions(rounds=ROUNDS, checkpoints=5, lockstep=True, folder=tmp_path),
             operator=running.operator,
             transport=Borrowed(running.transport),
-            folder=tmp_path,
-            list_length=3,
-            checkpoints=5,
+            oracle=TopK(length=3),
         )
     assert len(trace.ledger) > 30
     assert_same(trace, simulated)
@@ -116,8 +118,13 @@ def test_an_upload_that_is_repeated_gets_the_same_answer(tmp_path: Path) -> None
     simulated = simulate(WORLD, policy, rounds=120, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         transport = Lossy(running.transport)
-        trace = run_swarm(WORLD, policy, rounds=120, operator=running.operator, folder=None, list_length=3,
-                          transport=transport, checkpoints=5)  # fmt: skip
+        trace = run_swarm(
+            WORLD,
+            SwarmOptions(rounds=120, checkpoints=5, lockstep=True),
+            operator=running.operator,
+            transport=transport,
+            oracle=TopK(length=3),
+        )
     assert transport.exchanges >= len(trace.ledger) + 10
     assert_same(trace, simulated)
 
@@ -127,8 +134,13 @@ def test_agents_of_a_living_population_are_told_of_groups_as_in_the_simulator(tm
     policy = make_policy("population").with_constants(beta=0.7)
     simulated = simulate(WORLD, policy, rounds=600, oracle=TopK(length=3), checkpoints=5, engine="reference")
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
-        trace = run_swarm(WORLD, policy, rounds=600, operator=running.operator, folder=None, list_length=3,
-                          transport=Borrowed(running.transport), checkpoints=5)  # fmt: skip
+        trace = run_swarm(
+            WORLD,
+            SwarmOptions(rounds=600, checkpoints=5, lockstep=True),
+            operator=running.operator,
+            transport=Borrowed(running.transport),
+            oracle=TopK(length=3),
+        )
     assert trace.ledger == simulated.ledger
     assert [point.regret for point in trace.curve] == [point.regret for point in simulated.curve]
 
@@ -141,13 +153,10 @@ def test_over_http_the_exchanges_are_those_of_the_simulator(tmp_path: Path) -> N
         running = process.connect()
         trace = run_swarm(
             WORLD,
-            policy,
-            rounds=1_000,
+            SwarmOptions(rounds=1_000, checkpoints=5, lockstep=True),
             operator=running.operator,
             transport=HttpTransport(process.url),
-            folder=None,
-            list_length=3,
-            checkpoints=5,
+            oracle=TopK(length=3),
         )
         running.transport.close()
     finally:
@@ -161,9 +170,14 @@ def test_newcomers_begin_with_what_the_server_knows_and_play_as_in_the_library(t
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
 
         def play(world: Synthetic, rounds: int) -> Trace:
-            return run_swarm(world, policy, rounds=rounds, operator=running.operator, folder=None, list_length=3,
-                             transport=Borrowed(running.transport), checkpoints=1,
-                             on_welcome=welcomed.append)  # fmt: skip
+            return run_swarm(
+                world,
+                SwarmOptions(rounds=rounds, checkpoints=1, lockstep=True),
+                operator=running.operator,
+                transport=Borrowed(running.transport),
+                on_welcome=welcomed.append,
+                oracle=TopK(length=3),
+            )
 
         play(WORLD, 2_000)
         assert running.writer is not None
@@ -201,14 +215,9 @@ def test_in_the_background_nothing_is_lost(tmp_path: Path) -> None:
         assert isinstance(running.transport, InProcessTransport)
         trace = run_swarm(
             WORLD,
-            policy,
-            rounds=600,
+            SwarmOptions(rounds=600, checkpoints=2, min_observations=12),
             operator=running.operator,
             transport=Borrowed(running.transport),
-            folder=None,
-            lockstep=False,
-            min_observations=12,
-            checkpoints=2,
         )
         assert running.operator.fetch_overview().position == len(trace.ledger)
 
@@ -219,17 +228,11 @@ def test_agents_that_choose_by_chance_leave_a_log_with_propensities(tmp_path: Pa
     with serve_in_process(tmp_path / "store.db", policy=policy, dimension=6) as running:
         trace = run_swarm(
             WORLD,
-            policy,
-            rounds=150,
+            SwarmOptions(rounds=150, checkpoints=1, lockstep=True, log=tmp_path / "log.parquet"),
             operator=running.operator,
             transport=Borrowed(running.transport),
-            folder=None,
-            list_length=3,
             oracle=oracle,
-            checkpoints=1,
-            keep_lists=True,
         )
     assert np.array_equal(trace.lists, simulated.lists)  # type: ignore[arg-type]
     assert np.array_equal(trace.propensities, simulated.propensities)  # type: ignore[arg-type]
-    write_simulated_log(tmp_path / "log.parquet", WORLD, trace)
     assert len(read_log(tmp_path / "log.parquet").read()) == 150

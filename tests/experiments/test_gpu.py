@@ -33,7 +33,7 @@ name = ["fedc3ucb-h", "fedind"]
 
 def test_an_experiment_on_the_gpu_ends_with_the_records_of_the_exact_engine(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
-    command = ["experiment", "tiny.toml", "--engine", "cuda", "--jobs", "1", "--format", "json"]
+    command = ["experiment", "tiny.toml", "--engine", "cuda", "--jobs", "1", "--json"]
     process = subprocess.run(
         [sys.executable, "-m", "fedcascade", *command],
         cwd=tmp_path,

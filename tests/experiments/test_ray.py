@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from fedcascade.checks import EXTRAS
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import Job, list_planned_jobs, run_job
 from fedcascade.experiments.plan import Plan
@@ -61,6 +62,6 @@ def test_a_cluster_that_is_not_there_is_refused(small_plan: Plan, tmp_path: Path
 
 
 def test_where_ray_is_missing_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(ValueError, match=r"fedcascade\[ray\]"):
+    monkeypatch.setitem(EXTRAS, "ray", ("no_such_module",))
+    with pytest.raises(ImportError, match=r"fedcascade\[ray\]"):
         make_ray_scheduler()

@@ -47,7 +47,6 @@ def test_gymnasium_finds_nothing_wrong_with_any_world(world: str) -> None:
 
 MADE: dict[str, dict[str, Any]] = {
     "fedcascade/Synthetic-v0": {**SMALL, "clicks": "dcm", "click_level": 0.6, "seed": 5},
-    "fedcascade/Living-v0": {**SMALL, "rounds": 100},
     "fedcascade/Ratings-v0": {**SMALL, "ratings": to_triplets(MATRIX)},
     "fedcascade/World-v0": {"world": WORLDS["synthetic"]},
 }

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from fedcascade.testing.vectors.files import write_vectors
+from vectors.__main__ import write_vectors
 
 from ..service.conftest import browser_page
 

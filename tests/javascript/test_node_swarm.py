@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcascade.demo.node_agents import connect_in_node
+from fedcascade.demo.options import SwarmOptions
 from fedcascade.demo.swarm import run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
@@ -16,6 +16,7 @@ from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.trace import Trace
 
 from ..service.helpers import ServerProcess
+from .node_agents import connect_in_node
 
 CONSTANTS: dict[str, float | str] = {"alpha_d": 1.5, "beta": 5.0, "alpha_c": 1.0}
 
@@ -37,14 +38,10 @@ def play(
         running = process.connect()
         trace = run_swarm(
             world,
-            policy,
-            rounds=rounds,
+            SwarmOptions(rounds=rounds, checkpoints=5, lockstep=True, log=tmp_path / "log.jsonl"),
             operator=running.operator,
             transport=HttpTransport(process.url),
-            folder=None,
             connect_agents=lambda tokens, problem: connect_in_node(process.url, folder, 0, tokens, problem),
-            checkpoints=5,
-            keep_lists=True,
         )
         running.transport.close()
     finally:

@@ -7,10 +7,10 @@ import subprocess
 from importlib.resources import files
 
 import pytest
+from vectors.arithmetic import SERVED
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.server.serve import ServerSettings
-from fedcascade.testing.vectors.arithmetic import SERVED
 
 from .conftest import PACKAGE, RunNode
 

@@ -13,8 +13,8 @@ import pytest
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.service.agent.connection import connect
-from fedcascade.testing.faults import FaultyTransport
 
+from .faults import FaultyTransport
 from .helpers import serve_in_process
 
 CHAOS = Path(__file__).parent / "chaos.py"

@@ -1,4 +1,4 @@
-// Holds this agent against the cases of `fedcascade vectors`: each check returns what it computed and what the case expects.
+// Holds this agent against the cases of `make vectors`: each check returns what it computed and what the case expects.
 // Runs in Node and in a browser.
 
 import { begin } from "../src/agent.js";

@@ -1,4 +1,4 @@
-// All cases of `fedcascade vectors`, in Node.
+// All cases of `make vectors`, in Node.
 
 import assert from "node:assert/strict";
 import { existsSync, readFileSync, readdirSync } from "node:fs";
@@ -10,7 +10,7 @@ const FOLDER = process.env.FEDCASCADE_VECTORS ?? join(import.meta.dirname, "..",
 const files = existsSync(FOLDER) ? readdirSync(FOLDER).filter((name) => name.endsWith(".json")) : [];
 
 test("there are cases of every kind", () => {
-  assert.deepEqual(files.toSorted(), Object.keys(CHECKS).map((kind) => `${kind}.json`).toSorted(), "run: fedcascade vectors --out packages/agent/vectors");
+  assert.deepEqual(files.toSorted(), Object.keys(CHECKS).map((kind) => `${kind}.json`).toSorted(), "run: make vectors");
 });
 
 for (const name of files) {

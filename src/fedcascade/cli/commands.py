@@ -53,8 +53,7 @@ def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:
 _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no module
     "run": ("simulate", "Simulate one or several systems in an environment, and compare them."),
     "demo": ("experiments", "Run the paper's evaluation at its full length, twice, and write a report."),
-    "doctor": ("doctor", "Say what this installation has, what it lacks, and what is broken."),
-    "plugins": ("plugins", "List what other packages add: policies, environments, oracles and stores."),
+    "doctor": ("doctor", "Print what this installation has, plug-ins included, what it lacks, and what is broken."),
     "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
     "experiment": ("experiments", "Run a whole plan, in parallel."),
     "report": ("experiments", "Write the tables and figures of a results folder."),
@@ -73,7 +72,6 @@ _LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no mod
     "audit": ("store", "Print who did what to a store, when."),
     "backup": ("store", "Write all of a store to one file."),
     "restore": ("store", "Read a backup into a new store."),
-    "vectors": ("plugins", "Write cases that an agent in another language must agree with."),
     "warm": ("warm", "Compile everything ahead, so that nothing waits for a compiler later."),
     "swarm": ("service", "Let real agents with simulated users play against a real server."),
 }

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from fedcascade.checks import require_known
-from fedcascade.cli.options import split_assignments
+from fedcascade.checks import require_known, split_assignments
 from fedcascade.federation.policies import DEFAULT_POLICY, POLICIES, Policy, get_policy
 from fedcascade.learning.confidence import Theory
 

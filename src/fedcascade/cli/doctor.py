@@ -15,14 +15,16 @@ from fedcascade import __version__
 from fedcascade.checks import EXTRAS, list_missing
 from fedcascade.cli import terminal
 from fedcascade.cli.options import Json, option
+from fedcascade.plugins import Plugin, list_plugins
 from fedcascade.systems import count_cores
 
+STORE_NOTE = "its contract needs a database: inherit fedcascade.testing.stores:StoreContract in a test"
 LIBRARIES = ("numpy", "numba", "llvmlite", "msgspec", "rich", "cyclopts")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for. What is absent is not needed by everybody; what is broken is in somebody's way."""
+    """A component and its state. An absent one is needed by some commands alone; a broken one needs repair."""
 
     what: str
     state: Literal["good", "absent", "broken"]
@@ -34,15 +36,18 @@ def doctor(
     store: Annotated[
         str | None, option("Also look whether this store can be reached: sqlite:///file.db or postgresql://...")
     ] = None,
+    check: Annotated[
+        bool, option("Also hold each plug-in to the contracts of fedcascade.testing.", show_default=False)
+    ] = False,
     json_: Json = False,
 ) -> None:
-    """Say what this installation has: versions, cores, folder of compiled code, GPU, browser, database.
+    """Print what this installation has: versions, extras, cores, compiled code, GPU, browser, plug-ins, database.
 
-    Exits with 1 if something is broken. What is merely absent is said, with what would bring it.
+    Exits with 1 if something is broken. What is merely absent is named, with what would bring it.
 
     Example: fedcascade doctor --store sqlite:///fedcascade.db
     """
-    findings = list(_examine(store))
+    findings = list(_examine(store, check=check))
     if json_:
         print(json.dumps([asdict(each) for each in findings]))
     else:
@@ -52,7 +57,7 @@ def doctor(
         sys.exit(1)
 
 
-def _examine(store: str | None) -> Iterator[Finding]:
+def _examine(store: str | None, *, check: bool) -> Iterator[Finding]:
     yield Finding("fedcascade", "good", f"{__version__}, on {platform.system()} {platform.machine()}")
     yield Finding("Python", "good", f"{platform.python_version()} ({platform.python_implementation()})")
     yield from map(_find_library, LIBRARIES)
@@ -62,6 +67,7 @@ def _examine(store: str | None) -> Iterator[Finding]:
     yield _find_gpu()
     yield _find_browser()
     yield Finding("SQLite", "good", sqlite3.sqlite_version)
+    yield from (_examine_plugin(plugin, check=check) for plugin in list_plugins())
     if store is not None:
         yield _reach_store(store)
 
@@ -109,6 +115,42 @@ def _find_browser() -> Finding:
     except webbrowser.Error:
         return Finding("browser", "absent", "'fedcascade live' prints its address, and opens nothing")
     return Finding("browser", "good", getattr(browser, "name", type(browser).__name__))
+
+
+def _examine_plugin(plugin: Plugin, *, check: bool) -> Finding:
+    """Load a plug-in of another package, and hold it to the contract of its kind if wanted."""
+    what = f"{plugin.kind} {plugin.name}"
+    try:
+        state = _check_plugin(plugin) if check else _load_plugin(plugin)
+    except Exception as error:  # a plug-in may raise anything, and the others are still to be listed
+        return Finding(what, "broken", " ".join(f"{error}".split()) or type(error).__name__)
+    return Finding(what, "good", f"{plugin.target} of {plugin.distribution}: {state}")
+
+
+def _load_plugin(plugin: Plugin) -> str:
+    from fedcascade.federation.policies import get_policy
+
+    if plugin.kind == "policy":
+        get_policy(plugin.name)
+    else:
+        plugin.load()
+    return "loads"
+
+
+def _check_plugin(plugin: Plugin) -> str:
+    from fedcascade.federation.policies import get_policy
+    from fedcascade.testing import check_environment, check_oracle, check_policy
+
+    match plugin.kind:
+        case "policy":
+            check_policy(get_policy(plugin.name))
+        case "environment":
+            check_environment(plugin.build(seed=0))
+        case "oracle":
+            check_oracle(plugin.build(length=4))
+        case _:
+            return f"{_load_plugin(plugin)}; {STORE_NOTE}"
+    return "keeps its contract"
 
 
 def _reach_store(url: str) -> Finding:

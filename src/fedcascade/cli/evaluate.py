@@ -1,9 +1,7 @@
 """``fedcascade evaluate`` and ``fedcascade fit``: what other systems would have earned on a log, and learn from it."""
 
 import json
-import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,22 +9,15 @@ from cyclopts import Parameter
 
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import Json, LogOptions, OracleFlags, declare_flags, option, select_options
+from fedcascade.cli.options import Json, LogOptions, OracleFlags, option, take_options
 from fedcascade.cli.progress import add_bar, show_progress_bars
-from fedcascade.evaluation.evaluate import Estimate, EvaluationOptions
+from fedcascade.evaluation import evaluate as evaluation
 from fedcascade.federation.policies import DEFAULT_POLICY
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-
-_DeclaredFlags = declare_flags(EvaluationOptions)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class EvaluationFlags(_DeclaredFlags):  # type: ignore[misc, valid-type]
-    """How systems are evaluated on a log."""
+    from fedcascade.evaluation.evaluate import EvaluationOptions
+else:
+    EvaluationOptions = take_options(evaluation.EvaluationOptions)
 
 
 def evaluate(
@@ -39,7 +30,7 @@ def evaluate(
     report: Annotated[Path | None, option("Also write a page with figures into this folder.")] = None,
     json_: Json = False,
     oracle_flags: OracleFlags = OracleFlags(),  # noqa: B008 (frozen)
-    evaluation_flags: EvaluationFlags = EvaluationFlags(),  # noqa: B008 (frozen)
+    options: EvaluationOptions = EvaluationOptions(),  # noqa: B008 (frozen)
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
@@ -47,21 +38,21 @@ def evaluate(
 
     Example: fedcascade evaluate log.parquet --policy population --policy fedind
     """
-    from fedcascade.evaluation.evaluate import evaluate as evaluate_log
-
     log = log_options.open(file)
     systems, oracle = constant_options.select_policies(policy), oracle_flags.build(next(log.batches(1)).items.shape[1])
-    options = select_options(EvaluationOptions, evaluation_flags)
     with show_progress_bars() as bars:
-        found = evaluate_log(log, systems, oracle, options=options, progress=add_bar(bars, "evaluating", log.count()))
+        progress = add_bar(bars, "evaluating", log.count())
+        found = evaluation.evaluate(log, systems, oracle, options=options, progress=progress)
     if report is not None:
         from fedcascade.experiments.reports.evaluation_report import write_report
 
         write_report(report, str(file), found)
     if json_:
-        print(json.dumps({"estimates": [_clean(row) for row in found.estimates], "refused": found.refusals}))
+        terminal.print_json({"estimates": [asdict(row) for row in found.estimates], "refused": found.refusals})
         return
-    terminal.show(make_estimates_table(found.estimates))
+    header = evaluation.HEADER
+    lines = [estimate.format() for estimate in found.estimates]
+    terminal.show(terminal.make_table("what a list earns", header, lines, right=header[2:]))
     for name, reason in found.refusals.items():
         print(f"{name}: {reason}")
 
@@ -97,27 +88,3 @@ def fit(
         return
     print(f"{state.lists:,} lists of {state.sums.users:,} users: {total.clicks:,} clicks on {total.count:,} items")
     print(f"written to {out}")
-
-
-def _clean(row: Estimate) -> dict[str, object]:
-    """An estimate for JSON, which has no NaN."""
-    return {
-        key: None if isinstance(value, float) and math.isnan(value) else value for key, value in asdict(row).items()
-    }
-
-
-def make_estimates_table(rows: Sequence[Estimate]) -> "Table":
-    """Make a table with one line per system and estimator."""
-    columns = ("system", "estimator", "per list", "95% interval", "effective lists", "of")
-    lines = [
-        (
-            row.policy,
-            row.estimator,
-            "none accepted" if math.isnan(row.value) else f"{row.value:.4f}",
-            "" if math.isnan(row.low) else f"{row.low:.4f} to {row.high:.4f}",
-            "" if math.isnan(row.effective) else f"{row.effective:,.0f}",
-            f"{row.lists:,}",
-        )
-        for row in rows
-    ]
-    return terminal.make_table("what a list earns", columns, lines, right=columns[2:])

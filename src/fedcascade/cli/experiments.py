@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from fedcascade.checks import require
+from fedcascade.checks import require, require_extra
 from fedcascade.cli import terminal
-from fedcascade.cli.options import Whole, option
+from fedcascade.cli.options import Json, Whole, option
 from fedcascade.cli.progress import GETTING_READY, print_line, show_runs
 
 if TYPE_CHECKING:
@@ -135,10 +135,7 @@ def experiment(
         Path | None, option("Folder for the results. [default: results/NAME, after the plan's name]")
     ] = None,
     scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
-    format_: Annotated[
-        Literal["table", "json"],
-        option("table, or json: one object per run and line, and nothing else.", name="--format"),
-    ] = "table",
+    json_: Json = False,
     mlflow: Annotated[
         str | None, option("Also log the runs to the MLflow tracking server or folder at this URI (extra 'mlflow').")
     ] = None,
@@ -156,11 +153,11 @@ def experiment(
     chosen = set_ratings_file(chosen, ratings)
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
-        sinks.check_mlflow()
-    planned_jobs = _execute([chosen], folder, scheduler_flags.build(), lines=format_ == "table")
+        require_extra("mlflow", "--mlflow")  # at once, not after hours of work
+    planned_jobs = _execute([chosen], folder, scheduler_flags.build(), lines=not json_)
     if mlflow is not None:
         sinks.log_to_mlflow(planned_jobs, folder, mlflow)
-    if format_ == "json":
+    if json_:
         for planned in planned_jobs:
             record = results.load_record(folder, planned.job) or {}
             print(json.dumps({"environment": planned.environment, "system": planned.system, **record}))

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_type_hints
 
 from cyclopts import Group, Parameter, Token
 
-from fedcascade.checks import Range, read_whole, require
-from fedcascade.checks import parse_value as parse_value
-from fedcascade.checks import split_assignments as split_assignments
+from fedcascade.checks import NUMBER, Range, parse_value, read_whole, require, split_assignments
 from fedcascade.environments.options import ClusteredOptions, RatingsOptions, SyntheticOptions
 
 if TYPE_CHECKING:
@@ -37,48 +35,43 @@ def _convert_whole(_type: object, tokens: Sequence[Token]) -> int:
 Whole = Annotated[int, Parameter(converter=_convert_whole)]
 
 
-def take_settings(kind: Any, group: Group) -> Any:
-    """Let the command line take a dataclass of settings: a flag and an environment variable for each field."""
-    options = []
-    for declared, hint in zip(fields(kind), get_type_hints(kind).values(), strict=True):
-        meaning, within = declared.metadata["meaning"].rstrip("."), declared.metadata["range"]
-        words = f"{meaning}; {within.words}." if within and not meaning.endswith("]") else meaning
-        help_ = words if words.endswith((".", "]")) else f"{words}."
-        variable, is_shown = f"FEDCASCADE_{declared.name.upper()}", declared.default not in ((), False)
-        flag = Parameter(help=help_, env_var=variable, show_default=is_shown)
-        plain = {int: Whole, int | None: Whole | None}.get(hint, hint)
-        options.append(
-            (declared.name, Annotated[plain, flag], field(default=declared.default, metadata=declared.metadata))
-        )
+def take_options(kind: Any, group: Group = PLAIN, *, variables: str | None = None) -> Any:
+    """Let the command line take a dataclass of options: a flag for each, and an environment variable with a prefix."""
     names = {"__module__": kind.__module__}  # cyclopts takes a class of the standard library for a plain value
-    derived = make_dataclass(kind.__name__, options, bases=(kind,), namespace=names, frozen=True, kw_only=True)
+    flags = list_flags(kind, group, variables=variables)
+    derived = make_dataclass(kind.__name__, flags, bases=(kind,), namespace=names, frozen=True, kw_only=True)
     return Parameter(name="*", group=group, negative="")(derived)
 
 
-ListLength = Annotated[Whole, option("K, the longest list an agent may show.")]
-Rounds = Annotated[Whole, option("T, how many rounds to play.")]
-Checkpoints = Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")]
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
+def list_flags(kind: Any, group: Group, *, without: Collection[str] = (), variables: str | None = None) -> list[Any]:
+    """List the flags of the options that a dataclass declares, as fields of another dataclass."""
+    hints = get_type_hints(kind)
+    return [
+        _make_flag(each, hints[each.name], group, variables=variables)
+        for each in fields(kind)
+        if each.name not in without
+    ]
 
 
-def declare_flags(declared: Any, group: Group = PLAIN, left_out: Collection[str] = ()) -> Any:
-    """Make a dataclass with a flag for each option that a class declares; the option's range reads its text."""
-    return make_dataclass(
-        f"{declared.__name__}Flags",
-        [_declare_flag(each, group) for each in fields(declared) if each.name not in left_out],
-        frozen=True,
-        kw_only=True,
-    )
-
-
-def _declare_flag(declared: Any, group: Group) -> tuple[str, Any, Any]:
-    default, meaning, is_switch = declared.default, declared.metadata["meaning"], isinstance(declared.default, bool)
-    converter = None if is_switch else partial(_convert_option, declared.name, declared.metadata["range"])
+def _make_flag(declared: Any, hint: Any, group: Group, *, variables: str | None) -> tuple[str, Any, Any]:
+    """Make the flag of an option; its range reads the text, or else its type does."""
+    default, meaning, allowed = declared.default, declared.metadata["meaning"], declared.metadata["range"]
     sentence = meaning if meaning.split()[0][-1] in ":," else meaning[0].upper() + meaning[1:]
-    text = sentence if sentence.endswith("]") else f"{sentence}."
-    parameter = option(text, group, converter=converter, show_default=default not in (None, False))
-    kind = type(default) if isinstance(default, int | float) else str
-    return declared.name, Annotated[kind, parameter], field(default=default)
+    whole = {int: Whole, int | None: Whole | None}
+    if allowed is None or isinstance(default, bool) or (allowed is NUMBER and hint in whole):
+        converter, kind = None, whole.get(hint, hint)
+    else:
+        plain = next((kind for kind in (int, float) if hint in (kind, kind | None)), str)
+        kind = type(default) if isinstance(default, int | float) else plain
+        converter = partial(_convert_option, declared.name, allowed)
+    flag = option(
+        sentence if sentence.endswith("]") else f"{sentence}.",
+        group,
+        converter=converter,
+        env_var=None if variables is None else f"{variables}{declared.name.upper()}",
+        show_default=default not in (None, False, ()),
+    )
+    return declared.name, Annotated[kind, flag], field(default=default, metadata=declared.metadata)
 
 
 def _convert_option(name: str, values: Range, _type: object, tokens: Sequence[Token]) -> Any:
@@ -90,17 +83,26 @@ def select_options(kind: Any, flags: object) -> Any:
     return kind(**{each.name: getattr(flags, each.name) for each in fields(kind)})
 
 
+ListLength = Annotated[Whole, option("K, the longest list an agent may show.")]
+Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
+
+
 _COMMON = {each.name for each in fields(ClusteredOptions)}
 _RATINGS_ALONE = [each.name for each in fields(RatingsOptions) if each.name not in _COMMON]
 _SYNTHETIC_ALONE = [each.name for each in fields(SyntheticOptions) if each.name not in _COMMON]
-_CommonFlags = declare_flags(ClusteredOptions, _ENVIRONMENT)
-_RatingsFlags = declare_flags(RatingsOptions, _RATINGS, _COMMON)
-_SyntheticFlags = declare_flags(SyntheticOptions, _ENVIRONMENT, _COMMON)
+_RatingsFlags = make_dataclass(
+    "_RatingsFlags",
+    list_flags(ClusteredOptions, _ENVIRONMENT) + list_flags(RatingsOptions, _RATINGS, without=_COMMON),
+    frozen=True, kw_only=True,
+)  # fmt: skip
+_SyntheticFlags = make_dataclass(
+    "_SyntheticFlags", list_flags(SyntheticOptions, _ENVIRONMENT, without=_COMMON), frozen=True, kw_only=True
+)
 
 
 @Parameter(name="*", group=_ENVIRONMENT, negative="")
 @dataclass(frozen=True, kw_only=True)
-class RatingsFlags(_RatingsFlags, _CommonFlags):  # type: ignore[misc, valid-type]
+class RatingsFlags(_RatingsFlags):  # type: ignore[misc, valid-type]
     """An environment that is made from a file of ratings.
 
     Attributes:
@@ -177,7 +179,7 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
     """The environment: synthetic, made from a file of ratings, or one of another package.
 
     Attributes:
-        environment: synthetic, or the name of a plug-in's environment (see 'fedcascade plugins').
+        environment: synthetic, or the name of a plug-in's environment (see 'fedcascade doctor').
         set_env: Set an argument of a plug-in's environment: name=value. Repeatable.
         ratings: Make the environment from this file of ratings instead of a synthetic one.
     """
@@ -201,10 +203,10 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
         require(not others, f"{others}: belongs to --ratings FILE")
         return Synthetic(select_options(SyntheticOptions, self), seed=self.seed)
 
-    def resize(self, *, users: int, dimension: int) -> Self:
-        """Return the same environment with other sizes."""
-        sizes: dict[str, Any] = {"users": users, "dimension": dimension}
-        return replace(self, **sizes)
+    def resize(self, *, dimension: int) -> Self:
+        """Return the same environment with another dimension."""
+        size: dict[str, Any] = {"dimension": dimension}
+        return replace(self, **size)
 
     def _build_plugin(self) -> "Environment":
         """Build an environment of another package, which takes its arguments from --set-env and its seed."""
@@ -226,7 +228,7 @@ class OracleFlags:
         list_length: K, the longest list an agent may show. [4, or that of a log]
         oracle: Chooses a list from the scores: top-k; per-category, with at most 'limit' of each (--categories);
             budget, with costs within 'budget' (--costs); plackett-luce (temperature); epsilon (epsilon); or the name of
-            a plug-in's oracle (see 'fedcascade plugins').
+            a plug-in's oracle (see 'fedcascade doctor').
         set_oracle: Set an argument of the oracle: limit=2. Repeatable.
     """
 

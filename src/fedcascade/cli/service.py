@@ -6,34 +6,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from fedcascade.checks import require, require_extra, require_integer
+from fedcascade.checks import require, require_extra
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import (
-    Checkpoints,
-    EnvironmentOptions,
-    Json,
-    ListLength,
-    Rounds,
-    Whole,
-    option,
-    parse_value,
-    split_assignments,
-    take_settings,
-)
+from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option, take_options
 from fedcascade.cli.progress import add_bar, print_line, show_progress_bars
+from fedcascade.demo import options as demo_options
 from fedcascade.federation.policies import DEFAULT_POLICY
 from fedcascade.service.server import settings
 
 if TYPE_CHECKING:
     from fedcascade.service.agent.client import OperatorClient
     from fedcascade.service.server.warming import WarmStart
+    from fedcascade.simulation.trace import Recorder
 
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
@@ -68,11 +58,13 @@ def run_operation(url: str, token_file: Path, operation: Callable[["OperatorClie
 
 
 if TYPE_CHECKING:
+    from fedcascade.demo.options import SwarmOptions
     from fedcascade.service.server.settings import Limits, ServerOptions, UploadBounds
 else:
-    ServerOptions = take_settings(settings.ServerOptions, Group("Server", sort_key=1))
-    Limits = take_settings(settings.Limits, Group("Limits", sort_key=2))
-    UploadBounds = take_settings(settings.UploadBounds, Group("Uploads", sort_key=2))
+    ServerOptions = take_options(settings.ServerOptions, Group("Server", sort_key=1), variables="FEDCASCADE_")
+    Limits = take_options(settings.Limits, Group("Limits", sort_key=2), variables="FEDCASCADE_")
+    UploadBounds = take_options(settings.UploadBounds, Group("Uploads", sort_key=2), variables="FEDCASCADE_")
+    SwarmOptions = take_options(demo_options.SwarmOptions, variables="FEDCASCADE_SWARM_")
 
 
 @Parameter(name="*", group=Group("Log", sort_key=4), negative="")
@@ -168,86 +160,43 @@ def swarm(
     *,
     url: Url = LOCAL,
     operator_token: OperatorToken = TOKEN,
-    agents: Annotated[Whole | None, option("How many agents, each with a simulated user. [default: --users]")] = None,
-    rounds: Rounds = 20_000,
-    list_length: ListLength = 4,
-    checkpoints: Checkpoints = 10,
-    folder: Annotated[Path | None, option("Where the agents keep their files. [default: in memory]")] = None,
-    lockstep: Annotated[
-        bool, option("Wait for every exchange, as a simulation does; else exchanges run in the background.")
-    ] = False,
-    min_observations: Annotated[
-        Whole | None, option("Fewest observations in an upload. [default: 0 with --lockstep, else 2 d]")
-    ] = None,
-    agents_in: Annotated[
-        Literal["python", "node"], option("Where agents run: in this process, or in JavaScript in Node.")
-    ] = "python",
-    oracle: Annotated[
-        Literal["top-k", "plackett-luce", "epsilon"],
-        option("How agents choose lists: the best items, or by chance, with propensities for the log."),
-    ] = "top-k",
-    set_oracle: Annotated[
-        list[str], option("Set an argument of the oracle: epsilon=0.2. Repeatable.", show_default=False)
-    ] = [],  # noqa: B006 (nobody changes it)
-    log: Annotated[Path | None, option("Write the lists to this log: .parquet, .csv or .jsonl.")] = None,
     among_agents: Annotated[
-        bool, option("Play though the server has agents already, who will learn from simulated users.")
+        bool, option("Play though the server has agents already, which will learn from simulated users.")
     ] = False,
     json_: Json = False,
+    options: SwarmOptions = SwarmOptions(),  # noqa: B008 (frozen)
+    oracle_flags: OracleFlags = OracleFlags(),  # noqa: B008 (frozen)
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
     """Let real agents with simulated users play against a real server.
 
     With --lockstep the exchanges are exactly those of 'fedcascade run' with the same environment and constants.
 
-    Example: fedcascade swarm --agents 40 --rounds 20000 --url http://127.0.0.1:8777
+    Example: fedcascade swarm --users 40 --rounds 20000 --url http://127.0.0.1:8777
     """
-    from fedcascade.demo.node_agents import connect_in_node
     from fedcascade.demo.swarm import RegretReporter, run_swarm
-    from fedcascade.learning.named_oracles import build_oracle
     from fedcascade.service.agent.client import fetch_terms
-    from fedcascade.service.agent.terms import build_policy
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 
-    counts = {"agents": agents, "rounds": rounds, "checkpoints": checkpoints}
-    for name, value in counts.items():
-        require_integer(name, 1 if value is None else value)
-    if log is not None:
-        from fedcascade.data.logs.writer import check_log_path
-        from fedcascade.evaluation.simulated import write_simulated_log
-
-        check_log_path(log)
-    arguments = {name: parse_value(text) for name, text in split_assignments("set-oracle", set_oracle).items()}
-    chooser = build_oracle(oracle, list_length, arguments)
-    is_known = agents_in == "python" or oracle == "top-k"
-    require(is_known, f"agents in {agents_in} show the best items alone: give --oracle top-k, or --agents-in python")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    oracle, welcomed = oracle_flags.build(), list[int]()
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     with connect_operator(url, operator_token) as operator, show_progress_bars() as bars:
-        offered = fetch_terms(operator.transport)
-        held = operator.fetch_overview().enrolled
+        offered, held = fetch_terms(operator.transport), operator.fetch_overview().enrolled
         words = "simulated users would spoil what they learn; take a server with an empty store, or --among-agents"
         require(among_agents or held == 0, f"the server has {held} agents already: {words}")
-        policy = build_policy(offered)
-        users = agents or environment_options.users
-        if min_observations is None:
-            min_observations = 0 if lockstep else 2 * offered.dimension
-        asked = offered.min_observations
-        remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
-        require(min_observations >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
-        environment = environment_options.resize(users=users, dimension=offered.dimension).build()
-        bar, reporter, welcomed = add_bar(bars, policy.name, rounds), RegretReporter(operator), list[int]()
-        connect_agents = None if agents_in == "python" else partial(connect_in_node, url, folder, min_observations)
-        trace = run_swarm(environment, policy, rounds=rounds, operator=operator, folder=folder,
-                          list_length=list_length, oracle=chooser, keep_lists=log is not None,
-                          transport=HttpTransport(url), checkpoints=min(checkpoints, rounds), progress=bar,
-                          lockstep=lockstep, min_observations=min_observations, connect_agents=connect_agents,
-                          after_round=reporter.report_round, on_welcome=welcomed.append)  # fmt: skip
+        environment = environment_options.resize(dimension=offered.dimension).build()
+        bar, reporter = add_bar(bars, offered.policy, options.rounds), RegretReporter(operator)
+
+        def finish_round(t: int, recorder: "Recorder") -> None:
+            bar(t)
+            reporter.report_round(t, recorder)
+
+        trace = run_swarm(environment, options, operator=operator, transport=HttpTransport(url), oracle=oracle,
+                          after_round=finish_round, on_welcome=welcomed.append)  # fmt: skip
     if any(welcomed):
-        print_line(f"{welcomed[0]} of {users} agents began with what the server knows of anybody")
-    if log is not None:
-        write_simulated_log(log, environment, trace)
+        print_line(f"{welcomed[0]} of {environment.users} agents began with the server's prior")
     summary = summarise(trace, seed=environment_options.seed)
     if json_:
         print(json.dumps(summary))

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
-from fedcascade.cli.options import Checkpoints, EnvironmentOptions, Json, OracleFlags, Rounds, Whole, option
+from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option
 from fedcascade.cli.progress import add_bar, say_while_compiling, show_progress_bars
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
@@ -35,7 +35,7 @@ class EngineFlags:
         ),
     ] = "exact"
     threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None
-    checkpoints: Checkpoints = 10
+    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10
     own_rounds: Annotated[
         Whole,
         option("Also show regret per user by the rounds of its own, up to so many, by who arrived first. 0: do not."),
@@ -75,7 +75,7 @@ def run(
             show_default=False,
         ),
     ] = COMPARED,
-    rounds: Rounds = 100_000,
+    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 100_000,
     log: Annotated[
         Path | None, option("Write the lists of the run, of one system, to this log: .parquet, .csv or .jsonl.")
     ] = None,

@@ -1,5 +1,7 @@
 """The tables that the command line prints to stdout: readable in 80 columns, with no name cut."""
 
+import json
+import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -46,6 +48,19 @@ def show(*tables: Table | str) -> None:
         console = Console(width=WIDTH, highlight=False, markup=False)
     for place, part in enumerate(tables):
         console.print(*([""] if place else []), part, sep="\n")
+
+
+def print_json(value: Any) -> None:
+    """Print a value as a line of JSON, which has no infinity and no NaN: null stands for both."""
+    print(json.dumps(_replace_infinities(value)))
+
+
+def _replace_infinities(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _replace_infinities(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_infinities(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def make_results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
@@ -126,12 +141,11 @@ def make_summary_tables(summaries: Iterable["SystemSummary"]) -> Iterator[Table]
 
 def make_claims_table(claims: Iterable["Claim"]) -> Table:
     """Make a table of the paper's claims beside our numbers."""
-    from fedcascade.experiments.reports.paper_report import format_values, format_verdict
+    from fedcascade.experiments.reports.paper_report import HEADER, format_values, format_verdict
 
-    numbers = ("paper", "ours", "difference")
     rows = [(claim.place, claim.text, *format_values(claim), format_verdict(claim)) for claim in claims]
     title = "the paper | ours: mean over runs ± half of its 95% interval"
-    return make_table(title, ("where", "claim", *numbers, "verdict"), rows, numbers)
+    return make_table(title, HEADER, rows, HEADER[2:5])
 
 
 def make_systems_tables(policies: Sequence["Policy"]) -> Iterator[Table]:

@@ -1,7 +1,5 @@
 """``fedcascade theory``: what Theorem 1 promises, in numbers, as the paper prints it and as we derive it."""
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -91,7 +89,7 @@ def theory(
         "lower": dict(zip(("regret", "exchanges"), lower, strict=True)),
     }
     if json_:
-        print(json.dumps({"rounds": rounds, "assumptions": asdict(assumed), **_replace_infinities(bounds)}))
+        terminal.print_json({"rounds": rounds, "assumptions": asdict(assumed), **bounds})
     else:
         terminal.show(make_theory_table(bounds, rounds))
 
@@ -139,14 +137,6 @@ def make_theory_table(bounds: Mapping[str, Mapping[str, float]], rounds: int) ->
     if bounds["paper"]["regret"] >= rounds:
         table.caption += f"\nThe regret bound is above T = {rounds:,}: at these sizes it says nothing."
     return table
-
-
-def _replace_infinities(bounds: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float | None]]:
-    """JSON has no infinity: None says it."""
-    return {
-        source: {name: value if math.isfinite(value) else None for name, value in terms.items()}
-        for source, terms in bounds.items()
-    }
 
 
 def _format_number(value: float) -> str:

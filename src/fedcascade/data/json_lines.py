@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from fedcascade.checks import require
-from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
-from fedcascade.data.tables import open_bytes
+from fedcascade.data.tables import NOT_TEXT, Columns, find_columns, open_bytes
 from fedcascade.environments.matrices import Triplets
 
 CHUNK = 1 << 20

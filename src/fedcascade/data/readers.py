@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from polars.exceptions import PolarsError
 
 from fedcascade.checks import require
-from fedcascade.data.columns import NOT_TEXT, Columns, find_columns
 from fedcascade.data.json_lines import read_json_lines
 from fedcascade.data.tables import (
     HOLDS_NUL,
+    NOT_TEXT,
     PACKED,
+    Columns,
     describe_long_line,
+    find_columns,
     find_line_end,
     find_separator,
     open_bytes,

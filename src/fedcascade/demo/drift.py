@@ -1,4 +1,4 @@
-"""Users who change their minds when a visitor says so, and systems beside the demo that show what that costs."""
+"""Users that change their minds when a visitor asks for it, and policies beside the demo that show what that costs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,8 +16,8 @@ from fedcascade.simulation.reference import make_agents, play_round
 from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 
-class ChangingWorld(Synthetic):
-    """A world in which half of each cluster comes to want what the next cluster wants, and back, when it is told to."""
+class ChangingEnvironment(Synthetic):
+    """An environment in which half of each cluster adopts the taste of the next cluster, and back, on request."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -26,7 +26,7 @@ class ChangingWorld(Synthetic):
 
     @property
     def changing(self) -> int:
-        """How many users change their minds."""
+        """The number of users that change their minds."""
         return sum(person.kind == "changing" for person in self._changed.history.persons)
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -36,21 +36,21 @@ class ChangingWorld(Synthetic):
 
 
 class Companion:
-    """A system without change detection, in this process, that plays the rounds of a demo for itself."""
+    """A policy in this process that plays the rounds of a demo for itself, without change detection."""
 
     def __init__(
-        self, policy: str, constants: Mapping[str, float], world: Environment, length: int, rounds: int
+        self, policy: str, constants: Mapping[str, float], environment: Environment, length: int, rounds: int
     ) -> None:
-        self._world, self._oracle, self.regret = world, TopK(length=length), 0.0
+        self._environment, self._oracle, self.regret = environment, TopK(length=length), 0.0
         known = get_policy(policy).with_known_constants(constants)
-        simulation = prepare_simulation(Scenario(world, known, rounds, self._oracle, checkpoints=1))
+        simulation = prepare_simulation(Scenario(environment, known, rounds, self._oracle, checkpoints=1))
         self._server, self._agents = simulation.server, make_agents(simulation, self._oracle)
 
     def play(self, round_: int) -> None:
-        """Play a round, with the same user, items and luck as everybody."""
-        user = self._world.arrival(round_)
+        """Play a round, with the user, items and luck of the demo's own."""
+        user = self._environment.arrival(round_)
         agent = self._agents[user]
-        played = play_round(self._world, self._oracle, round_, user, agent.recommend, agent.observe)
+        played = play_round(self._environment, self._oracle, round_, user, agent.recommend, agent.observe)
         if played.upload is not None:
             run_exchange(self._server, self._agents, played.upload)
         self.regret += played.regret

@@ -1,24 +1,23 @@
-"""A demo beside a server: simulated users with real agents, two yardsticks on the same streams, and a shop window."""
+"""A demo beside a server: simulated users with real agents, two policies to compare with, and a shop window."""
 
-import json
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fedcascade.checks import require
 from fedcascade.demo.catalogue import DIMENSION
-from fedcascade.demo.drift import ChangingWorld, Companion
+from fedcascade.demo.drift import ChangingEnvironment, Companion
+from fedcascade.demo.options import DemoSettings, SwarmOptions
 from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.messages import Cause
 from fedcascade.federation.policies import DEFAULT_POLICY, Drift, Policy, get_policy
+from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
@@ -27,9 +26,9 @@ from fedcascade.simulation.trace import Recorder
 CONSTANTS = {"alpha_c": 0.5}  # agents speak often, so that there is something to see
 # Beside users who change their minds, agents detect changes, and sooner than usual: visitors do not wait.
 DRIFT_CONSTANTS = {"drift": Drift.RESTART, "threshold": 6.0, "limit": 6.0}
-ITEMS, LIST_LENGTH, CHECKPOINTS = 12, 2, 200
-YARDSTICKS = {"fedind": "alone", "known-clusters": "clusters known"}
-COMPANIONS = {"fedind": "alone", DEFAULT_POLICY: "without restarts"}  # beside users who change their minds
+ITEMS, LIST_LENGTH = 12, 2
+COMPANIONS = {"fedind": "alone", "known-clusters": "clusters known"}  # policies to compare with, as pages call them
+DRIFT_COMPANIONS = {"fedind": "alone", DEFAULT_POLICY: "without restarts"}
 WAIT_SECONDS = 30.0
 MOST_VISITORS = 1_000
 STORY = (
@@ -52,56 +51,27 @@ class DemoStopped(Exception):  # noqa: N818 (not an accident)
     """The demo ends before its last round."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DemoSettings:
-    """How many users a demo simulates, with how many tastes, for how many rounds; the seed names the world.
+def build_environment(settings: DemoSettings) -> Synthetic:
+    """Build the environment of a demo, whose users change their minds if it has drift."""
+    most = DIMENSION - 1
+    words = f"clusters must be at most {most}, the attributes of films, got {settings.clusters}"
+    require(settings.clusters <= most, words)
+    kind = ChangingEnvironment if settings.drift else Synthetic
+    return kind(users=settings.users, clusters=settings.clusters, dimension=DIMENSION, items=ITEMS, seed=settings.seed)
 
-    With ``drift``, half of the users change their minds whenever a visitor says so.
-    """
 
-    users: int = 40
-    clusters: int = 5
-    rounds: int = 20_000
-    seed: int = 1
-    drift: bool = False
-
-    def __post_init__(self) -> None:
-        most = DIMENSION - 1
-        require(self.clusters <= most, f"clusters must be at most {most}, the attributes of films, got {self.clusters}")
-
-    def build_environment(self) -> Synthetic:
-        kind = ChangingWorld if self.drift else Synthetic
-        return kind(users=self.users, clusters=self.clusters, dimension=DIMENSION, items=ITEMS, seed=self.seed)
-
-    def build_policy(self) -> Policy:
-        policy = get_policy(DEFAULT_POLICY).with_constants(**CONSTANTS)
-        return policy.with_constants(**DRIFT_CONSTANTS) if self.drift else policy
-
-    def build_companions(self, world: Synthetic) -> dict[str, Companion]:
-        """Build the systems that play beside users who change their minds, by what pages call them."""
-        if not self.drift:
-            return {}
-        sizes = CONSTANTS, world, LIST_LENGTH, self.rounds
-        return {series: Companion(policy, *sizes) for policy, series in COMPANIONS.items()}
-
-    def build_yardstick_command(self) -> list[str]:
-        """Build the command that plays both yardsticks with the exact engine, with the same users, items and luck."""
-        return [
-            *(sys.executable, "-m", "fedcascade", "run", "--json"),
-            *(word for name in YARDSTICKS for word in ("--policy", name)),
-            *("--users", str(self.users), "--clusters", str(self.clusters), "--dimension", str(DIMENSION)),
-            *("--items", str(ITEMS), "--list-length", str(LIST_LENGTH), "--rounds", str(self.rounds)),
-            *("--seed", str(self.seed), "--checkpoints", str(min(CHECKPOINTS, self.rounds))),
-            *(word for name, value in CONSTANTS.items() for word in (f"--{name.replace('_', '-')}", str(value))),
-        ]
+def build_policy(settings: DemoSettings) -> Policy:
+    """Build the policy of a demo's server."""
+    policy = get_policy(DEFAULT_POLICY).with_constants(**CONSTANTS)
+    return policy.with_constants(**DRIFT_CONSTANTS) if settings.drift else policy
 
 
 class Demo:
     """Simulated users at a pace that a page can change. ``start`` once the server listens, ``stop`` before it stops."""
 
-    def __init__(self, settings: DemoSettings, *, pace: float, token: Path) -> None:
+    def __init__(self, settings: DemoSettings, *, token: Path) -> None:
         self.settings = settings
-        self.pace = pace
+        self.pace = settings.pace
         self.round = 0
         self.state = "starting"
         self._token = token
@@ -110,11 +80,12 @@ class Demo:
         self._changed = threading.Condition()
         self._stopping = False
         self._due = 0.0
-        self._threads: list[threading.Thread] = []
-        self._yardsticks: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run_swarm, name="fedcascade-demo", daemon=True)
         self._visitors = 0
-        self._world = settings.build_environment()
-        self._companions = settings.build_companions(self._world)
+        self._environment = build_environment(settings)
+        sizes = CONSTANTS, self._environment, LIST_LENGTH, settings.rounds
+        compared = DRIFT_COMPANIONS if settings.drift else COMPANIONS
+        self._companions = {series: Companion(policy, *sizes) for policy, series in compared.items()}
         self._is_change_due = False
         self.resets = 0
         self.changes: list[dict[str, int]] = []  # of minds: when, and how many resets there had been
@@ -140,24 +111,18 @@ class Demo:
             self._changed.notify_all()
 
     def start(self, url: str) -> None:
-        """Start the users and the yardsticks against the server at that address."""
+        """Start the users against the server at that address."""
         self._url = url
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents have much to say
-        works = (self._run_swarm,) if self.settings.drift else (self._run_swarm, self._run_yardsticks)
-        for work in works:
-            thread = threading.Thread(target=work, name="fedcascade-demo", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._thread.start()
 
     def stop(self) -> None:
-        """Stop the users and the yardsticks."""
+        """Stop the users."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._yardsticks is not None:
-            self._yardsticks.terminate()
-        for thread in self._threads:
-            thread.join(WAIT_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(WAIT_SECONDS)
 
     @contextmanager
     def _connect_operator(self) -> Iterator[OperatorClient]:
@@ -169,13 +134,11 @@ class Demo:
             with self._connect_operator() as operator:
                 reporter = RegretReporter(operator)
                 run_swarm(
-                    self._world,
-                    self.settings.build_policy(),
-                    rounds=self.settings.rounds,
+                    self._environment,
+                    SwarmOptions(rounds=self.settings.rounds, lockstep=True),
                     operator=operator,
                     transport=HttpTransport(self._url),
-                    folder=None,
-                    list_length=LIST_LENGTH,
+                    oracle=TopK(length=LIST_LENGTH),
                     after_round=lambda t, recorder: self._finish_round(t, recorder, reporter),
                 )
             self.state = "done"
@@ -202,27 +165,14 @@ class Demo:
 
     def _follow_changes(self, t: int, recorder: Recorder) -> None:
         """Count resets, and change minds between two rounds if a visitor said so."""
-        if not isinstance(self._world, ChangingWorld):
+        if not isinstance(self._environment, ChangingEnvironment):
             return
         self.resets = recorder.ledger.count_cause(Cause.CHANGE)
         if self._is_change_due:
-            self._is_change_due, self._world.is_changed = False, not self._world.is_changed
-            now = int(1000 * time.time())
-            self.changes.append({"round": t, "at": now, "resets": self.resets, "users": self._world.changing})
-
-    def _run_yardsticks(self) -> None:
-        """Play 'alone' and 'clusters known' in a process of their own, and report their regret."""
-        command = self.settings.build_yardstick_command()
-        with (
-            self._connect_operator() as operator,
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process,
-        ):
-            self._yardsticks = process
-            assert process.stdout is not None
-            for line in process.stdout:
-                summary = json.loads(line)
-                series = YARDSTICKS[summary["policy"]]
-                operator.report_measures([(series, point["round"], point["regret"], 0) for point in summary["curve"]])
+            self._is_change_due = False
+            self._environment.is_changed = not self._environment.is_changed
+            changing = self._environment.changing
+            self.changes.append({"round": t, "at": int(1000 * time.time()), "resets": self.resets, "users": changing})
 
     def create_visitor_token(self) -> str:
         """Create the enrolment token of one more visitor of the shop, once the simulated users have enrolled."""

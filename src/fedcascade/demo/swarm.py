@@ -6,7 +6,8 @@ With ``lockstep`` every exchange ends before the next round begins, so that a sw
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -14,15 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import require
+from fedcascade.demo.options import SwarmOptions
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Upload, count_payload_bytes
-from fedcascade.federation.policies import Policy
 from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.oracles import Oracle, TopK
-from fedcascade.service.agent.client import OperatorClient
+from fedcascade.service.agent.client import OperatorClient, fetch_terms
 from fedcascade.service.agent.pool import AgentPool
+from fedcascade.service.agent.terms import build_policy
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import MOST_LABELS
@@ -30,7 +32,7 @@ from fedcascade.simulation.ledger import LedgerEntry
 from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Recorder, Trace
 
-REPORT_EVERY = 50
+BEST_FOUR = TopK(length=4)
 MOST_PER_PAGE = 1_000  # agents that a server lists at once
 ANSWER_SECONDS = 60.0
 MOST_TOKENS = 10_000
@@ -59,81 +61,97 @@ class SwarmAgent(Protocol):
     def flush(self, timeout: float | None = None) -> bool: ...
 
 
-class ClosableAgent(SwarmAgent, Protocol):
-    """A ``SwarmAgent`` that belongs to no pool."""
-
-    def close(self) -> None: ...
-
-
-ConnectAgents = Callable[[list[str], ProblemSize], Sequence[ClosableAgent]]
 OpenAgents = tuple[Sequence[SwarmAgent], Callable[[], None]]  # with a function that waits until all are answered
+ConnectAgents = Callable[[list[str], ProblemSize], AbstractContextManager[OpenAgents]]
+AfterRound = Callable[[int, Recorder], None]
 
 
 def run_swarm(
     environment: Environment,
-    policy: Policy,
+    options: SwarmOptions,
     *,
-    rounds: int,
     operator: OperatorClient,
     transport: Transport,
-    folder: Path | None,
-    list_length: int = 4,
-    oracle: Oracle | None = None,
-    checkpoints: int = 10,
-    keep_lists: bool = False,
-    lockstep: bool = True,
-    min_observations: int = 0,
+    oracle: Oracle = BEST_FOUR,
     connect_agents: ConnectAgents | None = None,
-    progress: Callable[[int], None] | None = None,
-    after_round: Callable[[int, Recorder], None] | None = None,
+    after_round: AfterRound | None = None,
     on_welcome: Callable[[int], None] | None = None,
 ) -> Trace:
-    """Play a simulation with agents that speak to a server, which runs the same policy.
+    """Play a simulation with agents that speak to a server, by the policy that the server announces.
 
-    The operator lets the agents in, and asks the server for its groups at ``checkpoints`` evenly spaced rounds. The
-    agents share ``transport``, and a file in ``folder``, or in memory if it is None. ``min_observations`` is the
-    privacy floor of uploads; 0 makes the exchanges those of the simulator. ``keep_lists`` also records every list.
-    ``oracle`` chooses lists of ``list_length``; the best items if None.
-    ``connect_agents`` enrols agents of another kind, with a token each. ``progress`` is called now and then with the
-    number of rounds that are done, ``after_round`` after every round with the totals so far; it may take its time,
-    which sets the pace. ``on_welcome`` is called before the first round with how many agents begin with what the server
-    knows of anybody, from those who were there before.
+    Args:
+        environment: the simulated users.
+        options: how they play; with ``lockstep``, the exchanges are those of a simulation.
+        operator: admits the agents, and asks the server for its groups at the checkpoints.
+        transport: the agents' way to the server.
+        oracle: chooses lists; by default the best four items.
+        connect_agents: enrols agents of another kind, with a token each.
+        after_round: called after every round with the totals so far; it may take its time, which sets the pace.
+        on_welcome: called before the first round with the number of agents that start from the server's prior.
     """
-    oracle, kept = oracle or TopK(length=list_length), list_length if keep_lists else 0
-    recorder = Recorder(rounds=rounds, checkpoints=checkpoints, truth=environment.clusters, list_length=kept,
+    write_log, terms = _prepare_log(options.log), fetch_terms(operator.transport)
+    floor, asked = options.get_min_observations(terms.dimension), terms.min_observations
+    remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
+    require(floor >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
+    policy, users = build_policy(terms), environment.users
+    recorder = Recorder(rounds=options.rounds, checkpoints=min(options.checkpoints, options.rounds),
+                        truth=environment.clusters, list_length=0 if options.log is None else oracle.length,
                         has_propensities=isinstance(oracle, Explorer))  # fmt: skip
-    users, dimension = environment.users, environment.dimension
-    download_bytes = count_payload_bytes(dimension)
-    problem = ProblemSize(users=users, dimension=dimension, list_length=list_length, rounds=rounds)
-    tokens, store = create_tokens(operator, users), ":memory:" if folder is None else str(folder / "agents.db")
+    problem = ProblemSize(users=users, dimension=terms.dimension, list_length=oracle.length, rounds=options.rounds)
 
-    def open_pool() -> AgentPool:
-        return AgentPool("", store=store, tokens=tokens, policy=policy, problem=problem, oracle=oracle,
-                         min_observations=min_observations, transport=transport, in_memory=users)  # fmt: skip
+    @contextmanager
+    def open_pool(tokens: list[str], problem: ProblemSize) -> Iterator[OpenAgents]:
+        store = ":memory:" if options.folder is None else str(options.folder / "agents.db")
+        with AgentPool("", store=store, tokens=tokens, policy=policy, problem=problem, oracle=oracle,
+                       min_observations=floor, transport=transport, in_memory=users) as pool:  # fmt: skip
+            pool.enrol("0")  # receives the server's prior for all
+            yield [pool.get(str(user)) for user in range(users)], lambda: wait_for_pool(pool)
 
-    if connect_agents is None:
-        opened = _open_agents(open_pool, users)
-    else:
-        opened = _close_agents(connect_agents(tokens, problem))
-    with opened as (agents, wait_for_all):
+    with (connect_agents or open_pool)(create_tokens(operator, users), problem) as (agents, wait_for_all):
         if on_welcome is not None:
             on_welcome(sum(agent.is_welcomed for agent in agents))
-        for t in range(1, rounds + 1):
-            user = environment.arrival(t)
-            outcome = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
-            if (upload := outcome.upload) is not None:
-                if lockstep:
-                    _wait_for_answers(agents[user])
-                recorder.ledger.append(LedgerEntry(t, user, upload.cause, upload.bytes, download_bytes))
-            recorder.record_round(t, user, outcome)
+        for t in range(1, options.rounds + 1):
+            _play_round(environment, oracle, agents, recorder, t, lockstep=options.lockstep)
             if t == recorder.stops[len(recorder.curve)]:
-                recorder.record_checkpoint(t, fetch_labels([agent.id for agent in agents], operator))
-            if progress is not None and (t % REPORT_EVERY == 0 or t == rounds):
-                progress(t)
+                recorder.record_checkpoint(t, fetch_labels(agents, operator))
             if after_round is not None:
                 after_round(t, recorder)
         wait_for_all()
-        return recorder.build_trace(policy.name, "swarm", fetch_labels([agent.id for agent in agents], operator))
+        trace = recorder.build_trace(policy.name, "swarm", fetch_labels(agents, operator))
+    write_log(environment, trace)
+    return trace
+
+
+def _prepare_log(path: Path | None) -> Callable[[Environment, Trace], None]:
+    """Check the path of a log before any round, and return a function that writes the log; None writes nothing."""
+    if path is None:
+        return lambda *_: None
+    from fedcascade.data.logs.writer import check_log_path
+    from fedcascade.evaluation.simulated import write_simulated_log
+
+    check_log_path(path)
+    return partial(write_simulated_log, path)
+
+
+def _play_round(
+    environment: Environment,
+    oracle: Oracle,
+    agents: Sequence[SwarmAgent],
+    recorder: Recorder,
+    t: int,
+    *,
+    lockstep: bool,
+) -> None:
+    """Play and record a round; in lockstep, wait for the answer to an upload."""
+    user = environment.arrival(t)
+    outcome = play_round(environment, oracle, t, user, agents[user].recommend, agents[user].feedback)
+    if (upload := outcome.upload) is not None:
+        if lockstep:
+            wait_for_answers(agents[user])
+        received = count_payload_bytes(environment.dimension)
+        recorder.ledger.append(Exchange(t, user, upload.cause, upload.bytes, received))
+    recorder.record_round(outcome.regret, outcome.click, outcome.examined)
+    recorder.record_list(t, outcome.shown.items, outcome.shown.propensities)
 
 
 def create_tokens(operator: OperatorClient, count: int) -> list[str]:
@@ -142,30 +160,8 @@ def create_tokens(operator: OperatorClient, count: int) -> list[str]:
     return [token for part in parts for token in operator.create_tokens(part)]
 
 
-@contextmanager
-def _open_agents(open_pool: Callable[[], AgentPool], users: int) -> Iterator[OpenAgents]:
-    """Open a pool with an agent for each user; the first one enrols, and hears for all what the server knows."""
-    with open_pool() as pool:
-        pool.enrol("0")
-        yield [pool.get(str(user)) for user in range(users)], lambda: wait_for_pool(pool)
-
-
-@contextmanager
-def _close_agents(agents: Sequence[ClosableAgent]) -> Iterator[OpenAgents]:
-    """Close agents of another kind in the end."""
-
-    def wait_for_all() -> None:
-        for agent in agents:
-            _wait_for_answers(agent)
-
-    try:
-        yield agents, wait_for_all
-    finally:
-        for agent in agents:
-            agent.close()
-
-
-def _wait_for_answers(agent: SwarmAgent) -> None:
+def wait_for_answers(agent: SwarmAgent) -> None:
+    """Wait until the uploads of an agent are answered."""
     done = agent.flush(ANSWER_SECONDS)
     require(done, f"the server has not answered agent {agent.id} for {ANSWER_SECONDS:.0f} s: {agent.trouble}")
 
@@ -175,14 +171,14 @@ def wait_for_pool(pool: AgentPool) -> None:
     unsent = pool.unsent
     while not pool.flush(ANSWER_SECONDS):
         before, unsent = unsent, pool.unsent
-        require(unsent < before, f"the server has answered nobody for {ANSWER_SECONDS:.0f} s: {pool.trouble}")
+        require(unsent < before, f"the server has not answered for {ANSWER_SECONDS:.0f} s: {pool.trouble}")
 
 
-def fetch_labels(agents: Sequence[int], operator: OperatorClient) -> NDArray[np.int64]:
-    """Ask the server for the groups of agents of these numbers."""
+def fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDArray[np.int64]:
+    """Ask the server for the groups of agents."""
     overview = operator.fetch_overview()
     labels = overview.labels if overview.spoken <= MOST_LABELS else _list_labels(operator)
-    return order_labels(agents, labels)
+    return order_labels([agent.id for agent in agents], labels)
 
 
 def _list_labels(operator: OperatorClient) -> dict[str, int]:

@@ -5,12 +5,12 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_args
 
 from fedcascade.checks import (
+    NUMBER,
     POSITIVE,
     PROBABILITY,
     SHARE,
     Range,
     one_of,
-    optional,
     parse_value,
     read_flag,
     require,
@@ -152,7 +152,7 @@ def read_event(name: str, kind: Any, text: str) -> Any:
 
 @dataclass(frozen=True)
 class _EventRange(Range):
-    """Events of one kind, or None; the event itself says what is wrong with a text."""
+    """Events of one kind; the event itself says what is wrong with a text."""
 
     kind: Any = None
 
@@ -161,7 +161,7 @@ class _EventRange(Range):
 
 
 def _events(kind: type) -> Range:
-    return _EventRange(f"a {kind.__name__}", lambda value: value is None or isinstance(value, kind), kind=kind)
+    return _EventRange(f"a {kind.__name__}", lambda value: isinstance(value, kind), kind=kind)
 
 
 def _words(literal: Any) -> Range:
@@ -234,7 +234,7 @@ class ClusteredOptions:
     )  # fmt: skip
     click_level: float | None = constant(
         None, meaning="dcm: the chance to go on after a click; pbm: that to look at a position, by that above. [0.5]",
-        range=optional(PROBABILITY),
+        range=PROBABILITY,
     )  # fmt: skip
     change: Change | None = constant(
         None, meaning="a share of each cluster changes its mind: at=50000, share=0.5, to=new or existing, until=ROUND "
@@ -287,14 +287,14 @@ class SyntheticOptions(ClusteredOptions):
     )
     gap: float | None = constant(
         None, meaning="distance between the thetas of any two clusters before scaling. [that of their directions]",
-        range=optional(POSITIVE),
+        range=POSITIVE,
     )  # fmt: skip
     drift: int | None = constant(
         None, meaning="from this round on, every second user of each cluster wants something else; 'clusters' then "
-        "tells apart those who will differ. [never]", range=optional(COUNT),
+        "tells apart those who will differ. [never]", range=COUNT,
     )  # fmt: skip
     categories: int | None = constant(
-        None, meaning="how many categories items belong to, for the oracle per-category. [none]", range=optional(COUNT)
+        None, meaning="how many categories items belong to, for the oracle per-category. [none]", range=COUNT
     )
     costs: bool = constant(False, meaning="give items costs, uniform in (0, 1], for the oracle budget", range=FLAG)
 
@@ -324,18 +324,20 @@ class RatingsOptions(ClusteredOptions):
         "stars", meaning="what the matrix holds: stars; counts of ratings; or 1 for stars of at least the threshold",
         range=_words(Values),
     )  # fmt: skip
-    threshold: float = constant(4.0, meaning="stars from which on a rating counts, with values 'threshold'")
+    threshold: float = constant(
+        4.0, meaning="stars from which on a rating counts, with values 'threshold'", range=NUMBER
+    )
     scaling: Scaling | None = constant(
         None, meaning="root: singular vectors times the roots of their singular values; none: without. [the preset's]",
-        range=optional(_words(Scaling)),
+        range=_words(Scaling),
     )  # fmt: skip
     lifted: bool | None = constant(
         None, meaning="whether vectors become (., 1) / sqrt(2), with one singular vector less. [the preset's]",
-        range=optional(FLAG),
+        range=FLAG,
     )  # fmt: skip
     shelf: Shelf | None = constant(
         None, meaning="catalogue: a round offers items of the file; random: fresh random ones. [the preset's]",
-        range=optional(_words(Shelf)),
+        range=_words(Shelf),
     )  # fmt: skip
 
     def __post_init__(self) -> None:

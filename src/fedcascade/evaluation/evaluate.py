@@ -1,5 +1,6 @@
 """Evaluate policies on a log: learn from its first part, estimate on the rest what they would have earned there."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcascade.checks import SHARE, Range, one_of, require, require_known, whole_numbers
-from fedcascade.constants import check_constants, constant
+from fedcascade.constants import Checked, constant
 from fedcascade.data.logs.reader import Log
 from fedcascade.evaluation.estimators import ESTIMATORS, Evidence, compute_intervals, divide, gather_evidence
 from fedcascade.evaluation.fit import FrozenPolicy, fit_attraction, freeze_policy, sum_first
@@ -20,15 +21,16 @@ from fedcascade.numerics.streams import REPLAY, uniform
 
 Progress = Callable[[int], None]  # called with the number of lists that are done
 LOGGED = "logged"  # what the lists of the log earned themselves
+HEADER = ("system", "estimator", "per list", "95% interval", "effective lists", "of")
 UNIFORM = 1e-6  # propensities of lists that differ by less, relative to the least, are those of uniform lists
 
 
-NAMES = Range("names of estimators, joined by commas", lambda value: value is None or not isinstance(value, str),
+NAMES = Range("names of estimators, joined by commas", lambda value: not isinstance(value, str),
               lambda text: tuple(text.split(",")))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationOptions:
+class EvaluationOptions(Checked):
     """How policies are evaluated on a log, whichever they are. An estimator that does not apply is refused."""
 
     train: float = constant(0.5, meaning="share of the log, from its beginning, that policies learn from", range=SHARE)
@@ -41,9 +43,6 @@ class EvaluationOptions:
     resamples: int = constant(1000, meaning="how often users are resampled for the intervals", range=whole_numbers(1))
     seed: int = constant(0, meaning="names the random numbers of resampling and rejection", range=whole_numbers(0))
     threads: int = constant(2, meaning="how many cores rate lists", range=whole_numbers(1))
-
-    def __post_init__(self) -> None:
-        check_constants(self)
 
 
 PLAIN = EvaluationOptions()
@@ -63,6 +62,13 @@ class Estimate:
     high: float
     effective: float
     lists: int
+
+    def format(self) -> tuple[str, ...]:
+        """Return the cells of a line of a table; a value that is not known is left empty."""
+        interval = "" if math.isnan(self.low) else f"{self.low:.4f} to {self.high:.4f}"
+        effective = "" if math.isnan(self.effective) else f"{self.effective:,.0f}"
+        value = "none accepted" if math.isnan(self.value) else f"{self.value:.4f}"
+        return self.policy, self.estimator, value, interval, effective, f"{self.lists:,}"
 
 
 @dataclass(frozen=True)

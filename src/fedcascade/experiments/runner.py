@@ -19,7 +19,7 @@ from multiprocessing.connection import wait as wait_for_process
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from fedcascade.checks import require_integer
+from fedcascade.checks import require_extra, require_integer
 from fedcascade.experiments import results
 from fedcascade.experiments.jobs import (
     Job,
@@ -244,10 +244,7 @@ def make_ray_scheduler(*, address: str | None = None) -> Scheduler:
 
     The address is that of a running cluster ("auto" finds this machine's); None starts one on this machine.
     """
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        raise ValueError("the ray scheduler needs Ray: pip install 'fedcascade[ray]'") from None
+    require_extra("ray", "--scheduler ray")
     return lambda jobs, report: _run_on_ray(jobs, report, address)
 
 

@@ -15,14 +15,6 @@ KEY = "fedcascade.key"
 CURVES = ("regret", "reward", "communications", "clustering_error")
 
 
-def check_mlflow() -> None:
-    """Refuse at once, not after hours of work, if MLflow is not installed."""
-    try:
-        import mlflow  # noqa: F401
-    except ImportError:
-        raise ValueError("--mlflow needs MLflow: pip install 'fedcascade[mlflow]'") from None
-
-
 def log_to_mlflow(planned_jobs: Sequence[PlannedJob], folder: Path, uri: str) -> int:
     """Log finished runs under their plan's name, except those that MLflow has already; returns how many were logged."""
     from mlflow import MlflowClient

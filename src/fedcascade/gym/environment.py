@@ -16,7 +16,6 @@ from fedcascade.data.readers import read_ratings
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.environments.matrices import Triplets
-from fedcascade.environments.options import Change
 from fedcascade.environments.ratings import Ratings
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.learning.cascade import examine
@@ -217,7 +216,6 @@ class CascadeEnv(gymnasium.Env[Observation, Action]):
 
 
 OWN = ("list_length", "rounds", "reward", "render_mode")  # arguments of CascadeEnv; others are those of the world
-EVENTS = ("change", "liars", "joins", "leaves")
 
 
 def make_world(world: Environment | None = None, **options: Any) -> CascadeEnv:
@@ -230,15 +228,6 @@ def make_world(world: Environment | None = None, **options: Any) -> CascadeEnv:
 def make_synthetic(**options: Any) -> CascadeEnv:
     """Make the environment of a synthetic world; options are those of ``SyntheticOptions`` and ``CascadeEnv``."""
     return _wrap(Synthetic, options)
-
-
-def make_living(*, rounds: int = 10_000, **options: Any) -> CascadeEnv:
-    """Make the environment of users who change, lie, join or leave.
-
-    Half of each cluster changes half-way through unless an event is given.
-    """
-    event = {} if any(name in options for name in EVENTS) else {"change": Change(at=max(2, rounds // 2))}
-    return _wrap(Synthetic, options | event | {"rounds": rounds})
 
 
 def make_ratings(*, ratings: str | PathLike[str] | Triplets | None = None, **options: Any) -> CascadeEnv:
@@ -261,7 +250,6 @@ def _wrap(build: Callable[..., Clustered], options: dict[str, Any]) -> CascadeEn
 
 IDS: Mapping[str, Callable[..., CascadeEnv]] = {
     "fedcascade/Synthetic-v0": make_synthetic,
-    "fedcascade/Living-v0": make_living,
     "fedcascade/Ratings-v0": make_ratings,
     "fedcascade/World-v0": make_world,
 }

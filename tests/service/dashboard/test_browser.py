@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcascade.demo.live import DemoSettings
+from fedcascade.demo.live import build_environment, build_policy
+from fedcascade.demo.options import DemoSettings, SwarmOptions
 from fedcascade.demo.swarm import RegretReporter, run_swarm
 from fedcascade.environments.synthetic import Synthetic
 from fedcascade.federation.policies import POLICIES
@@ -52,13 +53,10 @@ class SwarmThread:
         self.reporter = RegretReporter(operator)
         self.trace = run_swarm(
             WORLD,
-            POLICY,
-            rounds=ROUNDS,
+            SwarmOptions(rounds=ROUNDS, checkpoints=1, lockstep=True),
             operator=operator,
             transport=HttpTransport(process.url),
-            folder=None,
-            list_length=3,
-            checkpoints=1,
+            oracle=TopK(length=3),
             after_round=self._finish_round,
         )
         operator.transport.close()
@@ -299,7 +297,7 @@ def take_part(browser_page: BrowserPage, process: subprocess.Popen[str]) -> None
     pause_and_go_on(browser_page)
     browser_page.page.wait_for_selector("#progress-text:has-text('all 4,000')", timeout=60_000)
     settings = DemoSettings()
-    environment, policy = settings.build_environment(), settings.build_policy()
+    environment, policy = build_environment(settings), build_policy(settings)
     simulated = simulate(environment, policy, rounds=4_000, oracle=TopK(length=2), engine="reference")
     browser_page.wait_for("uploads", len(simulated.ledger))
     assert browser_page.read_figure("clusters") == str(simulated.clusters)

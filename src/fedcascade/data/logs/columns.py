@@ -7,7 +7,7 @@ from typing import NamedTuple
 import polars as pl
 
 from fedcascade.checks import require, require_known
-from fedcascade.data.columns import strip_names
+from fedcascade.data.tables import strip_names
 
 # Names that people give to each column; the first is ours.
 USUAL: Mapping[str, tuple[str, ...]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedcascade.evaluation.evaluate import LOGGED, Evaluation
+from fedcascade.evaluation.evaluate import HEADER, LOGGED, Evaluation
 from fedcascade.experiments.reports.figures import COLOURS, STYLE, save_figure
 from fedcascade.experiments.reports.html import (
     render_figure,
@@ -44,22 +44,14 @@ def write_report(folder: Path, log: str, found: Evaluation) -> Path:
     """Write the page and its figure into a folder; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     svg = save_figure(plot_estimates(found), folder, "evaluation")
-    rows = [
-        (row.policy, row.estimator, _format(row.value), _format(row.low), _format(row.high), _format(row.effective, 0))
-        for row in found.estimates
-    ]
-    header = ("system", "estimator", "per list", "low", "high", "effective lists")
+    rows = [estimate.format() for estimate in found.estimates]
     parts = [
         render_paragraph(f"Estimated from {log}. The dotted line is what its own lists earned."),
         render_figure(svg, "Reward per list of each system by each estimator, with 95% intervals over users"),
-        render_section("Estimates", render_table(header, rows, numbers=range(2, 6))),
+        render_section("Estimates", render_table(HEADER, rows, numbers=range(2, 6))),
     ]
     if found.refusals:
         parts.append(render_section("What does not apply", render_table(("", ""), list(found.refusals.items()))))
     page = folder / "evaluation.html"
     write_atomically(page, render_page(TITLE, *parts).encode())
     return page
-
-
-def _format(value: float, digits: int = 4) -> str:
-    return "" if math.isnan(value) else f"{value:,.{digits}f}"

@@ -16,6 +16,7 @@ from fedcascade.systems import write_atomically
 
 TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
 CLAIMS = "claims.json"
+HEADER = ("where", "claim", "paper", "ours", "difference", "verdict")
 KINDS = {"confirmed": "good", "smaller than the paper's": "fair", "inconclusive": "fair", "contradicted": "bad",
          "not judged": "dim", "not comparable": "dim"}  # fmt: skip
 FIGURES = (  # letter, plan, quantity, title
@@ -34,8 +35,7 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
         _introduce(results),
         html.render_tally([claim.verdict for claim in claims], KINDS),
         html.render_section("Figure 1", _draw_figures(results)),
-        html.render_section("The claims of the text", *_explain_verdicts(), _render_claims(claims)),
-        html.render_section("Communication cost", _render_exchanges(results, claims)),
+        html.render_section("The claims of the text and of Table 2", *_explain_verdicts(), _render_claims(claims)),
         html.render_section("Regret", *_render_regret(results)),
         summary.render_provenance(results),
     ]
@@ -122,34 +122,13 @@ def _explain_verdicts() -> tuple[Html, Html]:
 
 
 def _render_claims(claims: Sequence[Claim]) -> Html:
-    rows = []
-    for claim in claims:
-        if claim.unit != "exchanges":
-            paper, ours, difference = format_values(claim)
-            rows.append(
-                (claim.place, claim.text, paper, ours, str(claim.ours.runs), difference, _render_verdict(claim))
-            )
-    header = ("where", "claim", "paper", "ours", "runs", "difference", "verdict")
-    return html.render_table(header, rows, numbers=(2, 3, 4, 5))
+    rows = [(claim.place, claim.text, *format_values(claim), _render_verdict(claim)) for claim in claims]
+    return html.render_table(HEADER, rows, numbers=(2, 3, 4))
 
 
 def _render_verdict(claim: Claim) -> Html:
     note = f"<br><small>{html.escape_text(claim.note)}</small>" if claim.note else ""
     return Html(f"{html.render_verdict(claim.verdict, KINDS)}{note}")
-
-
-def _render_exchanges(results: Results, claims: Sequence[Claim]) -> Html:
-    rows = [
-        (claim.place, claim.text.partition(":")[0], *format_values(claim), _render_verdict(claim))
-        for claim in claims
-        if claim.unit == "exchanges"
-    ]
-    caption = (
-        f"Exchanges with the server. Paper: after {paper_claims.ROUNDS:,} rounds. "
-        f"Ours: after {results.plans[0].rounds:,}, mean ± half of its 95% interval."
-    )
-    header = ("where", "system", "paper", "ours", "difference", "verdict")
-    return html.render_table(header, rows, numbers=(2, 3, 4), caption=caption)
 
 
 def _render_regret(results: Results) -> list[Html]:

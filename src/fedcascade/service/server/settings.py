@@ -5,34 +5,19 @@ The command line and environment variables (``FEDCASCADE_STORE`` and so on) take
 
 import ipaddress
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedcascade.checks import NONNEGATIVE, POSITIVE, Range, require, whole_numbers
+from fedcascade.checks import NONNEGATIVE, POSITIVE, Range, read_whole, require, whole_numbers
+from fedcascade.constants import Checked as CheckedSettings
+from fedcascade.constants import constant as setting
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
 
 SECONDS_PER_HOUR = 3600.0
 COUNT = whole_numbers(1)
+PORT = Range("in 0..65535", lambda value: isinstance(value, int) and 0 <= value <= 65_535, read_whole)
 ORIGIN = re.compile(r"https?://[a-z0-9.\-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
-
-
-def setting(default: Any = MISSING, meaning: str = "", within: Range | None = None) -> Any:
-    """Declare a field of a dataclass as a setting; ``within`` are the values that it may have."""
-    if default is MISSING or not callable(default):
-        return field(default=default, metadata={"meaning": meaning, "range": within})
-    return field(default_factory=default, metadata={"meaning": meaning, "range": within})
-
-
-class CheckedSettings:
-    """A dataclass of settings, which refuses values outside their ranges."""
-
-    def __post_init__(self) -> None:
-        for declared in fields(self):  # type: ignore[arg-type]
-            within, value = declared.metadata.get("range"), getattr(self, declared.name)
-            if within is not None and value is not None:
-                within.check(declared.name.replace("_", " "), value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +116,7 @@ class ServerOptions(CheckedSettings):
     )
     dimension: int = setting(20, "d, how many features an item has", COUNT)
     host: str = setting("127.0.0.1", "Address to listen on")
-    port: int = setting(8777, "Port to listen on; 0 takes any that is free")
+    port: int = setting(8777, "Port to listen on; 0 takes any that is free", PORT)
     tls_cert: Path | None = setting(None, "Certificate chain (PEM), to serve https")
     tls_key: Path | None = setting(None, "Private key (PEM) of the certificate")
     operator_token: Path = setting(
@@ -148,7 +133,6 @@ class ServerOptions(CheckedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.port <= 65_535, f"port must be in 0..65535, got {self.port}")
         days = self.retain
         require(days is None or days > 0, f"retain must be more than 0 days, got {days}")
         both_or_none = (self.tls_cert is None) == (self.tls_key is None)

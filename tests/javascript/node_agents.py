@@ -4,8 +4,9 @@ import base64
 import json
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
+from fedcascade.demo.swarm import wait_for_answers
 from fedcascade.federation.agent import ShownList
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.learning.confidence import ProblemSize
@@ -24,9 +26,8 @@ class NodeProcess:
 
     def __init__(self) -> None:
         node = shutil.which("node")
-        require(node is not None, "agents in JavaScript need Node 20 or newer: install it, or leave --agents-in out")
-        self._files = as_file(files("fedcascade.service.agent") / "assets")
-        command = [str(node), "--no-warnings", str(self._files.__enter__() / "runner.js")]
+        require(node is not None, "agents in JavaScript need Node 20 or newer")
+        command = [str(node), "--no-warnings", str(Path(__file__).with_name("runner.js"))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )
@@ -55,12 +56,11 @@ class NodeProcess:
             self._process.wait(20)
         if self._process.stdout is not None and not self._process.stdout.closed:
             self._process.stdout.close()
-            self._files.__exit__(None, None, None)
 
 
 @dataclass
 class NodeAgent:
-    """One of the agents in a process of Node; the first that is closed closes all."""
+    """One of the agents in a process of Node."""
 
     process: NodeProcess
     place: int
@@ -95,27 +95,27 @@ class NodeAgent:
         self.trouble = reply["trouble"]
         return bool(reply["done"])
 
-    def close(self) -> None:
-        self.process.close()
-
 
 def encode(numbers: NDArray[Any], kind: str) -> str:
     """Numbers as base64 of that type."""
     return base64.b64encode(np.ascontiguousarray(numbers, kind).tobytes()).decode()
 
 
+@contextmanager
 def connect_in_node(
     url: str, folder: Path | None, min_observations: int, tokens: list[str], problem: ProblemSize
-) -> list[NodeAgent]:
+) -> Iterator[tuple[list[NodeAgent], Callable[[], None]]]:
     """Enrol an agent for each token, in one process of Node; they keep their files in ``folder``, or in memory."""
-    process = NodeProcess()
     sizes = {"users": problem.users, "dimension": problem.dimension, "listLength": problem.list_length}
-    try:
+    with closing(NodeProcess()) as process:
         reply = process.request("connect", url=url, tokens=tokens, minObservations=min_observations,
                                 folder=None if folder is None else str(folder.resolve()),
                                 problem=sizes | {"rounds": problem.rounds})  # fmt: skip
-    except ValueError:
-        process.close()
-        raise
-    newcomers = enumerate(zip(reply["agents"], reply["isWelcomed"], strict=True))
-    return [NodeAgent(process, place, agent, problem, is_welcomed) for place, (agent, is_welcomed) in newcomers]
+        newcomers = enumerate(zip(reply["agents"], reply["isWelcomed"], strict=True))
+        agents = [NodeAgent(process, place, agent, problem, is_welcomed) for place, (agent, is_welcomed) in newcomers]
+
+        def wait_for_all() -> None:
+            for agent in agents:
+                wait_for_answers(agent)
+
+        yield agents, wait_for_all

@@ -21,7 +21,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.elementary import exp, log
 from fedcascade.numerics.grid import normalise, round_to_grid
 from fedcascade.service.protocol.validation import can_exist
-from fedcascade.testing.vectors.draws import (
+from vectors.draws import (
     Case,
     Draws,
     compute_or_refuse,

@@ -1,12 +1,12 @@
 // Plays simulated users with agents in Node: reads a request per line from stdin, writes a reply per line to stdout.
-// `fedcascade swarm --agents-in node` starts it.
+// node_agents.py starts it.
 
 import { createInterface } from "node:readline";
-import { FileStore } from "./file-store.js";
-import { MemoryStore, connect } from "./index.js";
-import { packNumbers } from "./statistics.js";
+import { FileStore } from "../../packages/agent/src/file-store.js";
+import { MemoryStore, connect } from "../../packages/agent/src/index.js";
+import { packNumbers } from "../../packages/agent/src/statistics.js";
 
-/** @import { RemoteAgent } from "./index.js" */
+/** @import { RemoteAgent } from "../../packages/agent/src/index.js" */
 
 /** @type {RemoteAgent[]} */
 let agents = [];

@@ -1,5 +1,6 @@
-"""Writes all cases to files, one for each kind."""
+"""Write all cases to files, one for each kind: ``PYTHONPATH=tools python -m vectors --out FOLDER``."""
 
+import argparse
 import json
 import zlib
 from collections.abc import Callable, Mapping
@@ -8,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from fedcascade.service.protocol.wire import PROTOCOLS
-from fedcascade.testing.vectors import arithmetic, messages, sessions
-from fedcascade.testing.vectors.draws import Case, Draws
+from vectors import arithmetic, messages, sessions
+from vectors.draws import Case, Draws
 
 KINDS: Mapping[str, Callable[[Draws], list[Case]]] = {
     "logarithms": arithmetic.build_logarithms,
@@ -40,3 +41,18 @@ def write_vectors(folder: Path, seed: int) -> dict[str, int]:
         (folder / f"{kind}.json").write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
         counts[kind] = len(cases)
     return counts
+
+
+def main() -> None:
+    """Write the cases, and print how many there are of each kind."""
+    parser = argparse.ArgumentParser(prog="vectors", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to: one JSON file for each kind")
+    parser.add_argument("--seed", type=int, default=1, help="names the cases")
+    options = parser.parse_args()
+    counts = write_vectors(options.out, options.seed)
+    for kind, count in [*counts.items(), ("in all", sum(counts.values()))]:
+        print(f"{kind:<12} {count:>4}")
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ from nacl.signing import SigningKey
 
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.service.protocol import auth, wire
-from fedcascade.testing.vectors.draws import Case, Draws, describe_statistics, draw_statistics
+from vectors.draws import Case, Draws, describe_statistics, draw_statistics
 
 REQUESTS = (("POST", wire.EXCHANGES), ("GET", "/v1/agents/7"), ("DELETE", "/v1/agents/123456789012"))
 

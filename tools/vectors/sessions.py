@@ -22,8 +22,8 @@ from fedcascade.service.agent.store_file import SINGLE, StoreFile
 from fedcascade.service.agent.terms import follow_terms
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
-from fedcascade.testing.vectors.arithmetic import SERVED
-from fedcascade.testing.vectors.draws import (
+from vectors.arithmetic import SERVED
+from vectors.draws import (
     Case,
     Draws,
     describe_statistics,

@@ -31,7 +31,6 @@ from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.open import open_store
 
 TOKEN = "the-operators-token"
@@ -39,7 +38,7 @@ POLICY = POLICIES["fedc3ucb-h"]
 LEAST_BYTES = 72  # the numbers of an upload in three dimensions
 
 
-FORMS = (Upload, UploadMessage, Exchange, LogEntry, Download, AnswerMessage, HttpReply)
+FORMS = (Upload, UploadMessage, Exchange, Download, AnswerMessage, HttpReply)
 
 
 def find_carried(value: object) -> Iterator[object]:

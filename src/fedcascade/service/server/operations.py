@@ -106,12 +106,6 @@ def use_token(store: Store, token_hash: bytes, now: float) -> bool:
 
 
 @defer
-def get_identity(store: Store, _: ServerState, agent: int) -> Identity | None:
-    """An agent's key and whether it is revoked; None if there is no such agent."""
-    return store.find_identity(agent)
-
-
-@defer
 def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing:
     """What the server holds of an agent."""
     identity = store.find_identity(agent)

@@ -44,31 +44,32 @@ class SqlUploadLog(SqlJournal):
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        self._unsent: dict[tuple[int, int], LogEntry] = {}  # by agent and sequence number
+        self._unsent: dict[tuple[int, int], Row] = {}  # without salts, by agent and sequence number
         self._prefetched: dict[tuple[int, int], Sequence[Any]] = {}
         self._last_link: tuple[int, bytes] | None = None  # with its position
 
-    def append(self, entry: LogEntry) -> None:
+    def append(self, position: int, upload: Upload, nonce: bytes = b"") -> None:
         """Hold an upload until the next statement, which sends all of them."""
-        key = (entry.upload.agent, entry.upload.sequence)
+        key, sent = (upload.agent, upload.sequence), upload.statistics
         if key in self._unsent:
             self.flush()  # and the database will refuse this one
-        self._unsent[key] = entry
+        counts = sent.count, sent.clicks, sent.rounds
+        self._unsent[key] = (position, *key, upload.cause.value, *counts, pack_numbers(sent), nonce)
 
     def flush(self) -> None:
         if not self._unsent:
             return
         unsent, self._unsent = list(self._unsent.values()), {}
-        link = self.read_link(unsent[0].position - 1)
+        link = self.read_link(unsent[0][0] - 1)
         rows, salts = [], os.urandom(SALT_BYTES * len(unsent))
         for number, entry in enumerate(unsent):
-            row = (*_encode_entry(entry), 1, salts[SALT_BYTES * number : SALT_BYTES * (number + 1)])
-            link = extend_link(link, entry.position, digest_upload(row))
+            row = (*entry, 1, salts[SALT_BYTES * number : SALT_BYTES * (number + 1)])
+            link = extend_link(link, entry[0], digest_upload(row))
             rows.append((*row, link))
         for start in range(0, len(rows), STATEMENT_ROWS):
             chunk = rows[start : start + STATEMENT_ROWS]
             self.run(_build_insert("upload", f"{SEALED_COLUMNS}, link", len(chunk)), *chain.from_iterable(chunk))
-        self._last_link = unsent[-1].position, link
+        self._last_link = unsent[-1][0], link
 
     def drop_buffers(self) -> None:
         self._unsent.clear()
@@ -158,7 +159,7 @@ class SqlUploadLog(SqlJournal):
         """Find an upload among those of this transaction, those prefetched, and those in the database."""
         key = (agent, sequence)
         if key in self._unsent:
-            return self._unsent[key]
+            return _decode_entry(self._unsent[key])
         if key not in self._prefetched:
             self.prefetch([key])
         folded, *row = self._prefetched.pop(key)
@@ -291,13 +292,6 @@ def _require_sealed(position: int, digest: bytes, seal: bytes) -> None:
     """Check a folded upload, which has its digest in the place of a link."""
     if digest != seal:
         raise DamagedStore(f"the folded entry {position} of the log is not the one that was written")
-
-
-def _encode_entry(entry: LogEntry) -> tuple[Any, ...]:
-    upload, statistics = entry.upload, entry.upload.statistics
-    counts = statistics.count, statistics.clicks, statistics.rounds
-    key = entry.position, upload.agent, upload.sequence
-    return (*key, upload.cause.value, *counts, entry.numbers or pack_numbers(statistics), entry.nonce)
 
 
 def _decode_entry(row: Sequence[Any]) -> LogEntry:

@@ -80,7 +80,8 @@ async def answer_upload(request: HttpRequest) -> Response[bytes]:
     """Answer an upload. Most do not come here: ``server.http`` answers plain exchanges without the framework."""
     media, body = wire.get_media_type(request.headers), await request.body()
     exchange = Exchange(headers=request.headers, body=body, caller=name_caller(request), media_type=media)
-    return Response(await get_service(request).answer(exchange), media_type=media)
+    status, headers, answer = await get_service(request).answer(exchange)
+    return Response(answer, status_code=status, headers=headers)
 
 
 @get("/v1/terms")

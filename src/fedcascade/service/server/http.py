@@ -97,12 +97,15 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Read a plain exchange, or more of its body, and hand it to the writer; leave all else to the parser."""
         if self._exchange is None or not self._missing:
-            plain = read_plain_head(data) if self._is_free() else None
-            if plain is None or not self._can_take(plain[0]):
+            plain = read_plain_head(data, self.service.body_bytes) if self._is_free() else None
+            if plain is None or (self.service.origins and "origin" in plain[0]):  # the application says who may ask
                 self._parse(data)
                 return
-            headers, start = plain
-            self._exchange, self._missing = self._make_exchange(headers), int(headers["content-length"])
+            headers, start, self._missing = plain
+            host, media = self._find_proxied(headers), wire.get_media_type(headers)
+            caller = self.address if host is None else name_network(host)
+            self._exchange = Exchange(headers=headers, caller=caller, media_type=media)
+            self._exchange.deliver = partial(self._reply, self._exchange)
             self.deadline, data = self.loop.time() + BODY_SECONDS, data[start:]
         exchange, rest = self._exchange, data[self._missing :]
         exchange.body += data[: self._missing]
@@ -122,19 +125,6 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         """Whether no request is under way, and no byte of the next one was read."""
         is_answered = self.cycle is None or self.cycle.response_complete
         return is_answered and not self.request_bytes and self.timeout_keep_alive_task is None
-
-    def _can_take(self, headers: dict[str, str]) -> bool:
-        """Whether a body is not too large, and no page of another origin asks: whether it may, the application says."""
-        has_origin = bool(self.service.origins) and "origin" in headers
-        return int(headers["content-length"]) <= self.service.body_bytes and not has_origin
-
-    def _make_exchange(self, headers: dict[str, str]) -> Exchange:
-        """Make an exchange of this caller, or of the host for which a trusted proxy speaks."""
-        host = self._find_proxied(headers)
-        caller, media = self.address if host is None else name_network(host), wire.get_media_type(headers)
-        exchange = Exchange(headers=headers, caller=caller, media_type=media)
-        exchange.deliver = partial(self._reply, exchange)
-        return exchange
 
     def _parse(self, data: bytes) -> None:
         """Let the parser read what came, and refuse a request that is too large, whether it has ended or not."""
@@ -283,14 +273,15 @@ def make_head_fault() -> Refused:
     return Refused(431, "headers", detail)
 
 
-def read_plain_head(data: bytes) -> tuple[dict[str, str], int] | None:
-    r"""Return the headers of an exchange in the plainest form and where its body begins; None for anything else.
+def read_plain_head(data: bytes, most: int) -> tuple[dict[str, str], int, int] | None:
+    r"""Return the headers of an exchange in the plainest form, and where its body begins and how long it is.
 
-    The parser calls Python for every header. Everything that this reads the parser would read the same; whatever can be
-    written in several ways, or changes how a request ends, is left to it.
+    Return None for anything else, and for a body of more than ``most`` bytes. The parser calls Python for every header.
+    Everything that this reads the parser would read the same; whatever can be written in several ways, or changes how a
+    request ends, is left to it.
 
-    >>> read_plain_head(b"POST /v1/exchanges HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi")
-    ({'host': 'a', 'content-length': '2'}, 59)
+    >>> read_plain_head(b"POST /v1/exchanges HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 10)
+    ({'host': 'a', 'content-length': '2'}, 59, 2)
     """
     match = _HEAD.match(data, 0, MOST_HEAD_BYTES)
     if match is None or b" \r\n" in match[1]:
@@ -306,4 +297,4 @@ def read_plain_head(data: bytes) -> tuple[dict[str, str], int] | None:
         and headers.get("connection", "keep-alive").lower() == "keep-alive"
         and _LENGTH.fullmatch(headers.get("content-length", "")) is not None
     )
-    return (headers, match.end()) if is_plain else None
+    return (headers, match.end(), size) if is_plain and (size := int(headers["content-length"])) <= most else None

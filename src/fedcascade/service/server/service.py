@@ -110,47 +110,28 @@ class Service:
 
     def start(self, exchange: Exchange) -> None:
         """Hand an exchange to the writer; refuse one that is not signed, or comes from where forgeries come from."""
-        self._open(exchange)
+        exchange.signature = auth.parse_signature(exchange.headers)
+        self._forgeries.require_room(exchange.caller, exchange.signature.agent, self.clock.elapsed())
+        exchange.at, exchange.started = self.clock.now(), time.perf_counter()
+        exchange.bounds, exchange.terms_id = self.bounds, self.terms.terms_id
         self.writer.start(exchange)
 
-    async def answer(self, exchange: Exchange) -> bytes:
-        """Answer an exchange, once it is durable."""
-        self._open(exchange)
-        try:
-            answer: bytes = await self.writer.wait_for(exchange)
-        except Refused as refusal:
-            self._note_outcome(exchange, refusal)
-            raise
-        self._note_outcome(exchange, answer)
-        return answer
+    async def answer(self, exchange: Exchange) -> Reply:
+        """Answer an exchange, once it is durable; raise what refuses it."""
+        return self.finish(exchange, await self.writer.wait_for(exchange, self.start))
 
     def finish(self, exchange: Exchange, result: Any) -> Reply:
-        """Turn what the writer made of an exchange into the reply: an answer, or an exception."""
-        self._note_outcome(exchange, result)
+        """Turn what the writer made of an exchange, an answer or an exception, into the reply; count it."""
         if isinstance(result, bytes):
+            self._forgeries.trust(exchange.caller, exchange.signature.agent, self.clock.elapsed())
+            if exchange.upload is not None:
+                seconds = time.perf_counter() - exchange.started
+                self.metrics.count_exchange(exchange.upload.cause, len(exchange.body), len(result), seconds)
             return 200, {"content-type": exchange.media_type or wire.JSON}, result
         if isinstance(result, Refused | TimeoutError):
             return self.refuse(result, exchange.path, exchange.headers, exchange.caller)
         log.error("an exchange failed", exc_info=result)
         return 500, {"content-type": "text/plain"}, b"Internal Server Error"
-
-    def _open(self, exchange: Exchange) -> None:
-        """Read the signature of an exchange, without verifying it, and note the terms that hold for it."""
-        exchange.signature = auth.parse_signature(exchange.headers)
-        self._forgeries.require_room(exchange.caller, exchange.signature.agent, self.clock.elapsed())
-        exchange.at, exchange.started = self.clock.now(), time.perf_counter()
-        exchange.bounds, exchange.terms_id = self.bounds, self.terms.terms_id
-
-    def _note_outcome(self, exchange: Exchange, result: Any) -> None:
-        """Remember whether an exchange was a forgery, and count it if it was answered."""
-        caller, agent, now = exchange.caller, exchange.signature.agent, self.clock.elapsed()
-        if isinstance(result, bytes):
-            self._forgeries.trust(caller, agent, now)
-            if exchange.upload is not None:
-                seconds = time.perf_counter() - exchange.started
-                self.metrics.count_exchange(exchange.upload.cause, len(exchange.body), len(result), seconds)
-        elif isinstance(result, Refused) and result.reason in FORGED:
-            self._forgeries.count_forgery(caller, agent, now)
 
     def _require_fresh(self, signature: auth.SignatureHeaders) -> None:
         auth.require_fresh(signature.created, self.clock.now())
@@ -196,11 +177,13 @@ class Service:
                 status, reason, detail = 503, "store-unavailable", "the store does not answer"
             case _:
                 raise error
+        agent, now = auth.read_claimed_agent(request), self.clock.elapsed()
+        if reason in FORGED:
+            self._forgeries.count_forgery(caller, int(agent), now)
         self.metrics.count_refusal(reason)
         for listener in self.refusal_listeners:
             listener(path, reason)
-        self.refusals.record(self.clock.elapsed(), status=status, reason=reason, detail=detail, path=path,
-                             caller=caller, agent=auth.read_claimed_agent(request))  # fmt: skip
+        self.refusals.record(now, status=status, reason=reason, detail=detail, path=path, caller=caller, agent=agent)
         headers = {**(getattr(error, "headers", None) or {}), "content-type": wire.JSON}
         if isinstance(error, Refused) and error.retry_after is not None:
             headers["retry-after"] = str(max(1, round(error.retry_after)))

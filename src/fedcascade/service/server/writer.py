@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol.auth import SignatureHeaders
@@ -46,6 +46,7 @@ FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
 NEVER = float("inf")
 LATE = f"the store did not answer within {ANSWER_SECONDS:g} s"
 Check = Callable[[SignatureHeaders], None]
+PendingKind = TypeVar("PendingKind", PendingJob, Exchange)
 
 
 class Writer:
@@ -104,14 +105,15 @@ class Writer:
         pending.loop = asyncio.get_running_loop()
         self._queue.put(pending)
 
-    async def wait_for(self, pending: Pending) -> Any:
+    async def wait_for(self, pending: PendingKind, start: Callable[[PendingKind], None] | None = None) -> Any:
         """Run a job in the next transaction, and wait until that is durable; return the result or raise the exception.
 
         Raise ``Unavailable`` if it takes too long. The job may still be done then, and must bear to be repeated.
+        ``start`` is what calls the writer's ``start``, where something comes before it.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         pending.deliver = partial(settle_future, future)
-        self.start(pending)
+        (start or self.start)(pending)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await future
@@ -157,7 +159,6 @@ class Writer:
             self._busy_since = NEVER
             gathered, is_last = self._gather(wait=not admitted)
             self._busy_since = time.monotonic()
-            gathered = self._identify(gathered)
             self._verifier.submit([pending for pending in gathered if isinstance(pending, Exchange)])
             if admitted:
                 self._write(admitted)
@@ -171,7 +172,10 @@ class Writer:
         self._finish()
 
     def _gather(self, *, wait: bool) -> tuple[list[Pending], bool]:
-        """Take waiting jobs from the queue, up to a batch; and whether the writer is to end after them."""
+        """Take waiting jobs from the queue, up to a batch, and look up the agents of exchanges.
+
+        Return also whether the writer is to end after them.
+        """
         batch: list[Pending] = []
         most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
         with suppress(queue.Empty):
@@ -181,21 +185,16 @@ class Writer:
                 pending = self._queue.get(block=is_first, timeout=timeout)
                 if pending is None:
                     return batch, True
-                batch.append(pending)
+                if is_first:
+                    self._busy_since = time.monotonic()
+                try:
+                    if isinstance(pending, Exchange):
+                        agent = pending.signature.agent
+                        pending.identity = self.identities.get(agent) or self._load_identity(agent)
+                    batch.append(pending)
+                except Exception as error:
+                    report([pending], [self._recover(error)])
         return batch, False
-
-    def _identify(self, gathered: list[Pending]) -> list[Pending]:
-        """Look up the agents of exchanges; report those whose agents cannot be read, and return the others."""
-        identified = []
-        for pending in gathered:
-            try:
-                if isinstance(pending, Exchange):
-                    agent = pending.signature.agent
-                    pending.identity = self.identities.get(agent) or self._load_identity(agent)
-                identified.append(pending)
-            except Exception as error:
-                report([pending], [self._recover(error)])
-        return identified
 
     def _load_identity(self, agent: int) -> Identity:
         identity = self._prepare()[0].find_identity(agent)

@@ -26,7 +26,6 @@ from fedcascade.service.dashboard.view import (
     build_view,
     read_feed_state,
 )
-from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.server.service import Service
@@ -272,8 +271,6 @@ class Dashboard:
         self.demo = demo
         self.feed = Feed(service.writer.open_store, self.describe_health, service.clock)
         self._started = service.clock.read_milliseconds()
-        self._refused: Counter[str] = Counter()
-        service.refusal_listeners.append(self._count_refusal)
 
     def describe_health(self) -> Plain:
         """Whether the store answers, what waits, who weighs too much, who came and left, the clock, and the demo."""
@@ -293,10 +290,6 @@ class Dashboard:
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }
 
-    def _count_refusal(self, path: str, reason: str) -> None:
-        if path == wire.EXCHANGES:
-            self._refused[reason] += 1
-
     @asynccontextmanager
     async def run(self, _: Litestar) -> AsyncIterator[None]:
         """Write refusals to the store once a second, however many there are; at the end write the rest, and stop."""
@@ -315,10 +308,10 @@ class Dashboard:
 
     async def _flush(self) -> None:
         """Write the refusals that are not in the store yet; they wait while it is away."""
-        counts, self._refused = self._refused, Counter()
+        counts, self.service.refused_uploads = self.service.refused_uploads, Counter()
         if not counts:
             return
         try:
             await self.service.writer.run(lambda store, _: add_refusals(store, counts))
         except Refused:
-            self._refused += counts
+            self.service.refused_uploads += counts

@@ -4,6 +4,7 @@ import asyncio
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,14 +25,13 @@ from fedcascade.service.server.settings import DEFAULT_BOUNDS, Limits, UploadBou
 from fedcascade.service.server.writer import Writer
 
 HttpRequest = Request[Any, Any, State]
-RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
 Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
 FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 
 
 class Service:
-    """The parts of a running server that endpoints share. Rooms above add their refusal listeners."""
+    """The parts of a running server that endpoints share."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Service:
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.readiness = ReadinessProbe(writer, self.body_bytes)
         self.refusals = RefusalLog()
-        self.refusal_listeners: list[RefusalListener] = []
+        self.refused_uploads: Counter[str] = Counter()  # by reason, since the dashboard last wrote them to the store
         self.bounds = bounds
         self.origins = frozenset(limits.allow_origin)
         self.proxies = frozenset(limits.trusted_proxy)
@@ -181,8 +181,8 @@ class Service:
         if reason in FORGED:
             self._forgeries.count_forgery(caller, int(agent), now)
         self.metrics.count_refusal(reason)
-        for listener in self.refusal_listeners:
-            listener(path, reason)
+        if path == wire.EXCHANGES:
+            self.refused_uploads[reason] += 1
         self.refusals.record(now, status=status, reason=reason, detail=detail, path=path, caller=caller, agent=agent)
         headers = {**(getattr(error, "headers", None) or {}), "content-type": wire.JSON}
         if isinstance(error, Refused) and error.retry_after is not None:

@@ -100,11 +100,6 @@ def build_signature_base(method: str, path: str, signature: SignatureHeaders) ->
     ).encode()
 
 
-def is_public_key(key: bytes) -> bool:
-    """Whether 32 bytes are an Ed25519 public key: a canonical point of the prime-order subgroup."""
-    return crypto_core_ed25519_is_valid_point(key)
-
-
 def sign_enrolment(key: SigningKey, created: int, grounds: bytes) -> bytes:
     """Sign an enrolment, whose ``grounds`` are a token or a credential: only its owner can enrol a key."""
     return key.sign(_build_enrolment_base(created, grounds)).signature
@@ -112,7 +107,7 @@ def sign_enrolment(key: SigningKey, created: int, grounds: bytes) -> bytes:
 
 def verify_enrolment(public_key: bytes, proof: bytes, created: int, grounds: bytes) -> None:
     """Refuse an enrolment of a key that no secure signature can come from, or that its owner has not signed."""
-    if not is_public_key(public_key):
+    if not crypto_core_ed25519_is_valid_point(public_key):  # a canonical point of the prime-order subgroup
         raise Refused(422, "impossible", "public_key is not an Ed25519 key")
     try:
         VerifyKey(public_key).verify(_build_enrolment_base(created, grounds), proof)

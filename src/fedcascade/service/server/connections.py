@@ -114,14 +114,14 @@ def name_network(host: str) -> str:
     return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
-def find_caller(peer: str, forwarded: str, proxies: Collection[str]) -> str:
-    """Who speaks: the peer, or whom a trusted proxy names last in X-Forwarded-For that is not a trusted proxy itself.
+def find_proxied(peer: str, forwarded: str, proxies: Collection[str]) -> str | None:
+    """Return the last address in X-Forwarded-For that is no trusted proxy; None if the peer is none itself.
 
-    >>> find_caller("10.0.0.1", "1.2.3.4, 192.0.2.7", ("10.0.0.1",)), find_caller("10.0.0.1", "1.2.3.4", ())
-    ('192.0.2.7', '10.0.0.1')
+    >>> find_proxied("10.0.0.1", "1.2.3.4, 192.0.2.7", ("10.0.0.1",)), find_proxied("10.0.0.1", "1.2.3.4", ())
+    ('192.0.2.7', None)
     """
     if peer not in proxies:
-        return peer
+        return None
     named = [entry.strip() for entry in forwarded.split(",")]
     return next((entry for entry in reversed(named) if entry and entry not in proxies), peer)
 

@@ -25,7 +25,7 @@ from fedcascade.service.server.connections import (
     MOST_PIPELINED,
     NEVER,
     WRITE_SECONDS,
-    find_caller,
+    find_proxied,
     name_network,
 )
 from fedcascade.service.server.exchange import ANSWER_SECONDS, Exchange
@@ -140,8 +140,8 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def _find_proxied(self, headers: dict[str, str]) -> str | None:
         """Who speaks through a trusted proxy; None if the peer is none."""
-        peer, proxies = self.client[0] if self.client else "", self.service.proxies
-        return find_caller(peer, headers.get("x-forwarded-for", ""), proxies) if peer in proxies else None
+        peer = self.client[0] if self.client else ""
+        return find_proxied(peer, headers.get("x-forwarded-for", ""), self.service.proxies)
 
     def _check_size(self) -> None:
         most = MOST_HEAD_BYTES + CHUNK_OVERHEAD * self.service.body_bytes

@@ -5,7 +5,7 @@ The command line and environment variables (``FEDCASCADE_STORE`` and so on) take
 
 import ipaddress
 import re
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,9 @@ COUNT = whole_numbers(1)
 ORIGIN = re.compile(r"https?://[a-z0-9.\-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?")
 
 
-def setting(default: Any = MISSING, meaning: str = "", within: Range | None = None) -> Any:
+def setting(default: Any, meaning: str, within: Range | None = None) -> Any:
     """Declare a field of a dataclass as a setting; ``within`` are the values that it may have."""
-    if default is MISSING or not callable(default):
-        return field(default=default, metadata={"meaning": meaning, "range": within})
-    return field(default_factory=default, metadata={"meaning": meaning, "range": within})
+    return field(default=default, metadata={"meaning": meaning, "range": within})
 
 
 class CheckedSettings:

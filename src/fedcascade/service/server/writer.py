@@ -177,10 +177,11 @@ class Writer:
         Return also whether the writer is to end after them.
         """
         batch: list[Pending] = []
+        trouble: Exception | None = None  # what keeps agents from being read: one try is enough for all that wait
         most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
         with suppress(queue.Empty):
             while len(batch) < most:
-                is_first = wait and not batch
+                is_first = wait and not batch and trouble is None
                 timeout = 0.02 if is_first and self._snapshots.is_busy else None
                 pending = self._queue.get(block=is_first, timeout=timeout)
                 if pending is None:
@@ -190,13 +191,17 @@ class Writer:
                 try:
                     if isinstance(pending, Exchange):
                         agent = pending.signature.agent
-                        pending.identity = self.identities.get(agent) or self._load_identity(agent)
+                        pending.identity = self.identities.get(agent) or self._load_identity(agent, trouble)
                     batch.append(pending)
                 except Exception as error:
-                    report([pending], [self._recover(error)])
+                    trouble = trouble or self._recover(error)
+                    report([pending], [trouble])
         return batch, False
 
-    def _load_identity(self, agent: int) -> Identity:
+    def _load_identity(self, agent: int, trouble: Exception | None) -> Identity:
+        """Read an agent from the store, or raise what kept another one from being read."""
+        if trouble is not None:
+            raise trouble
         identity = self._prepare()[0].find_identity(agent)
         if identity is None:
             return STRANGER

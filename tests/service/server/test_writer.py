@@ -394,12 +394,8 @@ def test_metrics_count_what_happened(running: RunningService) -> None:
 def test_a_store_that_cannot_be_read_is_tried_once_for_all_agents_that_wait(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agents, writer, tries, release = (
-        [running.enrol() for _ in range(4)],
-        running.writer,
-        list[None](),
-        threading.Event(),
-    )
+    agents, writer = [running.enrol() for _ in range(4)], running.writer
+    tries, release = list[None](), threading.Event()
     assert writer is not None
 
     def fail(*_: object) -> None:

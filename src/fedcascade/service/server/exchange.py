@@ -45,7 +45,8 @@ class Exchange:
     """A signed request on its way through the server: what came, what checks found of it, and where the answer goes.
 
     The service fills in the signature and the terms, the writer the identity, the verifier ``is_signed``, ``refusal``,
-    ``upload`` and ``receipt``. It has the attributes that uvicorn asks of a request: is it answered, is more to come.
+    ``upload``, ``numbers`` and ``receipt``. It has the attributes that uvicorn asks of a request: is it answered, is
+    more to come.
     """
 
     headers: Mapping[str, str]
@@ -65,6 +66,7 @@ class Exchange:
     is_signed: bool = False
     refusal: tuple[int, str, str] | None = None  # status, reason, detail
     upload: Upload | None = None
+    numbers: bytes = b""  # of the upload, as they came
     receipt: wire.Receipt | None = None  # the last one that the agent got
     disconnected: bool = False
     keep_alive: bool = True
@@ -94,7 +96,7 @@ class Exchange:
             seconds = self.at - self.identity.enrolled
             self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
             download = state.apply(upload, state.position + 1)
-            store.append(state.position, upload, self.signature.nonce.to_bytes(8))
+            store.append(state.position, upload, self.signature.nonce.to_bytes(8), self.numbers)
         else:
             self._require_repeated(store, earlier, upload)
             download = state.answer(agent)

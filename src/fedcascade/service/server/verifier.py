@@ -131,7 +131,7 @@ class SignatureVerifier:
             exchange.is_signed, exchange.refusal = is_signed, refusal
             if message is not None:
                 exchange.upload = message.to_upload(exchange.signature.agent, self.dimension)
-                exchange.receipt = message.receipt
+                exchange.numbers, exchange.receipt = message.numbers, message.receipt
 
     def _receive(self) -> Sequence[Verdict] | None:
         """Receive the verdicts of another process; None if the batch is to be verified here."""

@@ -208,8 +208,11 @@ class Folded(Refused):
 class UploadLog(Protocol):
     """The uploads of all agents in the order in which they were counted, as a hash chain (``store.chain``)."""
 
-    def append(self, position: int, upload: Upload, nonce: bytes = b"") -> None:
-        """Append the next upload, with the nonce of its signature, and link it to the entry before it."""
+    def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
+        """Append the next upload, with the nonce of its signature, and link it to the entry before it.
+
+        ``numbers`` are gram and moment in the bytes in which they came, if they came in bytes.
+        """
 
     def read_entries(self, after: int) -> Iterator[LogEntry]:
         """Read the log beyond a position, in order; raise ``DamagedStore`` where it is not what was written."""

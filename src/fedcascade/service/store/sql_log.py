@@ -145,13 +145,13 @@ class SqlUploadLog(SqlJournal):
         self._prefetched: dict[tuple[int, int], Sequence[Any]] = {}
         self._last_link: tuple[int, bytes] | None = None  # with its position
 
-    def append(self, position: int, upload: Upload, nonce: bytes = b"") -> None:
+    def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
         """Hold an upload until the next statement, which sends all of them."""
         key, sent = (upload.agent, upload.sequence), upload.statistics
         if key in self._unsent:
             self.flush()  # and the database will refuse this one
         counts = sent.count, sent.clicks, sent.rounds
-        self._unsent[key] = (position, *key, upload.cause.value, *counts, pack_numbers(sent), nonce)
+        self._unsent[key] = (position, *key, upload.cause.value, *counts, numbers or pack_numbers(sent), nonce)
 
     def flush(self) -> None:
         if not self._unsent:

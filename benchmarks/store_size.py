@@ -39,7 +39,7 @@ from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import GENESIS, digest_upload, extend_link
 from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
-from fedcascade.service.store.snapshot import digest_chunk, encode_in_chunks
+from fedcascade.service.store.snapshot import digest_chunk, gather_chunks
 from fedcascade.service.store.sql_store import SqlStore
 from fedcascade.testing.stores import record_upload
 
@@ -310,7 +310,7 @@ def start_postgres(is_wanted: bool) -> Iterator[str | None]:
 def fill_snapshot(store: SqlStore, state: ServerState) -> None:
     """Write the first snapshot, some chunks in each transaction, so that it is never in memory as a whole."""
     digests: list[bytes] = []
-    for some in batched(encode_in_chunks(state.to_state() | {"names": state.names[1]}), 4096):
+    for some in batched(gather_chunks(state.to_state() | {"names": state.names[1]}), 4096):
         chunks = {digest_chunk(chunk): chunk for chunk in some}
         digests += map(digest_chunk, some)
         with store.transaction():

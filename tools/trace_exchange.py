@@ -31,7 +31,6 @@ from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
 from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.open import open_store
 
 TOKEN = "the-operators-token"
@@ -39,7 +38,7 @@ POLICY = POLICIES["fedc3ucb-h"]
 LEAST_BYTES = 72  # the numbers of an upload in three dimensions
 
 
-FORMS = (Upload, UploadMessage, Exchange, LogEntry, Download, AnswerMessage, HttpReply)
+FORMS = (Upload, UploadMessage, Exchange, Download, AnswerMessage, HttpReply)
 
 
 def find_carried(value: object) -> Iterator[object]:
@@ -70,6 +69,10 @@ class CallRecorder:
             if carried and frame.f_back is not None and (caller := name_function(frame.f_back)):
                 self.carried.setdefault(caller, []).extend(carried)
 
+    def list_types(self) -> list[str]:
+        """The types in which the upload and the answer were carried, beside bytes."""
+        return sorted({type(value).__name__ for carried in self.carried.values() for value in carried} - {"bytes"})
+
     def list_functions(self) -> list[tuple[str, bool]]:
         """Every function, in the order of the first events, and whether it carries the upload or the answer."""
         values = [value for carried in self.carried.values() for value in carried]
@@ -89,8 +92,8 @@ def is_carried(value: object, numbers: Sequence[bytes]) -> bool:
     return not isinstance(value, bytes) or any(packed in value for packed in numbers)
 
 
-def trace(folder: Path) -> list[tuple[str, bool]]:
-    """The functions that one exchange enters, each once, and whether they carry the upload or the answer."""
+def trace(folder: Path) -> CallRecorder:
+    """Record the functions that one exchange enters, and what they carry."""
     recorder = CallRecorder()
     threading.setprofile(recorder.record)
     sys.setprofile(recorder.record)
@@ -114,16 +117,18 @@ def trace(folder: Path) -> list[tuple[str, bool]]:
             time.sleep(0.2)  # until the writer and the connection wait again
         recorder.is_on = False
     server.should_exit = True
-    return recorder.list_functions()
+    return recorder
 
 
 def main() -> None:
-    """Print the functions, with a star at those that carry, and how many there are."""
+    """Print the functions, with a star at those that carry, how many there are, and the types that they carry."""
     with tempfile.TemporaryDirectory() as name:
-        functions = trace(Path(name))
+        recorder = trace(Path(name))
+    functions = recorder.list_functions()
     for function, carries in functions:
         print(" *"[carries], function)
     print(f"{sum(carries for _, carries in functions)} of {len(functions)} functions carry the upload or the answer")
+    print(f"in {len(recorder.list_types())} types: {', '.join(recorder.list_types())}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from fedcascade.service.agent.terms import build_policy
 from fedcascade.service.agent.transport import HttpReply, HttpTransport, InProcessTransport, Transport
 from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.contract import LogEntry
 from fedcascade.service.store.snapshot import decode_state
 from fedcascade.simulation.engines import simulate
 from fedcascade.simulation.reference import play_round
@@ -204,7 +203,7 @@ def play_newcomers(world: Synthetic, policy: Policy, state: ServerState, rounds:
         regret += outcome.regret
         if outcome.upload is not None:
             exchanges += 1
-            answer = state.apply(LogEntry(position=state.position + 1, upload=outcome.upload))
+            answer = state.apply(outcome.upload, state.position + 1)
             agent.receive(replace(answer, agent=agent.id))
     return exchanges, regret
 

@@ -149,7 +149,7 @@ def append_patiently(url: str, position: int, seconds: float = 120.0) -> None:
         try:
             with closing(open_store(url)) as store, store.transaction():
                 if not is_logged(store, position):
-                    store.append(make_entry(position, 1, position))
+                    store.append(*make_entry(position, 1, position))
             return
         except (ValueError, psycopg.Error):
             if time.monotonic() > end:

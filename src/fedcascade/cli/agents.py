@@ -97,8 +97,7 @@ def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> 
 
     Example: fedcascade rotate-token --operator-token operator.token
     """
-    from fedcascade.service.protocol.auth import create_token
-    from fedcascade.service.protocol.token_file import read_token, write_token
+    from fedcascade.service.protocol.auth import create_token, read_token, write_token
 
     draft = operator_token.with_name(f"{operator_token.name}.new")
     with connect_operator(url, operator_token) as operator:

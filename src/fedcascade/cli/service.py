@@ -43,7 +43,7 @@ def connect_operator(url: str, token_file: Path) -> Iterator["OperatorClient"]:
     """Connect to a server as its operator."""
     from fedcascade.service.agent.client import OperatorClient
     from fedcascade.service.agent.transport import HttpTransport
-    from fedcascade.service.protocol.token_file import read_token
+    from fedcascade.service.protocol.auth import read_token
 
     token = read_token(token_file)
     with closing(HttpTransport(url)) as transport:

@@ -149,9 +149,8 @@ def _play_round(
         if lockstep:
             wait_for_answers(agents[user])
         received = count_payload_bytes(environment.dimension)
-        recorder.ledger.append(Exchange(t, user, upload.cause, upload.bytes, received))
-    recorder.record_round(outcome.regret, outcome.click, outcome.examined)
-    recorder.record_list(t, outcome.shown.items, outcome.shown.propensities)
+        recorder.ledger.append(LedgerEntry(t, user, upload.cause, upload.bytes, received))
+    recorder.record_round(t, user, outcome)
 
 
 def create_tokens(operator: OperatorClient, count: int) -> list[str]:

@@ -12,11 +12,11 @@ import numpy as np
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.federation.policies import POLICIES
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.exchange import Exchange
 from fedcascade.service.server.operations import SECONDS_PER_DAY, forget, retain
+from fedcascade.service.server.settings import FOR_SIMULATIONS
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.store.chain import DamagedStore
@@ -58,8 +58,7 @@ def make_entry(position: int, agent: int, sequence: int, axis: int = 0) -> LogEn
 def record_upload(store: Store, state: ServerState, upload: Upload, nonce: int) -> bytes:
     """Count an upload as a server does whose agent has signed it with that nonce; return the answer."""
     signature = SignatureHeaders(upload.agent, 0, nonce, upload.sequence, "", "", "")
-    message, headers = wire.UploadMessage.from_upload(upload), {"content-type": wire.MSGPACK}
-    return Exchange(headers=headers, signature=signature, message=message).run(store, state)
+    return Exchange(headers={}, signature=signature, upload=upload, bounds=FOR_SIMULATIONS).run(store, state)
 
 
 def are_same_entries(entries: Sequence[LogEntry | None], expected: Sequence[LogEntry]) -> bool:
@@ -110,7 +109,7 @@ class UploadLogContract(StoreTestCase):
                 agent = add_agent(store, b"k" * 32, 1.0)
                 written = [make_entry(position, agent, position, position % 3) for position in range(1, 1200)]
                 for entry in written:
-                    store.append(entry)
+                    store.append(*entry)
             assert are_same_entries(list(store.read_entries(after=0)), written)
             assert are_same_entries(list(store.read_entries(after=1190)), written[1190:])
             assert are_same_entries([store.find_entry(agent, 18)], [written[17]])
@@ -121,11 +120,11 @@ class UploadLogContract(StoreTestCase):
         """The database itself refuses, whatever the code above it does."""
         with closing(self.open()) as store:
             with store.transaction():
-                store.append(make_entry(1, 1, 1))
+                store.append(*make_entry(1, 1, 1))
             refused = False
             try:
                 with store.transaction():
-                    store.append(make_entry(2, 1, 1))
+                    store.append(*make_entry(2, 1, 1))
             except store.failures:
                 refused = True
             assert refused
@@ -135,7 +134,7 @@ class UploadLogContract(StoreTestCase):
         """Entries are the same whether they were prefetched or not, also right after they were appended."""
         with closing(self.open()) as store, store.transaction():
             agent, revoked = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
-            store.append(make_entry(1, agent, 1, axis=2))
+            store.append(*make_entry(1, agent, 1, axis=2))
             assert are_same_entries([store.find_entry(agent, 1)], [make_entry(1, agent, 1, axis=2)])
         wanted = [(agent, sequence) for sequence in range(1, 150)] + [(revoked, 1)]
         with closing(self.open()) as store, store.transaction(wanted):
@@ -173,9 +172,9 @@ class IdentityContract(StoreTestCase):
     def test_agents_are_listed_by_number_and_state(self) -> None:
         with closing(self.open()) as store, store.transaction():
             agents = sorted(add_agent(store, bytes([name]) * 32, 2.5) for name in range(4))
-            store.append(make_entry(1, agents[1], 1))
-            store.append(make_entry(2, agents[1], 2))
-            store.append(make_entry(3, agents[2], 1))
+            store.append(*make_entry(1, agents[1], 1))
+            store.append(*make_entry(2, agents[1], 2))
+            store.append(*make_entry(3, agents[2], 1))
             store.record_batch(0, 7_000, 1, [])
             revoke_agent(store, agents[2])
             listed = store.list_agents(0, 10).records
@@ -246,9 +245,9 @@ class JournalContract(StoreTestCase):
             with store.transaction():
                 first, second = (add_agent(store, bytes([name]) * 32, 1.0) for name in (1, 2))
                 for position, agent in enumerate((first, second, first), 1):
-                    store.append(make_entry(position, agent, position))
+                    store.append(*make_entry(position, agent, position))
                 store.record_batch(0, 5_000, 2, [(first, 1), (second, 2)])
-                store.append(make_entry(4, second, 4))
+                store.append(*make_entry(4, second, 4))
                 store.record_batch(3, 7_500, 1, [(second, 1)])
             exchanges = [(row.position, row.at, row.agent, row.clusters) for row in store.read_changes(1, 4).exchanges]
             assert exchanges == [(2, 5_000, second, 2), (3, 5_000, first, 2), (4, 7_500, second, 1)]
@@ -270,9 +269,9 @@ class JournalContract(StoreTestCase):
         with closing(self.open()) as store:
             with store.transaction():
                 for position, agent in ((1, 7), (2, 8), (3, 8)):
-                    store.append(make_entry(position, agent, position))
+                    store.append(*make_entry(position, agent, position))
                 store.record_batch(0, 5_000, 1, [(7, 1), (8, 1)])
-                store.append(make_entry(4, 7, 4))
+                store.append(*make_entry(4, 7, 4))
                 store.record_batch(3, 6_000, 2, [(8, 2)])
                 store.record_batch(4, 6_000, 2, [(8, 3)])
             clusters = [[row.cluster for row in store.sum_by_agent(position)] for position in (0, 2, 3, 4)]
@@ -285,9 +284,9 @@ class JournalContract(StoreTestCase):
             with store.transaction():
                 agents = sorted(add_agent(store, bytes([name]) * 32, 1.0) for name in range(6))
                 for position, agent in enumerate((*agents, agents[0]), 1):
-                    store.append(make_entry(position, agent, position))
+                    store.append(*make_entry(position, agent, position))
                 store.record_batch(0, 5_000, 3, [(agent, 1 + place // 3) for place, agent in enumerate(agents)])
-                store.append(make_entry(8, agents[1], 8))
+                store.append(*make_entry(8, agents[1], 8))
                 store.record_batch(7, 6_000, 3, [(agents[0], 7), (agents[1], 9)])
             sizes = store.count_sizes(8, 2)
             assert sizes.largest == [(2, 3), (1, 1)]
@@ -335,7 +334,7 @@ class StoreContract(
     def test_what_is_not_committed_never_happened(self) -> None:
         with closing(self.open()) as store:
             with suppress(Interrupted), store.transaction():
-                store.append(make_entry(1, 1, 1))
+                store.append(*make_entry(1, 1, 1))
                 store.set_setting("name", "value")
                 raise Interrupted
             assert list(store.read_entries(after=0)) == []
@@ -345,7 +344,7 @@ class StoreContract(
         with closing(self.open()) as store, store.transaction():
             store.set_setting("name", "value")
             agent = add_agent(store, b"k" * 32, 1.0)
-            store.append(make_entry(1, agent, 1))
+            store.append(*make_entry(1, agent, 1))
             store.put_chunks({digest_chunk(b"whole"): b"whole"})
             assert store.commit_snapshot(1, [digest_chunk(b"whole")])
         with closing(self.open()) as again:

@@ -11,19 +11,23 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from nacl.signing import SigningKey
 
 from fedcascade.federation.policies import POLICIES
-from fedcascade.service.server import http, listener
+from fedcascade.service.agent import client
+from fedcascade.service.agent.transport import HttpTransport
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server import http, listener, writer
 from fedcascade.service.server.app import build_application
 from fedcascade.service.server.connections import MOST_PIPELINED, NEVER, ConnectionTable
 from fedcascade.service.server.listener import GracefulServer, open_socket
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
-from fedcascade.service.server.settings import Limits
+from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 from fedcascade.service.server.writer import Writer
 from fedcascade.service.store.open import open_store
 
-from ..helpers import TOKEN
+from ..helpers import TOKEN, build_unit_upload
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 POLICY = POLICIES["fedc3ucb-h"]
@@ -150,6 +154,36 @@ def test_a_few_requests_in_a_row_are_all_answered(server: SocketServer) -> None:
     with server.connect() as connection:
         connection.sendall(GET * MOST_PIPELINED)
         assert read_all(connection).count(b"HTTP/1.1 200") == MOST_PIPELINED
+
+
+def test_the_body_of_an_exchange_may_come_in_pieces_and_the_next_request_behind_it(server: SocketServer) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"POST /v1/exchanges HTTP/1.1\r\nhost: x\r\ncontent-length: 6\r\n\r\n")
+        for piece in (b"ab", b"cd", b"ef" + GET):
+            time.sleep(0.05)
+            connection.sendall(piece)
+        received = read_all(connection)
+    assert received.index(b"HTTP/1.1 401") < received.index(b"HTTP/1.1 200")
+    assert received.count(b"HTTP/1.1") == 2
+
+
+def test_an_exchange_that_waits_too_long_is_told_so_once(server: SocketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = HttpTransport(f"http://127.0.0.1:{server.port}", timeout=30.0)
+    [token] = client.OperatorClient(transport, TOKEN).create_tokens()
+    key = SigningKey.generate()
+    agent = client.AgentClient(transport, key, client.enrol_agent(transport, token, key).agent)
+    server.service.bounds = FOR_SIMULATIONS
+    assert agent.exchange(build_unit_upload(1, 0, 3)).sequence == 1
+    release = threading.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(http, "ANSWER_SECONDS", 0.2)
+        stuck = server.writer.submit(lambda *_: release.wait(30.0))
+        with pytest.raises(Refused, match="did not answer within"):
+            agent.exchange(build_unit_upload(2, 1, 3))
+    release.set()
+    assert stuck.result()
+    assert agent.exchange(build_unit_upload(2, 1, 3)).held_count == 2
+    transport.close()
 
 
 @pytest.mark.parametrize(
@@ -301,10 +335,8 @@ def test_readiness_is_written_once_per_second(server: SocketServer) -> None:
 def test_a_stuck_writer_shows_and_requests_are_told_to_come_back(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedcascade.service.server import exchange, writer
-
     monkeypatch.setattr(writer, "STUCK_SECONDS", 0.2)
-    monkeypatch.setattr(exchange, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.4)
     release = threading.Event()
     stuck = server.writer.submit(lambda *_: release.wait(30.0))
     try:

@@ -1,33 +1,32 @@
 """Results come back to whoever waits: once, in time, and whatever the neighbours do."""
 
 import asyncio
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedcascade.service.protocol.errors import Unavailable
-from fedcascade.service.server import exchange
-from fedcascade.service.server.exchange import Deliver, PendingJob, WaitingJobs, report
+from fedcascade.service.server import writer
+from fedcascade.service.server.exchange import Deliver, PendingJob, deliver_all
+
+from ..helpers import serve_in_process
 
 
-def test_who_waits_too_long_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "ANSWER_SECONDS", 0.01)
+def test_who_waits_too_long_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "ANSWER_SECONDS", 0.01)
+    go_on = threading.Event()
 
-    async def wait() -> list[Any]:
-        waiting, got = WaitingJobs(asyncio.get_running_loop()), asyncio.Queue[Any]()
-        late = [PendingJob(lambda *_: None, got.put_nowait, waiting) for _ in range(3)]
-        for pending in late:
-            waiting.add(pending)
-        results = [await asyncio.wait_for(got.get(), 10) for _ in late]
-        report(late, ["too late"] * 3)
-        in_time = PendingJob(lambda *_: None, got.put_nowait, waiting)
-        waiting.add(in_time)
-        report([in_time], ["in time"])
-        return [*results, await asyncio.wait_for(got.get(), 10)]
+    async def wait(running: writer.Writer) -> None:
+        with pytest.raises(Unavailable, match="did not answer"):
+            await running.run(lambda *_: go_on.wait(10))
+        go_on.set()
+        assert await asyncio.wrap_future(running.submit(lambda *_: "in time")) == "in time"
 
-    *refusals, last = asyncio.run(wait())
-    assert [type(refusal) for refusal in refusals] == [Unavailable] * 3
-    assert last == "in time"
+    with serve_in_process(tmp_path / "store.db") as running:
+        assert running.writer is not None
+        asyncio.run(wait(running.writer))
 
 
 def test_a_caller_that_cannot_take_its_result_does_not_keep_others_from_theirs(
@@ -38,14 +37,7 @@ def test_a_caller_that_cannot_take_its_result_does_not_keep_others_from_theirs(
     def fail(_: Any) -> None:
         raise RuntimeError("the connection is gone")
 
-    async def settle() -> None:
-        waiting = WaitingJobs(asyncio.get_running_loop())
-        takers: list[Deliver] = [fail, got.append]
-        batch = [PendingJob(lambda *_: None, taker, waiting) for taker in takers]
-        for pending in batch:
-            waiting.add(pending)
-        waiting.settle(zip(batch, ["one", "two"], strict=True))
-
-    asyncio.run(settle())
-    assert got == ["two"]
+    takers: list[Deliver] = [fail, got.append]
+    deliver_all([(PendingJob(lambda *_: None, taker), result) for taker, result in zip(takers, "ab", strict=True)])
+    assert got == ["b"]
     assert "a result cannot be delivered" in caplog.text

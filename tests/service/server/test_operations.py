@@ -18,7 +18,7 @@ from fedcascade.service.server.journal_writer import JournalWriter
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.snapshots import SnapshotSchedule
 from fedcascade.service.server.state import ServerState, replay_log
-from fedcascade.service.store.contract import LogEntry, add_agent
+from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.simulation.trace import relabel_canonically
 from fedcascade.testing.stores import record_upload
@@ -193,7 +193,7 @@ def test_whoever_joins_speaks_and_is_forgotten_in_any_order_the_rest_is_as_if_th
     assert len(uploads) > people // 2
     never = ServerState(system, 3)
     for position, upload in enumerate((upload for own in uploads.values() for upload in own), 1):
-        never.apply(LogEntry(position=position, upload=upload))
+        never.apply(upload, position)
     assert state.server is not None
     assert never.server is not None
     ours, theirs = ([each.places[agent] for agent in sorted(uploads)] for each in (state, never))

@@ -30,7 +30,7 @@ from fedcascade.service.protocol.validation import (
 from fedcascade.service.server.operations import forget
 from fedcascade.service.server.serve import ServerSettings
 from fedcascade.service.server.state import ServerState, replay_log
-from fedcascade.service.store.contract import LogEntry, add_agent
+from fedcascade.service.store.contract import add_agent
 from fedcascade.service.store.open import open_store
 from fedcascade.testing.stores import record_upload
 
@@ -125,8 +125,7 @@ def check_replays(store: Any, dimension: int) -> None:
             ServerSettings(store="", policy=policy, dimension=dimension)
             state = ServerState(policy, dimension)
             for entry in store.read_entries(after=0):
-                state.check(entry.upload)
-                answer = state.apply(entry).statistics
+                answer = state.apply(entry.upload, entry.position).statistics
                 Ridge(answer, lambda_)
                 assert np.isfinite(Ridge(answer, lambda_).theta).all()
             Ridge(state.sum_statistics(), lambda_)
@@ -229,7 +228,7 @@ def test_a_log_that_cannot_be_replayed_names_the_entry(tmp_path: Path) -> None:
     with store.transaction():
         agent = add_agent(store, b"k" * 32, 1.0)
         upload = Upload(agent=agent, sequence=9, cause=Cause.FORCED, statistics=broken)
-        store.append(LogEntry(position=1, upload=upload))
+        store.append(1, upload)
     with pytest.raises(ValueError, match=f"upload 9 of agent {agent}, entry 1 of the log"):
         replay_log(store, POLICIES["fedc3ucb-h"], 3)
     store.close()
@@ -255,7 +254,7 @@ def test_a_sum_that_cannot_be_solved_is_a_refusal_of_that_upload_alone(tmp_path:
 
 def test_holdings_do_not_change_when_they_refuse() -> None:
     state = ServerState(POLICIES["fedc3ucb-h"], 3)
-    state.apply(LogEntry(position=1, upload=build_unit_upload(1, 0, 3).to_upload(7, 3)))
+    state.apply(build_unit_upload(1, 0, 3).to_upload(7, 3), 1)
     assert state.server is not None
     before = state.dump()
     with pytest.raises(ValueError, match="positive semi-definite"):

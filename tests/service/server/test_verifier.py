@@ -14,7 +14,7 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.server import pipes, verifier
 from fedcascade.service.server.exchange import Exchange
-from fedcascade.service.server.verifier import SignatureVerifier, VerifierProcess, pack_exchange
+from fedcascade.service.server.verifier import SignatureVerifier, VerifierProcess
 from fedcascade.service.store.contract import Identity
 
 from ..helpers import build_unit_upload
@@ -29,9 +29,9 @@ def sign_request(number: int, *, by: int | None = None, sequence: int | None = N
     key, signed = KEYS[(number if by is None else by) % 3], number + 1 if sequence is None else sequence
     headers = auth.sign(key, agent=7, method="POST", path=PATH, body=body, sequence=signed, created=5, nonce=6)
     fields: dict[str, Any] = {"path": PATH, "body": body} | changed
-    media_type = fields.pop("media_type", wire.MSGPACK)
+    fields.setdefault("media_type", wire.MSGPACK)
     identity, signature = Identity(7, bytes(KEYS[number % 3].verify_key), 0.0), auth.parse_signature(headers)
-    return Exchange(headers={"content-type": media_type}, identity=identity, signature=signature, **fields)
+    return Exchange(headers={}, identity=identity, signature=signature, **fields)
 
 
 OTHER_DIMENSION = wire.encode(build_unit_upload(1, 0, 2), wire.MSGPACK)
@@ -57,9 +57,18 @@ def verify(checker: SignatureVerifier, batch: list[Exchange]) -> list[object]:
     return collect(checker, batch)
 
 
+def pack(batch: list[Exchange]) -> bytes:
+    """Pack a batch as it goes to the process."""
+    checker = SignatureVerifier(3)
+    checker.submit(batch)
+    return msgspec.msgpack.encode(checker.requests)
+
+
 def collect(checker: SignatureVerifier, batch: list[Exchange]) -> list[object]:
+    for exchange in batch:
+        exchange.upload = None
     checker.collect()
-    assert all((exchange.refusal is None) == (exchange.message is not None) for exchange in batch)
+    assert all((exchange.refusal is None) == (exchange.upload is not None) for exchange in batch)
     return [each.refusal and (each.is_signed, each.refusal[0], each.refusal[2]) for each in batch]
 
 
@@ -142,7 +151,7 @@ def test_a_frozen_process_does_not_hold_up_a_batch_that_fills_its_pipe(monkeypat
         checker.prepare()
         assert checker._process is not None
         os.kill(checker._process.pid, signal.SIGSTOP)
-        batch = BATCH * (2 * pipes.PIPE_BYTES // len(msgspec.msgpack.encode([pack_exchange(each) for each in BATCH])))
+        batch = BATCH * (2 * pipes.PIPE_BYTES // len(pack(BATCH)))
         assert verify(checker, batch)[: len(BATCH)] == VERDICTS
     finally:
         checker.close()
@@ -166,7 +175,7 @@ def test_the_process_ends_in_peace_when_its_server_is_killed() -> None:
         assert process.stdout is not None
         assert pipes.read_frame(process.stdout) == pipes.READY
         process.stdout.close()
-        body = msgspec.msgpack.encode([pack_exchange(each) for each in BATCH * 100])
+        body = pack(BATCH * 100)
         process.stdin.write(len(body).to_bytes(pipes.LENGTH_BYTES) + body)
         process.stdin.close()
         assert process.stderr is not None

@@ -1,6 +1,8 @@
 """The writer: exchanges are counted once, checked by theorem, and survive a restart bit for bit."""
 
+import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import are_possible, check_upload
 from fedcascade.service.server.state import replay_log
 from fedcascade.service.store.open import open_store
+from fedcascade.service.store.sqlite import SqliteStore
 
 from ..helpers import RunningService, build_unit_upload, serve_in_process
 
@@ -386,3 +389,30 @@ def test_metrics_count_what_happened(running: RunningService) -> None:
         'fedcascade_bytes_total{direction="up"}',
     ):
         assert line in text
+
+
+def test_a_store_that_cannot_be_read_is_tried_once_for_all_agents_that_wait(
+    running: RunningService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents, writer = [running.enrol() for _ in range(4)], running.writer
+    tries, release = list[None](), threading.Event()
+    assert writer is not None
+
+    def fail(*_: object) -> None:
+        tries.append(None)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor(4) as threads:
+        stuck = writer.submit(lambda *_: release.wait(30.0))
+        patched.setattr(SqliteStore, "find_identity", fail)
+        replies = [threads.submit(agent.exchange, build_unit_upload(1, 0, 3)) for agent in agents]
+        end = time.monotonic() + 10.0
+        while writer.waiting < len(agents):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        release.set()
+        assert stuck.result()
+        reasons = {getattr(reply.exception(30), "reason", None) for reply in replies}
+    assert reasons == {"store-unavailable"}
+    assert len(tries) == 1
+    assert agents[0].exchange(build_unit_upload(1, 0, 3)).sequence == 1

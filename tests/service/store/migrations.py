@@ -16,12 +16,12 @@ def check_migrations(open_with: Callable[[Sequence[str]], Store]) -> None:
     store = open_with(MIGRATIONS)
     with store.transaction():
         agent = add_agent(store, b"k" * 32, 1.0)
-        store.append(make_entry(1, agent, 1))
+        store.append(*make_entry(1, agent, 1))
     store.close()
     for position in (2, 3):
         store = open_with(NEXT)
         with store.transaction():
-            store.append(make_entry(position, agent, position))
+            store.append(*make_entry(position, agent, position))
         expected = [make_entry(number, agent, number) for number in range(1, position + 1)]
         assert are_same_entries(list(store.read_entries(after=0)), expected)
         store.close()

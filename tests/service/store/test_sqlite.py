@@ -43,7 +43,7 @@ class TestSqlite(StoreContract):
         secret = b"a secret that must not stay, anywhere" * 3
         with store.transaction():
             agent = add_agent(store, secret, 1.0)
-            store.append(make_entry(1, agent, 1))
+            store.append(*make_entry(1, agent, 1))
         assert any(secret in path.read_bytes() for path in self.path.parent.iterdir())
         with store.transaction():
             store.forget_agent(agent, 2)

@@ -26,7 +26,6 @@ from fedcascade.service.dashboard.view import (
     build_view,
     read_feed_state,
 )
-from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.server.service import Service
@@ -153,28 +152,25 @@ class Feed:
             self._state = self._read_state(store, None if self._state is None else self._state.crowd)
             self._last_health = _drop_clock(self._describe_health())
         self._pages.add(queue)
-        state, now, health = self._state, self._clock.read_milliseconds(), self._describe_health()
-        if event_id is None or not _can_catch_up(store, state, event_id[0]):
-            return self._build_whole_view(store, state, now, health)
-        page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {}, state.crowd)
-        measures = self._read_measures(page_state.measure, state.measure)
-        update = build_update(page_state, store, state.position, now, measures)
-        if update is None:
-            return encode_event("health", state, health)
-        return encode_event("update", state, update | {"health": health})
-
-    def _build_whole_view(self, store: Store, state: FeedState, now: int, health: Plain) -> bytes:
-        """Build the whole view. Among many agents it is one of a moment ago, if there is one, and what came since."""
+        state, health = self._state, self._describe_health()
+        if event_id is not None and _can_catch_up(store, state, event_id[0]):
+            page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {}, state.crowd)
+            return self._encode_update(store, page_state, state, health) or encode_event("health", state, health)
         if state.crowd is not None and self._last_view is not None:
+            # Among many agents, send the view of a moment ago and what came since.
             event_id, view = self._last_view
             if _can_catch_up(store, state, event_id[0]):
                 page_state = FeedState(*event_id, crowd=state.crowd)
-                measures = self._read_measures(page_state.measure, state.measure)
-                update = build_update(page_state, store, state.position, now, measures)
-                return view + (b"" if update is None else encode_event("update", state, update | {"health": health}))
-        view = self._encode_view(store, state, now, health)
+                return view + (self._encode_update(store, page_state, state, health) or b"")
+        view = self._encode_view(store, state, health)
         self._last_view = ((state.position, state.measure), view) if state.crowd is not None else None
         return view
+
+    def _encode_update(self, store: Store, page_state: FeedState, state: FeedState, health: Plain) -> bytes | None:
+        """Encode what a page lacks that has seen everything up to its state; None if that is nothing."""
+        measures = self._read_measures(page_state.measure, state.measure)
+        update = build_update(page_state, store, state.position, self._clock.read_milliseconds(), measures)
+        return None if update is None else encode_event("update", state, update | {"health": health})
 
     async def _poll(self) -> None:
         """Push what is new to all pages, four times a second, until no page is left."""
@@ -194,7 +190,7 @@ class Feed:
         last_health, self._last_health = self._last_health, _drop_clock(health)
         if state is None or head.rewritten > state.position:  # show what is left without the forgotten
             self._state = self._read_state(store)
-            return self._encode_view(store, self._state, now, health)
+            return self._encode_view(store, self._state, health)
         update = build_update(state, store, head.position, now, self._read_measures(state.measure))
         if update is not None:
             return encode_event("update", state, update | {"health": health})
@@ -205,8 +201,8 @@ class Feed:
         state.measure = self._dropped + len(self._measures)
         return state
 
-    def _encode_view(self, store: Store, state: FeedState, now: int, health: Plain) -> bytes:
-        view = build_view(store, state.position, now, crowd=state.crowd)
+    def _encode_view(self, store: Store, state: FeedState, health: Plain) -> bytes:
+        view = build_view(store, state.position, self._clock.read_milliseconds(), crowd=state.crowd)
         measures = self._read_measures(0, state.measure)
         return encode_event("view", state, view | {"health": health, "head": state.position, "measures": measures})
 
@@ -272,8 +268,6 @@ class Dashboard:
         self.demo = demo
         self.feed = Feed(service.writer.open_store, self.describe_health, service.clock)
         self._started = service.clock.read_milliseconds()
-        self._refused: Counter[str] = Counter()
-        service.refusal_listeners.append(self._count_refusal)
 
     def describe_health(self) -> Plain:
         """Whether the store answers, what waits, who weighs too much, who came and left, the clock, and the demo."""
@@ -293,10 +287,6 @@ class Dashboard:
             "demo": None if self.demo is None else self.demo.describe_progress(),
         }
 
-    def _count_refusal(self, path: str, reason: str) -> None:
-        if path == wire.EXCHANGES:
-            self._refused[reason] += 1
-
     @asynccontextmanager
     async def run(self, _: Litestar) -> AsyncIterator[None]:
         """Write refusals to the store once a second, however many there are; at the end write the rest, and stop."""
@@ -315,10 +305,10 @@ class Dashboard:
 
     async def _flush(self) -> None:
         """Write the refusals that are not in the store yet; they wait while it is away."""
-        counts, self._refused = self._refused, Counter()
+        counts, self.service.refused_uploads = self.service.refused_uploads, Counter()
         if not counts:
             return
         try:
             await self.service.writer.run(lambda store, _: add_refusals(store, counts))
         except Refused:
-            self._refused += counts
+            self.service.refused_uploads += counts

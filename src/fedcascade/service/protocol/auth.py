@@ -1,4 +1,4 @@
-"""Who may talk: HTTP message signatures (RFC 9421) with Ed25519, digests of bodies (RFC 9530), hashed tokens.
+"""Who may talk: HTTP message signatures (RFC 9421) with Ed25519, digests of bodies (RFC 9530), tokens and their file.
 
 One form is spoken, and nothing else is accepted: the signature covers method, path, digest of the body and sequence
 number; its parameters are the time, the agent's number as key id, and a nonce that is used once.
@@ -7,17 +7,21 @@ number; its parameters are the time, the agent's number as key id, and a nonce t
 import base64
 import hashlib
 import hmac
+import os
 import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from nacl.bindings import crypto_core_ed25519_is_valid_point
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
 
+from fedcascade.checks import require
 from fedcascade.service.protocol.errors import Refused
+from fedcascade.systems import sync_file
 
 FRESH_SECONDS = 300
 NONCES_KEPT = 128
@@ -96,11 +100,6 @@ def build_signature_base(method: str, path: str, signature: SignatureHeaders) ->
     ).encode()
 
 
-def is_public_key(key: bytes) -> bool:
-    """Whether 32 bytes are an Ed25519 public key: a canonical point of the prime-order subgroup."""
-    return crypto_core_ed25519_is_valid_point(key)
-
-
 def sign_enrolment(key: SigningKey, created: int, grounds: bytes) -> bytes:
     """Sign an enrolment, whose ``grounds`` are a token or a credential: only its owner can enrol a key."""
     return key.sign(_build_enrolment_base(created, grounds)).signature
@@ -108,7 +107,7 @@ def sign_enrolment(key: SigningKey, created: int, grounds: bytes) -> bytes:
 
 def verify_enrolment(public_key: bytes, proof: bytes, created: int, grounds: bytes) -> None:
     """Refuse an enrolment of a key that no secure signature can come from, or that its owner has not signed."""
-    if not is_public_key(public_key):
+    if not crypto_core_ed25519_is_valid_point(public_key):  # a canonical point of the prime-order subgroup
         raise Refused(422, "impossible", "public_key is not an Ed25519 key")
     try:
         VerifyKey(public_key).verify(_build_enrolment_base(created, grounds), proof)
@@ -195,3 +194,38 @@ def is_operator(header: str, operator_hash: bytes | None) -> bool:
     """Whether an Authorization header carries the operator's token."""
     token = header.removeprefix("Bearer ")
     return operator_hash is not None and hmac.compare_digest(hash_token(token), operator_hash)
+
+
+LEAST_CHARACTERS = 16  # a shorter token could be guessed
+
+
+def read_token(path: Path) -> str:
+    """Read the operator's token from its file; refuse one that is missing, short or no line of text."""
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise ValueError(f"cannot read the operator's token from '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        token = ""
+    is_good = len(token) >= LEAST_CHARACTERS and token.isprintable()
+    words = f"one line of at least {LEAST_CHARACTERS} letters and digits"
+    require(is_good, f"'{path}' holds no operator's token, which is {words}: put one there, or delete the file")
+    return token
+
+
+def write_token(path: Path, token: str) -> None:
+    """Write a token to a new file, which others cannot read, and force it to the disk."""
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(f"{token}\n")
+            file.flush()
+            sync_file(file.fileno())
+    except OSError as error:
+        raise ValueError(f"cannot write the operator's token to '{path}': {error.strerror}") from None
+
+
+def require_token_room(path: Path) -> None:
+    """Refuse a place for the operator's token where neither is one nor could be."""
+    is_writable = path.parent.is_dir() and os.access(path.parent, os.W_OK)
+    words = "must be a folder in which a file can be made"
+    require(path.exists() or is_writable, f"cannot write the operator's token to '{path}': '{path.parent}' {words}")

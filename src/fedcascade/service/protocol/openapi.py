@@ -32,15 +32,7 @@ AGENT = {"name": "agent", "in": "path", "required": True, "schema": {"type": "in
 ROUTES: tuple[tuple[str, str, str, str | None, type | None, int, type | None], ...] = (
     ("get", "/v1/terms", "What this server runs.", None, None, 200, wire.Terms),
     ("post", wire.ENROLMENTS, "Enrol an agent; query download.", None, wire.Enrolment, 201, wire.Welcome),
-    (
-        "post",
-        wire.EXCHANGES,
-        "Upload a buffer, download a group's statistics.",
-        SIGNED,
-        UploadMessage,
-        200,
-        AnswerMessage,
-    ),
+    ("post", wire.EXCHANGES, "Upload a buffer; get a group's statistics.", SIGNED, UploadMessage, 200, AnswerMessage),
     ("get", "/v1/agents/{agent}", "How an agent stands; itself or an operator.", SIGNED, None, 200, wire.Standing),
     ("delete", "/v1/agents/{agent}", "Forget an agent; itself or an operator.", SIGNED, None, 204, None),
     ("post", "/v1/agents/{agent}/revocation", "Let an agent speak no more.", OPERATOR, None, 204, None),

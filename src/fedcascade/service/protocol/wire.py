@@ -111,36 +111,21 @@ class AnswerMessage(Message, frozen=True, kw_only=True):
 
     @classmethod
     def from_download(
-        cls,
-        download: Download,
-        sequence: int,
-        group_agents: int,
-        *,
-        held: tuple[int, int],
-        terms_id: str,
-        receipt: Receipt,
+        cls, download: Download, sequence: int, group_agents: int, *, held: tuple[int, int], **more: Any
     ) -> "AnswerMessage":
         """Pack an answer; ``held`` are the observations and rounds that the server holds of this agent."""
         pooled = download.statistics
         return cls(
-            protocol=PROTOCOLS[-1],
-            sequence=sequence,
-            count=pooled.count,
-            clicks=pooled.clicks,
-            rounds=pooled.rounds,
-            system_rounds=download.rounds,
-            agents=download.agents,
-            group_agents=group_agents,
-            held_count=held[0],
-            held_rounds=held[1],
-            terms_id=terms_id,
-            receipt=receipt,
-            numbers=pack_numbers(pooled),
-        )
+            protocol=PROTOCOLS[-1], sequence=sequence, group_agents=group_agents, count=pooled.count,
+            clicks=pooled.clicks, rounds=pooled.rounds,
+            system_rounds=download.rounds, agents=download.agents, held_count=held[0], held_rounds=held[1],
+            numbers=pack_numbers(pooled), **more,
+        )  # fmt: skip
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
-        return _unpack_download(self, agent, dimension)
+        statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
+        return Download(agent=agent, statistics=statistics, rounds=self.system_rounds, agents=self.agents)
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -214,12 +199,8 @@ class DownloadMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     def to_download(self, agent: int, dimension: int) -> Download:
         """Unpack the download; ValueError if it is of another dimension."""
-        return _unpack_download(self, agent, dimension)
-
-
-def _unpack_download(message: AnswerMessage | DownloadMessage, agent: int, dimension: int) -> Download:
-    statistics = unpack_statistics(message.numbers, (message.count, message.clicks, message.rounds), dimension)
-    return Download(agent=agent, statistics=statistics, rounds=message.system_rounds, agents=message.agents)
+        statistics = unpack_statistics(self.numbers, (self.count, self.clicks, self.rounds), dimension)
+        return Download(agent=agent, statistics=statistics, rounds=self.system_rounds, agents=self.agents)
 
 
 class Welcome(Message, frozen=True, kw_only=True):

@@ -78,9 +78,10 @@ def get_service(request: HttpRequest) -> Service:
 @post(wire.EXCHANGES, status_code=200)
 async def answer_upload(request: HttpRequest) -> Response[bytes]:
     """Answer an upload. Most do not come here: ``server.http`` answers plain exchanges without the framework."""
-    exchange = Exchange(headers=request.headers, body=await request.body(), caller=name_caller(request))
-    answer = await get_service(request).answer(exchange)
-    return Response(answer, media_type=wire.get_media_type(request.headers))
+    media, body = wire.get_media_type(request.headers), await request.body()
+    exchange = Exchange(headers=request.headers, body=body, caller=name_caller(request), media_type=media)
+    status, headers, answer = await get_service(request).answer(exchange)
+    return Response(answer, status_code=status, headers=headers)
 
 
 @get("/v1/terms")
@@ -105,7 +106,7 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     agent, terms = credential.agent, service.get_terms()
     log.debug("agent %d enrolled", agent)
     service.joined += 1
-    service.identities.pop(agent, None)
+    service.writer.identities.pop(agent, None)
     welcome = wire.Welcome(protocol=message.protocol, agent=agent, terms=terms, credential=credential)
     if known is not None:
         welcome = msgspec.structs.replace(welcome, download=wire.DownloadMessage.from_download(known))
@@ -128,7 +129,7 @@ async def forget_agent(request: HttpRequest) -> None:
     actor = OPERATOR if "authorization" in request.headers else f"agent {agent}"
     await service.writer.run(operations.forget(agent, actor))
     service.left += 1
-    service.identities.pop(agent, None)
+    service.writer.identities.pop(agent, None)
     log_action(request, f"{actor} had agent {agent} forgotten", agent=agent)
 
 
@@ -221,7 +222,7 @@ def build_refusal(request: HttpRequest, error: Exception) -> Response[bytes]:
     status, headers, body = get_service(request).refuse(
         error, request.scope["path"], request.headers, name_caller(request)
     )
-    return Response(body, status_code=status, media_type=JSON, headers=headers)
+    return Response(body, status_code=status, headers=headers)
 
 
 async def log_failure(error: Exception, scope: Scope) -> None:

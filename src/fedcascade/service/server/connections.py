@@ -114,14 +114,14 @@ def name_network(host: str) -> str:
     return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
-def find_caller(peer: str, forwarded: str, proxies: Collection[str]) -> str:
-    """Who speaks: the peer, or whom a trusted proxy names last in X-Forwarded-For that is not a trusted proxy itself.
+def find_proxied(peer: str, forwarded: str, proxies: Collection[str]) -> str | None:
+    """Return the last address in X-Forwarded-For that is no trusted proxy; None if the peer is none itself.
 
-    >>> find_caller("10.0.0.1", "1.2.3.4, 192.0.2.7", ("10.0.0.1",)), find_caller("10.0.0.1", "1.2.3.4", ())
-    ('192.0.2.7', '10.0.0.1')
+    >>> find_proxied("10.0.0.1", "1.2.3.4, 192.0.2.7", ("10.0.0.1",)), find_proxied("10.0.0.1", "1.2.3.4", ())
+    ('192.0.2.7', None)
     """
     if peer not in proxies:
-        return peer
+        return None
     named = [entry.strip() for entry in forwarded.split(",")]
     return next((entry for entry in reversed(named) if entry and entry not in proxies), peer)
 
@@ -140,27 +140,21 @@ class RateLimiter:
 
     def take(self, caller: Caller, now: float) -> None:
         """Count a request, or refuse it and say when to come back."""
-        self._note(caller, self._require_level(caller, now), now)
+        self.require_room(caller, now)
+        self.count(caller, now)
 
     def require_room(self, caller: Caller, now: float) -> None:
         """Refuse a request that ``take`` would refuse, and count nothing."""
-        self._require_level(caller, now)
-
-    def count(self, caller: Caller, now: float) -> None:
-        """Count a request, whether there was room for it or not."""
-        self._note(caller, self._read_level(caller, now), now)
-
-    def _require_level(self, caller: Caller, now: float) -> float:
         level = self._read_level(caller, now)
         if level < 1.0:
             wait = (1.0 - level) / self.rate
             raise Refused(429, "too-many-requests", f"try again in {wait:.2f} s", retry_after=wait)
-        return level
 
-    def _note(self, caller: Caller, level: float, now: float) -> None:
+    def count(self, caller: Caller, now: float) -> None:
+        """Count a request, whether there was room for it or not."""
         if len(self._levels) >= CALLERS_KEPT:
             self._drop_full(now)
-        self._levels[caller] = (max(0.0, level - 1.0), now)
+        self._levels[caller] = (max(0.0, self._read_level(caller, now) - 1.0), now)
 
     def _read_level(self, caller: Caller, now: float) -> float:
         level, since = self._levels.get(caller, (self.burst, now))
@@ -168,8 +162,7 @@ class RateLimiter:
 
     def _drop_full(self, now: float) -> None:
         """A caller whose bucket is full again need not be remembered."""
-        levels = self._levels.items()
-        full = [caller for caller, (level, since) in levels if level + (now - since) * self.rate >= self.burst]
+        full = [caller for caller in self._levels if self._read_level(caller, now) >= self.burst]
         for caller in full or list(self._levels)[: CALLERS_KEPT // 10]:
             del self._levels[caller]
 

@@ -5,18 +5,19 @@ Results come back to the threads and event loops that asked.
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from nacl.signing import SigningKey
+
 from fedcascade.federation.messages import Cause, Upload
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.auth import REPLAYED, UNRECOGNISED, SignatureHeaders, Unauthorised
-from fedcascade.service.protocol.errors import Refused, Unavailable
-from fedcascade.service.server.settings import UploadBounds
+from fedcascade.service.protocol.errors import Refused
+from fedcascade.service.server.settings import DEFAULT_BOUNDS, UploadBounds
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Identity, LogEntry, Revoked, Store, is_same_upload
 from fedcascade.service.store.epoch import begin_epoch
@@ -25,35 +26,27 @@ Result = TypeVar("Result")
 Job = Callable[[Store, ServerState], Result]
 Deliver = Callable[[Any], None]  # takes the result of a job, or the exception in its place
 ANSWER_SECONDS = 15.0  # a request waits no longer for its transaction
+# Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
+STRANGER = Identity(0, bytes(SigningKey.generate().verify_key), 0.0)
 log = logging.getLogger("fedcascade.service")
 
 
 @dataclass(slots=True, eq=False)
 class PendingJob:
-    """A job and where its result goes: to the event loop of ``waiting``, or to the writer's thread if that is None."""
+    """A job and where its result goes: to an event loop, or to the writer's thread if ``loop`` is None."""
 
     run: Job[Any]
-    deliver: Deliver
-    waiting: "WaitingJobs | None" = None
-    deadline: float = 0.0  # in seconds of the event loop
-    is_settled: bool = False
-
-    def settle(self, result: Any) -> None:
-        """Deliver a result, unless one was delivered before. A failure to take it must not harm the next one."""
-        if not self.is_settled:
-            self.is_settled = True
-            try:
-                self.deliver(result)
-            except Exception:
-                log.exception("a result cannot be delivered")
+    deliver: Deliver = lambda _: None
+    loop: asyncio.AbstractEventLoop | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Exchange:
     """A signed request on its way through the server: what came, what checks found of it, and where the answer goes.
 
-    The service fills in the terms, the verifier ``is_signed``, ``refusal`` and ``message``, the writer runs it. It has
-    the attributes that uvicorn asks of a request: is it answered, is more to come.
+    The service fills in the signature and the terms, the writer the identity, the verifier ``is_signed``, ``refusal``,
+    ``upload``, ``numbers`` and ``receipt``. It has the attributes that uvicorn asks of a request: is it answered, is
+    more to come.
     """
 
     headers: Mapping[str, str]
@@ -61,40 +54,24 @@ class Exchange:
     caller: str = ""  # the network that it came from
     method: str = "POST"
     path: str = wire.EXCHANGES
-    deliver: Deliver = field(default=lambda _: None)
+    media_type: str | None = None  # of the upload; None if the request has none
+    deliver: Deliver = lambda _: None
+    loop: asyncio.AbstractEventLoop | None = None
     signature: SignatureHeaders = field(default=SignatureHeaders(0, 0, 0, 0, "", "", ""))
-    identity: Identity = field(default=Identity(0, b"", 0.0))
+    identity: Identity = STRANGER
+    at: float = 0.0  # by the server's clock
     started: float = 0.0  # in seconds of ``time.perf_counter``
-    enrolled_seconds: float = 0.0  # since the agent enrolled
-    bounds: UploadBounds | None = None
+    bounds: UploadBounds = DEFAULT_BOUNDS
     terms_id: str = ""
     is_signed: bool = False
     refusal: tuple[int, str, str] | None = None  # status, reason, detail
-    message: wire.UploadMessage | None = None
-    finish: "Callable[[Exchange, Any], None] | None" = None
-    waiting: "WaitingJobs | None" = None
-    deadline: float = 0.0
-    is_settled: bool = False
+    upload: Upload | None = None
+    numbers: bytes = b""  # of the upload, as they came
+    receipt: wire.Receipt | None = None  # the last one that the agent got
     disconnected: bool = False
     keep_alive: bool = True
     response_complete: bool = False
     message_event: ClassVar = asyncio.Event()  # of uvicorn, and not used
-
-    @property
-    def media_type(self) -> str | None:
-        """The media type of the upload, if the request has one."""
-        return wire.get_media_type(self.headers) if self.path == wire.EXCHANGES else None
-
-    def settle(self, result: Any) -> None:
-        """Hand the result to the service, which delivers it, unless there was one before."""
-        if not self.is_settled:
-            self.is_settled = True
-            try:
-                if self.finish is not None:
-                    self.finish(self, result)
-                self.deliver(result)
-            except Exception:
-                log.exception("a result cannot be delivered")
 
     def run(self, store: Store, state: ServerState) -> bytes:
         """Count the upload once, and return the answer; refuse an agent that is not active.
@@ -103,41 +80,31 @@ class Exchange:
         data of others, who may ask to be forgotten. Another upload under the same sequence number is refused. Nothing
         was counted before the last refusal.
         """
-        message, agent = self.message, self.signature.agent
-        if message is None:
+        upload, agent = self.upload, self.signature.agent
+        if upload is None:
             require_active(store, self.signature)
             return b""
-        renew_epoch(store, state, message.receipt)
-        upload = message.to_upload(agent, state.dimension)
-        earlier, held = self._find_earlier(store), state.count_held(agent)
-        if earlier is None:
-            if self.bounds is not None:
-                held_rounds = 0 if upload.cause is Cause.CHANGE else held[1]
-                self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=self.enrolled_seconds)
-            state.check(upload)
-            nonce = self.signature.nonce.to_bytes(8)
-            entry = LogEntry(position=state.position + 1, upload=upload, nonce=nonce, numbers=message.numbers)
-            download = state.apply(entry)
-            store.append(entry)
-            held = state.count_held(agent)
-        else:
-            self._require_repeated(store, earlier, upload)
-            download = state.answer(agent)
-        answer = wire.AnswerMessage.from_download(
-            download, upload.sequence, state.count_group(agent), held=held, terms_id=self.terms_id,
-            receipt=state.epoch.give_receipt(state.position),
-        )  # fmt: skip
-        return wire.encode(answer, self.media_type or wire.MSGPACK)
-
-    def _find_earlier(self, store: Store) -> LogEntry | None:
-        """Find an upload of that sequence number in the log; refuse a stranger in the same words as a bad signature."""
-        agent = self.signature.agent
+        renew_epoch(store, state, self.receipt)
         try:
-            return store.find_entry(agent, self.signature.sequence)
+            earlier = store.find_entry(agent, upload.sequence)
         except Revoked:
             if store.find_identity(agent) is None:  # its key is remembered, but the agent was forgotten or lost
                 raise Unauthorised("unrecognised", UNRECOGNISED) from None
             raise
+        if earlier is None:
+            held_rounds = 0 if upload.cause is Cause.CHANGE else state.count_held(agent)[1]
+            seconds = self.at - self.identity.enrolled
+            self.bounds.check(upload.statistics, held_rounds=held_rounds, seconds=seconds)
+            download = state.apply(upload, state.position + 1)
+            store.append(state.position, upload, self.signature.nonce.to_bytes(8), self.numbers)
+        else:
+            self._require_repeated(store, earlier, upload)
+            download = state.answer(agent)
+        answer = wire.AnswerMessage.from_download(
+            download, upload.sequence, state.count_group(agent), held=state.count_held(agent), terms_id=self.terms_id,
+            receipt=state.epoch.give_receipt(state.position),
+        )  # fmt: skip
+        return wire.encode(answer, self.media_type or wire.MSGPACK)
 
     def _require_repeated(self, store: Store, earlier: LogEntry, upload: Upload) -> None:
         """Refuse what is not the same upload, signed again.
@@ -173,38 +140,9 @@ def renew_epoch(store: Store, state: ServerState, receipt: wire.Receipt | None) 
 Pending = PendingJob | Exchange
 
 
-class WaitingJobs:
-    """The jobs of one event loop that wait for the writer, the oldest first: one timer serves them all."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._jobs: deque[Pending] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, pending: Pending) -> None:
-        pending.waiting, pending.deadline = self, self.loop.time() + ANSWER_SECONDS
-        self._jobs.append(pending)
-        if self._timer is None:
-            self._timer = self.loop.call_at(pending.deadline, self._expire)
-
-    def settle(self, results: Iterable[tuple[Pending, Any]]) -> None:
-        """Deliver the results of a batch."""
-        for pending, result in results:
-            pending.settle(result)
-        while self._jobs and self._jobs[0].is_settled:
-            self._jobs.popleft()
-
-    def _expire(self) -> None:
-        """Refuse what waits for too long; the job may still be done."""
-        now = self.loop.time()
-        while self._jobs and (self._jobs[0].is_settled or self._jobs[0].deadline <= now):
-            self._jobs.popleft().settle(Unavailable(f"the store did not answer within {ANSWER_SECONDS:g} s"))
-        self._timer = self.loop.call_at(self._jobs[0].deadline, self._expire) if self._jobs else None
-
-
 def settle_future(future: "Future[Any] | asyncio.Future[Any]", result: Any) -> None:
     """Give a future its result or exception, unless nobody waits for it any more."""
-    if future.cancelled():
+    if future.done():
         return
     if isinstance(result, BaseException):
         future.set_exception(result)
@@ -221,12 +159,20 @@ def report(batch: Sequence[Pending], results: Sequence[Any]) -> None:
     for result in results:
         if isinstance(result, BaseException):
             result.__traceback__ = result.__context__ = None
-    for waiting in {pending.waiting for pending in batch}:
+    for loop in {pending.loop for pending in batch}:
         pairs = zip(batch, results, strict=True)
-        settled = [(pending, result) for pending, result in pairs if pending.waiting is waiting]
-        if waiting is None:
-            for pending, result in settled:
-                pending.settle(result)
+        settled = [(pending, result) for pending, result in pairs if pending.loop is loop]
+        if loop is None:
+            deliver_all(settled)
         else:
             with suppress(RuntimeError):  # the loop was closed: nobody waits any more
-                waiting.loop.call_soon_threadsafe(waiting.settle, settled)
+                loop.call_soon_threadsafe(deliver_all, settled)
+
+
+def deliver_all(settled: Sequence[tuple[Pending, Any]]) -> None:
+    """Deliver results. A failure to take one must not harm the next one."""
+    for pending, result in settled:
+        try:
+            pending.deliver(result)
+        except Exception:
+            log.exception("a result cannot be delivered")

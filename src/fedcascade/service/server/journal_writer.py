@@ -59,9 +59,7 @@ class JournalWriter:
         if self._position < upto:
             self._labels = NOBODY
             self._names = np.append(self._names, np.zeros(max(0, state.agents.size - self._names.size), np.int64))
-            for move in store.read_changes(self._position, upto).moves:
-                if move.agent in state.places:
-                    self._names[state.places[move.agent]] = move.cluster
+            follow_moves(store, state, self._names, self._position, upto)
         for gone, last in vacated:
             if gone < len(self._labels) and self._labels[gone] != NO_LABEL:
                 self._live.leave(int(self._labels[gone]))
@@ -106,6 +104,13 @@ class JournalWriter:
         return changed[is_moved]
 
 
+def follow_moves(store: Store, state: ServerState, names: Labels, after: int, upto: int) -> None:
+    """Write the moves between two positions into the names of clusters, which are in the order of places."""
+    for move in store.read_changes(after, upto).moves:
+        if move.agent in state.places:
+            names[state.places[move.agent]] = move.cluster
+
+
 def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, Labels] | None) -> Labels:
     """Read the names of the clusters of all agents at a position, in the order of their places; 0 for none.
 
@@ -115,9 +120,7 @@ def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, La
         position, earlier = known
         names = np.zeros(state.agents.size, np.int64)
         names[: earlier.size] = earlier
-        for move in store.read_changes(position, upto).moves:
-            if move.agent in state.places:
-                names[state.places[move.agent]] = move.cluster
+        follow_moves(store, state, names, position, upto)
         return names
     clusters = {totals.agent: totals.cluster for totals in store.sum_by_agent(upto)}
     return np.fromiter((clusters.get(agent, 0) for agent in state.agents.tolist()), np.int64, state.agents.size)

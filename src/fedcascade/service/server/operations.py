@@ -45,6 +45,14 @@ def _audit(
     store.record_audit(at, actor, action, agent, detail)
 
 
+def require_identity(store: Store, agent: int) -> Identity:
+    """Find an agent; refuse a number that no agent has."""
+    identity = store.find_identity(agent)
+    if identity is None:
+        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    return identity
+
+
 @defer
 def enrol(
     store: Store, state: ServerState, message: wire.Enrolment, now: float, *, is_told: bool = False
@@ -106,17 +114,9 @@ def use_token(store: Store, token_hash: bytes, now: float) -> bool:
 
 
 @defer
-def get_identity(store: Store, _: ServerState, agent: int) -> Identity | None:
-    """An agent's key and whether it is revoked; None if there is no such agent."""
-    return store.find_identity(agent)
-
-
-@defer
 def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing:
     """What the server holds of an agent."""
-    identity = store.find_identity(agent)
-    if identity is None:
-        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    identity = require_identity(store, agent)
     totals, held = store.sum_uploads(agent), state.get_statistics(agent)
     counts = {"uploads": totals.uploads, "count": held.count, "clicks": held.clicks, "rounds": held.rounds}
     return wire.Standing(
@@ -129,9 +129,7 @@ def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing
 @defer
 def revoke(store: Store, _: ServerState, agent: int, now: float) -> None:
     """Let an agent speak no more; what it taught stays."""
-    identity = store.find_identity(agent)
-    if identity is None:
-        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    identity = require_identity(store, agent)
     store.put_identity(replace(identity, revoked=identity.revoked or now))
     _audit(store, OPERATOR, "revoked", agent, now=now)
 
@@ -142,9 +140,7 @@ def forget(store: Store, state: ServerState, agent: int, actor: str = OPERATOR) 
 
     Older snapshots go, so the log need not explain the state any more: nothing of the agent is left.
     """
-    identity = store.find_identity(agent)
-    if identity is None:
-        raise Refused(404, "no-such-agent", f"there is no agent {agent}")
+    identity = require_identity(store, agent)
     position = state.position + 1
     store.set_setting(f"{TOKEN}{state.epoch.mark_forgotten(identity.public_key).hex()}", USED)
     store.forget_agent(agent, position)

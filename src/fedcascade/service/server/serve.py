@@ -14,7 +14,7 @@ import uvicorn
 from fedcascade.checks import require
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.triggers import Never
-from fedcascade.service.protocol import auth, token_file
+from fedcascade.service.protocol import auth
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.validation import find_smallest_lambda
 from fedcascade.service.server import operations
@@ -78,7 +78,7 @@ def open_writer(settings: ServerSettings, announce: Callable[[str], None] = lamb
     with closing(open_store(settings.store)) as store, explain_failures(store), store.transaction():
         load_epoch(store)  # here, so that the file itself has the secret before anything depends on it
         if settings.operator_token.exists():  # before others end for a server that does not start
-            token = token_file.read_token(settings.operator_token)
+            token = auth.read_token(settings.operator_token)
             operations.require_current_token(store, auth.hash_token(token).hex())
         claim_store(store, terms, settings.clock.read_milliseconds(), take_over=settings.take_over)
         if (warm := settings.warm) is not None:
@@ -115,12 +115,12 @@ def require_empty_store(url: str) -> None:
 def ensure_operator_token(writer: Writer, path: Path) -> bool:
     """Create the operator's token if there is none yet; True if it was written to ``path`` just now."""
     if path.exists():
-        writer.submit(operations.set_operator(token_file.read_token(path))).result()
+        writer.submit(operations.set_operator(auth.read_token(path))).result()
         return False
     if writer.submit(operations.get_operator_hash()).result() is not None:
         return False
     token = auth.create_token()
-    token_file.write_token(path, token)
+    auth.write_token(path, token)
     writer.submit(operations.set_operator(token)).result()
     return True
 
@@ -134,9 +134,9 @@ def run_server(
 
     ``extend`` makes what rooms above add to the application, from the service that the endpoints share.
     """
-    token_file.require_room(settings.operator_token)
+    auth.require_token_room(settings.operator_token)
     if settings.operator_token.exists():
-        token_file.read_token(settings.operator_token)  # before anything is compiled
+        auth.read_token(settings.operator_token)  # before anything is compiled
     context = read_certificate(settings.tls_cert, settings.tls_key)
     listening = open_socket(settings.host, settings.port)
     try:

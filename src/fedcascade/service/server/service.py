@@ -4,39 +4,34 @@ import asyncio
 import math
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import msgspec
 from litestar import Request
 from litestar.datastructures import State
 from litestar.exceptions import HTTPException
-from nacl.signing import SigningKey
 
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import operations
 from fedcascade.service.server.connections import ConnectionTable, ForgeryLimiter, RateLimiter, name_network
-from fedcascade.service.server.exchange import Exchange, settle_future
-from fedcascade.service.server.logs import RefusalLog
+from fedcascade.service.server.exchange import Exchange
+from fedcascade.service.server.logs import RefusalLog, log
 from fedcascade.service.server.metrics import Gauge, Metrics, OutsizedAgent, find_outsized_agents
-from fedcascade.service.server.settings import Limits, UploadBounds
+from fedcascade.service.server.settings import DEFAULT_BOUNDS, Limits, UploadBounds
 from fedcascade.service.server.writer import Writer
-from fedcascade.service.store.contract import Identity
 
 HttpRequest = Request[Any, Any, State]
-RefusalListener = Callable[[str, str], None]  # called with the path and the reason of a refused request
-DEFAULT_BOUNDS = UploadBounds()
-# Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
-NOBODY = Identity(0, bytes(SigningKey.generate().verify_key), 0.0)
+Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
 FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
 BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
 
 
 class Service:
-    """The parts of a running server that endpoints share. Rooms above add their refusal listeners."""
+    """The parts of a running server that endpoints share."""
 
     def __init__(
         self,
@@ -64,10 +59,9 @@ class Service:
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.readiness = ReadinessProbe(writer, self.body_bytes)
         self.refusals = RefusalLog()
-        self.refusal_listeners: list[RefusalListener] = []
+        self.refused_uploads: Counter[str] = Counter()  # by reason, since the dashboard last wrote them to the store
         self.bounds = bounds
         self.origins = frozenset(limits.allow_origin)
-        self.identities: dict[int, Identity] = {}
         self.proxies = frozenset(limits.trusted_proxy)
         self.connections = ConnectionTable(
             most=limits.connections,
@@ -114,48 +108,30 @@ class Service:
         state = self.writer.state
         return self.terms if state is None else msgspec.structs.replace(self.terms, epoch=state.epoch.name)
 
-    def read_signature(self, exchange: Exchange) -> bool:
-        """Read whose signature an exchange carries, without verifying it; whether that agent's identity is loaded."""
+    def start(self, exchange: Exchange) -> None:
+        """Hand an exchange to the writer; refuse one that is not signed, or comes from where forgeries come from."""
         exchange.signature = auth.parse_signature(exchange.headers)
         self._forgeries.require_room(exchange.caller, exchange.signature.agent, self.clock.elapsed())
-        return exchange.signature.agent in self.identities
-
-    async def load_identity(self, agent: int) -> None:
-        """Have the public key of an agent in ``identities``, if there is such an agent."""
-        identity = await self.writer.run(operations.get_identity(agent))
-        if identity is not None:
-            self.identities[agent] = identity
-
-    async def answer(self, exchange: Exchange) -> bytes:
-        """Answer an exchange, once it is durable."""
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        exchange.deliver = partial(settle_future, future)
-        if not self.read_signature(exchange):
-            await self.load_identity(exchange.signature.agent)
-        self.start(exchange)
-        try:
-            return await future
-        finally:
-            del future  # an exception holds this frame, and a future holds its exception
-
-    def start(self, exchange: Exchange) -> None:
-        """Begin an exchange with an agent whose identity was loaded; a stranger's key is one that nobody has."""
-        exchange.identity = self.identities.get(exchange.signature.agent, NOBODY)
-        exchange.enrolled_seconds = self.clock.now() - exchange.identity.enrolled
+        exchange.at, exchange.started = self.clock.now(), time.perf_counter()
         exchange.bounds, exchange.terms_id = self.bounds, self.terms.terms_id
-        exchange.finish, exchange.started = self._finish, time.perf_counter()
         self.writer.start(exchange)
 
-    def _finish(self, exchange: Exchange, result: Any) -> None:
-        """Remember whether an exchange was a forgery, and count it if it was answered."""
-        caller, agent, now = exchange.caller, exchange.signature.agent, self.clock.elapsed()
+    async def answer(self, exchange: Exchange) -> Reply:
+        """Answer an exchange, once it is durable; raise what refuses it."""
+        return self.finish(exchange, await self.writer.wait_for(exchange, self.start))
+
+    def finish(self, exchange: Exchange, result: Any) -> Reply:
+        """Turn what the writer made of an exchange, an answer or an exception, into the reply; count it."""
         if isinstance(result, bytes):
-            self._forgeries.trust(caller, agent, now)
-            if exchange.message is not None:
+            self._forgeries.trust(exchange.caller, exchange.signature.agent, self.clock.elapsed())
+            if exchange.upload is not None:
                 seconds = time.perf_counter() - exchange.started
-                self.metrics.count_exchange(exchange.message.cause, len(exchange.body), len(result), seconds)
-        elif isinstance(result, Refused) and result.reason in FORGED:
-            self._forgeries.count_forgery(caller, agent, now)
+                self.metrics.count_exchange(exchange.upload.cause, len(exchange.body), len(result), seconds)
+            return 200, {"content-type": exchange.media_type or wire.JSON}, result
+        if isinstance(result, Refused | TimeoutError):
+            return self.refuse(result, exchange.path, exchange.headers, exchange.caller)
+        log.error("an exchange failed", exc_info=result)
+        return 500, {"content-type": "text/plain"}, b"Internal Server Error"
 
     def _require_fresh(self, signature: auth.SignatureHeaders) -> None:
         auth.require_fresh(signature.created, self.clock.now())
@@ -187,10 +163,8 @@ class Service:
     def limit_address(self, request: HttpRequest) -> None:
         self._address_limiter.take(name_caller(request), self.clock.elapsed())
 
-    def refuse(
-        self, error: Exception, path: str, request: Mapping[str, str] = {}, caller: str = ""
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Count and log a refusal, and return it as the caller sees it: status, headers, JSON with a word and a line.
+    def refuse(self, error: Exception, path: str, request: Mapping[str, str] = {}, caller: str = "") -> Reply:
+        """Count and log a refusal, and return it as the caller sees it: JSON with a word and a line.
 
         ``request`` holds the headers of what is refused, ``caller`` is the network that it came from.
         """
@@ -203,12 +177,14 @@ class Service:
                 status, reason, detail = 503, "store-unavailable", "the store does not answer"
             case _:
                 raise error
+        agent, now = auth.read_claimed_agent(request), self.clock.elapsed()
+        if reason in FORGED:
+            self._forgeries.count_forgery(caller, int(agent), now)
         self.metrics.count_refusal(reason)
-        for listener in self.refusal_listeners:
-            listener(path, reason)
-        self.refusals.record(self.clock.elapsed(), status=status, reason=reason, detail=detail, path=path,
-                             caller=caller, agent=auth.read_claimed_agent(request))  # fmt: skip
-        headers = dict(getattr(error, "headers", None) or {})
+        if path == wire.EXCHANGES:
+            self.refused_uploads[reason] += 1
+        self.refusals.record(now, status=status, reason=reason, detail=detail, path=path, caller=caller, agent=agent)
+        headers = {**(getattr(error, "headers", None) or {}), "content-type": wire.JSON}
         if isinstance(error, Refused) and error.retry_after is not None:
             headers["retry-after"] = str(max(1, round(error.retry_after)))
         if reason == "stale":

@@ -68,6 +68,7 @@ class UploadBounds(CheckedSettings):
         raise Refused(429, "too-many-rounds", f"{line}: try again in {wait:.0f} s", retry_after=wait)
 
 
+DEFAULT_BOUNDS = UploadBounds()
 # Simulated users play in seconds what people play in years, and upload as little as they like.
 FOR_SIMULATIONS = UploadBounds(longest_list=1_000, min_observations=0, rounds_burst=LARGEST_TOTAL)
 

@@ -14,7 +14,7 @@ from fedcascade.federation.server import Server
 from fedcascade.learning.statistics import LARGEST_TOTAL, Statistics
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import can_factorise, find_smallest_lambda
-from fedcascade.service.store.contract import LogEntry, Snapshot, Store
+from fedcascade.service.store.contract import Snapshot, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
@@ -96,33 +96,29 @@ class ServerState:
             return Statistics.zero(self.dimension)
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
-    def check(self, upload: Upload) -> None:
-        """Refuse an upload whose sums with what is held could not be worked with; ``apply`` does not fail after this.
+    def apply(self, upload: Upload, position: int) -> Download:
+        """Take the next upload of the log; return the agent's download.
 
-        The sums are tried with the smallest lambda that any server of this dimension takes, so that the log can be
-        replayed under every other one.
+        Refuse an upload whose sums with what is held could not be worked with, before anything has changed. The sums
+        are tried with the smallest lambda that any server of this dimension takes, so that the log can be replayed
+        under every other one.
         """
-        place = None if upload.cause is Cause.CHANGE else self.places.get(upload.agent)
-        replaced = self.count_held(upload.agent)[0] if upload.cause is Cause.CHANGE else 0
+        is_change = upload.cause is Cause.CHANGE
+        replaced = self.count_held(upload.agent)[0] if is_change else 0
         total = self.observations + upload.statistics.count - replaced
         if total > LARGEST_TOTAL:
             raise Refused(507, "full", f"a server holds at most {LARGEST_TOTAL} observations, this would make {total}")
+        place = None if is_change or self.server is None else self.places.get(upload.agent)
         held = self._nothing if self.server is None or place is None else self.server.holdings.gram[place]
         if not can_factorise(held, upload.statistics.gram, self._smallest_lambda):
             raise Refused(422, "impossible", "gram must stay positive semi-definite when added to earlier uploads")
-
-    def apply(self, entry: LogEntry) -> Download:
-        """Take the next upload of the log; return the agent's download."""
-        upload, place = entry.upload, self._find_place(entry.upload.agent)
+        place = self._find_place(upload.agent)
         assert self.server is not None
-        if upload.cause is Cause.CHANGE:
-            self.resets += 1
-            self.observations -= int(self.server.holdings.count[place])
+        self.resets += is_change
         placed = Upload(agent=place, sequence=upload.sequence, cause=upload.cause, statistics=upload.statistics)
         downloads = self.server.take(placed)
         self._note_change(place)
-        self.position = entry.position
-        self.observations += upload.statistics.count
+        self.position, self.observations = position, total
         for download in downloads:
             if download.agent == place:  # other agents get their downloads when they upload
                 return download
@@ -229,11 +225,10 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
         state = state or ServerState(policy, dimension)
     for entry in store.read_entries(after=state.position):
         try:
-            state.check(entry.upload)
+            state.apply(entry.upload, entry.position)
         except Refused as refusal:
             upload = f"upload {entry.upload.sequence} of agent {entry.upload.agent}, entry {entry.position} of the log"
             raise ValueError(f"{upload}, cannot be replayed: {refusal}") from None
-        state.apply(entry)
     state.position = max(state.position, rewritten)
     state.epoch = load_epoch(store)
     return state
@@ -294,8 +289,7 @@ def warm_up(policy: Policy, dimension: int) -> None:
     for position in range(1, 8):
         cause = Cause.FORCED if position < 7 else Cause.CHANGE
         upload = Upload(agent=position % 3, sequence=position, cause=cause, statistics=statistics)
-        state.check(upload)
-        state.apply(LogEntry(position=position, upload=upload))
+        state.apply(upload, position)
         state.answer(upload.agent)
         state.count_group(upload.agent)
     state.welcome(7)

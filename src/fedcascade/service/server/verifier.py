@@ -26,8 +26,6 @@ from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, wri
 
 log = logging.getLogger("fedcascade.service")
 ANSWER_SECONDS = 5.0  # for a batch of small uploads, which takes milliseconds
-
-
 # What the process is told of an exchange: public key, method, path, signature, body, media type of the upload if any.
 PackedExchange = tuple[bytes, str, str, auth.SignatureHeaders, bytes, str | None]
 Verdict = tuple[bool, tuple[int, str, str] | None, wire.UploadMessage | None]  # as fields of an exchange
@@ -36,26 +34,26 @@ _requests_decoder = msgspec.msgpack.Decoder(list[PackedExchange])
 _verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 
 
-def pack_exchange(exchange: Exchange) -> PackedExchange:
-    """Pack what the verifier needs of an exchange."""
-    key, media_type = exchange.identity.public_key, exchange.media_type
-    return key, exchange.method, exchange.path, exchange.signature, exchange.body, media_type
-
-
 def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list[Verdict]:
     """Verify signatures, then check the uploads of those that hold, all together; a stranger's is not even decoded."""
-    verdicts: list[Verdict] = [(False, None, None)] * len(requests)
+    verdicts: list[Verdict] = []
     messages: dict[int, wire.UploadMessage] = {}
     for place, request in enumerate(requests):
+        *_, signature, body, media_type = request
         is_signed = False
         try:
             verify_signature(request)
             is_signed = True
-            if request[-1] is not None:
-                messages[place] = decode_upload(request, request[-1], dimension)
-            verdicts[place] = True, None, messages.get(place)
+            if media_type is not None:
+                message = wire.decode(body, wire.UploadMessage, media_type)
+                if message.sequence != signature.sequence:
+                    raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
+                if len(message.numbers) != 8 * wire.count_numbers(dimension):
+                    check_message(message, dimension)
+                messages[place] = message
+            verdicts.append((True, None, messages.get(place)))
         except Exception as error:
-            verdicts[place] = is_signed, describe_refusal(error), None
+            verdicts.append((is_signed, describe_refusal(error), None))
     for place in find_impossible(messages, dimension):
         try:
             check_message(messages[place], dimension)
@@ -84,17 +82,6 @@ def verify_signature(request: PackedExchange) -> None:
         raise auth.Unauthorised("unrecognised", auth.UNRECOGNISED) from None
 
 
-def decode_upload(request: PackedExchange, media_type: str, dimension: int) -> wire.UploadMessage:
-    """Decode the upload of a request; refuse one of another form, dimension or sequence number than was signed."""
-    _, _, _, signature, body, _ = request
-    message = wire.decode(body, wire.UploadMessage, media_type)
-    if len(message.numbers) != 8 * wire.count_numbers(dimension):
-        check_message(message, dimension)
-    if message.sequence != signature.sequence:
-        raise auth.Unauthorised("altered", "the signed sequence number is not that of the upload")
-    return message
-
-
 def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) -> list[int]:
     """The keys of uploads that no data can have, found in one compiled call."""
     if not messages:
@@ -120,23 +107,35 @@ class SignatureVerifier:
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
-        self._exchanges: Sequence[Exchange] = ()
+        self.exchanges: Sequence[Exchange] = ()
+        self.requests: Sequence[PackedExchange] = ()
 
     def prepare(self) -> None:
         """Compile what verifying needs, so that no request waits for a compiler."""
         precompile(self.dimension)
 
     def submit(self, exchanges: Sequence[Exchange]) -> None:
-        self._exchanges = exchanges
+        """Take the next batch."""
+        self.exchanges = exchanges
+        self.requests = [
+            (each.identity.public_key, each.method, each.path, each.signature, each.body, each.media_type)
+            for each in exchanges
+        ]
 
     def collect(self) -> None:
         """Fill in whether each exchange of the batch is signed, why it is refused, and its upload."""
-        verdicts = self._verify()
-        for exchange, (is_signed, refusal, message) in zip(self._exchanges, verdicts, strict=True):
-            exchange.is_signed, exchange.refusal, exchange.message = is_signed, refusal, message
+        verdicts = self._receive()
+        if verdicts is None:
+            verdicts = verify_exchanges(self.requests, self.dimension)
+        for exchange, (is_signed, refusal, message) in zip(self.exchanges, verdicts, strict=True):
+            exchange.is_signed, exchange.refusal = is_signed, refusal
+            if message is not None:
+                exchange.upload = message.to_upload(exchange.signature.agent, self.dimension)
+                exchange.numbers, exchange.receipt = message.numbers, message.receipt
 
-    def _verify(self) -> list[Verdict]:
-        return verify_exchanges([pack_exchange(exchange) for exchange in self._exchanges], self.dimension)
+    def _receive(self) -> Sequence[Verdict] | None:
+        """Receive the verdicts of another process; None if the batch is to be verified here."""
+        return None
 
     def close(self) -> None:
         """Let go of what the verifier holds."""
@@ -168,22 +167,25 @@ class VerifierProcess(SignatureVerifier):
         if not exchanges:
             return
         self._process = self._process or self._start_process()
-        frame = msgspec.msgpack.encode([pack_exchange(exchange) for exchange in exchanges])
+        frame = msgspec.msgpack.encode(self.requests)
         if not (self._process.is_ready() and self._process.write_frame(frame, ANSWER_SECONDS)):
             self.close()
 
-    def _verify(self) -> list[Verdict]:
-        if self._exchanges and self._process is not None:
-            try:
-                frame = self._process.read_frame(self._estimate_seconds())
-            except TimeoutError:
-                log.error("the verifier does not answer: it is restarted")
-                self.kill()
-                return [(False, BUSY, None)] * len(self._exchanges)
-            if frame is not None:
-                return _verdicts_decoder.decode(frame)
+    def _receive(self) -> Sequence[Verdict] | None:
+        if not self.exchanges or self._process is None:
+            return None
+        # A batch takes a factorisation of each upload, on a slow machine, and some more.
+        seconds = ANSWER_SECONDS + len(self.exchanges) * (self.dimension / 512) ** 3
+        try:
+            frame = self._process.read_frame(seconds)
+        except TimeoutError:
+            log.error("the verifier does not answer: it is restarted")
+            self.kill()
+            return [(False, BUSY, None)] * len(self.exchanges)
+        if frame is None:
             self.close()
-        return super()._verify()
+            return None
+        return _verdicts_decoder.decode(frame)
 
     def close(self) -> None:
         process, self._process = self._process, None
@@ -194,10 +196,6 @@ class VerifierProcess(SignatureVerifier):
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-
-    def _estimate_seconds(self) -> float:
-        """How long a batch may take: a factorisation of each upload, on a slow machine, and some more."""
-        return ANSWER_SECONDS + len(self._exchanges) * (self.dimension / 512) ** 3
 
     def _start_process(self) -> PipedProcess:
         return PipedProcess([sys.executable, "-m", __name__, str(self.dimension)])

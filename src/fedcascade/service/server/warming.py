@@ -22,7 +22,7 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.validation import check_upload
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.contract import LOCAL, LogEntry, Store, add_agent
+from fedcascade.service.store.contract import LOCAL, Store, add_agent
 
 WARM = "warm"  # the setting that says which state a store started from
 
@@ -70,13 +70,11 @@ def warm_store(store: Store, warm: WarmStart, policy: Policy, dimension: int, no
     agents = [add_agent(store, bytes(SigningKey.generate().verify_key), now) for _ in warm.users]
     state = ServerState(policy, dimension)
     for upload in _list_uploads(warm, agents):
-        entry = LogEntry(position=state.position + 1, upload=upload)
         try:
-            state.check(upload)
+            state.apply(upload, state.position + 1)
         except Refused as refusal:
             raise ValueError(f"{warm.path} cannot start a server: {refusal}") from None
-        state.apply(entry)
-        store.append(entry)
+        store.append(state.position, upload)
     save_snapshot(store, state)
     store.set_setting(WARM, warm.digest)
     detail = f"{len(agents)} users, {state.observations} observations"

@@ -13,19 +13,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fedcascade.federation.policies import Policy
 from fedcascade.service.protocol.auth import SignatureHeaders
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused, Unavailable
 from fedcascade.service.server.exchange import (
+    ANSWER_SECONDS,
+    STRANGER,
     Exchange,
     Job,
     Pending,
     PendingJob,
     Result,
-    WaitingJobs,
     report,
     settle_future,
 )
@@ -35,7 +36,7 @@ from fedcascade.service.server.state import ServerState, replay_log, warm_up
 from fedcascade.service.server.tenure import TakenOver
 from fedcascade.service.server.verifier import SignatureVerifier
 from fedcascade.service.store.chain import DamagedStore
-from fedcascade.service.store.contract import Store, explain_failures
+from fedcascade.service.store.contract import Identity, Store, explain_failures
 
 log = logging.getLogger("fedcascade.service")
 # A batch leaves half of the waiting jobs to the next one, which is verified meanwhile; but it takes at least these.
@@ -43,7 +44,9 @@ SMALLEST_BATCH = 24
 STUCK_SECONDS = 20.0  # a batch that takes longer is not slow: something does not answer
 FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
 NEVER = float("inf")
+LATE = f"the store did not answer within {ANSWER_SECONDS:g} s"
 Check = Callable[[SignatureHeaders], None]
+PendingKind = TypeVar("PendingKind", PendingJob, Exchange)
 
 
 class Writer:
@@ -66,6 +69,7 @@ class Writer:
         self.clock = clock
         self.healthy = True
         self.taken_over: TakenOver | None = None
+        self.identities: dict[int, Identity] = {}  # of agents that have sent exchanges
         self.checks: Sequence[Check] = ()  # of exchanges whose signature holds; each raises if it refuses one
         self._require_tenure = require_tenure
         self._policy, self._dimension, self._batch = policy, dimension, batch
@@ -77,7 +81,6 @@ class Writer:
         self._store: Store | None = (store := open_store())
         self.state: ServerState | None = None  # for others to look at; only jobs may change it
         self._busy_since = NEVER
-        self._waiting: dict[asyncio.AbstractEventLoop, WaitingJobs] = {}
         with explain_failures(store):
             self._prepare()
         warm_up(policy, dimension)
@@ -92,32 +95,37 @@ class Writer:
         return future
 
     def start(self, pending: Pending) -> None:
-        """Run a job in the next transaction, and settle it in this event loop once that is durable.
+        """Run a job in the next transaction, and deliver its result to this event loop once that is durable.
 
-        Or with the exception: ``Unavailable`` if it takes too long. The job may still be done then, and must bear to be
-        repeated.
+        The result may be an exception. Raise ``Unavailable`` if nothing can be written now.
         """
         trouble = self.find_trouble()
         if trouble is not None:
             raise Unavailable(trouble)
-        loop = asyncio.get_running_loop()
-        waiting = self._waiting.get(loop) or self._enter_loop(loop)
-        waiting.add(pending)
+        pending.loop = asyncio.get_running_loop()
         self._queue.put(pending)
 
-    async def run(self, job: Job[Result]) -> Result:
-        """Run a job in the next transaction, and wait until that is durable; see ``start``."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self.start(PendingJob(job, partial(settle_future, future)))
+    async def wait_for(self, pending: PendingKind, start: Callable[[PendingKind], None] | None = None) -> Any:
+        """Run a job in the next transaction, and wait until that is durable; return the result or raise the exception.
+
+        Raise ``Unavailable`` if it takes too long. The job may still be done then, and must bear to be repeated.
+        ``start`` is what calls the writer's ``start``, where something comes before it.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        pending.deliver = partial(settle_future, future)
+        (start or self.start)(pending)
         try:
-            return await future
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await future
+        except TimeoutError:
+            raise Unavailable(LATE) from None
         finally:
             del future  # an exception holds this frame, and a future holds its exception
 
-    def _enter_loop(self, loop: asyncio.AbstractEventLoop) -> WaitingJobs:
-        """Begin to keep the waiting jobs of an event loop; drop those of loops that were closed."""
-        self._waiting = {each: jobs for each, jobs in self._waiting.items() if not each.is_closed()}
-        return self._waiting.setdefault(loop, WaitingJobs(loop))
+    async def run(self, job: Job[Result]) -> Result:
+        """Run a job as ``wait_for`` does."""
+        result: Result = await self.wait_for(PendingJob(job))
+        return result
 
     def find_trouble(self) -> str | None:
         """What keeps the writer from writing, for ``/healthz``; None if nothing does."""
@@ -164,43 +172,62 @@ class Writer:
         self._finish()
 
     def _gather(self, *, wait: bool) -> tuple[list[Pending], bool]:
-        """Take waiting jobs from the queue, up to a batch; and whether the writer is to end after them."""
+        """Take waiting jobs from the queue, up to a batch, and look up the agents of exchanges.
+
+        Return also whether the writer is to end after them.
+        """
         batch: list[Pending] = []
+        trouble: Exception | None = None  # what keeps agents from being read: one try is enough for all that wait
         most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
         with suppress(queue.Empty):
             while len(batch) < most:
-                is_first = wait and not batch
+                is_first = wait and not batch and trouble is None
                 timeout = 0.02 if is_first and self._snapshots.is_busy else None
                 pending = self._queue.get(block=is_first, timeout=timeout)
                 if pending is None:
                     return batch, True
-                batch.append(pending)
+                if is_first:
+                    self._busy_since = time.monotonic()
+                try:
+                    if isinstance(pending, Exchange):
+                        agent = pending.signature.agent
+                        pending.identity = self.identities.get(agent) or self._load_identity(agent, trouble)
+                    batch.append(pending)
+                except Exception as error:
+                    trouble = trouble or self._recover(error)
+                    report([pending], [trouble])
         return batch, False
+
+    def _load_identity(self, agent: int, trouble: Exception | None) -> Identity:
+        """Read an agent from the store, or raise what kept another one from being read."""
+        if trouble is not None:
+            raise trouble
+        identity = self._prepare()[0].find_identity(agent)
+        if identity is None:
+            return STRANGER
+        self.identities[agent] = identity
+        return identity
 
     def _admit(self, gathered: list[Pending]) -> list[Pending]:
         """Keep the jobs, and the exchanges that pass all checks; report the refusals of the others.
 
-        A request with a bad signature is refused before its nonce is recorded, so that a forger cannot burn an
-        agent's nonces.
+        These checks need the writer's thread, which decides which of two requests was first. A request with a bad
+        signature is refused before its nonce is recorded, so that a forger cannot burn an agent's nonces.
         """
         self._verifier.collect()
         admitted = []
         for pending in gathered:
             try:
                 if isinstance(pending, Exchange):
-                    self._check(pending)
+                    for check in self.checks if pending.is_signed else ():
+                        check(pending.signature)
+                    if pending.refusal is not None:
+                        status, reason, detail = pending.refusal
+                        raise Refused(status, reason, detail, retry_after=1.0 if status == 503 else None)
                 admitted.append(pending)
             except Exception as error:
                 report([pending], [error])
         return admitted
-
-    def _check(self, exchange: Exchange) -> None:
-        """Run the checks that need the writer's thread, which decides which of two requests was first."""
-        for check in self.checks if exchange.is_signed else ():
-            check(exchange.signature)
-        if exchange.refusal is not None:
-            status, reason, detail = exchange.refusal
-            raise Refused(status, reason, detail, retry_after=1.0 if status == 503 else None)
 
     def _write(self, batch: list[Pending]) -> None:
         """Commit a batch and report it. A job that breaks must not break its neighbours: then each runs alone."""
@@ -216,7 +243,7 @@ class Writer:
         results: list[Any] = []
         try:
             store, state = self._prepare()
-            uploads = [pending for pending in batch if isinstance(pending, Exchange) and pending.message is not None]
+            uploads = [pending for pending in batch if isinstance(pending, Exchange) and pending.upload is not None]
             wanted = [(exchange.signature.agent, exchange.signature.sequence) for exchange in uploads]
             with store.transaction(wanted):
                 self._require_tenure(store)

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-import msgspec
 import numpy as np
 
 from fedcascade.federation.messages import Upload
@@ -20,16 +19,12 @@ AgentState = Literal["all", "spoken", "silent", "revoked"]
 OPERATOR, LOCAL = "operator", "command line"  # actors of the audit log; the second can open the store itself
 
 
-class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload at its position in the log, with the nonce of the signature that it came with.
-
-    ``numbers`` are gram and moment in the bytes in which they came, where they came in bytes: what is logged.
-    """
+class LogEntry(NamedTuple):
+    """An upload at its position in the log, with the nonce of the signature that it came with."""
 
     position: int
     upload: Upload
     nonce: bytes = b""
-    numbers: bytes = b""
 
 
 def is_same_upload(first: Upload, second: Upload) -> bool:
@@ -213,8 +208,11 @@ class Folded(Refused):
 class UploadLog(Protocol):
     """The uploads of all agents in the order in which they were counted, as a hash chain (``store.chain``)."""
 
-    def append(self, entry: LogEntry) -> None:
-        """Append the next upload, and link it to the entry before it."""
+    def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
+        """Append the next upload, with the nonce of its signature, and link it to the entry before it.
+
+        ``numbers`` are gram and moment in the bytes in which they came, if they came in bytes.
+        """
 
     def read_entries(self, after: int) -> Iterator[LogEntry]:
         """Read the log beyond a position, in order; raise ``DamagedStore`` where it is not what was written."""

@@ -5,7 +5,6 @@ the same epoch may be restored. The store keeps a secret beside it, with which t
 after a restore: the secret stays the same from epoch to epoch.
 """
 
-import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from fedcascade.service.store.contract import Identity, SettingStore
 
 EPOCH = "epoch"
 PROOF_BYTES = 16
-BLOCK_BYTES = 64  # of SHA-256
 
 
 @dataclass(frozen=True)
@@ -67,19 +65,15 @@ class Epoch:
 
     def compute_proof(self, text: str) -> bytes:
         """Authenticate a text with the store's secret: HMAC-SHA256 (RFC 2104), shortened."""
-        begun_inner, begun_outer = _begin_proofs(self.secret)
-        inner, outer = begun_inner.copy(), begun_outer.copy()
-        inner.update(text.encode())
-        outer.update(inner.digest())
-        return outer.digest()[:PROOF_BYTES]
+        proof = _begin_proof(self.secret).copy()
+        proof.update(text.encode())
+        return proof.digest()[:PROOF_BYTES]
 
 
 @lru_cache(4)
-def _begin_proofs(secret: bytes) -> tuple["hashlib._Hash", "hashlib._Hash"]:
-    """The two hashes of HMAC-SHA256 after the secret, which all proofs of a store share."""
-    block = (hashlib.sha256(secret).digest() if len(secret) > BLOCK_BYTES else secret).ljust(BLOCK_BYTES, b"\0")
-    inner, outer = (hashlib.sha256(bytes(byte ^ pad for byte in block)) for pad in (0x36, 0x5C))
-    return inner, outer
+def _begin_proof(secret: bytes) -> hmac.HMAC:
+    """Begin what all proofs of a store share."""
+    return hmac.new(secret, digestmod="sha256")
 
 
 def _write_credential(epoch: str, agent: int, enrolled: float, public_key: bytes) -> str:

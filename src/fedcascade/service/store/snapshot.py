@@ -57,10 +57,6 @@ class Piece:
     number: int
     body: bytes | None
 
-    @property
-    def is_chunk(self) -> bool:
-        return self.body is None or len(self.body) > CHUNK_BYTES // 2
-
 
 def copy_changed(array: NDArray[Any], changed: NDArray[np.int64] | None, digests: Sequence[bytes]) -> ChangedRows:
     """Copy those pieces of an array that have changed rows, or no known digest; all of them if ``changed`` is None."""
@@ -85,18 +81,12 @@ def encode_state(state: Any) -> bytes:
     return b"".join(piece for piece in _encode_pieces(state) if isinstance(piece, bytes))
 
 
-def encode_in_chunks(state: Any) -> Iterator[bytes]:
+def gather_chunks(state: Any) -> Iterator[bytes | Piece]:
     """Encode a state as chunks of about ``CHUNK_BYTES``, each made when it is asked for.
 
     A part of a large array is a chunk of its own, so a change in one part leaves the chunks of the others as they are.
+    A piece of an array whose changes are tracked, if large enough, comes as itself.
     """
-    for chunk in gather_chunks(state):
-        assert isinstance(chunk, bytes), "a state whose changes are tracked is encoded by gather_chunks"
-        yield chunk
-
-
-def gather_chunks(state: Any) -> Iterator[bytes | Piece]:
-    """Encode a state as chunks; a piece of an array whose changes are tracked, if large enough, comes as itself."""
     gathered: list[bytes] = []
     size = 0
     for piece in _encode_pieces(state):

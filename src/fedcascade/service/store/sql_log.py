@@ -1,11 +1,11 @@
-"""The upload log in SQL. Uploads of a transaction are looked up together and written together.
+"""The upload log in SQL, and its journal, narrow rows beside it. A transaction looks up and writes uploads together.
 
 Old uploads are folded, and the whole log is verified, with the journal beside it.
 """
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, groupby
 from operator import itemgetter
@@ -27,10 +27,29 @@ from fedcascade.service.store.chain import (
     pack_retention,
     unpack_retention,
 )
-from fedcascade.service.store.contract import Folded, LogEntry, Revoked, UploadTotals
-from fedcascade.service.store.sql_journal import SqlJournal
+from fedcascade.service.store.contract import (
+    AgentTotals,
+    Changes,
+    ClusterSizes,
+    ExchangeRecord,
+    Folded,
+    Head,
+    IntervalTotals,
+    LogEntry,
+    Move,
+    Revoked,
+    UploadTotals,
+)
+from fedcascade.service.store.sql import SqlDatabase
 
 COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, nonce"
+JOURNAL_COLUMNS = "position, at, agent, cause, rounds, count, clicks, clusters"
+MOVE_COLUMNS = "position, at, agent, cluster"
+ALL_AGENTS = 2**62  # larger than any agent's number
+LAST_MOVES = (  # of each agent up to a position and up to a number
+    "move JOIN (SELECT agent, max(position) AS position FROM move WHERE position <= ? AND agent <= ? GROUP BY agent)"
+    " AS latest USING (agent, position)"
+)
 SEALED_COLUMNS = f"{COLUMNS}, uploads, salt"  # what a digest covers
 READ_ROWS = 512  # in one statement, where the whole log is read
 STATEMENT_ROWS = 64  # written or looked up in one statement: each call to a database costs more than a row
@@ -39,36 +58,115 @@ Row = Sequence[Any]  # of SEALED_COLUMNS
 CAUSE, NUMBERS, UPLOADS = 3, 7, 9  # places in a row
 
 
+class SqlJournal(SqlDatabase):
+    """The tables journal and move."""
+
+    def record_batch(self, after: int, at: int, clusters: int, moves: Iterable[tuple[int, int]]) -> None:
+        copied = "SELECT position, ?, agent, cause, rounds, count, clicks, ? FROM upload WHERE position > ?"
+        self.run(f"INSERT INTO journal ({JOURNAL_COLUMNS}) {copied}", at, clusters, after)
+        pairs = list(moves)
+        if not pairs:
+            return
+        position = self.find_head().position
+        replace = "ON CONFLICT (agent, position) DO UPDATE SET cluster = excluded.cluster"
+        for start in range(0, len(pairs), STATEMENT_ROWS):
+            some = pairs[start : start + STATEMENT_ROWS]
+            values = (value for agent, cluster in some for value in (position, at, agent, cluster))
+            self.run(f"{_build_insert('move', MOVE_COLUMNS, len(some))} {replace}", *values)
+
+    def fold_journal(self, horizon: int) -> None:
+        """Fold the rows of each agent and cause up to a position into one, and keep the last move of each agent."""
+        sums = (
+            "max(position), max(at), agent, cause, sum(rounds), sum(count), sum(clicks), max(clusters), sum(exchanges)"
+        )
+        rows = self.fetch_rows(f"SELECT {sums} FROM journal WHERE position <= ? GROUP BY agent, cause", horizon)
+        self.run("DELETE FROM journal WHERE position <= ?", horizon)
+        insert = f"INSERT INTO journal ({JOURNAL_COLUMNS}, exchanges) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        for position, at, agent, cause, *totals in rows:
+            self.run(insert, position, at, agent, cause, *map(int, totals))
+        later = "SELECT 1 FROM move AS later WHERE later.agent = move.agent AND later.position > move.position"
+        self.run(f"DELETE FROM move WHERE position <= ? AND EXISTS ({later} AND later.position <= ?)", horizon, horizon)
+
+    def find_head(self, at: int | None = None) -> Head:
+        exchanged = "SELECT position FROM journal ORDER BY position DESC LIMIT 1"
+        if at is not None:
+            exchanged = "SELECT position FROM journal WHERE at <= ? ORDER BY position DESC LIMIT 1"
+        statement = f"SELECT coalesce(({exchanged}), 0), (SELECT coalesce(max(position), 0) FROM event)"
+        position, rewritten = map(int, self.fetch_row(statement, *([] if at is None else [at])))
+        return Head(max(position, rewritten) if at is None else position, rewritten)
+
+    def read_changes(self, after: int, upto: int) -> Changes:
+        between = "WHERE position > ? AND position <= ? ORDER BY position"
+        exchanges = self.fetch_rows(f"SELECT {JOURNAL_COLUMNS} FROM journal {between}", after, upto)
+        moves = self.fetch_rows(f"SELECT {MOVE_COLUMNS} FROM move {between}", after, upto)
+        return Changes([ExchangeRecord(*row) for row in exchanges], [Move(*row) for row in moves])
+
+    def count_sizes(self, upto: int, most: int) -> ClusterSizes:
+        """Count in the database: there may be a million agents, each in a cluster of its own."""
+        sizes = f"WITH sizes AS (SELECT cluster, count(*) AS size FROM {LAST_MOVES} GROUP BY cluster)"
+        largest = f"SELECT cluster, size FROM sizes ORDER BY size DESC, cluster LIMIT {int(most)}"
+        named = f"SELECT 1 AS kind, cluster, size FROM ({largest}) AS largest"
+        counted = "SELECT 2 AS kind, size, count(*) FROM sizes GROUP BY size"
+        rows = [
+            tuple(map(int, row)) for row in self.fetch_rows(f"{sizes} {named} UNION ALL {counted}", upto, ALL_AGENTS)
+        ]
+        pairs = sorted((-size, cluster) for kind, cluster, size in rows if kind == 1)
+        histogram = sorted((size, times) for kind, size, times in rows if kind == 2)
+        return ClusterSizes([(cluster, -size) for size, cluster in pairs], histogram)
+
+    def sum_by_agent(self, upto: int, most: int | None = None) -> list[AgentTotals]:
+        largest = ALL_AGENTS
+        if most is not None:
+            some = "SELECT DISTINCT agent FROM move WHERE position <= ? ORDER BY agent LIMIT ?"
+            largest = int(self.fetch_row(f"SELECT coalesce(max(agent), 0) FROM ({some}) AS few", upto, most)[0])
+        totals = "agent, sum(exchanges) AS uploads, sum(rounds) AS rounds, sum(clicks) AS clicks, max(at) AS last"
+        sums = f"SELECT {totals} FROM journal WHERE position <= ? AND agent <= ? GROUP BY agent"
+        clusters = f"SELECT agent, cluster FROM {LAST_MOVES}"
+        joined = f"({sums}) AS sums LEFT JOIN ({clusters}) AS clusters USING (agent)"
+        columns = "agent, uploads, rounds, clicks, last, coalesce(cluster, 0)"
+        rows = self.fetch_rows(f"SELECT {columns} FROM {joined} ORDER BY agent", upto, largest, upto, largest)
+        return [AgentTotals(*map(int, row)) for row in rows]
+
+    def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
+        """Sum exchanges in the order of intervals and causes; intervals without any are left out."""
+        totals = "sum(exchanges), sum(rounds), sum(count), sum(clicks), max(clusters), min(at), max(at)"
+        where = "WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
+        statement = f"SELECT (at - ?) / ?, cause, {totals} FROM journal {where}"
+        rows = self.fetch_rows(statement, since, width, upto, since)
+        return [IntervalTotals(int(number), cause, *map(int, sums)) for number, cause, *sums in rows]
+
+
 class SqlUploadLog(SqlJournal):
     """The log, with the uploads of the current transaction in memory until a statement needs them."""
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        self._unsent: dict[tuple[int, int], LogEntry] = {}  # by agent and sequence number
+        self._unsent: dict[tuple[int, int], Row] = {}  # without salts, by agent and sequence number
         self._prefetched: dict[tuple[int, int], Sequence[Any]] = {}
         self._last_link: tuple[int, bytes] | None = None  # with its position
 
-    def append(self, entry: LogEntry) -> None:
+    def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
         """Hold an upload until the next statement, which sends all of them."""
-        key = (entry.upload.agent, entry.upload.sequence)
+        key, sent = (upload.agent, upload.sequence), upload.statistics
         if key in self._unsent:
             self.flush()  # and the database will refuse this one
-        self._unsent[key] = entry
+        counts = sent.count, sent.clicks, sent.rounds
+        self._unsent[key] = (position, *key, upload.cause.value, *counts, numbers or pack_numbers(sent), nonce)
 
     def flush(self) -> None:
         if not self._unsent:
             return
         unsent, self._unsent = list(self._unsent.values()), {}
-        link = self.read_link(unsent[0].position - 1)
+        link = self.read_link(unsent[0][0] - 1)
         rows, salts = [], os.urandom(SALT_BYTES * len(unsent))
         for number, entry in enumerate(unsent):
-            row = (*_encode_entry(entry), 1, salts[SALT_BYTES * number : SALT_BYTES * (number + 1)])
-            link = extend_link(link, entry.position, digest_upload(row))
+            row = (*entry, 1, salts[SALT_BYTES * number : SALT_BYTES * (number + 1)])
+            link = extend_link(link, entry[0], digest_upload(row))
             rows.append((*row, link))
         for start in range(0, len(rows), STATEMENT_ROWS):
             chunk = rows[start : start + STATEMENT_ROWS]
             self.run(_build_insert("upload", f"{SEALED_COLUMNS}, link", len(chunk)), *chain.from_iterable(chunk))
-        self._last_link = unsent[-1].position, link
+        self._last_link = unsent[-1][0], link
 
     def drop_buffers(self) -> None:
         self._unsent.clear()
@@ -158,7 +256,7 @@ class SqlUploadLog(SqlJournal):
         """Find an upload among those of this transaction, those prefetched, and those in the database."""
         key = (agent, sequence)
         if key in self._unsent:
-            return self._unsent[key]
+            return _decode_entry(self._unsent[key])
         if key not in self._prefetched:
             self.prefetch([key])
         folded, *row = self._prefetched.pop(key)
@@ -291,13 +389,6 @@ def _require_sealed(position: int, digest: bytes, seal: bytes) -> None:
     """Check a folded upload, which has its digest in the place of a link."""
     if digest != seal:
         raise DamagedStore(f"the folded entry {position} of the log is not the one that was written")
-
-
-def _encode_entry(entry: LogEntry) -> tuple[Any, ...]:
-    upload, statistics = entry.upload, entry.upload.statistics
-    counts = statistics.count, statistics.clicks, statistics.rounds
-    key = entry.position, upload.agent, upload.sequence
-    return (*key, upload.cause.value, *counts, entry.numbers or pack_numbers(statistics), entry.nonce)
 
 
 def _decode_entry(row: Sequence[Any]) -> LogEntry:

@@ -206,7 +206,7 @@ def swarm(
     from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.learning.named_oracles import build_oracle
     from fedcascade.service.agent.client import fetch_terms
-    from fedcascade.service.agent.terms import build_policy
+    from fedcascade.service.agent.options import build_policy
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 

@@ -25,41 +25,33 @@ class AlternatingMinimisation:
     """
 
     def begin(self, dimension: int, lambda_: float) -> "PersonalEstimate":
-        return PersonalEstimate(dimension, lambda_)
+        return PersonalEstimate(Statistics.zero(dimension), lambda_)
 
 
+@dataclass(frozen=True, eq=False)
 class PersonalEstimate:
     """The personal part of one agent: the statistics of all its rounds, with its share of rewards as the moment."""
 
-    def __init__(self, dimension: int, lambda_: float) -> None:
-        self.lambda_ = lambda_
-        self.statistics = Statistics.zero(dimension)
+    statistics: Statistics
+    lambda_: float
 
     def observe(
         self, known: Statistics, buffer: Statistics, listed: NDArray[np.float32], click: int | None
-    ) -> Statistics:
-        """The buffer after one more round, with the shared part's share of rewards; keeps the personal part's.
+    ) -> "tuple[Statistics, PersonalEstimate]":
+        """Return buffer and personal part after one more round, each with its share of rewards.
 
         ``known`` and ``buffer`` together are what the shared part is fitted to.
         """
-        shared, own = known + buffer, self.statistics
+        shared, own, examined = known + buffer, self.statistics, count_examined(len(listed), click)
         gram, moment, own_gram, own_moment = (
-            buffer.gram.copy(),
-            buffer.moment.copy(),
-            own.gram.copy(),
-            own.moment.copy(),
-        )
-        examined, clicked, features = (
-            count_examined(len(listed), click),
-            click is not None,
-            np.asarray(listed, np.float32),
-        )
-        place = -1 if click is None else click
+            buffer.gram.copy(), buffer.moment.copy(), own.gram.copy(), own.moment.copy(),
+        )  # fmt: skip
         sums = SplitSums(shared.gram, shared.moment, own_gram, own_moment, gram, moment)
-        split_rewards(sums, np.ascontiguousarray(features), examined, place, float(self.lambda_))
-        counts = own.count + examined, own.clicks + clicked, own.rounds + 1
-        self.statistics = Statistics(own_gram, own_moment, *counts)
-        return Statistics(gram, moment, buffer.count + examined, buffer.clicks + clicked, buffer.rounds + 1)
+        features = np.ascontiguousarray(listed, np.float32)
+        split_rewards(sums, features, examined, -1 if click is None else click, float(self.lambda_))
+        counts = [(each.count + examined, each.clicks + (click is not None), each.rounds + 1) for each in (buffer, own)]
+        personal = PersonalEstimate(Statistics(own_gram, own_moment, *counts[1]), self.lambda_)
+        return Statistics(gram, moment, *counts[0]), personal
 
     def join(self, shared: Ridge) -> PairEstimate:
         """The estimate of both parts together."""

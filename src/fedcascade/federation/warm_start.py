@@ -84,7 +84,7 @@ def learn_history(agent: Agent, log: ClickLog, table: Features | None = None) ->
     ``table`` has the features of all items, one row each; None where the log has its own. Returns the upload to send,
     if there is anything in it.
     """
-    require(agent.personal is None, f"{agent.policy.name} has a personal part, which a log cannot teach")
+    require(agent.policy.personal is None, f"{agent.policy.name} has a personal part, which a log cannot teach")
     history = sum_history(log, table, agent.problem.dimension)
     agent.learn_before(history)
     return agent.take_back(history, least=1)

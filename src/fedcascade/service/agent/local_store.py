@@ -31,6 +31,7 @@ DROP_OLD_LISTS = (
     "(SELECT impression FROM open_list WHERE agent = ?1 ORDER BY impression LIMIT 2))"
 )
 COUNTS = 48  # bytes of six whole numbers before the buffer
+DECODED_AS_SAVED = ("confirmed", "outbox", "receipt", "last_change", "lost", "unsettled")
 OWN_ARRAYS = ("total", "since", "others_gram", "others_moment", "numbers")
 # When it was shown, items, chances, features on offer, clicks and positions looked at.
 RecordedList = tuple[float, bytes, bytes | None, bytes, bytes, int]
@@ -152,8 +153,9 @@ class LocalMemory:
             stored = self.store.get_entry(WELCOME)
             welcome = msgspec.json.decode(stored, type=wire.Welcome) if stored is not None else self._newcomer
             assert welcome is not None
-            self.policy, self._saved = self._policies.follow_terms(welcome.terms), {}
+            self.policy = self._policies.follow_terms(welcome.terms)
             self.state = _decode_state(self.store, self.policy, welcome)
+            self._saved = {name: part for name, part in _list_parts(self.state, {}).items() if name in DECODED_AS_SAVED}
             if not isinstance(welcome.download, msgspec.UnsetType):
                 self.update(lambda state: (self._take_welcome(state), None))
 

@@ -102,7 +102,8 @@ def count_known(pool: AgentPool, user: int) -> int:
     """How many rounds of a user the server holds, and how many still wait on this side."""
     agent = pool.get(str(user))
     held = agent.client.fetch_standing().rounds if agent.id else 0
-    return held + agent.agent.buffer.rounds + sum(upload.statistics.rounds for upload in agent.ledger.outbox)
+    state = agent.memory.state
+    return held + state.local.buffer.rounds + sum(upload.statistics.rounds for upload in state.outbox)
 
 
 def main() -> None:

@@ -139,7 +139,7 @@ def test_names_in_the_code_live_where_the_page_says(page: Path) -> None:
 
 def test_a_name_that_is_not_there_or_lives_elsewhere_is_noticed() -> None:
     agent = "fedcascade.federation.agent"
-    assert lives_in(agent, ["Agent", "buffer"])
+    assert lives_in(agent, ["LocalState", "buffer"])
     assert lives_in(agent, ["ShownList", "items"])
     assert lives_in("fedcascade.federation.policies", ["POLICIES"])
     assert not lives_in(agent, ["Agent", "no_such_name"])

@@ -73,7 +73,7 @@ def test_lists_without_feedback_are_kept(tmp_path: Path) -> None:
     assert again.items.tolist() == shown.items.tolist()
     upload = loaded.observe(again, 0, round_=1, draw=0.5)  # agents of population upload at their first arrival
     assert upload is not None
-    assert (loaded.arrivals, upload.statistics.clicks, loaded.buffer.clicks) == (1, 1, 0)
+    assert (loaded.state.arrivals, upload.statistics.clicks, loaded.state.buffer.clicks) == (1, 1, 0)
 
 
 def test_parts_of_your_own_are_given_again(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedcascade.saved import load_agent, load_server, save_agent, save_server
     from fedcascade.service.agent.connection import connect as connect
     from fedcascade.service.agent.connection import connect_async as connect_async
+    from fedcascade.service.agent.options import AgentOptions as AgentOptions
     from fedcascade.service.agent.pool import AgentPool as AgentPool
     from fedcascade.simulation.engines import simulate
     from fedcascade.simulation.trace import Trace
@@ -35,7 +36,7 @@ _HOME = {
     "PerCategory": "learning.oracles", "TopK": "learning.oracles",
     "Ranker": "ranker",
     "connect": "service.agent.connection", "connect_async": "service.agent.connection",
-    "AgentPool": "service.agent.pool",
+    "AgentOptions": "service.agent.options", "AgentPool": "service.agent.pool",
     "Trace": "simulation.trace", "simulate": "simulation.engines",
 }  # fmt: skip
 

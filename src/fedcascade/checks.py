@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import SequenceMatcher
+from functools import cache
 from importlib.util import find_spec
 from numbers import Integral, Real
 from typing import Any
@@ -85,6 +86,7 @@ def read_whole(text: str) -> int:
     return int(number)
 
 
+@cache
 def whole_numbers(least: int) -> Range:
     """The whole numbers from ``least`` on."""
 

@@ -17,7 +17,7 @@ from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.learning.oracles import TopK
 from fedcascade.service.agent.client import fetch_terms
-from fedcascade.service.agent.terms import build_policy
+from fedcascade.service.agent.options import build_policy
 from fedcascade.service.agent.transport import HttpReply, HttpTransport, InProcessTransport, Transport
 from fedcascade.service.protocol.wire import EXCHANGES
 from fedcascade.service.server.state import ServerState

@@ -74,11 +74,11 @@ def test_agents_begin_with_what_the_log_taught(log: Path) -> None:
         agents = [Agent(id=user, policy=policy, problem=problem, oracle=TopK(length=2)) for user in range(3)]
         warm_up(server, agents, sums)
         cold = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=2))
-        if (keeper := agents[0].own_data) is None:
-            assert agents[0].decision.log_det > cold.decision.log_det
+        if agents[0].state.own is None:
+            assert agents[0].state.decision.log_det > cold.state.decision.log_det
         else:  # a prior of few others may be wider than that of a cold start
-            assert (keeper.total.gram == sums[0].gram).all()
-            assert keeper.total.clicks == sums[0].clicks
+            assert (agents[0].state.own_total.gram == sums[0].gram).all()
+            assert agents[0].state.own_total.clicks == sums[0].clicks
     assert (warm_server(POLICIES["fedind"], sums)[0].holdings[1].gram == sums[1].gram).all()
     with pytest.raises(ValueError, match="personal part"):
         warm_server(POLICIES["async-linucb-am"], sums)
@@ -93,8 +93,8 @@ def test_the_history_of_its_user_is_an_agents_own_data(log: Path) -> None:
     agent.learn_before(seen)
     upload = agent.take_back(seen, least=1)
     assert upload is not None
-    assert agent.own_data is not None
-    assert (agent.own_data.total.gram == upload.statistics.gram).all()
+    assert agent.state.own is not None
+    assert (agent.state.own_total.gram == upload.statistics.gram).all()
 
 
 def test_fifty_logged_rounds_halve_the_regret_of_the_first_thousand() -> None:

@@ -40,7 +40,7 @@ def words(count: int = 5) -> NDArray[np.uint32]:
 
 
 def state(agent: Agent) -> tuple[Any, ...]:
-    return (agent.arrivals, agent.uploads, id(agent.buffer), id(agent.download), id(agent.decision), agent.beta)
+    return (id(agent.state), agent.beta)
 
 
 def play(agent: Agent, rounds: int, click: int | None = 0) -> None:
@@ -52,9 +52,9 @@ def test_a_list_is_the_oracles_choice_on_the_decisions_scores() -> None:
     agent = agent_of(replace(LEARNING, confidence=POLICIES["fedind"].with_constants(beta=0.1).confidence))
     play(agent, 5)
     shown = agent.recommend(items(50), words())
-    theta = np.linalg.solve(np.eye(D) + agent.buffer.gram, agent.buffer.moment)
+    theta = np.linalg.solve(np.eye(D) + agent.state.buffer.gram, agent.state.buffer.moment)
     x = items(50).astype(np.float64)
-    width = np.sqrt(np.einsum("ij,ij->i", x, np.linalg.solve(np.eye(D) + agent.buffer.gram, x.T).T))
+    width = np.sqrt(np.einsum("ij,ij->i", x, np.linalg.solve(np.eye(D) + agent.state.buffer.gram, x.T).T))
     scores = np.minimum(x @ theta + 0.1 * width, 1.0)
     assert shown.items.tolist() == np.argsort(-scores)[:2].tolist()
     np.testing.assert_array_equal(shown.features, items(50)[shown.items])
@@ -72,10 +72,10 @@ def test_feedback_goes_into_the_buffer() -> None:
     shown = agent.recommend(items(), words())
     assert agent.observe(shown, 0, round_=1, draw=0.5) is None
     first = shown.features[0].astype(np.float64)
-    np.testing.assert_allclose(agent.buffer.gram, np.outer(first, first))
-    np.testing.assert_array_equal(agent.buffer.moment, first)
+    np.testing.assert_allclose(agent.state.buffer.gram, np.outer(first, first))
+    np.testing.assert_array_equal(agent.state.buffer.moment, first)
     agent.observe(agent.recommend(items(1), words()), None, round_=2, draw=0.5)
-    assert (agent.buffer.count, agent.buffer.clicks, agent.buffer.rounds) == (3, 1, 2)
+    assert (agent.state.buffer.count, agent.state.buffer.clicks, agent.state.buffer.rounds) == (3, 1, 2)
 
 
 def test_uploads_are_numbered_carry_the_buffer_and_empty_it() -> None:
@@ -85,8 +85,8 @@ def test_uploads_are_numbered_carry_the_buffer_and_empty_it() -> None:
         assert upload is not None
         assert (upload.agent, upload.sequence, upload.cause) == (1, sequence, Cause.FORCED)
         assert (upload.statistics.count, upload.statistics.rounds) == (2, 1)
-        assert (agent.buffer.count, agent.buffer.rounds) == (0, 0)
-        assert not agent.buffer.gram.any()
+        assert (agent.state.buffer.count, agent.state.buffer.rounds) == (0, 0)
+        assert not agent.state.buffer.gram.any()
 
 
 def test_nothing_is_lost_between_agents_and_the_server() -> None:
@@ -105,7 +105,7 @@ def test_nothing_is_lost_between_agents_and_the_server() -> None:
             agents[download.agent].receive(download)
             exchanges += 1
         for i in range(2):
-            known = server.holdings[i] + agents[i].buffer
+            known = server.holdings[i] + agents[i].state.buffer
             assert (known.count, known.clicks, known.rounds) == (total[i].count, total[i].clicks, total[i].rounds)
             np.testing.assert_allclose(known.gram, total[i].gram, rtol=1e-12)
     assert 5 < exchanges < 119
@@ -115,19 +115,19 @@ def test_receiving_replaces_what_decisions_come_from() -> None:
     agent = agent_of()
     statistics = Statistics.zero(D).observe(items(9), 2)
     agent.receive(Download(agent=1, statistics=statistics, rounds=1, agents=2))
-    np.testing.assert_array_equal(agent.decision.theta, Ridge(statistics, 1.0).theta)
-    assert agent.download.log_det == Ridge(statistics, 1.0).log_det
+    np.testing.assert_array_equal(agent.state.decision.theta, Ridge(statistics, 1.0).theta)
+    assert agent.state.download.log_det == Ridge(statistics, 1.0).log_det
 
 
 def test_last_download_is_frozen_between_exchanges() -> None:
     agent = agent_of(replace(SILENT, confidence=Oful()))
     agent.receive(Download(agent=1, statistics=Statistics.zero(D).observe(items(9), 2), rounds=1, agents=2))
-    theta, beta = agent.decision.theta.copy(), agent.beta
-    before = agent.decision.scores(items(3), agent.beta)
+    theta, beta = agent.state.decision.theta.copy(), agent.beta
+    before = agent.state.decision.scores(items(3), agent.beta)
     play(agent, 20)
-    np.testing.assert_array_equal(agent.decision.theta, theta)
+    np.testing.assert_array_equal(agent.state.decision.theta, theta)
     assert agent.beta == beta
-    np.testing.assert_array_equal(agent.decision.scores(items(3), agent.beta), before)
+    np.testing.assert_array_equal(agent.state.decision.scores(items(3), agent.beta), before)
 
 
 def test_download_and_buffer_is_the_ridge_of_both() -> None:
@@ -136,13 +136,13 @@ def test_download_and_buffer_is_the_ridge_of_both() -> None:
     agent.receive(Download(agent=1, statistics=downloaded, rounds=1, agents=2))
     for t in range(1, 6):
         agent.observe(agent.recommend(items(t), words()), t % 2, round_=t, draw=0.5)
-        sigma = np.eye(D) + downloaded.gram + agent.buffer.gram
-        theta = np.linalg.solve(sigma, downloaded.moment + agent.buffer.moment)
-        np.testing.assert_allclose(agent.decision.theta, theta, rtol=1e-10, atol=1e-12)
-        assert agent.decision.log_det == pytest.approx(np.linalg.slogdet(sigma)[1])
-        assert agent.beta == LEARNING.confidence.radius(agent.decision, PROBLEM)
+        sigma = np.eye(D) + downloaded.gram + agent.state.buffer.gram
+        theta = np.linalg.solve(sigma, downloaded.moment + agent.state.buffer.moment)
+        np.testing.assert_allclose(agent.state.decision.theta, theta, rtol=1e-10, atol=1e-12)
+        assert agent.state.decision.log_det == pytest.approx(np.linalg.slogdet(sigma)[1])
+        assert agent.beta == LEARNING.confidence.radius(agent.state.decision, PROBLEM)
     # The trigger looks at the download alone.
-    assert agent.download.statistics is downloaded
+    assert agent.state.download.statistics is downloaded
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_feedback_for_a_list_never_shown_is_refused_and_nothing_changes() -> Non
             agent.observe(wrong, None, round_=1, draw=0.5)
     assert state(agent) == before
     agent.observe(shown, None, round_=1, draw=0.5)
-    assert agent.buffer.rounds == 1
+    assert agent.state.buffer.rounds == 1
 
 
 @pytest.mark.parametrize("policy", [SILENT, TALKING])
@@ -219,7 +219,7 @@ def test_a_click_outside_the_list_is_refused_and_the_list_stays_open(click: int)
         agent.observe(shown, click, round_=1, draw=0.5)
     assert state(agent) == before
     agent.observe(shown, 1, round_=1, draw=0.5)
-    assert agent.buffer.count == 2
+    assert agent.state.buffer.count == 2
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ def test_lists_may_be_answered_in_any_order() -> None:
     first, second = agent.recommend(items(1), words()), agent.recommend(items(2), words())
     agent.observe(second, None, round_=1, draw=0.5)
     agent.observe(first, 0, round_=2, draw=0.5)
-    assert (agent.buffer.count, agent.buffer.rounds) == (3, 2)
+    assert (agent.state.buffer.count, agent.state.buffer.rounds) == (3, 2)
 
 
 @pytest.mark.parametrize("dimension", [D - 1, D + 1])

@@ -10,7 +10,7 @@ from fedcascade.federation.agent import Agent
 from fedcascade.federation.changes import ChangeDetection
 from fedcascade.federation.delivery import run_exchange
 from fedcascade.federation.messages import Cause, Upload
-from fedcascade.federation.own_data import MOST_BLOCKS
+from fedcascade.federation.own_data import MOST_BLOCKS, OwnData
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.server import Server
@@ -108,8 +108,7 @@ def test_blocks_never_run_out() -> None:
 
 def test_a_keeper_goes_on_from_its_state() -> None:
     keeper, _ = play(LIVING, [FIRST], 50)
-    other = OwnDataKeeper(LIVING, D)
-    other.load_state({name: array.copy() for name, array in keeper.to_state().items()})
+    other = OwnDataKeeper(LIVING, D, OwnData._make(array.copy() for array in keeper.data))
     lists, draws = draw_lists(40, 9)
     for listed, draw in zip(lists, draws, strict=True):
         seen, estimate = click(listed, draw, SECOND), Ridge(keeper.total, 4.0)
@@ -228,26 +227,26 @@ def test_an_agent_that_resets_goes_on_with_what_it_keeps() -> None:
                 resets.append(t)
                 kept = upload.statistics
                 prior = estimate_noise(kept.count, kept.clicks) * D
-                np.testing.assert_allclose(agents[0].decision.theta, Ridge(kept, prior).theta)
-                np.testing.assert_array_equal(agents[0].unanswered.gram, kept.gram)
-                assert agents[0].buffer.count == 0
+                np.testing.assert_allclose(agents[0].state.decision.theta, Ridge(kept, prior).theta)
+                np.testing.assert_array_equal(agents[0].state.unanswered.gram, kept.gram)
+                assert agents[0].state.buffer.count == 0
             run_exchange(server, agents, upload)
     assert len(resets) == 1
     assert 200 <= resets[0] < 260
-    assert agents[0].own_data is not None
-    total = server.holdings[0] + agents[0].buffer
-    np.testing.assert_array_equal(agents[0].own_data.total.gram, total.gram)
+    assert agents[0].state.own is not None
+    total = server.holdings[0] + agents[0].state.buffer
+    np.testing.assert_array_equal(agents[0].state.own_total.gram, total.gram)
 
 
 def test_a_restart_waits_until_there_is_enough_to_send() -> None:
     policy = replace(LIVING, trigger=AtLeast(trigger=LIVING.trigger, observations=7))
     problem = ProblemSize(users=1, dimension=D, list_length=K, rounds=1_000)
     agent = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=K))
-    agent.buffer = make_statistics(30, FIRST, 1)
+    agent.state = agent.state._replace(buffer=make_statistics(30, FIRST, 1))
     kept = make_statistics(1, SECOND, 2)
     agent.restart(kept)
-    assert agent.change_pending
-    assert agent.send_change_if_due() is None
+    assert agent.state.change_pending
+    assert agent.take_back(Statistics.zero(D), least=1) is None
     other = Agent(id=0, policy=policy, problem=problem, oracle=TopK(length=K))
     other.load_state(agent.to_state())
     for each in (agent, other):
@@ -255,6 +254,6 @@ def test_a_restart_waits_until_there_is_enough_to_send() -> None:
         assert upload is not None
         assert upload.cause is Cause.CHANGE
         assert upload.statistics.rounds == 1 + 9
-        assert not each.change_pending
-        assert each.buffer.count == 0
-        assert each.unanswered.rounds == 10
+        assert not each.state.change_pending
+        assert each.state.buffer.count == 0
+        assert each.state.unanswered.rounds == 10

@@ -71,11 +71,11 @@ def test_observed_is_held_or_buffered(name: str, order: Order) -> None:
         if upload is not None:
             exchanges += 1
             run_exchange(server, agents, upload)
-            assert agents[user].buffer.count == 0
+            assert agents[user].state.buffer.count == 0
             _check_conserved(witnesses, agents, server)
             _check_groups(server)
     _check_conserved(witnesses, agents, server)
-    assert server.rounds + sum(agent.buffer.rounds for agent in agents) == ROUNDS
+    assert server.rounds + sum(agent.state.buffer.rounds for agent in agents) == ROUNDS
     assert (exchanges > 0) == (name not in {"fedind", "oful", "c3-ucb"})
     assert (len(server.groups) > 1) == (not isinstance(policy.grouping, Everyone))
 
@@ -88,11 +88,11 @@ def _tuned(policy: Policy, order: Order) -> Policy:
 def _check_conserved(witnesses: list[Witness], agents: list[Agent], server: Server) -> None:
     for agent in agents:
         seen = witnesses[agent.id]
-        if agent.personal is None:
-            _check_equal(server.holdings[agent.id] + agent.buffer, seen)
+        if agent.state.personal is None:
+            _check_equal(server.holdings[agent.id] + agent.state.buffer, seen)
         else:  # rewards are split between what the agent keeps and what the server holds
-            _check_counts(agent.personal.statistics, seen)
-            _check_counts(server.holdings[agent.id] + agent.buffer, seen)
+            _check_counts(agent.state.personal.statistics, seen)
+            _check_counts(server.holdings[agent.id] + agent.state.buffer, seen)
 
 
 def _check_groups(server: Server) -> None:

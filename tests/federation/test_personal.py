@@ -22,9 +22,9 @@ def draw_lists(seed: int, rounds: int = 40) -> list[tuple[np.ndarray, int | None
 
 
 def observe(lists: list[tuple[np.ndarray, int | None]]) -> tuple[PersonalEstimate, Statistics]:
-    personal, buffer = PersonalEstimate(D, LAMBDA), Statistics.zero(D)
+    personal, buffer = PersonalEstimate(Statistics.zero(D), LAMBDA), Statistics.zero(D)
     for shown, click in lists:
-        buffer = personal.observe(Statistics.zero(D), buffer, shown, click)
+        buffer, personal = personal.observe(Statistics.zero(D), buffer, shown, click)
     return personal, buffer
 
 

@@ -80,6 +80,6 @@ def test_every_system_survives_ten_million_observations(name: str, kind: str) ->
         upload = agent.observe(shown, 1, round_=MANY + t, draw=0.5)
         if upload is not None:
             server.receive(upload)
-    assert np.isfinite(agent.decision.theta).all()
+    assert np.isfinite(agent.state.decision.theta).all()
     assert np.isfinite(agent.beta)
     assert np.isfinite(server.holdings.theta).all()

@@ -9,9 +9,10 @@ import pytest
 
 from fedcascade.environments.options import Change, Liars, Turnover
 from fedcascade.environments.synthetic import Synthetic
-from fedcascade.federation.agent import Agent
+from fedcascade.federation.agent import Agent, begin, learn_before, receive, skip_answer, take_back
 from fedcascade.federation.grouping.population.gaussian import state_as_statistics
 from fedcascade.federation.messages import Download
+from fedcascade.federation.own_data import NOISE, WEIGHT
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import POLICIES, Policy, guard_policy
 from fedcascade.federation.sharing import average_weight
@@ -147,8 +148,8 @@ def test_beta_is_in_standard_deviations_of_a_click(scale: float, deviation: floa
             shown = agent.recommend(listed, np.arange(K, dtype=np.uint32))
             seen = click(shown.features, draw, scale * FIRST)
             agent.observe(shown, seen.clicks[0] if seen.clicks else None, round_=t, draw=0.5)
-        assert agent.own_data is not None
-        own = agent.own_data.total
+        assert agent.state.own is not None
+        own = agent.state.own_total
         expected = math.sqrt(estimate_noise(own.count, own.clicks))
         assert agent.beta == pytest.approx(agent.policy.constants()["beta"] * expected, rel=0.02)
         assert agent.beta == pytest.approx(agent.policy.constants()["beta"] * deviation, rel=0.25)
@@ -160,11 +161,28 @@ def test_beta_is_in_standard_deviations_of_a_click(scale: float, deviation: floa
 def test_a_prior_for_a_newcomer_is_used_from_the_first_list_on() -> None:
     problem = ProblemSize(users=2, dimension=D, list_length=K, rounds=1_000)
     agent = Agent(id=0, policy=OURS, problem=problem, oracle=TopK(length=K))
-    np.testing.assert_array_equal(agent.decision.theta, np.zeros(D))
+    np.testing.assert_array_equal(agent.state.decision.theta, np.zeros(D))
     agent.receive(Download(agent=0, statistics=state_prior(NOTHING, FIRST, 0.1), rounds=500, agents=9))
-    assert agent.own_data is not None
-    assert agent.own_data.weight == pytest.approx(0.25 * (1 + 0.25 + 0.0625))
-    assert agent.decision.theta @ FIRST > 0.9 * FIRST @ FIRST
+    assert agent.state.own is not None
+    assert agent.state.own.numbers[WEIGHT] == pytest.approx(0.25 * (1 + 0.25 + 0.0625))
+    assert agent.state.decision.theta @ FIRST > 0.9 * FIRST @ FIRST
+
+
+def test_a_skipped_answer_leaves_others_data_in_the_unit_that_they_came_in() -> None:
+    """The next weighing then scales them by the noise of today and that of their download, and by no other."""
+    clicked, told = make_statistics(60, FIRST, 5), state_prior(NOTHING, FIRST, 0.1)
+    state, upload = take_back(OURS, learn_before(OURS, begin(OURS, D), clicked), clicked)
+    state = receive(OURS, state, told, clicked)
+    assert upload is not None
+    assert state.own is not None
+    skipped = skip_answer(OURS, state, upload.statistics, NOTHING)
+    assert skipped.own is not None
+    assert estimate_noise(clicked.count, clicked.clicks) != estimate_noise(0, 0)
+    assert skipped.own.numbers[NOISE] == state.own.numbers[NOISE] == estimate_noise(0, 0)
+    np.testing.assert_array_equal(skipped.own.others_gram, state.own.others_gram)
+    np.testing.assert_array_equal(skipped.own.others_moment, state.own.others_moment)
+    assert skipped.own.numbers[WEIGHT] == state.own.numbers[WEIGHT]
+    np.testing.assert_allclose(skipped.decision.theta, state.decision.theta, atol=1e-12)
 
 
 SMALL: dict[str, Any] = {"users": 9, "clusters": 3, "dimension": 5, "items": 12, "seed": 4}

@@ -37,7 +37,7 @@ from fedcascade.federation.triggers import Always
 from fedcascade.federation.warm_start import precompile_agent
 from fedcascade.service.agent.client import OperatorClient
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.pool import RemoteAgent
 from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.serve import serve
@@ -173,7 +173,7 @@ def live(agent: RemoteAgent, changes: tuple[int, ...]) -> None:
     """
     for waiting in agent.open_lists():
         agent.feedback(waiting.impression, 0)
-    for axis in range(agent.agent.arrivals, DIMENSION):
+    for axis in range(agent.memory.state.local.arrivals, DIMENSION):
         item = np.zeros((1, DIMENSION), np.float32)
         item[0, axis] = 1.0
         if axis in changes:

@@ -84,7 +84,7 @@ def test_with_no_budget_all_agents_of_dislinucb_know_the_same() -> None:
     simulation = prepare_simulation(Scenario(world, make_policy("dislinucb", budget=0.0), 300, oracle, checkpoints=1))
     agents = make_agents(simulation, oracle)
     for t in range(1, 301):
-        known = {(agent.decision.root.tobytes(), agent.decision.theta.tobytes()) for agent in agents}
+        known = {(agent.state.decision.root.tobytes(), agent.state.decision.theta.tobytes()) for agent in agents}
         assert len(known) == 1, f"before round {t}"
         user = world.arrival(t)
         played = play_round(world, oracle, t, user, agents[user].recommend, agents[user].observe)

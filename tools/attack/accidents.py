@@ -14,7 +14,7 @@ from attack.arena import Arena, ServerProcess, take_over_with, wait_until
 from attack.peers import connect_agent, fetch_rounds, teach
 from attack.registry import Finding, attack
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.pool import RemoteAgent
 
 with suppress(ImportError):  # older trees have no clock: their agents read the system's
     from fedcascade.service.protocol.clock import Clock

@@ -9,7 +9,7 @@ from attack.arena import Arena, ServerProcess, take_over_with
 from attack.peers import Peer, connect_agent, draw_features, play_rounds, teach
 from attack.registry import Finding, attack
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.pool import RemoteAgent
 
 
 def make_indefinite(eigenvalue: float, trace: float, dimension: int) -> Statistics:

@@ -12,7 +12,7 @@ from fedcascade.federation.messages import Cause
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import AgentClient, enrol_agent
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.pool import RemoteAgent
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
 
@@ -95,7 +95,7 @@ def teach(agent: RemoteAgent, uploads: int, seed: int = 1) -> int:
     random = np.random.default_rng(seed)
     made = rounds = 0
     while made < uploads:
-        shown = agent.recommend(draw_features(random, 8, agent.dimension), 4)
+        shown = agent.recommend(draw_features(random, 8, agent.memory.state.local.dimension), 4)
         upload = agent.feedback(shown, int(random.integers(0, 4)), round_=2, draw=0.0)
         if upload is not None:
             made, rounds = made + 1, rounds + upload.statistics.rounds

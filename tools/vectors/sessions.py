@@ -15,11 +15,11 @@ from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.enrolment import keep_download
-from fedcascade.service.agent.local_store import LocalStore
-from fedcascade.service.agent.saved_agent import AgentOptions, SavedAgent
-from fedcascade.service.agent.store_file import SINGLE, StoreFile
-from fedcascade.service.agent.terms import follow_terms
+from fedcascade.service.agent.ledger import SavedState, check_answer, confirm, renumber, settle, withdraw
+from fedcascade.service.agent.local_store import WELCOME, LocalMemory, LocalStore
+from fedcascade.service.agent.options import AgentOptions, PolicyCache
+from fedcascade.service.agent.saved_agent import SavedAgent
+from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
 from vectors.arithmetic import SERVED
@@ -39,12 +39,9 @@ STEPS = 24
 class Session:
     """A saved agent that is driven without a network; every step is recorded with what came of it."""
 
-    def __init__(self, draws: Draws, path: Path, terms: wire.Terms, options: Mapping[str, int]) -> None:
+    def __init__(self, draws: Draws, path: Path, terms: wire.Terms, options: Mapping[str, Any]) -> None:
         self.draws, self.path, self.steps, self.now = draws, path, list[Case](), 1e9
-        follow = partial(follow_terms, policy=None, min_observations=options["min_observations"])
-        kept = options["keep_lists"], options["keep_seconds"]
-        self._options = AgentOptions(follow_terms=follow, keep_lists=kept[0], keep_seconds=kept[1],
-                                     clock=Clock(now=lambda: self.now))  # fmt: skip
+        self._options = AgentOptions(**options, clock=Clock(now=lambda: self.now))
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
         self._welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
         self.agent = self._open()
@@ -52,21 +49,28 @@ class Session:
         self.sequence = self.last_change = 0
 
     def _open(self) -> SavedAgent:
-        store = LocalStore(StoreFile(str(self.path)), SINGLE)
-        welcome = store.get_setting("welcome")
-        known = self._welcome if welcome is None else msgspec.json.decode(welcome, type=wire.Welcome)
-        return SavedAgent(store, known, options=self._options, announce=lambda: None)
+        memory = LocalMemory(LocalStore(StoreFile(str(self.path)), 1), PolicyCache(self._options), self._welcome)
+        return SavedAgent(memory, self._options, lambda: None)
+
+    @property
+    def state(self) -> SavedState:
+        return self.agent.memory.state
+
+    @property
+    def dimension(self) -> int:
+        return self.state.local.dimension
 
     def record(self, kind: str, **what: Any) -> None:
         """Record a step and what the agent knows after it."""
         agent = self.agent
         after: Case = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
-        after |= {"estimate": agent.estimate.tolist(), "arrivals": agent.agent.arrivals, "uploads": agent.agent.uploads}
+        after |= {"estimate": agent.estimate.tolist(), "arrivals": self.state.local.arrivals}
+        after["uploads"] = self.state.local.uploads
         after["open_lists"] = [asdict(waiting) for waiting in agent.open_lists()]
         self.steps.append({"step": kind, "now": self.now, **what, "after": after})
 
     def recommend(self) -> None:
-        items = draw_items(self.draws, int(self.draws.integers(1, 12)), self.agent.dimension)
+        items = draw_items(self.draws, int(self.draws.integers(1, 12)), self.dimension)
         k, ties = int(self.draws.integers(1, 6)), draw_words(self.draws, len(items))
         shown = self.agent.recommend(items, k, ties=ties)
         what = {"items": items.tolist(), "k": k, "ties": ties.tolist(), "impression": shown.impression}
@@ -85,7 +89,7 @@ class Session:
     def _draw_feedback(self, items: list[int]) -> Case:
         """One click or none; several, by item, or with the last position looked at, where no drift is looked for."""
         luck, length = self.draws.random(), len(items)
-        if luck < 0.6 or self.agent.agent.policy.changes is not None:
+        if luck < 0.6 or self.agent.memory.policy.changes is not None:
             return {"clicked": draw_click(self.draws, length)}
         several = sorted(
             int(place) for place in self.draws.choice(length, int(self.draws.integers(1, length + 1)), False)
@@ -97,20 +101,25 @@ class Session:
 
     def answer(self) -> None:
         """Answer the oldest upload, now and then from a restored server, which holds less than it has confirmed."""
-        upload = self.agent.ledger.outbox[0]
+        upload = self.state.outbox[0]
         if self.draws.random() < 0.15:
-            self.held, self.last_change = Statistics.zero(self.agent.dimension), 0
+            self.held, self.last_change = Statistics.zero(self.dimension), 0
         self._count(upload)
-        pooled = self.held + draw_statistics(self.draws, self.agent.dimension, int(self.draws.integers(0, 6)))
+        pooled = self.held + draw_statistics(self.draws, self.dimension, int(self.draws.integers(0, 6)))
         download = Download(agent=self.agent.id, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
         receipt = wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16))
-        held, terms_id = (self.held.count, self.held.rounds), self.agent.welcome.terms.terms_id
+        held, terms_id = (self.held.count, self.held.rounds), self.state.welcome.terms.terms_id
         message = wire.AnswerMessage.from_download(
             download, upload.sequence, 3, held=held, terms_id=terms_id, receipt=receipt
         )
-        self.agent.receive(upload, download, message)
-        is_settled = self.agent.ledger.is_settled
+        self._confirm(upload, message)
+        is_settled = self.state.is_settled
         self.record("answer", body=msgspec.msgpack.encode(message).hex(), is_settled=is_settled)
+
+    def _confirm(self, upload: Upload, answer: wire.AnswerMessage | None) -> None:
+        policy = self.agent.memory.policy
+        download = None if answer is None else check_answer(answer, self.agent.id, self.dimension, policy.lambda_)
+        self.agent.memory.update(lambda state: (confirm(policy, state, upload, answer, download), None))
 
     def _count(self, upload: Upload) -> None:
         """Let the server count an upload; now and then it loses at once that its user has changed."""
@@ -122,29 +131,35 @@ class Session:
 
     def skip(self) -> None:
         """Count the oldest upload without an answer that the agent can use."""
-        upload = self.agent.ledger.outbox[0]
+        upload = self.state.outbox[0]
         self._count(upload)
-        self.agent.skip_answer(upload, None)
-        self.record("skip", is_settled=self.agent.ledger.is_settled)
+        self._confirm(upload, None)
+        self.record("skip", is_settled=self.state.is_settled)
 
     def welcome(self) -> None:
         """Tell the agent what is known of anybody, as at its enrolment; some of it is of no use."""
-        agent, d = self.agent, self.agent.dimension
+        agent, d = self.agent, self.dimension
         told, luck = draw_statistics(self.draws, d + (self.draws.random() < 0.1), 9), self.draws.random()
-        shift = agent.agent.policy.lambda_ * (0.5 if luck < 0.8 else 1.5 if luck < 0.9 else np.nan)
+        shift = agent.memory.policy.lambda_ * (0.5 if luck < 0.8 else 1.5 if luck < 0.9 else np.nan)
         size = told.dimension
         gram = told.gram * float(self.draws.random()) - shift * np.eye(size)
         known = Statistics(gram, told.moment * float(self.draws.random()), 0, 0, 0)
         download = Download(agent=agent.id, statistics=known, rounds=int(self.draws.integers(1, 10**6)), agents=9)
         message = wire.DownloadMessage.from_download(download)
-        welcome = msgspec.structs.replace(agent.welcome, download=message)
-        with agent.store.transaction():
-            keep_download(agent.store, welcome)
-        agent.follow(agent.welcome)
+        welcome = msgspec.structs.replace(self.state.welcome, download=message)
+        self._enrol(welcome)
         self.record("welcome", body=msgspec.msgpack.encode(welcome).hex(), is_welcomed=agent.is_welcomed)
 
+    def _enrol(self, welcome: wire.Welcome, *, new_key: bool = False) -> None:
+        store = self.agent.memory.store
+        with store.transaction():
+            store.put_entry(WELCOME, msgspec.json.encode(welcome))
+            if new_key:
+                store.begin_ledger()
+        self.agent.memory.load()
+
     def _describe_standing(self) -> wire.Standing:
-        credential, held = self.agent.welcome.credential, self.held
+        credential, held = self.state.welcome.credential, self.held
         assert credential is not None
         return wire.Standing(
             protocol=wire.PROTOCOLS[-1], agent=self.agent.id, uploads=self.sequence, last_sequence=self.sequence,
@@ -154,17 +169,20 @@ class Session:
 
     def settle(self) -> None:
         standing = self._describe_standing()
-        note = self.agent.settle(standing)
+        policy = self.agent.memory.policy
+        note = self.agent.memory.update(lambda state: settle(policy, state, standing))
         self.record("settle", body=msgspec.msgpack.encode(standing).hex(), is_lost=note is not None)
 
     def withdraw(self) -> None:
         is_lost = bool(self.draws.random() < 0.5)
-        self.agent.withdraw(self.agent.ledger.outbox[0], is_lost=is_lost)
+        memory, upload = self.agent.memory, self.state.outbox[0]
+        memory.update(lambda state: (withdraw(memory.policy, state, upload, is_lost=is_lost), None))
         self.record("withdraw", is_lost=is_lost)
 
     def renumber(self) -> None:
         """Give the oldest upload another number: a copy of the agent's file has used its own."""
-        self.agent.renumber(self.agent.ledger.outbox[0], self._describe_standing())
+        upload = self.state.outbox[0]
+        self.agent.memory.update(lambda state: (renumber(state, upload, self.sequence), None))
         self.record("renumber", last_sequence=self.sequence)
 
     def start_over(self) -> None:
@@ -173,10 +191,10 @@ class Session:
 
     def refuse(self) -> None:
         """Ask for what must be refused; nothing changes."""
-        d, number, waiting = self.agent.dimension, int(self.draws.integers(6)), self.agent.open_lists()
+        d, number, waiting = self.dimension, int(self.draws.integers(6)), self.agent.open_lists()
         call: Callable[[], object]
         what: Case
-        known, arrivals = {each.impression for each in waiting}, self.agent.agent.arrivals
+        known, arrivals = {each.impression for each in waiting}, self.state.local.arrivals
         if number == 0 or number == 5:  # a list that nobody has seen, and one that has expired or had its feedback
             gone = 10**6 if number == 0 else min(set(range(1, arrivals + 2)) - known)
             call, what = partial(self.agent.feedback, gone, 0), {"impression": gone, "clicked": 0}
@@ -198,22 +216,19 @@ class Session:
 
     def renew(self) -> None:
         """Go on as another agent after a revocation: the server holds nothing of this one, and what waits is sent."""
-        store, welcome = self.agent.store, self.agent.welcome
-        with store.transaction():
-            store.begin_ledger()
-        self.agent.load_ledger()
-        self.agent.follow(msgspec.structs.replace(welcome, agent=welcome.agent + 1))
-        self.held, self.last_change = Statistics.zero(self.agent.dimension), 0
+        welcome = self.state.welcome
+        self._enrol(msgspec.structs.replace(welcome, agent=welcome.agent + 1), new_key=True)
+        self.held, self.last_change = Statistics.zero(self.dimension), 0
         self.record("renew", agent=self.agent.id)
 
     def change_terms(self) -> None:
         """Follow a server that runs another policy from now on."""
-        terms = build_terms(self.draws, int(self.draws.integers(60)), self.agent.dimension)
-        self.agent.follow(msgspec.structs.replace(self.agent.welcome, terms=terms))
+        terms = build_terms(self.draws, int(self.draws.integers(60)), self.dimension)
+        self.agent.memory.follow(terms)
         self.record("terms", terms=msgspec.to_builtins(terms))
 
     def restart(self) -> None:
-        self.agent.store.file.close()
+        self.agent.memory.store.file.close()
         self.agent = self._open()
         self.record("restart")
 
@@ -223,10 +238,10 @@ class Session:
         self.now += float(self.draws.integers(0, 40))
         rare = (0.98, self.renew), (0.95, self.restart), (0.94, self.change_terms), (0.93, self.start_over)
         steps = (*rare, (0.87, self.refuse), (0.82 if self.steps else 0.0, self.welcome))
-        if self.agent.ledger.outbox and luck < 0.5:
+        if self.state.outbox and luck < 0.5:
             answers = (0.13, self.answer), (0.09, self.skip), (0.06, self.renumber), (0.0, self.withdraw)
             next(step for least, step in answers if luck >= least)()
-        elif not self.agent.ledger.is_settled:
+        elif not self.state.is_settled:
             self.settle()
         elif self.agent.open_lists() and luck < 0.55:
             self.feed_back()
@@ -267,9 +282,9 @@ def build_sessions(draws: Draws) -> list[Case]:
         options |= {"keep_lists": int(draws.integers(1, 9)), "keep_seconds": int(draws.integers(20, 400))}
         with tempfile.TemporaryDirectory() as folder:
             session = Session(draws, Path(folder) / "agent.db", terms, options)
-            with closing(session.agent.store.file):
+            with closing(session.agent.memory.store.file):
                 while len(session.steps) < STEPS:
                     session.play_step()
-            session.agent.store.file.close()
+            session.agent.memory.store.file.close()
         cases.append({"terms": msgspec.to_builtins(terms), **options, "steps": session.steps})
     return cases

@@ -231,6 +231,17 @@ export function receive(policy, state, upload, { statistics, rounds, agents }) {
 }
 
 /**
+ * Go on with what was known and with an upload that the server has counted: its answer is of no use. Others' data stay as they are, in
+ * the unit of noise of the download that they came with.
+ * @template {AgentState} State @param {Policy} policy @param {State} state @param {Upload} upload @returns {State}
+ */
+export function skipAnswer(policy, state, upload) {
+  const counted = { ...state, outbox: remove(state.outbox, upload) };
+  if (isReplacing(counted)) return counted;
+  return policy.trust ? weigh(policy, counted) : { ...counted, download: add(state.download, upload.statistics) };
+}
+
+/**
  * Put what the server has lost back into the buffer, and send that at once if it is enough.
  * @template {AgentState} State @param {Policy} policy @param {State} state @param {Statistics} statistics
  */

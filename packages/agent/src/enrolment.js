@@ -11,27 +11,31 @@ import { createKey, exportSeed, importSeed } from "./sign.js";
  * @import { SavedState } from "./ledger.js"
  * @import { Key } from "./sign.js"
  * @import { Store } from "./store.js"
- * @import { Credential } from "./wire.js"
+ * @import { Policy } from "./policies.js"
+ * @import { Credential, Terms } from "./wire.js"
  */
+
+/** @typedef {(terms: Terms) => Policy} FollowTerms the policy that the agent runs under a server's terms */
 
 const NO_TOKEN = "the server does not know this agent, which needs an enrolment token: ask the operator for one";
 
 /**
  * The agent of a store; where there is none, one enrols. The token is kept, for now or for the day when the server does not
  * know the agent any more.
- * @param {Store} store @param {Transport} transport @param {string | null} token @returns {Promise<SavedState>}
+ * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms @param {string | null} token
+ * @returns {Promise<SavedState>}
  */
-export async function loadOrEnrol(store, transport, token) {
+export async function loadOrEnrol(store, transport, followTerms, token) {
   const state = await store.update(["state"], ([stored]) => ({ puts: token === null ? [] : [["token", token]], result: stored }));
-  return state ?? enrol(store, transport);
+  return state ?? enrol(store, transport, followTerms);
 }
 
 /**
  * Enrol with a credential, or with a token; with a new key where the old one is revoked. Resolves to the agent's new state.
- * @param {Store} store @param {Transport} transport @param {{credential?: Credential | null, withNewKey?: boolean}} [grounds]
- * @returns {Promise<SavedState>}
+ * @param {Store} store @param {Transport} transport @param {FollowTerms} followTerms
+ * @param {{credential?: Credential | null, withNewKey?: boolean}} [grounds] @returns {Promise<SavedState>}
  */
-export async function enrol(store, transport, { credential = null, withNewKey = false } = {}) {
+export async function enrol(store, transport, followTerms, { credential = null, withNewKey = false } = {}) {
   const keyName = withNewKey ? "nextKey" : "key", entry = await prepareKey(store, keyName);
   const [token = null] = await store.update(["token"], (values) => ({ result: values }));
   if (token === null && !credential) throw new Refused(403, "enrolment", NO_TOKEN, 0);
@@ -40,7 +44,7 @@ export async function enrol(store, transport, { credential = null, withNewKey = 
     return await store.update(["state"], ([state]) => {
       const agent = state ? follow(state, welcome) : begin(welcome.terms.dimension);
       const saved = state && !withNewKey ? agent : beginSaved(welcome, agent); // who has a new key has taught nothing yet
-      const next = { ...takeWelcome(saved, download), version: saved.version + 1 }, isTokenUsed = credential?.agent !== welcome.agent;
+      const next = { ...takeWelcome(saved, download, followTerms(welcome.terms)), version: saved.version + 1 }, isTokenUsed = credential?.agent !== welcome.agent;
       return { puts: [["key", entry], ["state", next]], deletes: isTokenUsed ? ["nextKey", "token"] : ["nextKey"], result: next };
     });
   } catch (error) {

@@ -3,6 +3,7 @@
 import { require, requireWhole } from "./checks.js";
 import { AgentClient } from "./client.js";
 import { loadOrEnrol, readIdentity } from "./enrolment.js";
+import { followTerms } from "./policies.js";
 import { SavedAgent } from "./saved-agent.js";
 import { MemoryStore, openBrowserStore } from "./store.js";
 import { ExchangeLoop } from "./sync.js";
@@ -119,7 +120,7 @@ export async function connect({ url, token = null, store: where, pauses = [0.25,
   const store = typeof where === "object" ? where : await openStore(where);
   const transport = { url: url.replace(/\/+$/, ""), fetch: send ?? globalThis.fetch.bind(globalThis), now };
   try {
-    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, token));
+    const state = await store.hold("enrolment", undefined, () => loadOrEnrol(store, transport, (terms) => followTerms(terms, wishes), token));
     return new RemoteAgent(store, state, new AgentClient(transport, () => readIdentity(store)), { ...wishes, now, pauses });
   } catch (error) {
     await store.close();

@@ -1,11 +1,10 @@
 // What an agent has sent and the server has confirmed, so that both can compare after an accident. Each change is a function
 // from one state to the next.
 
-import { isChange, isReplacing, keepOwnData, receive, remove, replaceHeld, restartOwnData, sumPending, takeBack } from "./agent.js";
+import { isChange, isReplacing, keepOwnData, receive, remove, replaceHeld, restartOwnData, skipAnswer, sumPending, takeBack } from "./agent.js";
 import { require } from "./checks.js";
 import { getRidge } from "./ridge.js";
 import { add, areSame, check, isPossible, subtract, unpackStatistics, zero } from "./statistics.js";
-import { restateDownload } from "./trust.js";
 
 /**
  * @import { AgentState, Upload } from "./agent.js"
@@ -36,15 +35,15 @@ export function beginSaved(welcome, state) {
 }
 
 /**
- * Go on with what the server knows of anybody, if that is of use, unless an upload was answered before.
- * @param {SavedState} state @param {Pooled} [message] @returns {SavedState}
+ * Go on with the server's prior, if that is of use, unless an upload was answered before.
+ * @param {SavedState} before @param {Pooled | undefined} message @param {Policy} policy @returns {SavedState}
  */
-export function takeWelcome(state, message) {
-  const { terms } = state.welcome;
+export function takeWelcome(before, message, policy) {
+  const state = keepOwnData(policy, before);
   if (!message || state.download.count) return state;
   try {
-    const { statistics, rounds, agents } = checkAnswer(message, terms.dimension, terms.constants.lambda_);
-    return { ...state, download: statistics, rounds, agents, since: 0 };
+    const { statistics, rounds, agents } = checkAnswer(message, state.welcome.terms.dimension, policy.lambda);
+    return restartOwnData(policy, { ...state, download: statistics, rounds, agents, since: 0 });
   } catch {
     return state;
   }
@@ -73,15 +72,13 @@ export function follow(state, words) {
  * @param {Policy} policy @returns {SavedState}
  */
 export function confirm(before, upload, answer, download, policy) {
-  const state = keepOwnData(policy, before), outbox = remove(state.outbox, upload);
-  const statistics = state.own ? restateDownload(state.own, sumPending({ ...state, outbox })) : add(state.download, upload.statistics);
-  const known = { statistics, rounds: state.rounds, agents: state.agents };
+  const state = keepOwnData(policy, before);
   const confirmed = isChange(upload) ? upload.statistics : add(state.confirmed, upload.statistics), receipt = answer?.receipt ?? state.receipt;
   const lastChange = isChange(upload) ? upload.sequence : state.lastChange;
   const isSameEpoch = !state.receipt || state.receipt.epoch === receipt?.epoch;
   const isHeld = answer?.held_count === confirmed.count && answer?.held_rounds === confirmed.rounds;
   const groupAgents = download && answer ? answer.group_agents : state.groupAgents;
-  const received = receive(policy, state, upload, download ?? known);
+  const received = download ? receive(policy, state, upload, download) : skipAnswer(policy, state, upload);
   return { ...received, confirmed, receipt, groupAgents, lastChange, lastUpload: upload, isSettled: isSameEpoch && isHeld };
 }
 

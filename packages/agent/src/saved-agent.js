@@ -42,7 +42,7 @@ export class SavedAgent extends EventTarget {
     this.store = store;
     this.state = state;
     this.#wishes = { ...wishes, keepLists, keepSeconds, now };
-    this.#follow(state.welcome.terms);
+    this.followTerms(state.welcome.terms);
     store.listen(() => this.refresh().catch(() => {}));
   }
 
@@ -61,7 +61,7 @@ export class SavedAgent extends EventTarget {
     require(oracle.length <= terms.longest_list, `a list of this server has at most ${terms.longest_list} items, got k = ${oracle.length}`);
     const words = ties ?? crypto.getRandomValues(new Uint32Array(features.length / dimension));
     const problem = this.#wishes.problem ?? this.#estimateProblemSize(oracle.length);
-    const chosen = chooseList(this.#follow(terms), state, features, { oracle, ties: words, problem, attributes: { categories, costs } });
+    const chosen = chooseList(this.followTerms(terms), state, features, { oracle, ties: words, problem, attributes: { categories, costs } });
     const key = /** @type {[number, string]} */ ([state.arrivals + ++this.#unsaved, this.#tab]);
     this.#saveList(key, chosen).catch((error) => this.reportTrouble(error.message));
     return { impression: nameList(key), ...chosen };
@@ -101,7 +101,7 @@ export class SavedAgent extends EventTarget {
       const seen = examine(list.items.length, readPositions(list.items, outcome ?? {}), lookedUntil);
       const t = round ?? estimateRound({ ...state, since: state.since + 1 });
       const occasion = { round: t, draw, arrivals: list.arrivals };
-      const learned = observe(this.#follow(state.welcome.terms), state, list.features, seen, occasion);
+      const learned = observe(this.followTerms(state.welcome.terms), state, list.features, seen, occasion);
       return { state: { ...state, ...learned.state }, deletes: [key], result: learned.upload };
     }, [key]);
     this.#announce("feedback", { clicked: outcome.clicked, upload });
@@ -114,7 +114,7 @@ export class SavedAgent extends EventTarget {
    */
   async restart() {
     this.requireOpen();
-    await this.change((state) => ({ state: restart(this.#follow(state.welcome.terms), state, zero(this.dimension)) }));
+    await this.change((state) => ({ state: restart(this.followTerms(state.welcome.terms), state, zero(this.dimension)) }));
   }
 
   /** The lists that wait for feedback, oldest first. @returns {Promise<OpenList[]>} */
@@ -141,7 +141,7 @@ export class SavedAgent extends EventTarget {
 
   /** The policy that this agent runs. */
   get policy() {
-    return this.#follow(this.state.welcome.terms);
+    return this.followTerms(this.state.welcome.terms);
   }
 
   /** The fewest observations of an upload. */
@@ -202,14 +202,14 @@ export class SavedAgent extends EventTarget {
     } catch (error) {
       trouble = `the answer to upload ${upload.sequence} is of no use: ${/** @type {Error} */ (error).message}`;
     }
-    await this.change((state) => ({ state: confirm(state, upload, answer, download, this.#follow(state.welcome.terms)) }));
+    await this.change((state) => ({ state: confirm(state, upload, answer, download, this.followTerms(state.welcome.terms)) }));
     this.#announce("upload", { upload });
     if (download) this.#announce("download", { download, groupAgents: this.state.groupAgents });
     return trouble;
   }
 
-  /** @param {Terms} terms */
-  #follow(terms) {
+  /** The policy that this agent runs under a server's terms. @param {Terms} terms */
+  followTerms(terms) {
     if (this.#followed?.terms.terms_id !== terms.terms_id) this.#followed = { terms, policy: followTerms(terms, this.#wishes) };
     return this.#followed.policy;
   }
@@ -230,7 +230,7 @@ export class SavedAgent extends EventTarget {
       if (!stored) this.isClosed = true; // in another tab
       this.requireOpen();
       const { state: next, puts = [], result: outcome, ...more } = work(stored, list);
-      const own = keepsOwnData(this.#follow(next.welcome.terms)) ? next.own : null;
+      const own = keepsOwnData(this.followTerms(next.welcome.terms)) ? next.own : null;
       const saved = { ...next, own, version: stored.version + 1 };
       return { ...more, puts: [["state", saved], ...puts], result: { state: saved, result: outcome } };
     });

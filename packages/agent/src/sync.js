@@ -213,9 +213,9 @@ export class ExchangeLoop {
     return this.#saved.change((state) => ({ state: withdraw(state, upload, isLost, this.#saved.policy) }));
   }
 
-  /** Enrol again, and go on under the number that the server gives. @param {Parameters<typeof enrol>[2]} grounds */
+  /** Enrol again, and go on under the number that the server gives. @param {Parameters<typeof enrol>[3]} grounds */
   async #enrol(grounds) {
-    const { store } = this.#saved, { version } = await store.hold("enrolment", undefined, () => enrol(store, this.#client.transport, grounds));
+    const { store } = this.#saved, { version } = await store.hold("enrolment", undefined, () => enrol(store, this.#client.transport, (terms) => this.#saved.followTerms(terms), grounds));
     store.notify({ version });
     await this.#saved.refresh();
   }

@@ -2,7 +2,7 @@
 // operations is that of fedcascade.federation.trust, so every result has the bits of the Python agent.
 
 import { computeLeverage, computeLogDet, exp, factoriseShifted, log } from "./linear.js";
-import { add, subtract, zero } from "./statistics.js";
+import { subtract, zero } from "./statistics.js";
 
 /**
  * @import { Timeline } from "./drift.js"
@@ -113,6 +113,3 @@ export function trimDownload({ total }, { lambda }, download, pending) {
   if (Number.isFinite(computeLogDet(upper, d))) return download;
   return held.count >= 0 ? held : zero(d);
 }
-
-/** What a download would hold: own data but ``pending``, and others' as in the last one. @param {OwnData} own @param {Statistics} pending */
-export const restateDownload = ({ total, others }, pending) => add(subtract(total, pending), others);

@@ -138,7 +138,7 @@ const STEPS = {
     return agent.state.isSettled;
   },
   async welcome({ agent }, { body }) {
-    await agent.change((state) => ({ state: takeWelcome(state, decodeMessage("welcome", fromHex(body)).download) }));
+    await agent.change((state) => ({ state: takeWelcome(state, decodeMessage("welcome", fromHex(body)).download, agent.policy) }));
     return agent.isWelcomed;
   },
   settle: async ({ agent }, { body }) => (await agent.change((state) => settle(state, decodeMessage("standing", fromHex(body)), agent.policy))) !== null,

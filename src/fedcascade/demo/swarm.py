@@ -23,8 +23,8 @@ from fedcascade.learning.confidence import ProblemSize
 from fedcascade.learning.exploration import Explorer
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.service.agent.client import OperatorClient, fetch_terms
+from fedcascade.service.agent.options import build_policy
 from fedcascade.service.agent.pool import AgentPool
-from fedcascade.service.agent.terms import build_policy
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import MOST_LABELS

@@ -119,7 +119,8 @@ def freeze_policy(policy: Policy, sums: LogSums, oracle: Oracle, *, is_told: boo
         agent = Agent(id=user, policy=fitted, problem=problem, oracle=oracle)
         agent.learn_before(sums[user] if user < sums.users else nothing)
         agent.receive(Download(agent=user, statistics=statistics, rounds=rounds, agents=sums.users))
-        theta[user], root[user], beta[user] = agent.decision.theta, agent.decision.root, agent.beta
+        decision = agent.state.decision
+        theta[user], root[user], beta[user] = decision.theta, decision.root, agent.beta
     kind, level = lower_exploration(oracle)
     return FrozenPolicy(
         name=policy.name,

@@ -1,22 +1,28 @@
-"""The agent of one user: recommend, observe, perhaps upload, receive (Algorithm 2)."""
+"""The agent of one user as values: recommend, observe, perhaps upload, receive (Algorithm 2). No files, no network.
 
-from collections.abc import Iterable, Mapping
+Each transition is a function from one state to the next. ``packages/agent/src/agent.js`` has the same ones.
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedcascade.checks import require
 from fedcascade.federation.messages import Cause, Download, Upload
-from fedcascade.federation.own_data import OwnData
-from fedcascade.federation.own_data_keeper import OwnDataKeeper
+from fedcascade.federation.own_data import DEVIATION, OwnData
+from fedcascade.federation.own_data_keeper import OwnDataKeeper, make_policy_data
+from fedcascade.federation.personal import PersonalEstimate
 from fedcascade.federation.policies import Policy
+from fedcascade.federation.rows import unpack_row
 from fedcascade.federation.triggers import Occasion
 from fedcascade.learning.cascade import Examination, follow_cascade
 from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.oracles import Oracle, check_list, read_attributes
-from fedcascade.learning.ridge import Ridge
+from fedcascade.learning.oracles import ItemAttributes, Oracle, check_list, read_attributes
+from fedcascade.learning.ridge import LinearEstimate, Ridge, compute_log_det
 from fedcascade.learning.statistics import Statistics
 
 # Float32 features of norm 1 may be longer by rounding; what is beyond this was never normalised.
@@ -24,6 +30,7 @@ LARGEST_SQUARE = 1.0 + 1e-5
 # A list without feedback is forgotten once so many others have been shown.
 OPEN_LISTS = 1024
 STATE_FORMAT = 1
+Click = int | Examination | None  # the position that was clicked, counted from 0; all that a user did; or nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,23 +47,294 @@ class ShownList:
     propensities: NDArray[np.float64] | None = None
 
 
+class LocalState(NamedTuple):
+    """What an agent knows; a value, whose arrays are never changed in place.
+
+    ``unanswered`` is the sum of what was sent and not answered. ``own`` are its own data, where the policy keeps them
+    apart, and ``personal`` the part of theta that it keeps to itself. ``change_pending`` says that the user has
+    changed, and that no upload has said so yet. ``decision`` is the estimate that it decides with.
+    """
+
+    id: int
+    arrivals: int
+    uploads: int
+    buffer: Statistics
+    unanswered: Statistics
+    download: Ridge
+    decision: LinearEstimate
+    own: OwnData | None
+    personal: PersonalEstimate | None
+    change_pending: bool = False
+
+    @property
+    def dimension(self) -> int:
+        return self.buffer.dimension
+
+    @property
+    def own_total(self) -> Statistics:
+        """All own data since the last change of the user, where the policy keeps them apart."""
+        assert self.own is not None
+        return unpack_row(self.own.total, self.dimension)
+
+
+Sent = tuple[LocalState, Upload | None]
+
+
+def begin(policy: Policy, dimension: int, id: int = 0) -> LocalState:  # noqa: A002
+    """Return the state of an agent that knows nothing."""
+    nothing, part = Statistics.zero(dimension), policy.personal
+    ridge = Ridge(nothing, policy.lambda_)
+    own = make_policy_data(policy, (), dimension) if policy.keeps_own_data else None
+    personal = None if part is None else part.begin(dimension, policy.lambda_)
+    return decide(policy, _weigh(policy, LocalState(id, 0, 0, nothing, nothing, ridge, ridge, own, personal)))
+
+
+def decide(policy: Policy, state: LocalState) -> LocalState:
+    """Update the estimate; what was sent but not yet answered still counts as the agent's own."""
+    shared = policy.decision.ridge(state.download, sum_pending(state))
+    return state._replace(decision=shared if state.personal is None else state.personal.join(shared))
+
+
+def sum_pending(state: LocalState) -> Statistics:
+    """Sum the own data that are not in the last download."""
+    return state.unanswered + state.buffer if state.unanswered.rounds else state.buffer
+
+
+def compute_beta(policy: Policy, state: LocalState, problem: ProblemSize) -> float:
+    """Compute beta; where scales are learned, the policy's is in standard deviations of a click."""
+    has_scale = state.own is not None and policy.trust is not None
+    deviation = float(state.own.numbers[DEVIATION]) if has_scale else 1.0  # type: ignore[union-attr]
+    return deviation * policy.confidence.radius(state.decision, problem)
+
+
+def choose_list(
+    policy: Policy,
+    state: LocalState,
+    offered: NDArray[np.float32],
+    ties: NDArray[np.uint32],
+    attributes: ItemAttributes,
+    *,
+    oracle: Oracle,
+    problem: ProblemSize,
+) -> ShownList:
+    """Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle."""
+    require(len(ties) == len(offered), f"ties must hold a word for each of {len(offered)} items, got {len(ties)}")
+    scores = state.decision.scores(offered, compute_beta(policy, state, problem))
+    chosen = oracle.choose(scores, ties, attributes)
+    check_list(chosen, len(offered), oracle.length)
+    measure = getattr(oracle, "propensities", None)  # an ``Explorer`` has it; to ask for the class takes 20 us
+    chances = None if measure is None else measure(scores, chosen)
+    return ShownList(state.id, state.arrivals + 1, chosen, offered[chosen], chances)
+
+
+def observe(policy: Policy, state: LocalState, shown: ShownList, click: Click, *, round_: int, draw: float) -> Sent:
+    """Algorithm 2, lines 4 to 19: learn from what was clicked, and upload if the trigger says so.
+
+    The caller knows that the list has not been learned from before.
+
+    Args:
+        policy: the agent's.
+        state: before the feedback.
+        shown: what ``choose_list`` returned.
+        click: what was clicked.
+        round_: t.
+        draw: the round's uniform number, for triggers that upload by chance.
+    """
+    learned = _follow_user(policy, _add_list(policy, state, shown, click), shown, click)
+    if learned.change_pending:
+        sent, upload = _send_if_due(policy, learned)
+    else:
+        occasion = Occasion(
+            round=round_, draw=draw, arrivals=shown.impression, download=learned.download, buffer=learned.buffer
+        )
+        cause = policy.trigger.cause(occasion)
+        sent, upload = (learned, None) if cause is None else send_buffer(policy, learned, cause)
+    return decide(policy, sent), upload
+
+
+def _add_list(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
+    """Add a list to the buffer."""
+    if state.personal is None:
+        gammas = None if policy.positions is None else policy.positions.compute_gammas(len(shown.items))
+        return state._replace(buffer=state.buffer.observe(shown.features, click, gammas))
+    place = _find_only_click(policy.name, len(shown.items), click)
+    known = state.download.statistics
+    buffer, personal = state.personal.observe(known, state.buffer, shown.features, place)
+    return state._replace(buffer=buffer, personal=personal)
+
+
+def _follow_user(policy: Policy, state: LocalState, shown: ShownList, click: Click) -> LocalState:
+    """Look for a changed user in the agent's own data, and weigh others' data."""
+    if state.own is None:
+        return state
+    keeper = _keep_own_data(policy, state, *(("total",) if policy.changes is None else ()))
+    seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
+    has_changed = keeper.follow(shown.features, seen, state.decision)
+    followed = state._replace(own=keeper.data)
+    if has_changed:
+        return _start_over(policy, followed, keeper.total)
+    return _weigh(policy, followed) if keeper.is_weighing_due() else followed
+
+
+def _keep_own_data(policy: Policy, state: LocalState, *changed: str) -> OwnDataKeeper:
+    """Return a keeper of the agent's own data, of which the named arrays are copies that it may change; all if none."""
+    if state.own is None:
+        return OwnDataKeeper(policy, state.dimension)
+    copies = {name: getattr(state.own, name).copy() for name in changed or OwnData._fields}
+    return OwnDataKeeper(policy, state.dimension, state.own._replace(**copies))
+
+
+def _weigh(policy: Policy, state: LocalState) -> LocalState:
+    """Weigh others' data, where the policy does."""
+    if policy.trust is None:
+        return state
+    keeper = _keep_own_data(policy, state, "numbers")
+    return state._replace(download=Ridge(keeper.weigh(sum_pending(state)), policy.lambda_), own=keeper.data)
+
+
+def restart(policy: Policy, state: LocalState, kept: Statistics) -> LocalState:
+    """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending.
+
+    The buffer then holds all data of the changed user, and nothing was downloaded for it.
+    """
+    return decide(policy, _start_over(policy, state, kept))
+
+
+def _start_over(policy: Policy, state: LocalState, kept: Statistics) -> LocalState:
+    nothing, own = Statistics.zero(state.dimension), None
+    if policy.keeps_own_data:
+        keeper = _keep_own_data(policy, state)
+        keeper.restart(kept)
+        own = keeper.data
+    fresh = state._replace(buffer=kept, unanswered=nothing, own=own, change_pending=True)
+    return _weigh(policy, fresh._replace(download=Ridge(nothing, policy.lambda_)))
+
+
+def restart_own_data(policy: Policy, state: LocalState, held: Statistics) -> LocalState:
+    """Take what the server holds and what is pending for all own data; others' are known at the next download.
+
+    A download before the first upload holds others' data alone.
+    """
+    if not policy.keeps_own_data:
+        return decide(policy, state._replace(own=None))
+    pending, known, keeper = sum_pending(state), state.download.statistics, _keep_own_data(policy, state)
+    keeper.restart(held + pending)
+    if policy.trust is None:
+        return decide(policy, state._replace(own=keeper.data))
+    is_newcomer = held.count == known.count == 0
+    weighed = keeper.receive(known, pending) if is_newcomer else keeper.weigh(pending)
+    return decide(policy, state._replace(own=keeper.data, download=Ridge(weighed, policy.lambda_)))
+
+
+def fits_policy(policy: Policy, own: OwnData | None) -> bool:
+    """Return whether own data are such as the policy keeps; their prior may be none with a smaller lambda."""
+    if own is None or not policy.keeps_own_data:
+        return own is None and not policy.keeps_own_data
+    is_alike = own.blocks.shape == make_policy_data(policy, (), own.others_moment.size).blocks.shape
+    return is_alike and (policy.trust is None or is_prior(own.others_gram, policy.lambda_))
+
+
+def is_prior(gram: NDArray[np.float64], lambda_: float) -> bool:
+    """Return whether lambda I + gram has a Cholesky factor."""
+    return math.isfinite(compute_log_det(gram, lambda_))
+
+
+def send_buffer(policy: Policy, state: LocalState, cause: Cause) -> tuple[LocalState, Upload]:
+    """Algorithm 1, line 8: send the buffer, and start an empty one.
+
+    With the cause ``CHANGE`` it replaces all earlier uploads.
+    """
+    sent = state.buffer
+    upload = Upload(agent=state.id, sequence=state.uploads + 1, cause=cause, statistics=sent)
+    known = policy.reply_rule.keep_unanswered(state.download.statistics, sent)
+    after = state._replace(uploads=upload.sequence, buffer=Statistics.zero(state.dimension), change_pending=False)
+    if known is None:
+        return after._replace(unanswered=state.unanswered + sent), upload
+    return after._replace(download=Ridge(known, policy.lambda_)), upload
+
+
+def _send_if_due(policy: Policy, state: LocalState, least: int = 1) -> Sent:
+    """Send the buffer if it has ``least`` observations; a ``CHANGE`` upload waits until it hides single ones, too."""
+    floor = max(1, least, policy.trigger.least if state.change_pending else 0)
+    if state.buffer.count < floor:
+        return state, None
+    return send_buffer(policy, state, Cause.CHANGE if state.change_pending else Cause.FORCED)
+
+
+def take_back(policy: Policy, state: LocalState, statistics: Statistics, least: int = 1) -> Sent:
+    """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations."""
+    fuller = state._replace(buffer=state.buffer + statistics)
+    sent, upload = _send_if_due(policy, fuller if fuller.change_pending else _weigh(policy, fuller), least)
+    return decide(policy, sent), upload
+
+
+def receive(
+    policy: Policy, state: LocalState, download: Statistics, unanswered: Statistics | None = None
+) -> LocalState:
+    """Algorithm 1, line 11: decide with what the server sent from now on.
+
+    ``unanswered`` is what was sent after the upload that this answers; nothing if None.
+    """
+    nothing = Statistics.zero(state.dimension) if unanswered is None else unanswered
+    after = state._replace(unanswered=nothing)
+    if policy.trust is not None:
+        keeper = _keep_own_data(policy, state)
+        download, after = keeper.receive(download, sum_pending(after)), after._replace(own=keeper.data)
+    return decide(policy, after._replace(download=Ridge(download, policy.lambda_)))
+
+
+def trim_download(policy: Policy, state: LocalState, download: Statistics, unanswered: Statistics) -> Statistics:
+    """Return the part of a download that an agent can use that weighs others' data.
+
+    It is the agent's own data alone, where the rest cannot be others' data: the server holds other data of this agent
+    than it has sent, and both will compare.
+    """
+    if policy.trust is None:
+        return download
+    own = state.own_total - (unanswered + state.buffer)
+    if is_prior(download.gram - own.gram, policy.lambda_):
+        return download
+    return own if own.count >= 0 else Statistics.zero(state.dimension)
+
+
+def skip_answer(policy: Policy, state: LocalState, upload: Statistics, unanswered: Statistics) -> LocalState:
+    """Go on with what was known and with an upload that the server has counted: its answer is of no use.
+
+    Others' data stay as they are, in the unit of noise of the download that they came with.
+    """
+    after = state._replace(unanswered=unanswered)
+    if policy.trust is not None:
+        return decide(policy, _weigh(policy, after))
+    return decide(policy, after._replace(download=Ridge(state.download.statistics + upload, policy.lambda_)))
+
+
+def learn_before(policy: Policy, state: LocalState, statistics: Statistics) -> LocalState:
+    """Let what the user did before there was an agent be the agent's own data; ``take_back`` sends it."""
+    if not policy.keeps_own_data:
+        return state
+    keeper = _keep_own_data(policy, state)
+    keeper.restart(keeper.total + statistics)
+    return state._replace(own=keeper.data)
+
+
 class Agent:
-    """Serves one user and learns next to it; it never knows how its messages travel."""
+    """Serves one user and learns next to it: a state, and the transitions above. It has no network."""
 
     def __init__(self, *, id: int, policy: Policy, problem: ProblemSize, oracle: Oracle) -> None:  # noqa: A002
-        self.id = id
         self.policy = policy
         self.problem = problem
         self.oracle = oracle
-        self.arrivals = self.uploads = 0
-        self.buffer = self.unanswered = Statistics.zero(problem.dimension)
-        personal = policy.personal
-        self.personal = None if personal is None else personal.begin(problem.dimension, policy.lambda_)
-        self.own_data = OwnDataKeeper(policy, problem.dimension) if policy.keeps_own_data else None
-        self.download = self._forget_download()
-        self.change_pending = False  # whether the user has changed, and no upload has said so yet
+        self.state = begin(policy, problem.dimension, id)
         self._open: dict[int, ShownList] = {}
-        self._decide()
+
+    @property
+    def id(self) -> int:
+        return self.state.id
+
+    @property
+    def beta(self) -> float:
+        """The width of confidence intervals now."""
+        return compute_beta(self.policy, self.state, self.problem)
 
     def recommend(
         self,
@@ -66,21 +344,7 @@ class Agent:
         categories: ArrayLike | None = None,
         costs: ArrayLike | None = None,
     ) -> ShownList:
-        """Choose a list, and keep it open for ``observe``. The arguments are those of ``choose``."""
-        shown = self.choose(features, ties, categories=categories, costs=costs)
-        self._open[shown.impression] = shown
-        self._open.pop(shown.impression - OPEN_LISTS, None)
-        return shown
-
-    def choose(
-        self,
-        features: ArrayLike,
-        ties: NDArray[np.uint32],
-        *,
-        categories: ArrayLike | None = None,
-        costs: ArrayLike | None = None,
-    ) -> ShownList:
-        """Algorithm 2, lines 1 to 3: score the items on offer and give the scores to the oracle.
+        """Choose a list, and keep it open for ``observe``.
 
         Args:
             features: one row per item, each of length at most 1.
@@ -88,143 +352,70 @@ class Agent:
             categories: a whole number per item, for an oracle that limits how many of a category a list holds.
             costs: a number per item, for an oracle that keeps lists within a budget.
         """
-        offered = self._validate_features(features)
-        require(len(ties) == len(offered), f"ties must hold a word for each of {len(offered)} items, got {len(ties)}")
+        offered = read_features(features, self.problem.dimension)
         attributes = read_attributes(len(offered), categories, costs)
-        scores = self.decision.scores(offered, self.beta)
-        chosen = self.oracle.choose(scores, ties, attributes)
-        check_list(chosen, len(offered), self.oracle.length)
-        self.arrivals += 1
-        measure = getattr(self.oracle, "propensities", None)  # an ``Explorer`` has it; to ask for the class takes 20 us
-        chances = None if measure is None else measure(scores, chosen)
-        return ShownList(self.id, self.arrivals, chosen, offered[chosen], chances)
+        shown = choose_list(
+            self.policy, self.state, offered, ties, attributes, oracle=self.oracle, problem=self.problem
+        )
+        self.state = self.state._replace(arrivals=shown.impression)
+        self._open[shown.impression] = shown
+        self._open.pop(shown.impression - OPEN_LISTS, None)
+        return shown
 
-    def observe(self, shown: ShownList, click: int | Examination | None, *, round_: int, draw: float) -> Upload | None:
-        """Learn from a list that ``recommend`` returned, once. The arguments are those of ``learn``."""
+    def observe(self, shown: ShownList, click: Click, *, round_: int, draw: float) -> Upload | None:
+        """Learn from a list that ``recommend`` returned, once; return the upload to send, if there is one."""
         refusal = "feedback must be for a list that was shown and not yet answered"
         is_open = self._open.get(shown.impression) is shown
         require(is_open, f"agent {self.id} has no open list like this one: {refusal}")
-        upload = self.learn(shown, click, round_=round_, draw=draw)
+        self.state, upload = observe(self.policy, self.state, shown, click, round_=round_, draw=draw)
         del self._open[shown.impression]
         return upload
 
-    def learn(self, shown: ShownList, click: int | Examination | None, *, round_: int, draw: float) -> Upload | None:
-        """Algorithm 2, lines 4 to 19: learn from what was clicked, and speak if the trigger says so.
-
-        The caller knows that the list has not been learned from before.
-
-        Args:
-            shown: what ``choose`` returned.
-            click: the position that was clicked, counted from 0, or None; or what a user did who clicked several.
-            round_: t.
-            draw: the round's uniform number, for triggers that speak by chance.
-        """
-        if self.own_data is not None and isinstance(click, Examination):
-            self.own_data.require_clicks(click)  # before anything has changed
-        if self.personal is None:
-            positions = self.policy.positions
-            gammas = None if positions is None else positions.compute_gammas(len(shown.items))
-            self.buffer = self.buffer.observe(shown.features, click, gammas)
-        else:
-            known, place = self.download.statistics, _find_only_click(self.policy.name, len(shown.items), click)
-            self.buffer = self.personal.observe(known, self.buffer, shown.features, place)
-        self._follow_user(shown, click)
-        if self.change_pending:
-            upload = self.send_change_if_due()
-        else:
-            occasion = Occasion(
-                round=round_, draw=draw, arrivals=shown.impression, download=self.download, buffer=self.buffer
-            )
-            cause = self.policy.trigger.cause(occasion)
-            upload = None if cause is None else self.send_buffer(cause)
-        self._decide()
-        return upload
-
-    def _follow_user(self, shown: ShownList, click: int | Examination | None) -> None:
-        """Look in the agent's own data for a new user, and weigh others'."""
-        keeper = self.own_data
-        if keeper is None:
-            return
-        seen = click if isinstance(click, Examination) else follow_cascade(len(shown.items), click)
-        if keeper.follow(shown.features, seen, self.decision):
-            self.restart(keeper.total)
-        elif keeper.is_weighing_due():
-            self.download = Ridge(keeper.weigh(self._sum_pending()), self.policy.lambda_)
-
-    def _sum_pending(self) -> Statistics:
-        """What of the agent's own data is not in the last download."""
-        return self.unanswered + self.buffer if self.unanswered.rounds else self.buffer
-
-    def restart(self, kept: Statistics) -> None:
-        """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending.
-
-        The buffer then holds all data of the changed user, and nothing was downloaded for it.
-        """
-        nothing = Statistics.zero(self.problem.dimension)
-        self.buffer, self.unanswered, self.change_pending = kept, nothing, True
-        if self.own_data is not None:
-            self.own_data.restart(kept)
-        self.download = self._forget_download()
-        self._decide()
-
-    def send_change_if_due(self, least: int = 1) -> Upload | None:
-        """Send the pending ``CHANGE`` upload once it has enough observations to hide single ones."""
-        is_due = self.buffer.count >= max(1, least, self.policy.trigger.least)
-        return self.send_buffer(Cause.CHANGE) if is_due else None
-
-    def receive(self, download: Download, *, unanswered: Statistics | None = None) -> None:
-        """Algorithm 1, line 11: decide with what the server sent from now on.
-
-        ``unanswered`` is what was sent after the upload that this answers; nothing if None.
-        """
+    def receive(self, download: Download) -> None:
+        """Decide with what the server sent from now on."""
         require(download.agent == self.id, f"this is agent {self.id}, the download is for {download.agent}")
         download.statistics.check(self.problem.dimension)
-        self.unanswered = Statistics.zero(self.problem.dimension) if unanswered is None else unanswered
-        received = download.statistics
-        if self.own_data is not None:
-            received = self.own_data.receive(received, self._sum_pending())
-        self.download = Ridge(received, self.policy.lambda_)
-        self._decide()
+        self.state = receive(self.policy, self.state, download.statistics)
 
-    def resume(
-        self,
-        *,
-        arrivals: int,
-        uploads: int,
-        buffer: Statistics,
-        unanswered: Statistics,
-        download: Statistics,
-        shown: Iterable[ShownList],
-        own_data: OwnData | None = None,
-        change_pending: bool = False,
-    ) -> None:
-        """Take over the state of an earlier agent of the same user; ``shown`` are the lists without feedback.
+    def restart(self, kept: Statistics) -> None:
+        """Start over for a changed user, keeping ``kept``; a ``CHANGE`` upload becomes pending."""
+        self.state = restart(self.policy, self.state, kept)
 
-        ``own_data`` is what the policy keeps apart, if it does.
-        """
-        self.arrivals, self.uploads, self.change_pending = arrivals, uploads, change_pending
-        self.buffer, self.unanswered = buffer, unanswered
-        if self.own_data is not None and own_data is not None:
-            self.own_data.load_state(own_data._asdict())
-        self.download = Ridge(download, self.policy.lambda_)
-        self._open = {open_list.impression: open_list for open_list in shown}
-        self._decide()
+    def send_buffer(self, cause: Cause) -> Upload:
+        """Send the buffer, because the server collects or because the user has changed."""
+        self.state, upload = send_buffer(self.policy, self.state, cause)
+        return upload
+
+    def take_back(self, statistics: Statistics, least: int) -> Upload | None:
+        """Put statistics into the buffer, and send it at once if it has ``least`` observations."""
+        self.state, upload = take_back(self.policy, self.state, statistics, least)
+        return upload
+
+    def learn_before(self, statistics: Statistics) -> None:
+        """Let what the user did before there was an agent be the agent's own data; ``take_back`` sends it."""
+        self.state = learn_before(self.policy, self.state, statistics)
+
+    def get_open_list(self, impression: int) -> ShownList:
+        """Return the list of that number, which was shown and has no feedback yet."""
+        require(impression in self._open, f"agent {self.id} has no open list {impression}")
+        return self._open[impression]
 
     def to_state(self) -> dict[str, Any]:
-        """What outlives a process, as values and arrays that this agent may go on changing: encode or copy them.
+        """Return what outlives a process, as values and arrays.
 
         Its number, the policy, the sizes of the problem and the oracle are not part of it.
         """
+        state = self.state
         return {
             "format": STATE_FORMAT,
-            "arrivals": self.arrivals,
-            "uploads": self.uploads,
-            "buffer": self.buffer,
-            "unanswered": self.unanswered,
-            "download": self.download.statistics,
-            "personal": None if self.personal is None else self.personal.statistics,
-            "own_data": None if self.own_data is None else self.own_data.to_state(),
-            "change_pending": self.change_pending,
+            "arrivals": state.arrivals,
+            "uploads": state.uploads,
+            "buffer": state.buffer,
+            "unanswered": state.unanswered,
+            "download": state.download.statistics,
+            "personal": None if state.personal is None else state.personal.statistics,
+            "own_data": None if state.own is None else state.own._asdict(),
+            "change_pending": state.change_pending,
             "shown": [
                 {"impression": shown.impression, "items": shown.items, "features": shown.features,
                  "propensities": shown.propensities}
@@ -234,110 +425,29 @@ class Agent:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take over what ``to_state`` of an agent with the same policy gave."""
-        written = state["format"]
+        written, lambda_ = state["format"], self.policy.lambda_
         require(written == STATE_FORMAT, f"the state of an agent must have format {STATE_FORMAT}, got {written}")
-        if self.personal is not None:
-            self.personal.statistics = state["personal"]
-        if self.own_data is not None:
-            self.own_data.load_state(state["own_data"])
-        shown = [ShownList(self.id, **open_list) for open_list in state["shown"]]
-        names = ("arrivals", "uploads", "buffer", "unanswered", "download", "change_pending")
-        self.resume(**{name: state[name] for name in names}, shown=shown)
-
-    def set_unanswered(self, statistics: Statistics) -> None:
-        """Take over what was sent and waits for an answer, after an upload was withdrawn."""
-        self.unanswered = statistics
-        self._decide()
-
-    def set_problem_size(self, problem: ProblemSize) -> None:
-        """Take over other sizes of the problem, which a beta by formula depends on."""
-        self.problem = problem
-        self._set_beta()
-
-    def get_open_list(self, impression: int) -> ShownList:
-        """The list of that number, which was shown and has no feedback yet."""
-        shown = self._open.get(impression)
-        require(shown is not None, f"agent {self.id} has no open list {impression}")
-        assert shown is not None
-        return shown
-
-    def send_buffer(self, cause: Cause) -> Upload:
-        """Algorithm 1, line 8: send the buffer, unasked or because the server collects, and start an empty one.
-
-        With the cause ``CHANGE`` it replaces all earlier uploads.
-        """
-        self.uploads += 1
-        upload = Upload(agent=self.id, sequence=self.uploads, cause=cause, statistics=self.buffer)
-        known = self.policy.reply_rule.keep_unanswered(self.download.statistics, upload.statistics)
-        if known is None:
-            self.unanswered += upload.statistics
-        else:
-            self.download = Ridge(known, self.policy.lambda_)
-        self.buffer, self.change_pending = Statistics.zero(self.problem.dimension), False
-        return upload
-
-    def take_back(self, statistics: Statistics, least: int) -> Upload | None:
-        """Put what the server has lost back into the buffer, and send that at once if it has ``least`` observations."""
-        self.buffer = self.buffer + statistics
-        if self.change_pending:
-            upload = self.send_change_if_due(least)
-        else:
-            if self.own_data is not None and self.policy.trust is not None:
-                self.download = Ridge(self.own_data.weigh(self._sum_pending()), self.policy.lambda_)
-            upload = self.send_buffer(Cause.FORCED) if self.buffer.count >= max(1, least) else None
-        self._decide()
-        return upload
-
-    def restart_own_data(self, held: Statistics) -> None:
-        """Take what the server holds and what is on its way for all own data; others' are known at the next download.
-
-        A download before the first upload holds others' data alone.
-        """
-        if self.own_data is None:
-            return
-        pending, known = self._sum_pending(), self.download.statistics
-        self.own_data.restart(held + pending)
-        if self.policy.trust is not None:
-            is_newcomer = held.count == known.count == 0
-            weighed = self.own_data.receive(known, pending) if is_newcomer else self.own_data.weigh(pending)
-            self.download = Ridge(weighed, self.policy.lambda_)
-        self._decide()
-
-    def learn_before(self, statistics: Statistics) -> None:
-        """Let what the user did before there was an agent be the agent's own data; ``take_back`` sends it."""
-        if self.own_data is not None:
-            self.own_data.restart(self.own_data.total + statistics)
-
-    def _forget_download(self) -> Ridge:
-        """Return the ridge of an agent that has downloaded nothing."""
-        if self.own_data is None or self.policy.trust is None:
-            return Ridge(Statistics.zero(self.problem.dimension), self.policy.lambda_)
-        return Ridge(self.own_data.weigh(self._sum_pending()), self.policy.lambda_)
-
-    def _decide(self) -> None:
-        """Update the estimate and beta; what was sent but not yet answered still counts as the agent's own."""
-        shared = self.policy.decision.ridge(self.download, self._sum_pending())
-        self.decision = shared if self.personal is None else self.personal.join(shared)
-        self._set_beta()
-
-    def _set_beta(self) -> None:
-        """Update beta; where scales are learned, the policy's is in standard deviations of a click."""
-        deviation = 1.0 if self.own_data is None else self.own_data.deviation
-        self.beta = deviation * self.policy.confidence.radius(self.decision, self.problem)
-
-    def _validate_features(self, features: ArrayLike) -> NDArray[np.float32]:
-        with np.errstate(over="ignore"):  # what overflows is refused below
-            offered = np.asarray(features, np.float32)
-        d = self.problem.dimension
-        good = offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == d
-        require(good, f"features must have shape (items, {d}) with at least one item, got {offered.shape}")
-        largest = float(np.einsum("ij,ij->i", offered, offered).max())
-        require(np.isfinite(largest), "features must be finite numbers")
-        require(largest <= LARGEST_SQUARE, f"features must have norm <= 1, got {largest**0.5:.6g}")
-        return offered
+        known = {name: state[name] for name in ("arrivals", "uploads", "buffer", "unanswered", "change_pending")}
+        own = None if self.state.own is None else OwnData(**state["own_data"])
+        personal = None if self.state.personal is None else PersonalEstimate(state["personal"], lambda_)
+        loaded = self.state._replace(**known, download=Ridge(state["download"], lambda_), own=own, personal=personal)
+        self.state = decide(self.policy, loaded)
+        self._open = {shown["impression"]: ShownList(self.id, **shown) for shown in state["shown"]}
 
 
-def _find_only_click(policy: str, length: int, click: int | Examination | None) -> int | None:
+def read_features(features: ArrayLike, dimension: int) -> NDArray[np.float32]:
+    """Return the features of items on offer; refuse other shapes, and items longer than 1."""
+    with np.errstate(over="ignore"):  # what overflows is refused below
+        offered = np.asarray(features, np.float32)
+    good = offered.ndim == 2 and offered.shape[0] > 0 and offered.shape[1] == dimension
+    require(good, f"features must have shape (items, {dimension}) with at least one item, got {offered.shape}")
+    largest = float(np.einsum("ij,ij->i", offered, offered).max())
+    require(np.isfinite(largest), "features must be finite numbers")
+    require(largest <= LARGEST_SQUARE, f"features must have norm <= 1, got {largest**0.5:.6g}")
+    return offered
+
+
+def _find_only_click(policy: str, length: int, click: Click) -> int | None:
     """The click of a cascade; refuse more than that where a policy splits each reward between two parts of theta."""
     if not isinstance(click, Examination):
         return click

@@ -27,4 +27,4 @@ class DownloadAndBuffer:
     """The last download and the agent's own data since; an agent that never downloads has its own data."""
 
     def ridge(self, download: Ridge, buffer: Statistics) -> Ridge:
-        return Ridge(download.statistics + buffer, download.lambda_)
+        return Ridge(download.statistics + buffer, download.lambda_) if buffer.count else download

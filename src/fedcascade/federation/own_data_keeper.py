@@ -1,7 +1,6 @@
-"""What an agent keeps of its own data, apart from what others sent: the readable side of ``own_data``."""
+"""The readable side of ``own_data``: what an agent keeps of its own data, apart from what others sent."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ def require_one_click(seen: Examination) -> None:
 
 
 class OwnDataKeeper:
-    """Follows the lists of one user: finds changes, and weighs what others sent."""
+    """Follows the lists of one user: finds changes, and weighs what others sent. It changes ``data`` in place."""
 
     def __init__(self, policy: Policy, dimension: int, data: OwnData | None = None) -> None:
         self.dimension = dimension
@@ -54,7 +53,8 @@ class OwnDataKeeper:
 
     def follow(self, listed: NDArray[np.float32], seen: Examination, chosen_with: LinearEstimate) -> bool:
         """Learn from a list; returns whether the user has changed. ``total`` is then what belongs to the new one."""
-        self.require_clicks(seen)
+        if self._detection is not None:
+            require_one_click(seen)
         click, *others = seen.clicks or (-1,)
         features = np.ascontiguousarray(listed, np.float32)
         theta, root = chosen_with.theta, chosen_with.root
@@ -64,13 +64,8 @@ class OwnDataKeeper:
         self.data.total[-1] += seen.rounds - 1
         return has_changed
 
-    def require_clicks(self, seen: Examination) -> None:
-        """Refuse several clicks of a list where the agent looks for changes of its user."""
-        if self._detection is not None:
-            require_one_click(seen)
-
     def is_weighing_due(self) -> bool:
-        """Whether it is time to weigh others' data anew."""
+        """Return whether it is time to weigh others' data again."""
         return self._trust is not None and bool(is_due(self.data, self._trust))
 
     def receive(self, download: Statistics, pending: Statistics) -> Statistics:
@@ -89,11 +84,6 @@ class OwnDataKeeper:
         own = self.total - pending
         return Statistics(gram, moment, own.count, own.clicks, own.rounds)
 
-    def restate(self, pending: Statistics) -> Statistics:
-        """What a download would hold, without ``pending``: own data, and others' as they were in the last one."""
-        own, others = self.total - pending, (self.data.others_gram, self.data.others_moment)
-        return Statistics(own.gram + others[0], own.moment + others[1], own.count, own.clicks, own.rounds)
-
     def restart(self, kept: Statistics) -> None:
         """Forget all but ``kept``, which may be what ``follow`` has left, and what others sent."""
         data = self.data
@@ -105,12 +95,3 @@ class OwnDataKeeper:
                 data.blocks[0], data.used[0] = row, int(kept.count > 0)
         data.others_gram[:], data.others_moment[:], data.numbers[WEIGHT] = 0.0, 0.0, 0.0
         data.numbers[NOISE], data.numbers[DEVIATION] = 0.25, 0.5
-
-    def to_state(self) -> dict[str, Any]:
-        """What outlives a process, as arrays that this keeper goes on changing."""
-        return self.data._asdict()
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what ``to_state`` gave."""
-        for name in OwnData._fields:
-            getattr(self.data, name)[...] = state[name]

@@ -25,33 +25,33 @@ class AlternatingMinimisation:
     """
 
     def begin(self, dimension: int, lambda_: float) -> "PersonalEstimate":
-        return PersonalEstimate(dimension, lambda_)
+        return PersonalEstimate(Statistics.zero(dimension), lambda_)
 
 
+@dataclass(frozen=True, eq=False)
 class PersonalEstimate:
     """The personal part of one agent: the statistics of all its rounds, with its share of rewards as the moment."""
 
-    def __init__(self, dimension: int, lambda_: float) -> None:
-        self.lambda_ = lambda_
-        self.statistics = Statistics.zero(dimension)
+    statistics: Statistics
+    lambda_: float
 
     def observe(
         self, known: Statistics, buffer: Statistics, listed: NDArray[np.float32], click: int | None
-    ) -> Statistics:
-        """The buffer after one more round, with the shared part's share of rewards; keeps the personal part's.
+    ) -> "tuple[Statistics, PersonalEstimate]":
+        """Return buffer and personal part after one more round, each with its share of rewards.
 
         ``known`` and ``buffer`` together are what the shared part is fitted to.
         """
-        shared, own, features = known + buffer, self.statistics, np.ascontiguousarray(listed, np.float32)
-        sums = SplitSums(shared.gram, shared.moment, *(
-            array.copy() for array in (own.gram, own.moment, buffer.gram, buffer.moment)
-        ))  # fmt: skip
-        examined, clicked = count_examined(len(listed), click), click is not None
+        shared, own, examined = known + buffer, self.statistics, count_examined(len(listed), click)
+        gram, moment, own_gram, own_moment = (
+            buffer.gram.copy(), buffer.moment.copy(), own.gram.copy(), own.moment.copy(),
+        )  # fmt: skip
+        sums = SplitSums(shared.gram, shared.moment, own_gram, own_moment, gram, moment)
+        features = np.ascontiguousarray(listed, np.float32)
         split_rewards(sums, features, examined, -1 if click is None else click, float(self.lambda_))
-        counts = own.count + examined, own.clicks + clicked, own.rounds + 1
-        self.statistics = Statistics(sums.own_gram, sums.own_moment, *counts)
-        counts = buffer.count + examined, buffer.clicks + clicked, buffer.rounds + 1
-        return Statistics(sums.buffer_gram, sums.buffer_moment, *counts)
+        counts = [(each.count + examined, each.clicks + (click is not None), each.rounds + 1) for each in (buffer, own)]
+        personal = PersonalEstimate(Statistics(own_gram, own_moment, *counts[1]), self.lambda_)
+        return Statistics(gram, moment, *counts[0]), personal
 
     def join(self, shared: Ridge) -> LinearEstimate:
         """The estimate of both parts together."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedcascade.checks import require
-from fedcascade.federation.agent import Agent
+from fedcascade.federation.agent import Agent, restart_own_data, skip_answer
 from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import Policy
 from fedcascade.federation.server import Server
@@ -87,5 +87,6 @@ def precompile_agent(policy: Policy, dimension: int) -> None:
     items, ties = np.zeros((2, dimension), np.float32), np.zeros(2, np.uint32)
     for round_, click in ((1, 0), (2, None)):
         agent.observe(agent.recommend(items, ties), click, round_=round_, draw=0.5)
-        agent.receive(Download(agent=0, statistics=agent.buffer, rounds=round_, agents=1))
-    agent.restart_own_data(agent.buffer)
+        agent.receive(Download(agent=0, statistics=agent.state.buffer, rounds=round_, agents=1))
+    state = restart_own_data(policy, agent.state, agent.state.buffer)
+    skip_answer(policy, state, state.buffer, state.unanswered)

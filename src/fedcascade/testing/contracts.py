@@ -107,7 +107,7 @@ def _check_conservation(policy: Policy, world: Synthetic, rounds: int) -> None:
             run_exchange(server, agents, played.upload)
         if played.upload or t == rounds:
             for agent in set(agents):
-                same = _is_same(observed[agent.id], server.holdings[agent.id] + agent.buffer)
+                same = _is_same(observed[agent.id], server.holdings[agent.id] + agent.state.buffer)
                 require(same, f"round {t}: what agent {agent.id} observed must be what the server and its buffer hold")
 
 

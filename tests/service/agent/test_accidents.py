@@ -26,8 +26,7 @@ from fedcascade.learning.confidence import Constant
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.client import fetch_terms
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.pool import AgentPool
-from fedcascade.service.agent.remote import PoolAgent, RemoteAgent
+from fedcascade.service.agent.pool import AgentPool, PoolAgent, RemoteAgent
 from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
@@ -197,18 +196,18 @@ def test_agents_hear_of_other_terms_at_their_next_exchange(server: Server, tmp_p
         for member in members:
             speak(member)
         assert pool.flush(30), pool.trouble
-        assert {member.agent.beta for member in members} == {10.5}
+        assert {member.memory.policy.confidence for member in members} == {Constant(beta=10.5)}
         server.restart(*options)
         for member in members:
             speak(member)
         assert pool.flush(30), pool.trouble
         for member in (*members, pool.get("newcomer")):
-            assert (member.agent.policy.name, member.agent.policy.confidence) == ("population", Constant(beta=0.25))
+            assert (member.memory.policy.name, member.memory.policy.confidence) == ("population", Constant(beta=0.25))
 
 
 def speak(agent: PoolAgent) -> None:
     """Play a round that is sent, whatever the server's policy says."""
-    agent.agent.policy = replace(agent.agent.policy, trigger=Always())
+    agent.memory.policy = replace(agent.memory.policy, trigger=Always())
     agent.feedback(agent.recommend(np.eye(D), 1), 0)
 
 
@@ -216,90 +215,31 @@ def test_an_agent_keeps_what_it_has_under_other_terms(server: Server, tmp_path: 
     options = ("--policy", "population", "--lambda", "2.5", "--longest-list", "7", "--take-over")
     with server.connect(tmp_path / "agent.db", policy=None) as agent:
         play(agent, 12)
-        agent.agent.policy = replace(agent.agent.policy, trigger=Always())
+        agent.memory.policy = replace(agent.memory.policy, trigger=Always())
         play_and_flush(agent, 1)
-        assert agent.agent.policy.name == "fedc3ucb-h"
+        assert agent.memory.policy.name == "fedc3ucb-h"
         buffered, rounds = agent.buffered, server.count_rounds()
         server.restart(*options)
         play_and_flush(agent, 1)
-        assert (agent.agent.policy.name, agent.agent.policy.lambda_) == ("population", 2.5)
+        assert (agent.memory.policy.name, agent.memory.policy.lambda_) == ("population", 2.5)
         assert server.count_rounds() == rounds + 1 + buffered
         with pytest.raises(ValueError, match="at most 7 items"):
             agent.recommend(np.eye(D), 8)
-        number = agent.agent.download.statistics.rounds
+        number = agent.memory.state.local.download.statistics.rounds
     with server.connect(tmp_path / "agent.db", policy=None) as again:
-        assert (again.agent.policy.name, again.agent.download.statistics.rounds) == ("population", number)
+        assert (again.memory.policy.name, again.memory.state.local.download.statistics.rounds) == ("population", number)
 
 
-VERSION_2 = """
-CREATE TABLE two_setting (name TEXT PRIMARY KEY, value BLOB NOT NULL);
-CREATE TABLE two_statistics (
-    name TEXT PRIMARY KEY, numbers BLOB NOT NULL, count INTEGER NOT NULL, clicks INTEGER NOT NULL,
-    rounds INTEGER NOT NULL);
-CREATE TABLE two_outbox (
-    sequence INTEGER PRIMARY KEY, cause TEXT NOT NULL, numbers BLOB NOT NULL, count INTEGER NOT NULL,
-    clicks INTEGER NOT NULL, rounds INTEGER NOT NULL);
-CREATE TABLE two_open_list (impression INTEGER PRIMARY KEY, items BLOB NOT NULL, features BLOB NOT NULL);
-INSERT INTO two_setting SELECT name, value FROM setting WHERE agent > 0;
-INSERT INTO two_statistics SELECT name, numbers, count, clicks, rounds FROM statistics;
-INSERT INTO two_outbox SELECT sequence, cause, numbers, count, clicks, rounds FROM outbox;
-INSERT INTO two_open_list SELECT impression, items, features FROM open_list;
-DROP TABLE owner; DROP TABLE token; DROP TABLE setting; DROP TABLE statistics; DROP TABLE outbox; DROP TABLE open_list;
-DROP TABLE recorded_list; DROP TABLE own_data;
-ALTER TABLE two_setting RENAME TO setting; ALTER TABLE two_statistics RENAME TO statistics;
-ALTER TABLE two_outbox RENAME TO outbox; ALTER TABLE two_open_list RENAME TO open_list;
-PRAGMA user_version = 2
-"""
-
-
-def make_file_of_version_2(connection: sqlite3.Connection) -> None:
-    """Turn the file of a single agent into one that the version before has written: it had no other agents."""
-    for statement in VERSION_2.split(";"):
-        connection.execute(statement)
-
-
-def test_a_file_of_version_2_goes_on_with_its_open_lists_and_uploads(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_file_of_another_version_is_refused_in_one_line(server: Server, tmp_path: Path, version: int) -> None:
     path = tmp_path / "agent.db"
-    with server.connect(path) as agent:
-        play_and_flush(agent, 3)
-        agent.client.transport.close()
-        play(agent, 2)
-        shown, number = agent.recommend(np.eye(D), 2), agent.id
+    server.connect(path).close()
     connection = sqlite3.connect(path)
     with connection:
-        make_file_of_version_2(connection)
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with server.connect(path) as again:
-        assert [waiting.impression for waiting in again.open_lists()] == [shown.impression]
-        again.feedback(shown.impression, 1)
-        assert again.flush(30), again.trouble
-        assert (again.id, server.count_rounds(), again.lost, again.trouble) == (number, 6, 0, None)
-
-
-def test_a_file_of_version_1_goes_on(server: Server, tmp_path: Path) -> None:
-    """Version 1 knew no credential, no receipt and no confirmed sum; it learns them from the server."""
-    path = tmp_path / "agent.db"
-    with server.connect(path) as agent:
-        play_and_flush(agent, 4)
-        number = agent.id
-    connection = sqlite3.connect(path)
-    with connection:
-        make_file_of_version_2(connection)
-        [[body]] = connection.execute("SELECT value FROM setting WHERE name = 'welcome'").fetchall()
-        welcome = msgspec.json.decode(body)
-        old_terms = {name: welcome["terms"][name] for name in ("policy", "constants", "dimension")}
-        old = {"protocol": 1, "agent": number, "terms": old_terms | {"protocol": 1, "protocols": [1]}}
-        connection.execute("UPDATE setting SET value = ? WHERE name = 'welcome'", (msgspec.json.encode(old),))
-        connection.execute("DELETE FROM setting WHERE name IN ('receipt', 'lost')")
-        connection.execute("DELETE FROM statistics WHERE name = 'confirmed'")
-        connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    with server.connect(path) as again:
-        play_and_flush(again, 2)
-        assert (again.id, server.count_rounds(), again.lost, again.trouble) == (number, 6, 0, None)
-        assert again.ledger.confirmed is not None
-        assert again.ledger.confirmed.rounds == 6
-        assert again.welcome.credential is not None
+    with pytest.raises(ValueError, match=rf"file of version {version}, this fedcascade reads 5: use .*[^\n]$"):
+        server.connect(path)
 
 
 def test_an_agents_file_has_one_process_at_a_time(server: Server, tmp_path: Path) -> None:
@@ -371,14 +311,14 @@ def test_an_agent_survives_any_answer(tmp_path: Path, what: str) -> None:
             play(agent, 2)
             assert agent.flush(20), agent.trouble
             assert agent.trouble is not None
-            assert agent.agent.decision.theta.max() > 0
+            assert agent.memory.state.local.decision.theta.max() > 0
         with connect("", store=store, transport=transport, **options) as agent:
             assert agent.unsent == 0
             transport.change = lambda _, reply: reply
             play_and_flush(agent, 1)
             assert (agent.trouble, agent.lost) == (None, 0)
             assert running.operator.fetch_overview().rounds == 5
-            assert agent.agent.download.statistics.rounds == 5
+            assert agent.memory.state.local.download.statistics.rounds == 5
 
 
 def test_an_answer_of_another_epoch_makes_the_agent_compare(tmp_path: Path) -> None:
@@ -406,7 +346,8 @@ def test_an_invented_receipt_begins_no_epoch(tmp_path: Path) -> None:
         with connect("", store=str(tmp_path / "agent.db"), token=token, transport=transport, policy=TALKATIVE,
                      min_observations=0) as agent:  # fmt: skip
             play_and_flush(agent, 1)
-            agent.ledger.receipt = wire.Receipt(epoch=epoch, position=10**6, proof=bytes(16))
+            invented = wire.Receipt(epoch=epoch, position=10**6, proof=bytes(16))
+            agent.memory.update(lambda state: (state._replace(receipt=invented), None))
             play_and_flush(agent, 1)
         assert fetch_terms(running.transport).epoch == epoch
 

@@ -22,10 +22,9 @@ from fedcascade.learning.oracles import TopK
 from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.pool import AgentPool
-from fedcascade.service.agent.remote import PoolAgent, RemoteAgent
+from fedcascade.service.agent.ledger import renumber, withdraw
+from fedcascade.service.agent.pool import AgentPool, PoolAgent, RemoteAgent
 from fedcascade.service.agent.transport import HttpReply
-from fedcascade.service.protocol import wire
 
 from ..helpers import RunningService, serve_in_process
 
@@ -140,9 +139,9 @@ def flush(agent: PoolAgent) -> None:
 def check_held(agent: PoolAgent) -> None:
     """The server holds of an agent what the agent knows of its user, to the bit."""
     flush(agent)
-    assert agent.agent.own_data is not None
+    assert agent.memory.state.local.own is not None
     held = agent.client.fetch_standing().unpack_held(D)
-    own = agent.agent.own_data.total - agent.agent.buffer
+    own = agent.memory.state.local.own_total - agent.memory.state.local.buffer
     assert np.array_equal(held.gram, own.gram)
     assert np.array_equal(held.moment, own.moment)
     assert (held.count, held.clicks, held.rounds) == (own.count, own.clicks, own.rounds)
@@ -172,7 +171,7 @@ def test_restarts_change_no_bit_of_what_an_agent_does(server: ServerOnFile, tmp_
             flush(agent)
             [download] = memory.receive(wanted)
             others.receive(download)
-        assert np.array_equal(agent.estimate, others.decision.theta)
+        assert np.array_equal(agent.estimate, others.state.decision.theta)
     assert resets == 1
     check_held(agent)
     agent.close()
@@ -196,9 +195,9 @@ def test_an_agent_that_dies_around_its_reset_resets_once(server: ServerOnFile, t
         check_held(again)
         overview = server.running.operator.fetch_overview()
         assert (overview.resets, again.unsent, again.lost) == (1, 0, 0)
-        assert again.ledger.last_change == reset.sequence
-        assert again.agent.own_data is not None
-        assert server.sum_all().rounds == (again.agent.own_data.total - again.agent.buffer).rounds
+        assert again.memory.state.last_change == reset.sequence
+        assert again.memory.state.local.own is not None
+        assert server.sum_all().rounds == (again.memory.state.local.own_total - again.memory.state.local.buffer).rounds
         play(again, SECOND, 60, seed=3)
         check_held(again)
 
@@ -210,7 +209,7 @@ def test_a_reset_waits_until_it_hides_single_observations(server: ServerOnFile, 
     with server.connect(path, **options) as agent:
         play(agent, FIRST, 240)
         rounds = draw_rounds(200, 2)
-        while not agent.agent.change_pending:
+        while not agent.memory.state.local.change_pending:
             items, draws = next(rounds)
             shown = agent.recommend(items, K, ties=TIES)
             assert agent.feedback(shown, click(shown.features, draws, SECOND), draw=0.5) is None
@@ -288,22 +287,19 @@ def test_a_copy_of_a_file_follows_the_change_that_the_other_one_found(server: Se
         assert server.running.operator.fetch_overview().resets == 1
 
 
-def test_a_file_from_before_own_data_were_kept_goes_on(server: ServerOnFile, tmp_path: Path) -> None:
-    """What the server has confirmed, what waits and what is in the buffer are all own data."""
+def test_own_data_that_are_lost_are_what_the_server_holds_and_what_waits(server: ServerOnFile, tmp_path: Path) -> None:
     path = tmp_path / "agent.db"
     with server.connect(path, policy=POLICIES["population"]) as agent:
         play(agent, FIRST, 240)
         flush(agent)
-        arrivals = agent.agent.arrivals
+        arrivals = agent.memory.state.local.arrivals
     connection = sqlite3.connect(path)
     with connection:
-        connection.execute("DROP TABLE own_data")
-        connection.execute("PRAGMA user_version = 3")
+        connection.execute("DELETE FROM entry WHERE name = 'own'")
     connection.close()
     with server.connect(path) as again:
-        assert again.agent.policy.name == "population"
-        assert again.agent.own_data is not None
-        assert again.agent.own_data.total.rounds == arrivals
+        assert again.memory.policy.name == "population"
+        assert again.memory.state.local.own_total.rounds == arrivals
         play_until_change(again)
         check_held(again)
         assert server.running.operator.fetch_overview().resets == 1
@@ -320,7 +316,7 @@ def test_when_the_server_changes_its_policy_agents_go_on_under_it_and_back(tmp_p
             served.start()
             play(agent, FIRST, 60, seed=9)
             flush(agent)
-        assert agent.agent.policy.name == "population"
+        assert agent.memory.policy.name == "population"
         play_until_change(agent)
         check_held(agent)
     served.stop()
@@ -339,7 +335,7 @@ def test_an_agent_that_leaves_after_a_change_leaves_nothing(server: ServerOnFile
         overview = server.running.operator.fetch_overview()
         assert (overview.spoken, server.sum_all().rounds) == (1, rounds)
     with sqlite3.connect(tmp_path / "agent.db") as connection:
-        assert connection.execute("SELECT count(*) FROM own_data").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM entry WHERE agent > 0").fetchone() == (0,)
 
 
 def test_agents_of_a_pool_change_one_by_one(server: ServerOnFile, tmp_path: Path) -> None:
@@ -357,7 +353,7 @@ def test_agents_of_a_pool_change_one_by_one(server: ServerOnFile, tmp_path: Path
         play_until_change(pool.get("1"))
         for user in range(3):
             check_held(pool.get(str(user)))
-        assert [pool.get(str(user)).ledger.last_change > 0 for user in range(3)] == [False, True, False]
+        assert [pool.get(str(user)).memory.state.last_change > 0 for user in range(3)] == [False, True, False]
     assert server.running.operator.fetch_overview().resets == 1
 
 
@@ -366,7 +362,7 @@ def test_several_clicks_are_refused_before_anything_has_changed(server: ServerOn
         shown = agent.recommend(np.eye(D), K)
         with pytest.raises(ValueError, match="learns from one click of a list"):
             agent.feedback(shown, [0, 1])
-        assert agent.buffered == agent.agent.buffer.count == 0
+        assert agent.buffered == agent.memory.state.local.buffer.count == 0
         agent.feedback(shown, 1)
         assert agent.unsent + agent.buffered > 0
 
@@ -381,7 +377,7 @@ def test_who_knows_that_a_user_has_changed_says_so_once(server: ServerOnFile, tm
         play(again, SECOND, 40, seed=3)
         check_held(again)
         assert server.running.operator.fetch_overview().resets == 1
-        assert server.sum_all().rounds == 40 - again.agent.buffer.rounds
+        assert server.sum_all().rounds == 40 - again.memory.state.local.buffer.rounds
 
 
 def test_no_upload_is_a_reset_without_a_change(server: ServerOnFile, tmp_path: Path) -> None:
@@ -403,15 +399,10 @@ def test_a_change_that_was_not_counted_gets_another_number_with_what_came_after_
         play(agent, FIRST, 2, seed=2)
         agent.restart()
         play(agent, SECOND, 3, seed=3)
-        assert [upload.cause for upload in agent.ledger.outbox].count(Cause.CHANGE) == 1
-        credential = agent.welcome.credential
-        assert credential is not None
-        standing = wire.Standing(
-            protocol=2, agent=agent.id, uploads=40, count=0, clicks=0, rounds=0, numbers=b"", last_sequence=40,
-            epoch="", revoked=False, credential=credential,
-        )  # fmt: skip
-        agent.renumber(agent.ledger.outbox[0], standing)
-        [change] = agent.ledger.outbox
+        assert [upload.cause for upload in agent.memory.state.outbox].count(Cause.CHANGE) == 1
+        upload = agent.memory.state.outbox[0]
+        agent.memory.update(lambda state: (renumber(state, upload, 40), None))
+        [change] = agent.memory.state.outbox
         assert (change.cause, change.sequence, change.statistics.rounds) == (Cause.CHANGE, 41, 3)
         server.is_up = True
         check_held(agent)
@@ -425,8 +416,9 @@ def test_a_change_that_is_withdrawn_stays_pending(server: ServerOnFile, tmp_path
         server.is_up = False
         agent.restart()
         play(agent, SECOND, 3, seed=3)
-        agent.withdraw(agent.ledger.outbox[0], is_lost=is_lost)
-        [change] = agent.ledger.outbox
+        upload, memory = agent.memory.state.outbox[0], agent.memory
+        memory.update(lambda state: (withdraw(memory.policy, state, upload, is_lost=is_lost), None))
+        [change] = agent.memory.state.outbox
         assert change.cause is Cause.CHANGE
         assert change.statistics.rounds == (2 if is_lost else 3)
         server.is_up = True

@@ -15,7 +15,7 @@ from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.oracles import PerCategory
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.pool import RemoteAgent
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import Clock
@@ -178,8 +178,8 @@ def test_a_fork_is_refused_and_does_no_harm(tmp_path: Path) -> None:
         assert len(lines) == 4, ended.stderr
         assert all("this is a fork of it: connect after the fork" in line for line in lines)
         with connect(process.url, store=str(tmp_path / "agent.db")) as agent:
-            assert agent.agent.arrivals == 4
-            assert agent.agent.buffer.rounds + agent.agent.unanswered.rounds == 3
+            assert agent.memory.state.local.arrivals == 4
+            assert agent.memory.state.local.buffer.rounds + agent.memory.state.local.unanswered.rounds == 3
         running.transport.close()
     finally:
         process.stop()
@@ -188,12 +188,12 @@ def test_a_fork_is_refused_and_does_no_harm(tmp_path: Path) -> None:
 def test_a_full_disk_refuses_feedback_and_nothing_counts_twice(running: RunningService, tmp_path: Path) -> None:
     with open_agent(running, tmp_path / "agent.db", policy=None, min_observations=10**6) as agent:
         shown = agent.recommend(np.eye(D), 1)
-        [pages] = agent.store.file.execute("PRAGMA page_count").fetchone()
-        agent.store.file.execute(f"PRAGMA max_page_count = {pages}")
+        [pages] = agent.memory.store.file.execute("PRAGMA page_count").fetchone()
+        agent.memory.store.file.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(OSError, match=r"full.*nothing has changed"):
             [agent.recommend(np.eye(D), 1) for _ in range(10_000)]
-        arrivals = agent.agent.arrivals
-        agent.store.file.execute("PRAGMA max_page_count = 100000")
+        arrivals = agent.memory.state.local.arrivals
+        agent.memory.store.file.execute("PRAGMA max_page_count = 100000")
         assert agent.recommend(np.eye(D), 1).impression == arrivals + 1
         agent.feedback(shown, 0)
         assert agent.buffered == 1

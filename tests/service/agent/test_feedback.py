@@ -13,7 +13,7 @@ from fedcascade.federation.triggers import Always
 from fedcascade.learning.click_log import ClickLog
 from fedcascade.learning.exploration import EpsilonMixed
 from fedcascade.service.agent.connection import connect
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.pool import RemoteAgent
 
 from ..helpers import CuttableTransport, RunningService, serve_in_process
 

@@ -15,8 +15,7 @@ import pytest
 
 from fedcascade.federation.policies import POLICIES
 from fedcascade.federation.triggers import Always
-from fedcascade.service.agent.pool import AgentPool
-from fedcascade.service.agent.remote import PoolAgent
+from fedcascade.service.agent.pool import AgentPool, PoolAgent
 from fedcascade.service.server.settings import Limits
 
 from ..helpers import CuttableTransport, RunningService, ServerProcess, serve_in_process

@@ -22,18 +22,21 @@ from fedcascade.federation.triggers import Always
 from fedcascade.learning.confidence import ProblemSize, Theory
 from fedcascade.learning.knapsack import Budget
 from fedcascade.learning.oracles import PerCategory
+from fedcascade.learning.ridge import LinearEstimate
 from fedcascade.numerics import linear
 from fedcascade.numerics.fragments import FragmentDispatcher
 from fedcascade.numerics.grid import round_to_grid
-from fedcascade.service.agent.client import PAUSES, OperatorClient, compute_pause
+from fedcascade.service.agent.client import OperatorClient, compute_pause
 from fedcascade.service.agent.connection import COMPILING, AsyncRemoteAgent, connect
-from fedcascade.service.agent.local_store import RoundEstimate
-from fedcascade.service.agent.remote import RemoteAgent
+from fedcascade.service.agent.ledger import estimate_round, withdraw
+from fedcascade.service.agent.options import AgentOptions
+from fedcascade.service.agent.pool import RemoteAgent
 from fedcascade.service.protocol.errors import Refused
 
 from ..helpers import CuttableTransport, RunningService, ServerProcess, serve_in_process
 
 D = 3
+PAUSES = AgentOptions().pauses
 TALKATIVE = replace(POLICIES["fedc3ucb-h"], trigger=Always())
 
 
@@ -74,7 +77,7 @@ def test_what_an_agent_learns_reaches_the_server_and_the_answer_comes_back(
     play_rounds(agent, 5)
     assert agent.flush(10)
     assert read_statistics(running, agent.id).rounds == 5
-    assert np.array_equal(agent.agent.download.statistics.gram, read_statistics(running, agent.id).gram)
+    assert np.array_equal(agent.memory.state.local.download.statistics.gram, read_statistics(running, agent.id).gram)
     agent.close()
 
 
@@ -188,11 +191,16 @@ def test_no_upload_holds_fewer_observations_than_the_floor(running: RunningServi
     agent.close()
 
 
-def test_the_round_is_extrapolated_from_the_servers_count() -> None:
-    assert RoundEstimate().estimate_round(arrivals=0) == 1
-    assert RoundEstimate(rounds=1000, agents=40, arrivals_since=0).estimate_round(30) == 1000
-    assert RoundEstimate(rounds=1000, agents=40, arrivals_since=5).estimate_round(35) == 1200
-    assert RoundEstimate(rounds=3, agents=1, arrivals_since=1).estimate_round(50) == 50
+def test_the_round_is_extrapolated_from_the_servers_count(running: RunningService, tmp_path: Path) -> None:
+    with connect_agent(running, tmp_path / "agent.db") as agent:
+        state = agent.memory.state
+        assert estimate_round(state) == 1
+        for rounds, agents, since, arrivals, expected in (
+            (1000, 40, 0, 30, 1000), (1000, 40, 5, 35, 1200), (3, 1, 1, 50, 50),
+        ):  # fmt: skip
+            local = state.local._replace(arrivals=arrivals)
+            known = state._replace(local=local, rounds=rounds, agents=agents, since=since)
+            assert estimate_round(known) == expected
 
 
 def test_leaving_is_one_call_and_leaves_nothing(running: RunningService, tmp_path: Path) -> None:
@@ -244,7 +252,7 @@ def test_an_agent_that_comes_back_after_months_finds_everything_in_its_place(
         assert read_statistics(running, agent.id).rounds == 3 + 4 + 1
         assert running.writer is not None
         assert running.writer.submit(lambda _, state: state.sum_statistics()).result().rounds == 8 + 30
-        assert (agent._round_estimate.rounds, agent._round_estimate.agents) == (8 + 30, 2)
+        assert (agent.memory.state.rounds, agent.memory.state.agents) == (8 + 30, 2)
         agent.close()
 
 
@@ -261,7 +269,16 @@ def test_a_wrong_clock_is_corrected(tmp_path: Path) -> None:
         process.stop()
 
 
-def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: Path) -> None:
+def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, radius = list[ProblemSize](), Theory.radius
+
+    def record(self: Theory, estimate: LinearEstimate, problem: ProblemSize) -> float:
+        sizes.append(problem)
+        return radius(self, estimate, problem)
+
+    monkeypatch.setattr(Theory, "radius", record)
     theory = replace(POLICIES["fedc3ucb-h"], confidence=Theory(alpha_c=0.5, noise=0.1, delta=0.2))
     policy = replace(theory, trigger=Always()).with_constants(alpha_c=0.5)
     with serve_in_process(tmp_path / "store.db", policy=theory.with_constants(alpha_c=0.5)) as running:
@@ -269,26 +286,23 @@ def test_an_agent_decides_with_the_beta_that_the_servers_policy_says(tmp_path: P
         play_rounds(neighbour, 7)
         assert neighbour.flush(10)
         agent = connect_agent(running, tmp_path / "agent.db", policy=None)
-        inner = agent.agent
-        assert inner.policy.confidence == theory.confidence
+        assert agent.memory.policy.confidence == theory.confidence
         before = agent.recommend(np.eye(D), 2)
-        alone = ProblemSize(users=1, dimension=D, list_length=2, rounds=1)
-        assert inner.beta == theory.confidence.radius(inner.decision, alone)
+        assert sizes[-1] == ProblemSize(users=1, dimension=D, list_length=2, rounds=1)
         rounds, upload = 8, agent.feedback(before, 0)
         while upload is None:
             rounds, upload = rounds + 1, agent.feedback(agent.recommend(np.eye(D), 2), 0)
         assert agent.flush(10)
         agent.recommend(np.eye(D), 3)
-        size = ProblemSize(users=2, dimension=D, list_length=3, rounds=rounds)  # what the server has told
-        assert inner.beta == theory.confidence.radius(inner.decision, size) > 1
+        assert sizes[-1] == ProblemSize(users=2, dimension=D, list_length=3, rounds=rounds)  # as the server answered
         agent.close()
         neighbour.close()
 
 
 def test_the_asyncio_agent_works_offline_and_goes_on_after_a_restart(running: RunningService, tmp_path: Path) -> None:
     transport = CuttableTransport(running)
-    options = {"store": str(tmp_path / "agent.db"), "policy": TALKATIVE, "min_observations": 0, "transport": transport,
-               "pauses": (0.005, 0.02)}  # fmt: skip
+    options: dict[str, Any] = {"store": str(tmp_path / "agent.db"), "policy": TALKATIVE, "min_observations": 0,
+                               "transport": transport, "pauses": (0.005, 0.02)}  # fmt: skip
 
     async def first() -> tuple[int, int]:
         [token] = running.operator.create_tokens()
@@ -422,7 +436,8 @@ def test_an_upload_that_is_lost_for_good_is_decided_with_no_more(running: Runnin
     transport.up = False
     agent.feedback(agent.recommend(draw_items(np.random.default_rng(1)), 2), 0)
     assert np.any(agent.estimate != 0)
-    agent.withdraw(agent.ledger.outbox[0], is_lost=True)
+    upload = agent.memory.state.outbox[0]
+    agent.memory.update(lambda state: (withdraw(agent.memory.policy, state, upload, is_lost=True), None))
     assert not np.any(agent.estimate)
     agent.close()
 

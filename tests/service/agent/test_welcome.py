@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from nacl.signing import SigningKey
 
-from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.messages import Cause, Download, Upload
 from fedcascade.federation.policies import POLICIES, guard_policy
 from fedcascade.federation.triggers import Always
 from fedcascade.learning.statistics import Statistics
@@ -17,10 +17,10 @@ from fedcascade.numerics.grid import round_to_grid
 from fedcascade.service.agent.client import enrol_agent
 from fedcascade.service.agent.connection import connect
 from fedcascade.service.agent.enrolment import ServerLink
+from fedcascade.service.agent.ledger import take_welcome
 from fedcascade.service.agent.local_store import LocalStore
-from fedcascade.service.agent.pool import AgentPool
-from fedcascade.service.agent.remote import PoolAgent
-from fedcascade.service.agent.store_file import SINGLE, StoreFile
+from fedcascade.service.agent.pool import AgentPool, PoolAgent
+from fedcascade.service.agent.store_file import StoreFile
 from fedcascade.service.agent.transport import HttpReply
 from fedcascade.service.protocol import wire
 from fedcascade.service.server.state import ServerState, replay_log
@@ -92,8 +92,8 @@ def get_told(running: RunningService) -> Statistics:
 
 def get_prior(agent: PoolAgent) -> Statistics:
     """What an agent took over from the server, before any upload of its own."""
-    assert agent.agent.own_data is not None
-    data = agent.agent.own_data.data
+    assert agent.memory.state.local.own is not None
+    data = agent.memory.state.local.own
     return Statistics(data.others_gram, data.others_moment, 0, 0, 0)
 
 
@@ -117,7 +117,7 @@ def test_a_newcomer_decides_with_what_is_known_of_anybody_also_after_a_restart(
         agent.feedback(agent.recommend(np.eye(D), 1), 0)
         assert agent.flush(20), agent.trouble
         assert not agent.is_welcomed  # its own data are in the answer now
-        assert agent.agent.download.statistics.rounds >= 1
+        assert agent.memory.state.local.download.statistics.rounds >= 1
 
 
 def test_a_welcome_changes_nothing_of_the_server(running: RunningService) -> None:
@@ -155,10 +155,9 @@ def test_a_process_that_dies_after_enrolment_has_kept_the_welcome(running: Runni
     with AgentPool("", store=path, tokens=[token], transport=CuttableTransport(running)) as pool:
         pool.get("")  # makes the file
     file = StoreFile(path)
-    store, link = LocalStore(file, SINGLE), ServerLink(CuttableTransport(running))
+    store, link = LocalStore(file, 1), ServerLink(CuttableTransport(running))
     welcome = link.enrol(store)  # and then nothing more happens in this process
     file.close()
-    assert welcome.download is msgspec.UNSET  # the file of an agent can be read by an older version
     with connect("", store=path, transport=CuttableTransport(running)) as agent:
         assert (agent.is_welcomed, agent.id) == (True, welcome.agent)
 
@@ -171,15 +170,14 @@ def test_an_agent_with_answers_keeps_them_when_it_enrols_anew(running: RunningSe
                  transport=CuttableTransport(running), pauses=(0.005, 0.05)) as agent:  # fmt: skip
         agent.feedback(agent.recommend(np.eye(D), 1), 0)
         assert agent.flush(20), agent.trouble
-        known = agent.agent.download.statistics
+        known = agent.memory.state.local.download.statistics
         running.operator.revoke(agent.id)
-        agent.store.set_setting("token", second.encode())
+        agent.memory.store.put_entry("token", second.encode())
         transport = agent.client.transport
         assert isinstance(transport, CuttableTransport)
-        welcome = ServerLink(transport).enrol(agent.store, new_key=True)
-        agent.load_ledger()
-        agent.follow(welcome)
-        assert_same(agent.agent.download.statistics, known)
+        ServerLink(transport).enrol(agent.memory.store, new_key=True)
+        agent.memory.load()
+        assert_same(agent.memory.state.local.download.statistics, known)
 
 
 def test_an_agent_that_has_spoken_is_not_welcomed_again(running: RunningService) -> None:
@@ -238,7 +236,7 @@ def test_agents_of_a_pool_begin_with_what_the_last_one_of_them_was_told(
         assert (visitor.is_welcomed, visitor.id) == (True, 0)
         assert_same(get_prior(visitor), get_told(running))
         assert pool.get("early").is_welcomed
-        pool._link.terms = msgspec.structs.replace(visitor.welcome.terms, terms_id="others")
+        pool._link.terms = msgspec.structs.replace(visitor.memory.state.welcome.terms, terms_id="others")
         assert not pool.get("other").is_welcomed
 
 
@@ -275,17 +273,16 @@ def test_an_agent_goes_on_with_its_own_data_where_a_ridge_makes_nothing_of_the_l
     with connect("", store=path, token=token, transport=CuttableTransport(running)) as agent:
 
         def follow(lambda_: float) -> None:
-            constants = agent.welcome.terms.constants | {"lambda_": lambda_}
-            terms = msgspec.structs.replace(agent.welcome.terms, constants=constants, terms_id=str(lambda_))
-            agent.follow(msgspec.structs.replace(agent.welcome, terms=terms))
+            terms = agent.memory.state.welcome.terms
+            constants = terms.constants | {"lambda_": lambda_}
+            agent.memory.follow(msgspec.structs.replace(terms, constants=constants, terms_id=str(lambda_)))
 
-        with agent.store.transaction():
-            agent.store.save_statistics("download", Statistics(-3.5 * np.eye(D), np.ones(D), 0, 0, 0))
-            agent.store.delete_own_data()
+        prior = wire.DownloadMessage.from_download(
+            Download(agent=0, statistics=Statistics(-3.5 * np.eye(D), np.ones(D), 0, 0, 0), rounds=1, agents=1)
+        )
         follow(4.0)
+        agent.memory.update(lambda state: (take_welcome(agent.memory.policy, state, prior), None))
         assert agent.is_welcomed
-        with agent.lock, agent.store.transaction():
-            agent._save_progress()
         follow(1.0)
         assert not agent.is_welcomed
         assert agent.recommend(np.eye(D), 1).items.size == 1

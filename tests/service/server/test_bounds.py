@@ -122,7 +122,7 @@ def test_the_terms_say_what_is_taken(running: RunningService, tmp_path: Path) ->
     [token] = running.operator.create_tokens()
     path, transport = str(tmp_path / "agent.db"), SharedTransport(running)
     with connect("", store=path, token=token, min_observations=0, transport=transport) as agent:
-        assert agent.floor == 6
+        assert agent.memory.policy.trigger.least == 6
         with pytest.raises(ValueError, match="at most 4 items"):
             agent.recommend(np.eye(3), k=5)
         agent.recommend(np.eye(3), k=3)

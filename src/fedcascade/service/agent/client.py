@@ -15,7 +15,6 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON, MSGPACK
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
-PAUSES = (0.25, 300.0)  # seconds before the first retry, and the longest pause
 NONCE_BITS = 56  # at most 17 digits
 
 
@@ -26,19 +25,8 @@ class BadReply(ValueError):  # noqa: N818 (a bad reply is an event like a refusa
 class AgentClient:
     """Signs and sends the requests of one agent; the clock follows the server's if they disagree."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        key: SigningKey,
-        agent: int,
-        protocol: int = wire.PROTOCOLS[-1],
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self.transport = transport
-        self.clock = clock
-        self.key = key
-        self.agent = agent
-        self.protocol = protocol
+    def __init__(self, transport: Transport, key: SigningKey, agent: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.transport, self.key, self.agent, self.clock = transport, key, agent, clock
         self.clock_offset = 0.0
 
     def exchange(self, message: wire.UploadMessage) -> wire.AnswerMessage:
@@ -73,16 +61,16 @@ class AgentClient:
 
 
 def enrol_agent(
-    transport: Transport, token: str | None, key: SigningKey, protocol: int = wire.PROTOCOLS[-1], *,
+    transport: Transport, token: str | None, key: SigningKey, *,
     credential: wire.Credential | None = None, clock: Clock = SYSTEM_CLOCK,
 ) -> wire.Welcome:  # fmt: skip
     """Enrol an agent with a token, or again with a credential; return its number and the server's terms."""
     grounds, public_key = wire.encode_grounds(token, credential), bytes(key.verify_key)
 
     def send(now: float) -> HttpReply:
-        created, proof = int(now), auth.sign_enrolment(key, int(now), grounds)
-        message = wire.Enrolment(protocol=protocol, public_key=public_key, created=created, proof=proof, token=token,
-                                 credential=credential)  # fmt: skip
+        proof = auth.sign_enrolment(key, int(now), grounds)
+        message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], public_key=public_key, created=int(now), proof=proof,
+                                 token=token, credential=credential)  # fmt: skip
         path = f"{wire.ENROLMENTS}?{wire.WITH_DOWNLOAD}=1"  # an older server does not look at the query
         return transport.send("POST", path, msgspec.msgpack.encode(message), {"content-type": MSGPACK})
 

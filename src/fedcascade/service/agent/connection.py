@@ -3,20 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from fedcascade.federation.policies import Policy
 from fedcascade.federation.warm_start import precompile_agent
-from fedcascade.learning.confidence import ProblemSize
-from fedcascade.learning.oracles import Oracle
 from fedcascade.numerics.code_cache import announce_compilation
-from fedcascade.service.agent.client import PAUSES
-from fedcascade.service.agent.pool import AgentPool
-from fedcascade.service.agent.remote import RemoteAgent
-from fedcascade.service.agent.saved_agent import KEEP_LISTS, KEEP_SECONDS
-from fedcascade.service.agent.transport import Transport
-from fedcascade.service.protocol import wire
-from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
+from fedcascade.service.agent.options import AgentOptions
+from fedcascade.service.agent.pool import RemoteAgent, SinglePool
 
 COMPILING = "connect waits while code is compiled, once per installation; 'fedcascade warm' does it ahead"
 log = logging.getLogger("fedcascade.agent")
@@ -26,53 +19,31 @@ Result = TypeVar("Result")
 
 def connect(
     url: str,
+    options: AgentOptions | None = None,
     *,
     store: str = "agent.db",
     token: str | None = None,
-    policy: Policy | None = None,
-    oracle: Oracle | None = None,
-    min_observations: int | None = None,
-    problem: ProblemSize | None = None,
-    keep_lists: int = KEEP_LISTS,
-    keep_seconds: float = KEEP_SECONDS,
-    record_lists: int = 0,
-    transport: Transport | None = None,
-    protocol: int = wire.PROTOCOLS[-1],
-    pauses: tuple[float, float] = PAUSES,
-    clock: Clock = SYSTEM_CLOCK,
     warm_up: bool = False,
+    **changes: Any,
 ) -> RemoteAgent:
     """Connect to the server at ``url``. The first time, the agent enrols and needs the server; later it starts offline.
 
     Args:
         url: the server's address.
+        options: those of ``AgentOptions``; its defaults if None.
         store: the agent's own file; the private key never leaves it.
         token: a one-time enrolment token (``fedcascade enroll``), needed the first time, and later only if the agent
             was revoked or forgotten, or the server has lost it and does not take its credential.
-        policy: what decides when to speak and how to score; the server's if None.
-        oracle: chooses lists from scores; the best k items if None.
-        min_observations: an upload never holds fewer; 2 d if None, and never fewer than the server asks for. One
-            observation would reveal itself.
-        problem: the sizes for a beta by formula; what is known of them so far if None.
-        keep_lists: a list without feedback is dropped once so many others were shown after it.
-        keep_seconds: it is dropped after so long, too; a year if not given.
-        record_lists: so many lists are kept with all that was on offer, for ``agent.export_log()``; none if 0.
-        transport: how requests travel; HTTP to ``url`` if None.
-        protocol: the version to speak.
-        pauses: seconds before the first retry, which double with every failure, and the longest they become.
-        clock: what time signatures carry; the system's if not given.
         warm_up: compile, or load, everything that lists and feedback need before this returns, so that no user waits
             for a compiler. On a machine where ``fedcascade warm`` ran, that takes a moment.
+        changes: single options, as in ``connect(url, keep_lists=100)``.
     """
-    pool = AgentPool(url, store=store, policy=policy, oracle=oracle, min_observations=min_observations,
-                     problem=problem, keep_lists=keep_lists, keep_seconds=keep_seconds,
-                     record_lists=record_lists, transport=transport,
-                     protocol=protocol, pauses=pauses, clock=clock, senders=1, kind=RemoteAgent)  # fmt: skip
+    pool = SinglePool(url, replace(options or AgentOptions(), **changes | {"senders": 1}), store=store)
     try:
         with announce_compilation(lambda: log.warning(COMPILING)):
             agent = cast(RemoteAgent, pool.enrol("", token))
             if warm_up:
-                precompile_agent(agent.agent.policy, agent.dimension)
+                precompile_agent(agent.memory.policy, agent.memory.state.local.dimension)
     except BaseException:
         pool.close()
         raise
@@ -111,6 +82,6 @@ class AsyncRemoteAgent:
         await self.close()
 
 
-async def connect_async(url: str, **options: Any) -> AsyncRemoteAgent:
-    """Connect for asyncio, with the options of ``connect``."""
-    return AsyncRemoteAgent(await asyncio.to_thread(connect, url, **options))
+async def connect_async(url: str, options: AgentOptions | None = None, **more: Any) -> AsyncRemoteAgent:
+    """Connect for asyncio, with the parameters of ``connect``."""
+    return AsyncRemoteAgent(await asyncio.to_thread(connect, url, options, **more))

@@ -1,10 +1,9 @@
 """Enrol agents, also many from one address: keys and tokens are saved before they are sent, so none is used twice.
 
-What the server tells a newcomer of anybody is kept twice: for the agent that enrolled, and for those of the same file
-that have not enrolled yet. An agent goes on with it until its first upload is answered.
+The server's prior for newcomers is kept twice: for the agent that enrolled, and for those of the same file that have
+not enrolled yet. An agent goes on with it until its first upload is answered.
 """
 
-import logging
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,37 +11,33 @@ from nacl.signing import SigningKey
 from nacl.utils import random as random_bytes
 
 from fedcascade.service.agent.client import AgentClient, enrol_agent, fetch_terms
-from fedcascade.service.agent.ledger import check_answer
-from fedcascade.service.agent.local_store import LocalStore, RoundEstimate
-from fedcascade.service.agent.store_file import EVERYBODY
-from fedcascade.service.agent.terms import build_policy
+from fedcascade.service.agent.local_store import WELCOME, LocalStore
+from fedcascade.service.agent.store_file import SHARED, StoreFile
 from fedcascade.service.agent.transport import Transport
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
 from fedcascade.service.protocol.errors import Refused
 
 NO_TOKEN = "the server does not know this agent, which needs an enrolment token: ask the operator for one"
-KEY, NEXT_KEY, TOKEN, WELCOME = "key", "next_key", "token", "welcome"
-LAST_WELCOME = "last_welcome"  # a setting of everybody: the last welcome with a download, for those who have none yet
-log = logging.getLogger("fedcascade.agent")
+KEY, NEXT_KEY, TOKEN = "key", "next_key", "token"
+LAST_WELCOME, TERMS = "last_welcome", "terms"  # shared entries: the last words with a prior, and the last terms
 
 
 @dataclass
 class ServerLink:
     """The way to a server that all agents of a file share, and what they know of it together.
 
-    ``terms`` are those that were fetched last. While the server finds that too many enrol from here, nobody tries.
+    ``terms`` are those that were fetched last. While the server finds that too many enrol from here, none tries.
     """
 
     transport: Transport
-    protocol: int = wire.PROTOCOLS[-1]
     clock: Clock = SYSTEM_CLOCK
     terms: wire.Terms | None = None
     _enrol_after: float = field(default=0.0, init=False)
 
     def build_client(self, store: LocalStore, agent: int) -> AgentClient:
-        key = SigningKey(store.get_setting(KEY) or random_bytes())
-        return AgentClient(self.transport, key, agent, self.protocol, self.clock)
+        key = SigningKey(store.get_entry(KEY) or random_bytes())
+        return AgentClient(self.transport, key, agent, self.clock)
 
     def fetch_terms(self, terms_id: str | None = None) -> wire.Terms:
         """The terms of that id, from the server unless another agent has fetched them already."""
@@ -51,16 +46,37 @@ class ServerLink:
             terms = self.terms = fetch_terms(self.transport)
         return terms
 
+    def introduce(self, file: StoreFile) -> wire.Welcome:
+        """Return the words for an agent that has not enrolled: terms, and the prior that another one got on them.
+
+        Only the first agent of a file waits for the server.
+        """
+        shared = LocalStore(file, SHARED)
+        stored, last = shared.get_entry(TERMS), shared.get_entry(LAST_WELCOME)
+        if self.terms is None and stored is not None:
+            self.terms = msgspec.json.decode(stored, type=wire.Terms)
+        terms = self.terms or self.fetch_terms()
+        if (content := msgspec.json.encode(terms)) != stored:
+            with shared.transaction():
+                shared.put_entry(TERMS, content)
+        welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=0, terms=terms)
+        told = None if last is None else msgspec.json.decode(last, type=wire.Welcome)
+        if told is None or told.terms.terms_id != terms.terms_id:
+            return welcome
+        return msgspec.structs.replace(welcome, download=told.download)
+
     def enrol(
         self, store: LocalStore, *, credential: wire.Credential | None = None, new_key: bool = False
     ) -> wire.Welcome:
         """Enrol an agent with its credential, or with a token; with a new key where the old one is revoked.
 
-        Only who has never enrolled takes a token from the stock. An agent that was revoked or forgotten needs one that
-        somebody gave to it: a stock would bring back whom the operator has sent away. Key and token are saved first: if
-        the reply is lost, the same key and token get the same number. A token that the server does not take is dropped.
+        Only an agent that has never enrolled takes a token from the stock. One that was revoked or forgotten needs a
+        token of its own: a stock would bring back agents that the operator has sent away. Key and token are saved
+        first: if the reply is lost, the same key and token get the same number. A refused token is dropped.
         """
-        self._require_turn()
+        wait = self._enrol_after - self.clock.elapsed()
+        if wait > 0:
+            raise Refused(429, "too-many-requests", f"too many enrol: try again in {wait:.2f} s", retry_after=wait)
         name = NEXT_KEY if new_key else KEY
         if credential is not None:
             try:
@@ -75,80 +91,37 @@ class ServerLink:
         if token is None and credential is None:
             raise Refused(403, "enrolment", NO_TOKEN)
         try:
-            welcome = enrol_agent(self.transport, token, key, self.protocol, credential=credential, clock=self.clock)
+            welcome = enrol_agent(self.transport, token, key, credential=credential, clock=self.clock)
         except Refused as refusal:
             if refusal.reason == "too-many-requests":
                 self._enrol_after = self.clock.elapsed() + (refusal.retry_after or 1.0)
             if refusal.reason == "enrolment":
                 with store.transaction():
-                    store.delete_setting(TOKEN)
+                    store.put_entry(TOKEN, None)
             raise
         with store.transaction():
-            store.set_setting(KEY, bytes(key))
-            keep_download(store, welcome)
-            welcome = _share_download(store, welcome)
-            store.set_setting(WELCOME, msgspec.json.encode(welcome))
+            store.put_entry(KEY, bytes(key))
+            store.put_entry(WELCOME, msgspec.json.encode(welcome))
+            if not isinstance(welcome.download, msgspec.UnsetType):
+                shared = msgspec.structs.replace(welcome, agent=0, credential=None)
+                LocalStore(store.file, SHARED).put_entry(LAST_WELCOME, msgspec.json.encode(shared))
             if key_name == NEXT_KEY:
                 store.begin_ledger()
-            store.delete_setting(NEXT_KEY)
+            store.put_entry(NEXT_KEY, None)
             if credential is None or credential.agent != welcome.agent:  # else the token was not needed
-                store.delete_setting(TOKEN)
+                store.put_entry(TOKEN, None)
         store.file.sync_to_disk()
         return welcome
-
-    def _require_turn(self) -> None:
-        wait = self._enrol_after - self.clock.elapsed()
-        if wait > 0:
-            raise Refused(429, "too-many-requests", f"too many enrol: try again in {wait:.2f} s", retry_after=wait)
-
-
-def begin_with_shared_download(store: LocalStore, terms: wire.Terms) -> None:
-    """Let an agent that has not enrolled begin with what the server told another one of its file, on the same terms."""
-    shared = LocalStore(store.file, EVERYBODY).get_setting(LAST_WELCOME)
-    if shared is not None:
-        welcome = msgspec.json.decode(shared, type=wire.Welcome)
-        if welcome.terms.terms_id == terms.terms_id:
-            with store.transaction():
-                keep_download(store, welcome)
-
-
-def keep_download(store: LocalStore, welcome: wire.Welcome) -> None:
-    """Let an agent go on with what the server knows of anybody, unless an upload of it was answered before.
-
-    The caller holds a transaction. What nobody can decide with is left out: an agent can do without.
-    """
-    message, dimension = welcome.download, welcome.terms.dimension
-    if isinstance(message, msgspec.UnsetType):
-        return
-    try:
-        download = check_answer(message, welcome.agent, dimension, build_policy(welcome.terms).lambda_)
-        is_answered = store.load_statistics("download", dimension).count > 0
-    except ValueError as error:
-        log.info("agent %d: what the server told a newcomer is of no use: %s", welcome.agent, error)
-        return
-    if not is_answered:
-        arrivals, uploads, _ = store.load_counters()
-        store.save_statistics("download", download.statistics)
-        store.save_counters(arrivals, uploads, RoundEstimate(download.rounds, download.agents))
-
-
-def _share_download(store: LocalStore, welcome: wire.Welcome) -> wire.Welcome:
-    """Keep a welcome that has a download for others of the file; the same without it, which older versions can read."""
-    if isinstance(welcome.download, msgspec.UnsetType):
-        return welcome
-    shared = msgspec.structs.replace(welcome, agent=0, credential=None)
-    LocalStore(store.file, EVERYBODY).set_setting(LAST_WELCOME, msgspec.json.encode(shared))
-    return msgspec.structs.replace(welcome, download=msgspec.UNSET)
 
 
 def _prepare(store: LocalStore, key_name: str) -> tuple[SigningKey, str | None]:
     """The key to enrol and a token for it, both saved: a token that this agent was given, else one of the stock."""
     with store.transaction():
-        key = SigningKey(store.get_setting(key_name) or random_bytes())
-        store.set_setting(key_name, bytes(key))
-        own = store.get_setting(TOKEN)
-        is_new = store.get_setting(WELCOME) is None
+        key = SigningKey(store.get_entry(key_name) or random_bytes())
+        store.put_entry(key_name, bytes(key))
+        own = store.get_entry(TOKEN)
+        is_new = store.get_entry(WELCOME) is None
         token = own.decode() if own is not None else store.file.take_token() if is_new else None
         if token is not None:
-            store.set_setting(TOKEN, token.encode())
+            store.put_entry(TOKEN, token.encode())
     return key, token

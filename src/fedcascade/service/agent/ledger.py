@@ -1,168 +1,252 @@
-"""What an agent has sent and the server has confirmed, so that both can compare after an accident."""
+"""What an agent has sent and the server has confirmed, so that both can compare after an accident.
 
-from dataclasses import dataclass
+Each change is a function from one state to the next; ``packages/agent/src/ledger.js`` has the same ones.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from fedcascade.checks import require
+from fedcascade.federation import agent as transitions
+from fedcascade.federation.agent import LocalState, Sent
 from fedcascade.federation.messages import Cause, Download, Upload
+from fedcascade.federation.policies import Policy
 from fedcascade.learning.ridge import Ridge
 from fedcascade.learning.statistics import Statistics
-from fedcascade.service.agent.local_store import LocalStore
 from fedcascade.service.protocol import wire
 from fedcascade.service.protocol.validation import can_exist
 
 LARGEST_ROUNDS, LARGEST_AGENTS = 2**53, 2**32  # so that an extrapolated round fits into 64 bits
 TOLERANCE = 1e-6  # of sums over features that are on no grid
+COPY = "that this file does not know: a copy of it is or was in use"
 
 
-@dataclass(frozen=True)
-class Settlement:
-    """What follows from a comparison of sums: what to send again, and a line about what happened, if anything did.
+class SavedState(NamedTuple):
+    """What is kept of an agent.
 
-    ``lost_change`` says that ``missing`` must replace what the server holds, because it has lost a ``CHANGE`` upload;
-    ``is_foreign`` that what the server holds is all that is known of the agent's user.
+    ``confirmed`` is what the server has counted, ``is_settled`` whether both sides agree on that, ``lost`` how many
+    rounds the server will never learn from, ``last_change`` the number of the last ``CHANGE`` upload that was
+    confirmed. ``rounds`` and ``agents`` are the system's at the last download, ``since`` the arrivals after it.
     """
 
-    note: str | None = None
-    missing: Statistics | None = None
-    lost_change: bool = False
-    is_foreign: bool = False
+    local: LocalState
+    welcome: wire.Welcome
+    confirmed: Statistics
+    outbox: tuple[Upload, ...] = ()
+    rounds: int = 0
+    agents: int = 1
+    since: int = 0
+    is_settled: bool = True
+    last_change: int = 0
+    receipt: wire.Receipt | None = None
+    lost: int = 0
+
+    @property
+    def is_replacing(self) -> bool:
+        """Whether an upload that waits, or the next one, replaces what the server holds."""
+        return self.local.change_pending or any(map(is_change, self.outbox))
+
+    @property
+    def held(self) -> Statistics:
+        """What the server holds of the agent's current user."""
+        return Statistics.zero(self.local.dimension) if self.is_replacing else self.confirmed
 
 
-class Ledger:
-    """The outbox, what the server has confirmed, its last receipt, and how many rounds are known to be lost.
+def estimate_round(state: SavedState) -> int:
+    """Extrapolate t: while this agent's user came once, each of the others did, on average."""
+    return max(1, state.local.arrivals, state.rounds + state.agents * state.since)
 
-    ``confirmed`` is None where this agent does not know it: its file is from before there was a ledger. It is settled
-    while the server holds what it has confirmed. ``last_change`` is the number of the last ``CHANGE`` upload that was
-    confirmed. Every change is saved; the caller holds a transaction of the store.
+
+def is_change(upload: Upload) -> bool:
+    """Return whether an upload replaces the earlier ones."""
+    return upload.cause is Cause.CHANGE
+
+
+def sum_outbox(state: SavedState) -> Statistics:
+    """Sum what waits for an answer, from the last ``CHANGE`` upload on."""
+    total = Statistics.zero(state.local.dimension)
+    for upload in state.outbox:
+        total = upload.statistics if is_change(upload) else total + upload.statistics
+    return total
+
+
+def remove(state: SavedState, upload: Upload) -> SavedState:
+    """Take an upload out of the outbox."""
+    return state._replace(outbox=tuple(each for each in state.outbox if each.sequence != upload.sequence))
+
+
+def keep_sent(state: SavedState, sent: Sent) -> SavedState:
+    """Go on with an agent's next state, and keep the upload that it sends until the server has answered it."""
+    local, upload = sent
+    return state._replace(local=local, outbox=state.outbox if upload is None else (*state.outbox, upload))
+
+
+def follow(policy: Policy, state: SavedState, welcome: wire.Welcome, download: Statistics) -> SavedState:
+    """Keep the server's words, and go on under a policy; ``download`` is what the agent decided with before.
+
+    What the server has counted takes its place where a ridge with the lambda of today can make nothing of it. Own data
+    start over where they are none of this policy.
     """
+    d = welcome.terms.dimension
+    require(d == state.local.dimension, f"the server has dimension {d}, this agent {state.local.dimension}: "
+            "enrol a new one")  # fmt: skip
+    try:
+        ridge = Ridge(download, policy.lambda_)
+    except ValueError:
+        ridge = Ridge(state.confirmed, policy.lambda_)
+    local = state.local._replace(id=welcome.agent, download=ridge)
+    is_same = transitions.fits_policy(policy, local.own)
+    own = local._replace(own=local.own if is_same else None)
+    followed = transitions.decide(policy, own) if is_same else transitions.restart_own_data(policy, own, state.held)
+    return state._replace(local=followed, welcome=welcome)
 
-    def __init__(self, store: LocalStore, agent: int, dimension: int) -> None:
-        self._store, self._dimension = store, dimension
-        self.outbox = store.load_outbox(agent, dimension)
-        is_known = not store.get_setting("unconfirmed")
-        self.confirmed = store.load_statistics("confirmed", dimension) if is_known else None
-        self.is_settled = is_known
-        receipt = store.get_setting("receipt")
-        self.receipt = None if receipt is None else msgspec.json.decode(receipt, type=wire.Receipt)
-        self.lost = int(store.get_setting("lost") or 0)
-        self.last_change = int(store.get_setting("last_change") or 0)
 
-    def sum_outbox(self, *, skip: int = 0) -> Statistics:
-        """The statistics that wait, beyond the first ``skip`` uploads, from the last ``CHANGE`` upload on."""
-        total = Statistics.zero(self._dimension)
-        for upload in self.outbox[skip:]:
-            total = upload.statistics if upload.cause is Cause.CHANGE else total + upload.statistics
-        return total
+def take_welcome(policy: Policy, state: SavedState, message: wire.DownloadMessage) -> SavedState:
+    """Go on with the server's prior, unless an upload was answered before; ValueError if no agent can use it."""
+    download = check_answer(message, state.welcome.agent, state.local.dimension, policy.lambda_)
+    if state.local.download.statistics.count:
+        return state
+    local = state.local._replace(download=Ridge(download.statistics, policy.lambda_))
+    local = transitions.restart_own_data(policy, local, state.held)
+    return state._replace(local=local, rounds=download.rounds, agents=download.agents, since=0)
 
-    def has_change(self, *, skip: int = 0) -> bool:
-        """Whether a ``CHANGE`` upload waits, beyond the first ``skip`` uploads."""
-        return any(upload.cause is Cause.CHANGE for upload in self.outbox[skip:])
 
-    def clear(self) -> Statistics:
-        """Empty the outbox; returns what ``sum_outbox`` did before."""
-        total = self.sum_outbox()
-        for upload in list(self.outbox):
-            self.remove(upload)
-        return total
+def confirm(
+    policy: Policy, state: SavedState, upload: Upload, answer: wire.AnswerMessage | None, download: Download | None
+) -> SavedState:
+    """Go on with a download in the place of an upload that the server has counted; None if it is of no use.
 
-    def add(self, upload: Upload) -> None:
-        """Keep an upload until the server has answered it."""
-        self._store.add_to_outbox(upload)
-        self.outbox.append(upload)
+    The answer says whether both sums agree. A download for the user before a change is of no use.
+    """
+    confirmed = upload.statistics if is_change(upload) else state.confirmed + upload.statistics
+    last_change = upload.sequence if is_change(upload) else state.last_change
+    after = remove(state, upload)._replace(confirmed=confirmed, last_change=last_change, is_settled=False)
+    if answer is not None:
+        is_same_epoch = state.receipt is None or state.receipt.epoch == answer.receipt.epoch
+        is_held = (confirmed.count, confirmed.rounds) == (answer.held_count, answer.held_rounds)
+        after = after._replace(is_settled=is_same_epoch and is_held, receipt=answer.receipt)
+    if download is not None:
+        after = after._replace(rounds=download.rounds, agents=download.agents, since=0)
+    if after.is_replacing:
+        return after
+    local, unanswered = after.local, sum_outbox(after)
+    if download is None:
+        return after._replace(local=transitions.skip_answer(policy, local, upload.statistics, unanswered))
+    usable = transitions.trim_download(policy, local, download.statistics, unanswered)
+    return after._replace(local=transitions.receive(policy, local, usable, unanswered))
 
-    def remove(self, upload: Upload) -> None:
-        """Take an upload out of the outbox."""
-        self._store.delete_from_outbox(upload.sequence)
-        self.outbox.remove(upload)
 
-    def confirm(self, upload: Upload, answer: wire.AnswerMessage | None) -> None:
-        """Note that the server has counted an upload; its answer, if it is good, says whether both sums agree."""
-        self.remove(upload)
-        if upload.cause is Cause.CHANGE:
-            self._set_confirmed(upload.statistics)
-            self._set_last_change(upload.sequence)
-        elif self.confirmed is not None:
-            self._set_confirmed(self.confirmed + upload.statistics)
-        known, self.is_settled = self.receipt, False
-        if answer is not None:
-            is_same_epoch, sums = known is None or known.epoch == answer.receipt.epoch, self.confirmed
-            is_held = sums is not None and (sums.count, sums.rounds) == (answer.held_count, answer.held_rounds)
-            self.is_settled = is_same_epoch and is_held
-            self.receipt = answer.receipt
-            self._store.set_setting("receipt", msgspec.json.encode(answer.receipt))
+def settle(policy: Policy, state: SavedState, standing: wire.Standing) -> tuple[SavedState, str | None]:
+    """Go on from what the server holds, and send again what it has lost; return a line about what happened.
 
-    def settle(self, held: Statistics, last_change: int) -> Settlement:
-        """Go on from what the server holds, and from the number of the last ``CHANGE`` upload that it knows.
+    Nothing happens while uploads wait: they come first, so that both sides count the same.
+    """
+    held = check_standing(standing, state.local.dimension)
+    if state.outbox:
+        return state, None
+    lost, note, proceed = _compare_sums(state, held, standing.last_change)
+    settled = state._replace(
+        local=state.local._replace(uploads=max(state.local.uploads, standing.last_sequence)),
+        welcome=msgspec.structs.replace(state.welcome, credential=standing.credential),
+        confirmed=held, last_change=standing.last_change, is_settled=True, lost=state.lost + lost,
+    )  # fmt: skip
+    if state.local.change_pending:  # the next upload replaces what the server holds
+        return settled, None
+    return settled if proceed is None else proceed(policy, settled), note
 
-        Call this with an empty outbox: then no upload is on its way that one side has counted and the other has not.
-        """
-        confirmed, self.is_settled, known_change = self.confirmed, True, self.last_change
-        self._set_confirmed(held)
-        self._set_last_change(last_change)
-        if confirmed is None:
-            return Settlement(is_foreign=True)
-        if _is_same(confirmed, held):
-            return Settlement()
-        if last_change > known_change:
-            return Settlement("the server knows of a change that this file does not: a copy of it is or was in use",
-                              is_foreign=True)  # fmt: skip
-        if last_change < known_change:
-            return Settlement("the server has lost a change of this agent's user: it is sent again", confirmed, True)
-        missing = confirmed - held
-        if can_exist(missing):
-            note = f"the server has lost {missing.rounds} rounds that it had confirmed: they are sent again"
-            return Settlement(note, missing)
-        if can_exist(held - confirmed):
-            rounds = held.rounds - confirmed.rounds
-            return Settlement(
-                f"the server holds {rounds} rounds that this file does not know: a copy of it is or was in use"
-            )
-        lost = max(0, missing.rounds)
-        self.count_lost(lost)
-        return Settlement(f"the server holds other rounds than this agent has sent: {lost} are lost, or more")
 
-    def count_lost(self, rounds: int) -> None:
-        """Count rounds that the server will never learn from."""
-        self.lost += rounds
-        self._store.set_setting("lost", str(self.lost).encode())
+Comparison = tuple[int, str | None, Callable[[Policy, SavedState], SavedState] | None]
 
-    def _set_last_change(self, sequence: int) -> None:
-        if sequence != self.last_change:
-            self.last_change = sequence
-            self._store.set_setting("last_change", str(sequence).encode())
 
-    def _set_confirmed(self, statistics: Statistics) -> None:
-        self.confirmed = statistics
-        self._store.save_statistics("confirmed", statistics)
-        self._store.set_setting("unconfirmed", b"")
+def _compare_sums(state: SavedState, held: Statistics, last_change: int) -> Comparison:
+    """Return how many rounds are lost for good, what to say, and how to go on from what the server holds."""
+    confirmed = state.confirmed
+    if _is_same(confirmed, held):
+        return 0, None, None
+    if last_change > state.last_change:
+        return 0, f"the server knows of a change {COPY}", _restart_held
+    if last_change < state.last_change:
+        note = "the server has lost a change of this agent's user: it is sent again"
+        return 0, note, lambda policy, settled: _replace_held(policy, settled, confirmed)
+    missing = confirmed - held
+    if can_exist(missing):
+        note = f"the server has lost {missing.rounds} rounds that it had confirmed: they are sent again"
+        return 0, note, lambda policy, settled: _take_back(policy, settled, missing)
+    if can_exist(held - confirmed):
+        return 0, f"the server holds {-missing.rounds} rounds {COPY}", None
+    lost = max(0, missing.rounds)
+    return lost, f"the server holds other rounds than this agent has sent: {lost} are lost, or more", None
+
+
+def renumber(state: SavedState, upload: Upload, last_sequence: int) -> SavedState:
+    """Give an upload that was not counted a number that the server does not know.
+
+    Where a ``CHANGE`` upload waits, all that waits becomes one: the order of uploads matters then.
+    """
+    sequence = max(last_sequence, state.local.uploads) + 1
+    rest = remove(state, upload).outbox
+    if any(map(is_change, state.outbox)):
+        upload, rest = replace(upload, cause=Cause.CHANGE, statistics=sum_outbox(state)), ()
+    outbox = rest if state.local.change_pending else (*rest, replace(upload, sequence=sequence))
+    return state._replace(local=state.local._replace(uploads=sequence), outbox=outbox)
+
+
+def withdraw(policy: Policy, state: SavedState, upload: Upload, *, is_lost: bool) -> SavedState:
+    """Send an upload no more: the server will never take it. What is not lost goes back into the buffer."""
+    rest = remove(state, upload)
+    if is_lost:
+        rest = rest._replace(lost=rest.lost + upload.statistics.rounds)
+    if rest.is_replacing:
+        return rest
+    if is_change(upload):
+        left = sum_outbox(rest)
+        kept = left if is_lost else upload.statistics + left
+        return _replace_held(policy, rest._replace(outbox=()), kept)
+    rest = rest._replace(local=rest.local._replace(unanswered=sum_outbox(rest)))
+    return _restart_held(policy, rest) if is_lost else _take_back(policy, rest, upload.statistics)
+
+
+def _restart_held(policy: Policy, state: SavedState) -> SavedState:
+    return state._replace(local=transitions.restart_own_data(policy, state.local, state.held))
+
+
+def _take_back(policy: Policy, state: SavedState, statistics: Statistics) -> SavedState:
+    """Put statistics back into the buffer, and send it if it is large enough."""
+    return keep_sent(state, transitions.take_back(policy, state.local, statistics, policy.trigger.least))
+
+
+def _replace_held(policy: Policy, state: SavedState, statistics: Statistics) -> SavedState:
+    """Replace what the server holds by statistics and the buffer, once these are enough for an upload."""
+    local = transitions.restart(policy, state.local, statistics + state.local.buffer)
+    return _take_back(policy, state._replace(local=local), Statistics.zero(local.dimension))
 
 
 def check_answer(
     answer: wire.AnswerMessage | wire.DownloadMessage, agent: int, dimension: int, lambda_: float
 ) -> Download:
-    """The download of an answer; ValueError if no agent can decide with it."""
+    """Return the download of an answer; ValueError if no agent can decide with it."""
     download = answer.to_download(agent, dimension)
-    pooled, rounds, agents = download.statistics, download.rounds, download.agents
-    pooled.check(dimension)
+    rounds, agents = download.rounds, download.agents
+    _check_held(download.statistics, dimension)
     is_small = rounds <= LARGEST_ROUNDS and agents <= LARGEST_AGENTS
     require(is_small, f"there can be {LARGEST_ROUNDS} rounds of {LARGEST_AGENTS} agents, got {rounds} of {agents}")
-    _check_counts(pooled)
-    Ridge(pooled, lambda_)
+    require(transitions.is_prior(download.statistics.gram, lambda_), "gram must be positive semi-definite")
     return download
 
 
 def check_standing(standing: wire.Standing, dimension: int) -> Statistics:
-    """What the server holds of an agent; ValueError if nobody can hold that."""
+    """Return what the server holds of an agent; ValueError if no agent can have sent that."""
     held = standing.unpack_held(dimension)
-    held.check(dimension)
-    _check_counts(held)
+    _check_held(held, dimension)
     return held
 
 
-def _check_counts(statistics: Statistics) -> None:
+def _check_held(statistics: Statistics, dimension: int) -> None:
+    statistics.check(dimension)
     largest = max(statistics.count, statistics.rounds)
     require(largest <= LARGEST_ROUNDS, f"counts must be at most {LARGEST_ROUNDS}, got {largest}")
 

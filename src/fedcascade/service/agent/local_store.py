@@ -1,43 +1,42 @@
 """What one agent keeps on its own device: key, state, open lists, uploads that have not been answered."""
 
-from collections.abc import Iterator
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcascade.federation.agent import ShownList
+from fedcascade.federation.agent import ShownList, begin
 from fedcascade.federation.messages import Cause, Upload
+from fedcascade.federation.own_data import OwnData
+from fedcascade.federation.own_data_keeper import make_policy_data
+from fedcascade.federation.policies import Policy
 from fedcascade.learning.cascade import Examination
 from fedcascade.learning.statistics import Statistics
+from fedcascade.service.agent.ledger import SavedState, follow, sum_outbox, take_welcome
+from fedcascade.service.agent.options import PolicyCache
 from fedcascade.service.agent.store_file import StoreFile
-from fedcascade.service.protocol.wire import pack_numbers, unpack_statistics
+from fedcascade.service.protocol import wire
 
-SAVE_SETTING = "INSERT INTO setting VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
-SAVE_STATISTICS = (
-    "INSERT INTO statistics VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET numbers = excluded.numbers, "
-    "count = excluded.count, clicks = excluded.clicks, rounds = excluded.rounds"
-)
-SAVE_OWN_DATA = "INSERT INTO own_data VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET body = excluded.body"
+WELCOME = "welcome"  # the server's words; with a download that the agent has not taken yet, if there is one
+SAVE_ENTRY = "INSERT INTO entry VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 # More are dropped than a new list adds, so that nothing old stays for long; no statement reads all lists of an agent.
 DROP_OLD_LISTS = (
     "DELETE FROM open_list WHERE agent = ?1 AND (impression <= ?2 OR shown_at < ?3 AND impression IN "
     "(SELECT impression FROM open_list WHERE agent = ?1 ORDER BY impression LIMIT 2))"
 )
-
-
-@dataclass(frozen=True)
-class RoundEstimate:
-    """What an agent knows of t: the system's rounds and agents at the last download, its own arrivals since then."""
-
-    rounds: int = 0
-    agents: int = 1
-    arrivals_since: int = 0
-
-    def estimate_round(self, arrivals: int) -> int:
-        """Extrapolate t: while this agent's user came once, each of the others did, on average."""
-        return max(1, arrivals, self.rounds + self.agents * self.arrivals_since)
+COUNTS = 48  # bytes of six whole numbers before the buffer
+DECODED_AS_SAVED = ("confirmed", "outbox", "receipt", "last_change", "lost", "unsettled")
+OWN_ARRAYS = ("total", "since", "others_gram", "others_moment", "numbers")
+# When it was shown, items, chances, features on offer, clicks and positions looked at.
+RecordedList = tuple[float, bytes, bytes | None, bytes, bytes, int]
+Result = TypeVar("Result")
+log = logging.getLogger("fedcascade.agent")
 
 
 @dataclass(frozen=True)
@@ -60,56 +59,23 @@ class LocalStore:
         with self.file.lock, self.file.transaction():
             yield
 
-    def get_setting(self, name: str) -> bytes | None:
-        query = "SELECT value FROM setting WHERE agent = ? AND name = ?"
+    def get_entry(self, name: str) -> bytes | None:
+        query = "SELECT value FROM entry WHERE agent = ? AND name = ?"
         with self.file.lock:
             row = self.file.execute(query, (self.agent, name)).fetchone()
         return None if row is None else bytes(row[0])
 
-    def set_setting(self, name: str, value: bytes) -> None:
-        self.file.execute(SAVE_SETTING, (self.agent, name, value))
-
-    def delete_setting(self, name: str) -> None:
-        self.file.execute("DELETE FROM setting WHERE agent = ? AND name = ?", (self.agent, name))
-
-    def load_statistics(self, name: str, dimension: int) -> Statistics:
-        query = "SELECT numbers, count, clicks, rounds FROM statistics WHERE agent = ? AND name = ?"
-        row = self.file.execute(query, (self.agent, name)).fetchone()
-        return Statistics.zero(dimension) if row is None else unpack_statistics(row[0], row[1:], dimension)
-
-    def save_statistics(self, name: str, statistics: Statistics) -> None:
-        self.file.execute(SAVE_STATISTICS, (self.agent, name, *_list_columns(statistics)))
-
-    def load_own_data(self) -> dict[str, bytes]:
-        """Load the parts of the agent's own data, by their names; none where the policy keeps none apart."""
-        rows = self.file.execute("SELECT part, body FROM own_data WHERE agent = ?", (self.agent,))
-        return {part: bytes(body) for part, body in rows}
-
-    def save_own_data(self, part: str, body: bytes) -> None:
-        """Save a part of the agent's own data."""
-        self.file.execute(SAVE_OWN_DATA, (self.agent, part, body))
-
-    def delete_own_data(self) -> None:
-        self.file.execute("DELETE FROM own_data WHERE agent = ?", (self.agent,))
+    def put_entry(self, name: str, value: bytes | None) -> None:
+        """Save an entry; delete it if None."""
+        if value is None:
+            self.file.execute("DELETE FROM entry WHERE agent = ? AND name = ?", (self.agent, name))
+        else:
+            self.file.execute(SAVE_ENTRY, (self.agent, name, value))
 
     def begin_ledger(self) -> None:
         """Note that the server holds nothing of this agent, which has a new identity."""
-        names = "('receipt', 'unconfirmed', 'last_change')"
-        self.file.execute("DELETE FROM statistics WHERE agent = ? AND name = 'confirmed'", (self.agent,))
-        self.file.execute(f"DELETE FROM setting WHERE agent = ? AND name IN {names}", (self.agent,))
-
-    def load_counters(self) -> tuple[int, int, RoundEstimate]:
-        """Load how often the user came, how many uploads there were, and what is known of t."""
-        body = self.get_setting("counters")
-        arrivals, uploads, rounds, agents, since = (0, 0, 0, 1, 0) if body is None else np.frombuffer(body, "<i8")
-        [newest] = self.file.execute(
-            "SELECT coalesce(max(impression), 0) FROM open_list WHERE agent = ?", (self.agent,)
-        ).fetchone()
-        return max(int(arrivals), newest), int(uploads), RoundEstimate(int(rounds), int(agents), int(since))
-
-    def save_counters(self, arrivals: int, uploads: int, estimate: RoundEstimate) -> None:
-        row = np.array([arrivals, uploads, estimate.rounds, estimate.agents, estimate.arrivals_since], "<i8")
-        self.set_setting("counters", row.tobytes())
+        for name in ("confirmed", "receipt", "last_change", "unsettled", "own"):
+            self.put_entry(name, None)
 
     def add_open_list(self, shown: ShownList, shown_at: float, *, keep: int, keep_seconds: float) -> None:
         """Save a list until its feedback comes; those that are too many or too old are deleted.
@@ -131,14 +97,18 @@ class LocalStore:
             "DELETE FROM recorded_list WHERE agent = ? AND impression <= ?", (self.agent, shown.impression - keep)
         )
 
+    def close_list(self, impression: int) -> None:
+        """Take a list that has its feedback out of the open ones."""
+        self.file.execute("DELETE FROM open_list WHERE agent = ? AND impression = ?", (self.agent, impression))
+
     def record_feedback(self, impression: int, seen: Examination) -> None:
         """Keep what a user did with a recorded list."""
         clicks = np.array(seen.clicks, "<i8").tobytes()
         self.file.execute("UPDATE recorded_list SET clicks = ?, looked = ? WHERE agent = ? AND impression = ?",
                           (clicks, seen.examined, self.agent, impression))  # fmt: skip
 
-    def load_recorded_lists(self) -> list[tuple[float, bytes, bytes | None, bytes, bytes, int]]:
-        """Time, items, chances, features on offer, clicks and positions looked at of each list that has feedback."""
+    def load_recorded_lists(self) -> list[RecordedList]:
+        """Load each recorded list that has feedback."""
         query = (
             "SELECT shown_at, items, chances, offered, clicks, looked FROM recorded_list "
             "WHERE agent = ? AND clicks IS NOT NULL ORDER BY impression"
@@ -161,26 +131,185 @@ class LocalStore:
         )
         return [OpenList(number, tuple(np.frombuffer(items, "<i8").tolist()), at) for number, items, at in rows]
 
-    def delete_open_list(self, impression: int) -> None:
-        self.file.execute("DELETE FROM open_list WHERE agent = ? AND impression = ?", (self.agent, impression))
 
-    def add_to_outbox(self, upload: Upload) -> None:
-        row = (self.agent, upload.sequence, upload.cause.value, *_list_columns(upload.statistics))
-        columns = "agent, sequence, cause, numbers, count, clicks, rounds"
-        self.file.execute(f"INSERT INTO outbox ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+class LocalMemory:
+    """One agent: its state in memory and in the store, and the policy that it runs under the server's terms.
 
-    def load_outbox(self, agent: int, dimension: int) -> list[Upload]:
-        """Load the uploads that have not been answered, oldest first."""
-        query = "SELECT sequence, cause, numbers, count, clicks, rounds FROM outbox WHERE agent = ? ORDER BY sequence"
-        uploads = []
-        for sequence, cause, numbers, *counts in self.file.execute(query, (self.agent,)):
-            statistics = unpack_statistics(numbers, tuple(counts), dimension)
-            uploads.append(Upload(agent=agent, sequence=sequence, cause=Cause(cause), statistics=statistics))
-        return uploads
+    Several threads use it: the user's, and those that exchange. All agents of a file share a lock.
+    """
 
-    def delete_from_outbox(self, sequence: int) -> None:
-        self.file.execute("DELETE FROM outbox WHERE agent = ? AND sequence = ?", (self.agent, sequence))
+    def __init__(self, store: LocalStore, policies: PolicyCache, newcomer: wire.Welcome | None = None) -> None:
+        """Read an agent from its store; ``newcomer`` are the server's words for one that has not enrolled."""
+        self.store, self.has_left = store, False
+        self._policies, self._newcomer = policies, newcomer
+        self._saved: dict[str, Any] = {}  # parts of the state, as they are in the store
+        self.policy: Policy
+        self.state: SavedState
+        self.load()
+
+    def load(self) -> None:
+        """Read the agent as the store has it, and take a download that came with the server's words."""
+        with self.store.file.lock:
+            stored = self.store.get_entry(WELCOME)
+            welcome = msgspec.json.decode(stored, type=wire.Welcome) if stored is not None else self._newcomer
+            assert welcome is not None
+            self.policy = self._policies.follow_terms(welcome.terms)
+            self.state = _decode_state(self.store, self.policy, welcome)
+            self._saved = {name: part for name, part in _list_parts(self.state, {}).items() if name in DECODED_AS_SAVED}
+            if not isinstance(welcome.download, msgspec.UnsetType):
+                self.update(lambda state: (self._take_welcome(state), None))
+
+    def _take_welcome(self, state: SavedState) -> SavedState:
+        message = state.welcome.download
+        assert isinstance(message, wire.DownloadMessage)
+        rest = state._replace(welcome=msgspec.structs.replace(state.welcome, download=msgspec.UNSET))
+        try:
+            return take_welcome(self.policy, rest, message)
+        except ValueError as error:
+            log.info("agent %d: the server's prior is of no use: %s", state.welcome.agent, error)
+            return rest
+
+    def follow(self, terms: wire.Terms) -> None:
+        """Go on under other terms of the server."""
+        policy = self._policies.follow_terms(terms)
+
+        def change(state: SavedState) -> tuple[SavedState, None]:
+            welcome = msgspec.structs.replace(state.welcome, terms=terms)
+            return follow(policy, state, welcome, state.local.download.statistics), None
+
+        with self.store.file.lock:
+            self.update(change)
+            self.policy = policy
+
+    def update(self, change: Callable[[SavedState], tuple[SavedState, Result]], *, is_saved: bool = True) -> Result:
+        """Change what is kept, from what is kept now, in one step that happens wholly or not at all.
+
+        ``change`` returns the next state and a result. It may also write lists, in the same transaction; where these
+        tell all that has changed, the state itself need not be saved.
+        """
+        with self.store.file.lock:
+            try:
+                with self.store.file.transaction():
+                    after, result = change(self.state)
+                    saved = self._save(after) if is_saved else self._saved
+            except sqlite3.Error as error:
+                line = f"the agent's store takes nothing ({error}): nothing has changed, try again later"
+                raise OSError(line) from None
+            self.state, self._saved = after, saved
+            return result
+
+    def _save(self, state: SavedState) -> dict[str, Any]:
+        """Save the parts of a state that are others than in the store; return all parts."""
+        known = self._saved
+        parts = _list_parts(state, known)
+        for name, part in parts.items():
+            if part is known.get(name, ...):
+                continue
+            if name == "outbox":
+                self._save_outbox(part, known.get(name))
+            else:
+                self.store.put_entry(name, _encode(part))
+        return parts
+
+    def _save_outbox(self, outbox: tuple[Upload, ...], known: tuple[Upload, ...] | None) -> None:
+        file, agent = self.store.file, self.store.agent
+        kept, stored = ({upload.sequence for upload in uploads} for uploads in (outbox, known or ()))
+        if known is None:
+            file.execute("DELETE FROM outbox WHERE agent = ?", (agent,))
+        for sequence in stored - kept:
+            file.execute("DELETE FROM outbox WHERE agent = ? AND sequence = ?", (agent, sequence))
+        for upload in outbox:
+            if upload.sequence not in stored:
+                row = agent, upload.sequence, upload.cause.value, _encode(upload.statistics)
+                file.execute("INSERT INTO outbox VALUES (?, ?, ?, ?)", row)
 
 
-def _list_columns(statistics: Statistics) -> tuple[bytes, int, int, int]:
-    return pack_numbers(statistics), statistics.count, statistics.clicks, statistics.rounds
+def _list_parts(state: SavedState, known: dict[str, Any]) -> dict[str, Any]:
+    """Return what is saved of a state: each part is a value that only a change replaces."""
+    local, own = state.local, state.local.own
+    closed = known["blocks"] if known.get("own", ...) is own else _encode_closed_blocks(own)
+    counts = local.arrivals, local.uploads, state.rounds, state.agents, state.since, local.change_pending
+    return {
+        "progress": (local.buffer, counts),
+        "download": local.download.statistics,
+        "own": own,
+        "blocks": known["blocks"] if closed == known.get("blocks") else closed,
+        "confirmed": state.confirmed,
+        "outbox": state.outbox,
+        "receipt": state.receipt,
+        "last_change": state.last_change,
+        "lost": state.lost,
+        "unsettled": None if state.is_settled else True,
+        WELCOME: state.welcome if state.welcome.agent else None,
+    }
+
+
+def _encode(part: Any) -> bytes | None:
+    """Encode a part of a state; the older blocks of own data are a part of their own."""
+    if isinstance(part, Statistics):
+        return np.array((part.count, part.clicks, part.rounds), "<i8").tobytes() + wire.pack_numbers(part)
+    if type(part) is tuple:
+        return np.array(part[1], "<i8").tobytes() + (_encode(part[0]) or b"")
+    if isinstance(part, OwnData):
+        used = int(part.used[0])
+        recent: dict[str, Any] = {name: getattr(part, name).astype("<f8").tobytes() for name in OWN_ARRAYS}
+        recent |= {"levels": part.levels[:used].tolist(), "places": len(part.levels)}
+        return msgspec.msgpack.encode(recent | {"newest": part.blocks[used - 1 : used].astype("<f8").tobytes()})
+    return part if part is None or isinstance(part, bytes) else msgspec.json.encode(part)
+
+
+def _encode_closed_blocks(own: OwnData | None) -> bytes:
+    """Encode all blocks but the newest one: they seldom change."""
+    return b"" if own is None else own.blocks[: max(0, int(own.used[0]) - 1)].astype("<f8").tobytes()
+
+
+def _decode_statistics(body: bytes | None, dimension: int) -> Statistics:
+    if body is None:
+        return Statistics.zero(dimension)
+    return wire.unpack_statistics(body[24:], tuple(np.frombuffer(body[:24], "<i8").tolist()), dimension)
+
+
+def _decode_own_data(recent: bytes, closed: bytes, empty: OwnData) -> OwnData | None:
+    """Fill empty own data; None if the bytes are those of another kind of policy."""
+    state = msgspec.msgpack.decode(recent)
+    sizes = {name: getattr(empty, name).nbytes for name in OWN_ARRAYS}
+    if state["places"] != len(empty.levels) or any(len(state[name]) != size for name, size in sizes.items()):
+        return None
+    for name in OWN_ARRAYS:
+        array = getattr(empty, name)
+        array[...] = np.frombuffer(state[name], "<f8").reshape(array.shape)
+    used = len(state["levels"])
+    empty.used[0], empty.levels[:used] = used, state["levels"]
+    empty.blocks[:used] = np.frombuffer(closed + state["newest"], "<f8").reshape(used, empty.total.size)
+    return empty
+
+
+def _decode_state(store: LocalStore, policy: Policy, welcome: wire.Welcome) -> SavedState:
+    """Read a state as it was when the last process ended, and go on with it under a policy."""
+    file, row, d = store.file, (store.agent,), welcome.terms.dimension
+    entries = {name: bytes(value) for name, value in file.execute("SELECT name, value FROM entry WHERE agent = ?", row)}
+    progress = entries.get("progress")
+    counts = (0, 0, 0, 1, 0, 0) if progress is None else np.frombuffer(progress[:COUNTS], "<i8").tolist()
+    arrivals, uploads, rounds, agents, since, change_pending = counts
+    [newest] = file.execute("SELECT coalesce(max(impression), 0) FROM open_list WHERE agent = ?", row).fetchone()
+    sent = file.execute("SELECT sequence, cause, statistics FROM outbox WHERE agent = ? ORDER BY sequence", row)
+    outbox = tuple(
+        Upload(agent=welcome.agent, sequence=sequence, cause=Cause(cause), statistics=_decode_statistics(body, d))
+        for sequence, cause, body in sent
+    )
+    own, receipt = None, entries.get("receipt")
+    if policy.keeps_own_data and "own" in entries:
+        own = _decode_own_data(entries["own"], entries["blocks"], make_policy_data(policy, (), d))
+    local = begin(policy, d, welcome.agent)._replace(
+        arrivals=max(arrivals, newest), uploads=uploads, own=own, change_pending=bool(change_pending),
+        buffer=_decode_statistics(progress and progress[COUNTS:], d),
+    )  # fmt: skip
+    state = SavedState(
+        local, welcome, _decode_statistics(entries.get("confirmed"), d), outbox, rounds, agents, since,
+        is_settled="unsettled" not in entries, last_change=int(entries.get("last_change", 0)),
+        receipt=None if receipt is None else msgspec.json.decode(receipt, type=wire.Receipt),
+        lost=int(entries.get("lost", 0)),
+    )  # fmt: skip
+    if not change_pending:
+        state = state._replace(local=local._replace(unanswered=sum_outbox(state)))
+    return follow(policy, state, welcome, _decode_statistics(entries.get("download"), d))

@@ -8,7 +8,6 @@ import ctypes
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,34 +17,23 @@ from fedcascade.checks import require
 from fedcascade.systems import sync_file
 
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS owner (agent INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS token (value TEXT PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS setting (
-    agent INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (agent, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS statistics (
-    agent INTEGER NOT NULL, name TEXT NOT NULL, numbers BLOB NOT NULL, count INTEGER NOT NULL, clicks INTEGER NOT NULL,
-    rounds INTEGER NOT NULL, PRIMARY KEY (agent, name));
-CREATE TABLE IF NOT EXISTS outbox (
-    agent INTEGER NOT NULL, sequence INTEGER NOT NULL, cause TEXT NOT NULL, numbers BLOB NOT NULL,
-    count INTEGER NOT NULL, clicks INTEGER NOT NULL, rounds INTEGER NOT NULL,
+CREATE TABLE owner (agent INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE token (value TEXT PRIMARY KEY);
+CREATE TABLE entry (
+    agent INTEGER NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (agent, name));
+CREATE TABLE outbox (
+    agent INTEGER NOT NULL, sequence INTEGER NOT NULL, cause TEXT NOT NULL, statistics BLOB NOT NULL,
     PRIMARY KEY (agent, sequence));
-CREATE TABLE IF NOT EXISTS own_data (
-    agent INTEGER NOT NULL, part TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (agent, part));
-CREATE TABLE IF NOT EXISTS open_list (
+CREATE TABLE open_list (
     agent INTEGER NOT NULL, impression INTEGER NOT NULL, shown_at REAL NOT NULL, items BLOB NOT NULL,
     features BLOB NOT NULL, PRIMARY KEY (agent, impression)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS recorded_list (
+CREATE TABLE recorded_list (
     agent INTEGER NOT NULL, impression INTEGER NOT NULL, shown_at REAL NOT NULL, items BLOB NOT NULL, chances BLOB,
     offered BLOB NOT NULL, clicks BLOB, looked INTEGER, PRIMARY KEY (agent, impression)) WITHOUT ROWID;
 """
-TABLES = ("setting", "statistics", "outbox", "open_list", "recorded_list", "own_data")
-VERSION = 4
-POOLED = 3  # the first version of files that may hold several agents
-FIRST_TABLES = ("setting", "statistics", "outbox", "open_list")  # of the versions before that
-EVERYBODY = 0  # in the place of an agent, for settings that belong to no single one
-SINGLE = 1  # the agent of a file of version 1 or 2, which held no others
-# Version 1 did not keep what the server has confirmed: its agents ask the server what it holds.
-FROM_VERSION_1 = f"INSERT OR REPLACE INTO setting VALUES ({SINGLE}, 'unconfirmed', x'01')"
+TABLES = ("entry", "outbox", "open_list", "recorded_list")
+VERSION = 5
+SHARED = 0  # in the place of an agent, for entries that belong to no single one
 ADD_AGENT = "INSERT OR IGNORE INTO owner (name) VALUES (?)"
 WAL_PAGES = 4_000  # of 4 KiB, before they are moved into the database
 PREPARE = ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL",
@@ -54,7 +42,7 @@ PREPARE = ("PRAGMA locking_mode = EXCLUSIVE", "PRAGMA journal_mode = WAL", "PRAG
 
 
 class StoreFile:
-    """What agents keep, in one SQLite file or in ``:memory:``. Whoever reads or writes holds ``lock``."""
+    """What agents keep, in one SQLite file or in ``:memory:``. A caller that reads or writes holds ``lock``."""
 
     def __init__(self, path: str) -> None:
         self.lock = threading.RLock()
@@ -82,10 +70,13 @@ class StoreFile:
             for command in PREPARE:
                 self.execute(command)
             [version] = self.execute("PRAGMA user_version").fetchone()
-            if version > VERSION:
-                raise ValueError(f"'{path}' is from a newer fedcascade: version {version}, this one knows {VERSION}")
-            with self.transaction():
-                _migrate(self._connection, version)
+            is_known = version in (0, VERSION)
+            require(is_known, f"'{path}' is an agent's file of version {version}, this fedcascade reads {VERSION}: "
+                    "use the release that wrote it, or enrol again with another file")  # fmt: skip
+            if version == 0:
+                with self.transaction():
+                    for statement in (*SCHEMA.split(";"), f"PRAGMA user_version = {VERSION}"):
+                        self.execute(statement)
             if path != ":memory:":
                 self.execute("PRAGMA wal_checkpoint(FULL)")  # the names of new files are on the disk from now on
                 self._log = os.open(f"{path}-wal", os.O_RDWR)
@@ -128,7 +119,7 @@ class StoreFile:
     def sync_to_disk(self) -> None:
         """Wait until everything that was committed has reached the disk, without ``lock``.
 
-        Many agents share a turn: who finds that another thread has done it meanwhile has nothing left to do.
+        Many agents share a turn: if another thread has done it meanwhile, nothing is left to do.
         """
         wanted = self._commits
         with self._syncing:
@@ -150,7 +141,7 @@ class StoreFile:
         """The names of agents that have something to send, or to compare with the server."""
         rows = self.execute(
             "SELECT name FROM owner WHERE agent IN (SELECT agent FROM outbox) OR agent IN "
-            "(SELECT agent FROM setting WHERE name = 'unconfirmed' AND length(value) > 0) ORDER BY agent"
+            "(SELECT agent FROM entry WHERE name = 'unsettled') ORDER BY agent"
         )
         return [name for [name] in rows]
 
@@ -181,7 +172,7 @@ class StoreFile:
     def close(self) -> None:
         with self.lock, self._syncing:
             if not self.is_closed:
-                if self._log is not None:  # first: Windows deletes no file that somebody holds open
+                if self._log is not None:  # first: Windows deletes no file that is open
                     os.close(self._log)
                     self._log = None
                 self._connection.close()
@@ -190,26 +181,6 @@ class StoreFile:
     def abandon(self) -> None:
         """Never close this connection: a fork that did would delete the log that its parent goes on writing."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-
-
-def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring a file of an older version, or a new one, to this version; the caller holds a transaction."""
-    run, now = connection.execute, time.time()
-    if 0 < version < POOLED:
-        for table in FIRST_TABLES:
-            run(f"ALTER TABLE {table} RENAME TO old_{table}")
-    for statement in SCHEMA.split(";"):
-        run(statement)
-    if 0 < version < POOLED:
-        run("INSERT INTO owner VALUES (?, '')", (SINGLE,))
-        run("INSERT INTO open_list SELECT ?, impression, ?, items, features FROM old_open_list", (SINGLE, now))
-        for table in ("setting", "statistics", "outbox"):
-            run(f"INSERT INTO {table} SELECT ?, * FROM old_{table}", (SINGLE,))
-        for table in FIRST_TABLES:
-            run(f"DROP TABLE old_{table}")
-    if version == 1:
-        run(FROM_VERSION_1)
-    run(f"PRAGMA user_version = {VERSION}")
 
 
 _OPEN_FILES: WeakSet[StoreFile] = WeakSet()

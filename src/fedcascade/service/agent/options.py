@@ -1,0 +1,73 @@
+"""What an application wants of its agents, declared once; and the policy that they run under a server's terms."""
+
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from fedcascade.checks import POSITIVE, Range, whole_numbers
+from fedcascade.constants import Checked, constant
+from fedcascade.federation.policies import Policy, get_policy
+from fedcascade.federation.triggers import AtLeast
+from fedcascade.learning.confidence import Constant, Oful, ProblemSize, Theory
+from fedcascade.learning.oracles import Oracle
+from fedcascade.service.agent.transport import Transport
+from fedcascade.service.protocol import wire
+from fedcascade.service.protocol.clock import SYSTEM_CLOCK, Clock
+
+CONFIDENCES: dict[str, type[Constant | Theory | Oful]] = {"constant": Constant, "theory": Theory, "oful": Oful}
+COUNT = whole_numbers(1)
+PAUSES = Range("two numbers of seconds > 0", lambda pair: len(pair) == 2 and all(map(POSITIVE.contains, pair)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions(Checked):
+    """The options of an agent, or of all agents of a pool; the metadata of each field has its meaning and range."""
+
+    policy: Policy | None = constant(None, meaning="decides when to upload and how to score. [the server's]")
+    oracle: Oracle | None = constant(None, meaning="chooses lists from scores. [the best k items]")
+    min_observations: int | None = constant(
+        None, meaning="fewest observations of an upload, and never fewer than the server asks for: one alone would "
+        "reveal itself. [2 d]", range=whole_numbers(0),
+    )  # fmt: skip
+    problem: ProblemSize | None = constant(None, meaning="sizes for a beta by formula. [what is known of them so far]")
+    keep_lists: int = constant(
+        1024, meaning="a list without feedback is dropped once so many others were shown to the user", range=COUNT
+    )
+    keep_seconds: float = constant(365 * 86_400.0, meaning="seconds after which it is dropped, too", range=POSITIVE)
+    record_lists: int = constant(
+        0, meaning="lists of a user that are kept with all items on offer, for export_log", range=whole_numbers(0)
+    )
+    senders: int = constant(16, meaning="requests of a pool that may be under way at once, a thread each", range=COUNT)
+    in_memory: int = constant(10_000, meaning="agents of a pool that stay in memory while they are idle", range=COUNT)
+    transport: Transport | None = constant(None, meaning="carries requests. [HTTP to the server's URL]")
+    pauses: tuple[float, float] = constant(
+        (0.25, 300.0), meaning="seconds before the first retry, doubled with every failure, and the longest pause",
+        range=PAUSES,
+    )  # fmt: skip
+    clock: Clock = constant(SYSTEM_CLOCK, meaning="the time of signatures and lists")
+
+
+def build_policy(terms: wire.Terms) -> Policy:
+    """Build the policy that a server runs, with its constants and its kind of beta."""
+    policy = get_policy(terms.policy)
+    kind = CONFIDENCES.get(terms.constants.get("confidence", ""), type(policy.confidence))
+    policy = policy if isinstance(policy.confidence, kind) else replace(policy, confidence=kind())
+    return policy.with_known_constants(terms.constants)
+
+
+class PolicyCache:
+    """The policies that agents run, which many share: one for each terms that they have seen."""
+
+    def __init__(self, options: AgentOptions) -> None:
+        self._options = options
+        self._known: dict[bytes, Policy] = {}
+
+    def follow_terms(self, terms: wire.Terms) -> Policy:
+        """Return the policy that an agent runs under a server's terms; no upload holds fewer than ``trigger.least``."""
+        content = msgspec.json.encode(msgspec.structs.replace(terms, epoch=""), order="deterministic")
+        if content not in self._known:
+            wanted, policy = self._options.min_observations, self._options.policy or build_policy(terms)
+            floor = max(2 * terms.dimension if wanted is None else wanted, terms.min_observations)
+            trigger = AtLeast(trigger=policy.trigger, observations=floor) if floor else policy.trigger
+            self._known[content] = replace(policy, trigger=trigger)
+        return self._known[content]

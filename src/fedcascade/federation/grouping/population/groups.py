@@ -419,15 +419,21 @@ def _find_nearest(
 
 
 @jit
+def copy_groups(groups: Groups) -> Groups:
+    """Return a copy of all groups."""
+    return Groups(
+        groups.gram.copy(), groups.moment.copy(), groups.size.copy(), groups.members.copy(), groups.evidence.copy(),
+        groups.misfit.copy(), groups.weight.copy(),
+    )  # fmt: skip
+
+
+@jit
 def answer_user(
     groups: Groups, users: Users, user: int, rule: VisitRule, base: Gaussian, work: Workspace
 ) -> tuple[Vector, Matrix]:
     """Return mean and covariance of a user's theta before its own data. Changes nothing, not even by rounding."""
     weights, gram, moment = np.empty(users.rows.shape[1] + 1), users.gram[user], users.moment[user]
-    others = Groups(
-        groups.gram.copy(), groups.moment.copy(), groups.size.copy(), groups.members.copy(), groups.evidence.copy(),
-        groups.misfit.copy(), groups.weight.copy(),
-    )  # fmt: skip
+    others = copy_groups(groups)
     remove_user(others, gram, moment, users.shares[user], users.rows[user], base, work)
     largest = weigh_groups(others, gram, moment, rule.speakers - others.size.sum(), base, work, weights)
     normalise(weights, largest)
@@ -435,14 +441,31 @@ def answer_user(
 
 
 @jit
-def try_groups(
-    users: Users, labels: Indices, count: int, sweeps: int, base: Gaussian, work: Workspace
-) -> tuple[float, float]:
-    """Put ``users``, who are in no group, into ``count`` new groups by ``labels``, and refine these for some sweeps.
+def predict_users(
+    groups: Groups, users: Users, chosen: Indices, speakers: int, base: Gaussian, work: Workspace
+) -> Vector:
+    """Return the log-likelihood of each chosen user's data under the model of all other users."""
+    scores, weights = np.empty(chosen.size), np.empty(users.rows.shape[1] + 1)
+    for place in range(chosen.size):
+        user = chosen[place]
+        gram, moment = users.gram[user], users.moment[user]
+        others = copy_groups(groups)
+        remove_user(others, gram, moment, users.shares[user], users.rows[user], base, work)
+        largest = weigh_groups(others, gram, moment, speakers - others.size.sum(), base, work, weights)
+        scores[place] = largest + log(np.exp(weights - largest).sum()) - log(speakers)
+    return scores
 
-    Return by how much the groups predict their users' data better than the population does: the sum over users of the
-    gain in log-likelihood, each left out of its groups, and the standard deviation of that sum.
+
+@jit
+def try_groups(
+    users: Users, labels: Indices, present: Vector, sweeps: int, base: Gaussian, work: Workspace
+) -> tuple[float, float]:
+    """Put ``users`` into new groups by ``labels``, and refine these for some sweeps.
+
+    Return the gain in log-likelihood over ``present``, the model without these groups: the sum over users, each left
+    out of its groups, and the standard deviation of that sum.
     """
+    count = users.rows.shape[1]
     groups, weights = make_groups(count, base.mean.size), np.empty(count + 1)
     total = squares = 0.0
     for sweep in range(sweeps + 1):
@@ -453,10 +476,10 @@ def try_groups(
             else:
                 _take_out(groups, users, user, base, work)
                 weigh_groups(groups, users.gram[user], users.moment[user], 1.0, base, work, weights)
-                alone, weights[count] = weights[count], NEVER
+                weights[count] = NEVER
                 largest = weights.max()
                 if sweep == sweeps:
-                    gain = largest + log(np.exp(weights - largest).sum()) - log(labels.size) - alone
+                    gain = largest + log(np.exp(weights - largest).sum()) - log(labels.size) - present[user]
                     total += gain
                     squares += gain * gain
                 normalise(weights, largest)

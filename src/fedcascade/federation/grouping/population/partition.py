@@ -36,6 +36,7 @@ from fedcascade.federation.grouping.population.groups import (
     measure_groups,
     measure_merge,
     move_users,
+    predict_users,
     try_groups,
     visit_users,
 )
@@ -45,14 +46,16 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.numerics import streams
 from fedcascade.numerics.linear import Matrix, Vector
 
-FIT_USERS = 512  # users that a fit and proposals are made from, at most
+FIT_USERS = 1_024  # users that a fit and proposals are made from, at most
 FIT_GROWTH, FIT_UPLOADS = 1.2, 10  # fit again after 1.2x as many uploads, and at least 10 more
 CANDIDATES = 40  # users that an asker without a group is compared with
 HURDLE = 2.0  # extra log-odds for opening a group
-USERS_PER_BIRTH = 25  # that belong to no group, for each group that is proposed
-BIRTH_DEVIATIONS = 2.0  # of the sum of gains: proposed groups must predict better than the population by these,
-BIRTH_GAIN = 0.25  # and by so much log-likelihood per user
-BIRTH_SWEEPS = 3  # of visits among proposed groups alone
+USERS_PER_BIRTH = 40  # users for each group that is proposed
+MOST_BIRTHS = 16  # groups that are proposed at a time
+LARGE_GROUP = 0.25  # of the active agents: the members of a larger group are also proposed for new groups
+BIRTH_DEVIATIONS = 4.0  # standard deviations by which proposed groups must predict users better than the model without
+BIRTH_GAIN = 0.02  # least gain in log-likelihood per user
+BIRTH_SWEEPS = 6  # of visits among proposed groups alone
 UNKNOWN_COVARIANCE = 8.0  # answers widen T by 1 + 8 d^2 / observations, up to a trace of 1
 NO_AGENT = -1
 _SEED = np.uint64(0)
@@ -216,10 +219,11 @@ class PopulationPartition(Partition):
         return agents[streams.sample_few_indices(_SEED, streams.SPEAKER, self.fits, agents.size, FIT_USERS)]
 
     def _propose_groups(self) -> None:
-        """Propose groups from clusters of users that belong to none, and keep those that the data support."""
-        unassigned = self._sample(self.spoken[self.rows[self.spoken].sum(axis=1) < 0.5])
+        """Propose groups from clusters of users in no group or in a large one, and keep them if they predict better."""
+        small = self.group.size <= LARGE_GROUP * self.spoken.size
+        unassigned = self._sample(self.spoken[self.rows[self.spoken][:, small].sum(axis=1) < 0.5])
         free = np.flatnonzero(self.group.members == 0)
-        count = min(free.size, unassigned.size // USERS_PER_BIRTH)
+        count = min(free.size, MOST_BIRTHS, unassigned.size // USERS_PER_BIRTH)
         if count < 2:
             return
         held = self.holdings
@@ -229,7 +233,8 @@ class PopulationPartition(Partition):
             held.gram[unassigned], held.moment[unassigned], held.count[unassigned],
             np.zeros((unassigned.size, count)), self.shares[unassigned], labels.copy(),
         )  # fmt: skip
-        gain, deviation = try_groups(chosen, labels, count, BIRTH_SWEEPS, self.base, self.work)
+        present = predict_users(self.group, self._view_users(), unassigned, self.spoken.size, self.base, self.work)
+        gain, deviation = try_groups(chosen, labels, present, BIRTH_SWEEPS, self.base, self.work)
         if gain > max(BIRTH_DEVIATIONS * deviation, BIRTH_GAIN * unassigned.size):
             move_users(self.group, self._view_users(), unassigned, free[:count], chosen.rows, self.base, self.work)
 

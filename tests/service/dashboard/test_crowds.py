@@ -48,7 +48,7 @@ def fill_journal(path: Path, agents: int) -> CountingStore:
 def test_a_page_of_many_agents_costs_few_rows_and_few_bytes(
     agents: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedcascade.service.dashboard.view.SAMPLED", 500)
+    monkeypatch.setattr("fedcascade.service.dashboard.view.AGE_SAMPLE", 500)
     now = 1_000 * agents
     with closing(fill_journal(tmp_path / "store.db", agents)) as store:
         state = read_feed_state(store, agents - 1, now)

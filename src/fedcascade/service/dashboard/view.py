@@ -156,10 +156,7 @@ def describe_crowd(crowd: Crowd) -> Plain:
 def build_update(
     state: FeedState, store: Store, position: int, now: int, measures: Sequence[Measure] = ()
 ) -> Plain | None:
-    """Build an update since ``state``, which is changed in place; return None if nothing changed.
-
-    ``measures`` are new measures of a simulated run.
-    """
+    """Build an update since ``state``, which changes in place; return None if nothing changed."""
     after, refused = state.position, read_refusals(store)
     exchanges, moves = store.read_changes(after, position)
     state.position, state.measure = position, state.measure + len(measures)

@@ -168,10 +168,7 @@ def retain(store: Store, state: ServerState, days: float, now: float) -> bool:
 
 @defer
 def set_operator(store: Store, state: ServerState, token: str) -> None:
-    """Set the operator's token from the command line.
-
-    Replacing it also renews the store's secret, so that credentials from a stolen database are no longer valid.
-    """
+    """Set the operator's token from the command line; replacing one also renews the store's secret."""
     earlier, digest = store.get_setting(OPERATOR), hash_token(token).hex()
     if earlier is None:
         store.set_setting(OPERATOR, digest)

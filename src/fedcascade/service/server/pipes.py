@@ -29,10 +29,6 @@ class PipedProcess:
         os.set_blocking(self._input, False)
         self._ready = False
 
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
     def is_ready(self) -> bool:
         """Wait for the first frame; return False if the process ended or takes too long."""
         if not self._ready:

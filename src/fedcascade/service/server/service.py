@@ -167,10 +167,7 @@ class Service:
         self._address_limiter.take(name_caller(request), self.clock.elapsed())
 
     def refuse(self, error: Exception, path: str, request: Mapping[str, str] = {}, caller: str = "") -> Reply:
-        """Count and log a refusal, and return it as JSON with a reason and a detail.
-
-        ``request`` are the headers of the refused request, ``caller`` is its network.
-        """
+        """Count and log the refusal of a request with these headers; return it as JSON with reason and detail."""
         match error:
             case Refused():
                 status, reason, detail = error.status, error.reason, error.detail

@@ -40,10 +40,7 @@ class UploadBounds(CheckedSettings):
         return 2 * dimension if self.min_observations is None else self.min_observations
 
     def check(self, statistics: Statistics, *, held_rounds: int, seconds: float) -> None:
-        """Refuse an upload that is too small or too heavy.
-
-        ``held_rounds`` are the agent's rounds that the server holds, ``seconds`` the time since the agent enrolled.
-        """
+        """Refuse an upload that is too small or too heavy; ``seconds`` is the time since the agent enrolled."""
         count, rounds = statistics.count, statistics.rounds
         least = self.get_min_observations(statistics.dimension)
         if count < least:

@@ -243,10 +243,7 @@ def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> Server
 
 
 def describe_changes(state: ServerState, *, is_whole: bool = False) -> Any:
-    """Describe a state for a snapshot: its changed rows, or all rows if ``is_whole``.
-
-    Cluster names are included if the journal is written up to this position.
-    """
+    """Describe a state for a snapshot: changed rows, or all if ``is_whole``, and cluster names if they are current."""
     plain = track_rows(state.to_state(), *((None, {}) if is_whole else (state.changed, state.row_digests)))
     is_named = state.names is not None and state.names[0] == state.position and not state.vacated
     return plain | {"names": state.names[1]} if is_named and state.names is not None else plain

@@ -30,10 +30,7 @@ def describe_terms(policy: Policy, dimension: int) -> dict[str, Any]:
 
 
 def claim_store(store: Store, terms: Mapping[str, Any], at: int, *, take_over: bool = False) -> None:
-    """Set the terms of a store within a transaction; refuse to change them without ``take_over``.
-
-    ``at`` is the time in milliseconds since 1970.
-    """
+    """Set the terms of a store, at a time in milliseconds; refuse to change them without ``take_over``."""
     text = store.get_setting(TERMS)
     held = json.loads(text or "{}")
     kept, asked = held.get("dimension", terms["dimension"]), terms["dimension"]

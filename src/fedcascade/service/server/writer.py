@@ -94,10 +94,7 @@ class Writer:
         return future
 
     def start(self, pending: Pending) -> None:
-        """Run a job in the next transaction, and deliver its result or exception to this event loop.
-
-        Raise ``Unavailable`` if nothing can be written now.
-        """
+        """Run a job in the next transaction and deliver its result to this event loop; raise if the writer is stuck."""
         trouble = self.find_trouble()
         if trouble is not None:
             raise Unavailable(trouble)

@@ -14,7 +14,7 @@ import numpy as np
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused, Unavailable
 
-AGENT_NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
+AGENT_NUMBERS = range(10**11, 10**12)  # so many that even a restored store does not use one twice
 AgentState = Literal["all", "active", "idle", "revoked"]  # active: has uploaded
 OPERATOR, LOCAL = "operator", "command line"  # actors of the audit log
 
@@ -239,10 +239,7 @@ class IdentityStore(Protocol):
         """List agents beyond a number, in the order of their numbers; idle ones have never uploaded."""
 
     def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
-        """Record the nonce of a request without an upload; return False if it was used before.
-
-        ``created`` is the time of the signature; nonces of stale signatures may be deleted.
-        """
+        """Record the nonce of a request signed at ``created``; return False if it was used before."""
 
     def forget_agent(self, agent: int, position: int) -> None:
         """Erase an agent with its uploads and journal; this takes a position of the log."""
@@ -351,10 +348,7 @@ class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingS
 
 
 def add_agent(store: IdentityStore, public_key: bytes, now: float, wanted: int | None = None) -> int:
-    """Enrol a public key and return the agent's number: ``wanted`` if it is free, else a random one.
-
-    The range is so large that even a restored store does not use a number twice.
-    """
+    """Enrol a public key and return the agent's number: ``wanted`` if it is free, else a random one."""
     agent = wanted or secrets.choice(AGENT_NUMBERS)
     while store.find_identity(agent) is not None:
         agent = secrets.choice(AGENT_NUMBERS)

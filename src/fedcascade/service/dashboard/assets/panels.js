@@ -41,7 +41,7 @@ function drawNumbers(state) {
     ["Agents", formatNumber(state.members), `of ${formatNumber(state.enrolled)} enrolled`],
     ["Exchanges", formatNumber(state.uploads), recent === null ? "" : `${formatNumber(recent.rate, recent.rate < 10 ? 1 : 0)}/s in the last ${formatAge(recent.window)}`],
     ["Reward", state.rounds ? formatPercent(state.clicks / state.rounds) : "–", `of ${formatNumber(state.rounds)} lists were clicked`],
-    ["Staleness", quiet === null ? computeRecentShare(state.ages) : formatAge(quiet), quiet === null ? "exchanged in the last 5 min" : "median since last exchange"],
+    ["Staleness", !state.members ? "–" : quiet === null ? computeRecentShare(state.ages) : formatAge(quiet), quiet === null ? "exchanged in the last 5 min" : "median since last exchange"],
     ["Refused", formatNumber(refusals), "uploads"],
   ];
   const list = find("numbers");
@@ -112,7 +112,8 @@ function smooth(points) {
 function drawCauses(state) {
   const named = CAUSES.map(([name, colour]) => ({ name, colour, value: state.causes.get(name) ?? 0 })).filter(({ value }) => value);
   const words = named.length ? `Exchanges by cause: ${named.map(({ name, value }) => `${name} ${formatNumber(value)}`).join(", ")}` : "No exchanges yet";
-  drawColumns(find("causes"), state.bins, named, { label: words, until: Math.max(estimateNow(state), state.last), timeText: (value) => formatTime(value, state.last - state.first) });
+  if (named.length) drawColumns(find("causes"), state.bins, named, { label: words, until: Math.max(estimateNow(state), state.last), timeText: (value) => formatTime(value, state.last - state.first) });
+  else find("causes").replaceChildren();
   find("causes").append(buildLegend(named));
   const rows = [...state.bins.spans].sort(([a], [b]) => b - a).slice(0, 60);
   fillTable(find("causes-table"), () => createTable(words, ["From", ...named.map(({ name }) => name)],
@@ -128,7 +129,8 @@ function drawStaleness(state) {
   }
   const agents = [...state.agents.values()].map((agent) => ({ ...agent, age: Math.max(0, estimateNow(state) - agent.last), colour: getColour(state, agent.cluster) })).sort((a, b) => b.age - a.age);
   const words = agents.length ? `Stalest agent: ${agents[0].agent}, ${formatAge(agents[0].age)}` : "No uploads yet";
-  drawDots(find("ages"), agents, { label: words });
+  if (agents.length) drawDots(find("ages"), agents, { label: words });
+  else find("ages").replaceChildren();
   fillTable(find("ages-table"), () => createTable(words, ["Agent", "Age", "Cluster", "Exchanges", "Lists"],
     agents.map(({ agent, age, cluster, uploads, rounds }) => [agent, formatAge(age), cluster, formatNumber(uploads), formatNumber(rounds)])));
 }

@@ -1,4 +1,4 @@
-"""Warm start of a server from a click log: each user of the log becomes an agent with one upload.
+"""Warm start of a server from a click log: each user of the log becomes an agent with its data uploaded.
 
 The store's log of uploads then replays to the state as usual, and these agents can be folded, forgotten and replayed
 under another policy. Their private keys are thrown away, so they send no requests.

@@ -202,12 +202,12 @@ def test_agents_are_listed_in_80_columns_page_by_page(
     running.transport.close()
     main(["agents", *told(process), "--json", "--limit", "1000"])
     rows = {row["agent"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert [rows[agent.agent]["state"] for agent in (silent, spoken, revoked)] == ["silent", "spoken", "revoked"]
+    assert [rows[agent.agent]["state"] for agent in (silent, spoken, revoked)] == ["idle", "active", "revoked"]
     assert (rows[silent.agent]["cluster"], rows[silent.agent]["last"], rows[spoken.agent]["rounds"]) == (None, None, 1)
     assert list(rows) == sorted(rows)
     found = {"revoked": [agent for agent, row in rows.items() if row["revoked"]]}
-    found["silent"] = [agent for agent, row in rows.items() if row["last"] is None]
-    found["spoken"] = [agent for agent, row in rows.items() if row["last"] is not None]
+    found["idle"] = [agent for agent, row in rows.items() if row["last"] is None]
+    found["active"] = [agent for agent, row in rows.items() if row["last"] is not None]
     for state, expected in found.items():
         main(["agents", *told(process), "--json", "--state", state, "--limit", "1000"])
         listed = [json.loads(line)["agent"] for line in capsys.readouterr().out.splitlines()]

@@ -193,7 +193,7 @@ def play_newcomers(world: Synthetic, policy: Policy, state: ServerState, rounds:
     problem = ProblemSize(users=world.users, dimension=6, list_length=3, rounds=rounds)
     agents = [Agent(id=10**6 + user, policy=policy, problem=problem, oracle=TopK(length=3)) for user in range(4)]
     for agent in agents:
-        welcome = state.welcome(agent.id)
+        welcome = state.get_prior(agent.id)
         assert welcome is not None
         agent.receive(welcome)
     exchanges, regret = 0, 0.0

@@ -22,7 +22,7 @@ SPANS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 def agents(
     *,
     state: Annotated[
-        Literal["all", "spoken", "silent", "revoked"],
+        Literal["all", "active", "idle", "revoked"],
         option("Those that have uploaded something, never have, or may not speak any more."),
     ] = "all",
     limit: Annotated[Whole, option("How many to list.")] = 50,
@@ -33,7 +33,7 @@ def agents(
 ) -> None:
     """List the agents of a server: when they enrolled and last spoke, their rounds and clusters.
 
-    Example: fedcascade agents --state silent --limit 20
+    Example: fedcascade agents --state idle --limit 20
     """
     require_integer("limit", limit)
     require(0 <= after < 2**63, f"after must be the number of an agent, got {after}")
@@ -78,7 +78,7 @@ def name_state(row: "AgentRow") -> str:
     """Name the state of an agent in one word."""
     if row.revoked:
         return "revoked"
-    return "silent" if row.last is None else "spoken"
+    return "idle" if row.last is None else "active"
 
 
 def format_age(seconds: float) -> str:

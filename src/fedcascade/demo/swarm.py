@@ -183,10 +183,10 @@ def fetch_labels(agents: Sequence[SwarmAgent], operator: OperatorClient) -> NDAr
 def _list_labels(operator: OperatorClient) -> dict[str, int]:
     """Ask for the groups of many agents page by page."""
     labels: dict[str, int] = {}
-    page = operator.list_agents(0, MOST_PER_PAGE, "spoken")
+    page = operator.list_agents(0, MOST_PER_PAGE, "active")
     while page.agents:
         labels |= {str(row.agent): row.cluster for row in page.agents if row.cluster is not None}
-        page = operator.list_agents(page.agents[-1].agent, MOST_PER_PAGE, "spoken")
+        page = operator.list_agents(page.agents[-1].agent, MOST_PER_PAGE, "active")
     return labels
 
 

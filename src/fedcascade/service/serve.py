@@ -1,4 +1,4 @@
-"""The whole service: a server with its dashboard, and with whatever else the caller adds."""
+"""A server with its dashboard and further extensions."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,9 +16,8 @@ def serve(
     demo: DemoView | None = None,
     extend: Callable[[Service], Sequence[Extension]] = lambda _: (),
 ) -> None:
-    """Run a server with its dashboard until it is told to stop; ``announce`` gets each line for the operator.
+    """Run a server with its dashboard until a signal; ``announce`` gets each line for the operator.
 
-    ``demo`` is what the dashboard shows of a demo beside the server. ``extend`` makes further extensions; they are
-    stopped before the dashboard is.
+    The dashboard shows ``demo``, if any. ``extend`` returns further extensions, which stop before the dashboard.
     """
     run_server(settings, announce, lambda service: [*extend(service), build_dashboard(service, demo)])

@@ -33,7 +33,7 @@ from fedcascade.service.store.contract import (
 from fedcascade.service.store.snapshot import digest_chunk
 
 DIMENSION = 3
-STATES: tuple[AgentState, ...] = ("spoken", "silent", "revoked")
+STATES: tuple[AgentState, ...] = ("active", "idle", "revoked")
 
 
 def make_unit_statistics(axis: int, dimension: int = DIMENSION) -> Statistics:
@@ -184,7 +184,7 @@ class IdentityContract(StoreTestCase):
             assert {record.enrolled for record in listed} == {2.5}
             assert [record.agent for record in store.list_agents(agents[0], 2).records] == agents[1:3]
             found = {state: [record.agent for record in store.list_agents(0, 10, state).records] for state in STATES}
-            assert found == {"spoken": agents[1:3], "silent": [agents[0], agents[3]], "revoked": [agents[2]]}
+            assert found == {"active": agents[1:3], "idle": [agents[0], agents[3]], "revoked": [agents[2]]}
             assert store.list_agents(0, 0) == ([], 4, 1)
 
 

@@ -146,7 +146,7 @@ def test_the_page_follows_a_swarm_through_a_crash_and_ends_right(
     assert len(run.trace.ledger) == len(simulated.ledger)
     browser_page.wait_for("uploads", len(simulated.ledger))  # no gap, nothing twice
     assert browser_page.read_figure("position") == str(len(simulated.ledger))
-    assert browser_page.read_figure("views") == "1"  # and that without asking for everything again
+    assert browser_page.read_figure("views") == "2"  # one per connection
     assert browser_page.read_figure("clusters") == str(simulated.clusters) == "3"
     assert browser_page.page.locator("#number-clusters").inner_text().startswith("3")
     legend = browser_page.page.locator("#causes .legend li").all_inner_texts()
@@ -266,11 +266,11 @@ def change_minds(browser_page: BrowserPage, process: subprocess.Popen[str]) -> N
     assert page.locator("#change-report").is_hidden()
     assert page.locator("#shop-link").is_hidden()
     page.click("#change-minds")
-    page.wait_for_selector("#change-report:has-text('4 users changed their minds')")
+    page.wait_for_selector("#change-report:has-text('4 users changed')")
     page.wait_for_selector("#change-report[data-resets]:not([data-resets='0'])", timeout=90_000)
     page.locator("#pace").fill("0")  # nothing moves on while it is looked at
     page.wait_for_selector("#pace-text:has-text('paused')")
-    assert [name for name, value in read_turnover(page).items() if value == 0] == ["Leavers"]
+    assert [name for name, value in read_turnover(page).items() if value == 0] == ["Left"]
     assert page.locator("#regret .line").count() == 3
     assert page.locator("#change-report tbody tr").count() == 3
     title, bands = (page.locator(name).bounding_box() for name in ("#history-title", "#river"))
@@ -340,7 +340,7 @@ def be_a_user(browser_page: BrowserPage) -> None:
 
 def use_shop(browser_page: BrowserPage) -> None:
     page, context = browser_page.page, browser_page.page.context
-    page.click("text=Be one of the users")
+    page.click("text=Join as a user")
     page.wait_for_selector("h1:has-text('You are one of the users')")
     first = page.locator(".film strong").all_inner_texts()
     assert len(first) == 10

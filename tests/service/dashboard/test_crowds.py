@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedcascade.service.dashboard.view import DETAILED, Crowd, build_update, build_view, count_crowd, read_feed_state
+from fedcascade.service.dashboard.view import (
+    MAX_DETAILED,
+    Crowd,
+    build_update,
+    build_view,
+    count_crowd,
+    read_feed_state,
+)
 from fedcascade.service.store.open import open_store
 from fedcascade.service.store.sqlite import SqliteStore
 
@@ -41,7 +48,7 @@ def fill_journal(path: Path, agents: int) -> CountingStore:
 def test_a_page_of_many_agents_costs_few_rows_and_few_bytes(
     agents: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedcascade.service.dashboard.view.SAMPLED", 500)
+    monkeypatch.setattr("fedcascade.service.dashboard.view.AGE_SAMPLE", 500)
     now = 1_000 * agents
     with closing(fill_journal(tmp_path / "store.db", agents)) as store:
         state = read_feed_state(store, agents - 1, now)
@@ -61,13 +68,13 @@ def test_a_page_of_many_agents_costs_few_rows_and_few_bytes(
 
 
 def test_a_summary_is_counted_anew_when_it_is_old_for_what_it_costs(tmp_path: Path) -> None:
-    with closing(fill_journal(tmp_path / "store.db", 2 * DETAILED)) as store:
-        crowd = count_crowd(store, 2 * DETAILED, 0)
+    with closing(fill_journal(tmp_path / "store.db", 2 * MAX_DETAILED)) as store:
+        crowd = count_crowd(store, 2 * MAX_DETAILED, 0)
         assert crowd is not None
         cheap = Crowd(crowd.members, crowd.sizes, crowd.ages, time.monotonic() - 1.0, 1e-6)
         dear = Crowd(crowd.members, crowd.sizes, crowd.ages, time.monotonic(), 1e6)
-        assert read_feed_state(store, 2 * DETAILED, 0, dear).crowd is dear
-        assert read_feed_state(store, 2 * DETAILED, 0, cheap).crowd is not cheap
-        state = read_feed_state(store, DETAILED, 0)
+        assert read_feed_state(store, 2 * MAX_DETAILED, 0, dear).crowd is dear
+        assert read_feed_state(store, 2 * MAX_DETAILED, 0, cheap).crowd is not cheap
+        state = read_feed_state(store, MAX_DETAILED, 0)
         assert state.crowd is None
-        assert build_update(state, store, 2 * DETAILED, 0)["detailed"] is False  # type: ignore[index]
+        assert build_update(state, store, 2 * MAX_DETAILED, 0)["detailed"] is False  # type: ignore[index]

@@ -170,11 +170,11 @@ def test_an_enrolment_token_is_good_once(running: RunningService) -> None:
     first, second = SigningKey.generate(), SigningKey.generate()
     number = client.enrol_agent(running.transport, token, first).agent
     assert client.enrol_agent(running.transport, token, first).agent == number  # the reply was lost: the same again
-    with pytest.raises(Refused, match="unknown, used or too old"):
+    with pytest.raises(Refused, match="unknown, used or expired"):
         client.enrol_agent(running.transport, "invented" * 4, first)  # a key that is known is no token
-    with pytest.raises(Refused, match="unknown, used or too old"):
+    with pytest.raises(Refused, match="unknown, used or expired"):
         client.enrol_agent(running.transport, token, second)
-    with pytest.raises(Refused, match="unknown, used or too old"):
+    with pytest.raises(Refused, match="unknown, used or expired"):
         client.enrol_agent(running.transport, "x" * 43, second)
 
 
@@ -210,7 +210,7 @@ def test_an_old_enrolment_token_is_refused(tmp_path: Path) -> None:
     with serve_in_process(tmp_path / "store.db", clock=Clock(now=lambda: times[-1])) as running:
         [token] = running.operator.create_tokens(valid_seconds=5)
         times.append(1_006.0)
-        with pytest.raises(Refused, match="too old"):
+        with pytest.raises(Refused, match="expired"):
             client.enrol_agent(running.transport, token, SigningKey.generate())
 
 
@@ -382,7 +382,7 @@ def test_a_lost_agent_enrols_again_with_its_credential_and_keeps_its_number(tmp_
     with serve_in_process(tmp_path / "backup.db") as running:
         assert reason(agent_at(running, agent).send("POST", PATH, body_of(), 1)) == (401, "unrecognised")
         for key in (SigningKey.generate(), other.key):
-            with pytest.raises(Refused, match="unknown, used or too old"):
+            with pytest.raises(Refused, match="unknown, used or expired"):
                 client.enrol_agent(running.transport, None, key, credential=credential)
         welcome = client.enrol_agent(running.transport, None, agent.key, credential=credential)
         assert welcome.agent == agent.agent
@@ -395,7 +395,7 @@ def test_a_forgotten_agent_cannot_come_back_with_its_credential(running: Running
     agent.exchange(build_unit_upload(1, 0, 3))
     credential = running.credentials[agent.agent]
     running.operator.forget(agent.agent)
-    with pytest.raises(Refused, match="unknown, used or too old"):
+    with pytest.raises(Refused, match="unknown, used or expired"):
         client.enrol_agent(running.transport, None, agent.key, credential=credential)
     [token] = running.operator.create_tokens()
     assert client.enrol_agent(running.transport, token, agent.key).agent != agent.agent

@@ -76,7 +76,7 @@ def test_rounds_grow_with_the_time_since_enrolment(running: RunningService, hand
     agent.exchange(build_message(1, 90, 90))
     refusal = refuse(agent, build_message(2, 20, 20))
     assert (refusal.status, refusal.reason, refusal.retry_after) == (429, "too-many-rounds", 600.0)
-    assert "100 rounds and 60 an hour" in refusal.detail
+    assert "100 rounds and 60 per hour" in refusal.detail
     agent.exchange(build_message(2, 10, 10))
     hands.time += 600.0
     agent.exchange(build_message(3, 10, 10))

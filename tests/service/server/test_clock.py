@@ -31,7 +31,7 @@ def test_a_day_passes_when_the_clock_says_so(tmp_path: Path) -> None:
         agent.exchange(build_unit_upload(1, 0, 3))
 
         times.append(NOON + 86_400)
-        with pytest.raises(Refused, match="too old"):
+        with pytest.raises(Refused, match="expired"):
             client.enrol_agent(running.transport, expired, SigningKey.generate())
         for sequence in range(2, 7):
             agent.exchange(build_unit_upload(sequence, 0, 3))

@@ -19,7 +19,7 @@ from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server import http, listener, writer
 from fedcascade.service.server.app import build_application
-from fedcascade.service.server.connections import MOST_PIPELINED, NEVER, ConnectionTable
+from fedcascade.service.server.connections import MOST_PIPELINED, NO_DEADLINE, ConnectionTable
 from fedcascade.service.server.listener import GracefulServer, open_socket
 from fedcascade.service.server.operations import set_operator
 from fedcascade.service.server.service import Service
@@ -273,7 +273,7 @@ class Caller:
     """A connection as the table sees it."""
 
     def __init__(self, address: str, deadline: float, *, is_waiting: bool = True) -> None:
-        self.address, self.deadline, self.write_deadline, self.is_waiting = address, deadline, NEVER, is_waiting
+        self.address, self.deadline, self.write_deadline, self.is_waiting = address, deadline, NO_DEADLINE, is_waiting
         self.ended = ""
 
     def expire(self) -> None:
@@ -285,7 +285,7 @@ class Caller:
 
 def test_whoever_has_a_request_under_way_keeps_the_place() -> None:
     table = ConnectionTable(most=4, most_per_address=4)
-    busy = [Caller(str(number), NEVER, is_waiting=False) for number in range(3)]
+    busy = [Caller(str(number), NO_DEADLINE, is_waiting=False) for number in range(3)]
     idle = Caller("3", 5.0)
     assert all(table.admit(caller) for caller in [*busy, idle])
     assert table.admit(Caller("4", 9.0, is_waiting=False))

@@ -102,7 +102,7 @@ def test_the_journal_follows_the_state_whoever_writes(
     tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes take turns; what the journal says of clusters is the partition of the state, at every position."""
-    monkeypatch.setattr("fedcascade.service.server.journal_writer.FEW", few)
+    monkeypatch.setattr("fedcascade.service.server.journal_writer.MOST_RENAMED", few)
     url, policy = f"sqlite:///{tmp_path}/store.db", POLICIES["fedc3ucb-h"].with_constants(alpha_d=0.3)
     store, state, journals = open_store(url), ServerState(policy, 3), [JournalWriter(), JournalWriter()]
     world = Synthetic(users=6, clusters=3, dimension=4, items=5, seed=1)

@@ -41,14 +41,14 @@ def test_forgeries_wear_off_and_so_does_trust() -> None:
     for _ in range(3):
         limiter.count_forgery("a", 1, 0.0)
     with pytest.raises(Refused):
-        limiter.require_room("a", 1, 0.5)
-    limiter.require_room("a", 7, 0.5)
-    limiter.require_room("b", 1, 0.5)
-    limiter.require_room("a", 1, 2.0)
+        limiter.require_capacity("a", 1, 0.5)
+    limiter.require_capacity("a", 7, 0.5)
+    limiter.require_capacity("b", 1, 0.5)
+    limiter.require_capacity("a", 1, 2.0)
     for _ in range(3):
         limiter.count_forgery("a", 1, TRUST_SECONDS + 1.0)
     with pytest.raises(Refused):
-        limiter.require_room("a", 7, TRUST_SECONDS + 1.0)
+        limiter.require_capacity("a", 7, TRUST_SECONDS + 1.0)
 
 
 def test_a_refusal_does_not_tell_which_agents_exist(tmp_path: Path) -> None:

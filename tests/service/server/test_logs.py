@@ -85,7 +85,7 @@ def test_actions_and_refusals_are_logged_and_nothing_secret(tmp_path: Path, capl
             stranger.create_tokens()
         running.operator.replace_token("the-operators-next-token")
     lines = "\n".join(caplog.messages)
-    assert "the operator made enrolment tokens: 3" in lines
+    assert "the operator created enrolment tokens: 3" in lines
     assert f"the operator revoked agent {first.agent}" in lines
     assert f"operator had agent {second.agent} forgotten" in lines
     assert f"refused agent {first.agent} at " in lines
@@ -119,4 +119,4 @@ def test_all_that_a_server_writes_is_json_if_it_is_told_so(tmp_path: Path) -> No
     lines = [json.loads(line) for line in rest.splitlines()]
     refused = next(line for line in lines if line.get("event") == "refused")
     assert (refused["reason"], refused["agent"], refused["path"]) == ("unrecognised", str(agent.agent), "/v1/exchanges")
-    assert any(line["message"] == "the operator made enrolment tokens: 1, from 127.0.0.1" for line in lines)
+    assert any(line["message"] == "the operator created enrolment tokens: 1, from 127.0.0.1" for line in lines)

@@ -156,7 +156,7 @@ def test_whoever_joins_speaks_and_is_forgotten_in_any_order_the_rest_is_as_if_th
     policy: str, people: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is held of those who are left has the same bits; the store and its journal follow at every step."""
-    monkeypatch.setattr("fedcascade.service.server.journal_writer.FEW", 5)
+    monkeypatch.setattr("fedcascade.service.server.journal_writer.MOST_RENAMED", 5)
     random, system = np.random.default_rng(people), POLICIES[policy]
     state, journal, schedule = ServerState(system, 3), JournalWriter(), SnapshotSchedule(every=20)
     uploads: dict[int, list[Upload]] = {}

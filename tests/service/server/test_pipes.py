@@ -1,4 +1,4 @@
-"""Frames travel through pipes, polled or, where a system cannot poll them, by threads; nobody waits without end."""
+"""Frames travel through pipes, and no wait is without end."""
 
 import subprocess
 import sys
@@ -21,15 +21,11 @@ while (body := read_frame(sys.stdin.buffer)) is not None:
 SLEEP = "import time; time.sleep(60)"
 
 
-@pytest.fixture(params=[True, False], ids=["polled", "by threads"])
-def _polling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param and not pipes.CAN_POLL:
-        pytest.skip("this system cannot poll pipes")
-    monkeypatch.setattr(pipes, "CAN_POLL", request.param)
+pytestmark = pytest.mark.skipif(not pipes.CAN_POLL, reason="this system cannot poll pipes")
 
 
 @pytest.fixture
-def echo(_polling: None) -> Iterator[PipedProcess]:
+def echo() -> Iterator[PipedProcess]:
     process = PipedProcess([sys.executable, "-c", ECHO])
     yield process
     process.end()
@@ -50,7 +46,6 @@ def test_a_process_that_has_ended_takes_and_gives_nothing(echo: PipedProcess) ->
     assert not echo.write_frame(b"x" * 100_000, 20.0)
 
 
-@pytest.mark.usefixtures("_polling")
 def test_a_process_that_neither_reads_nor_writes_costs_no_more_than_the_time_that_is_given() -> None:
     process = PipedProcess([sys.executable, "-c", SLEEP])
     started = time.monotonic()

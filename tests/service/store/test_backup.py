@@ -60,7 +60,7 @@ def test_a_backup_is_the_whole_store(tmp_path: Path) -> None:
         assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
         with pytest.raises(ValueError, match="is in use: restore into one that is empty"):
             restore_backup(tmp_path / "backup", target, 3)
-        with pytest.raises(ValueError, match="overwrites nothing"):
+        with pytest.raises(ValueError, match="exists already: name a new file"):
             write_backup(source, tmp_path / "backup", 3)
 
 
@@ -75,7 +75,7 @@ def test_a_backup_that_was_cut_or_changed_restores_nothing(place: int, cut: bool
     changed = b"" if cut else bytes([content[place] ^ 1]) + content[place + 1 :]
     (tmp_path / "backup").write_bytes(content[:place] + changed)
     with closing(open_sqlite(str(tmp_path / "copy.db"))) as target:
-        with pytest.raises(ValueError, match=r"is damaged: it was cut or changed|is not a backup of this version"):
+        with pytest.raises(ValueError, match=r"is damaged: use another backup|is not a backup of this version"):
             restore_backup(tmp_path / "backup", target, 2)
         assert target.is_unused()
 
@@ -104,9 +104,9 @@ def test_the_commands_verify_audit_back_up_and_restore(
     first, second = (agent.agent for agent in agents)
     assert told == [
         ("command line", "set the operator's token", None),
-        ("operator", "made enrolment tokens", None),
+        ("operator", "created enrolment tokens", None),
         (f"agent {first}", "enrolled", first),
-        ("operator", "made enrolment tokens", None),
+        ("operator", "created enrolment tokens", None),
         (f"agent {second}", "enrolled", second),
         ("operator", "revoked", first),
         ("command line", "backed up", None),
@@ -114,7 +114,7 @@ def test_the_commands_verify_audit_back_up_and_restore(
     ]
     for arguments, line in (
         (["verify", "sqlite:///missing.db"], "there is no store at 'sqlite:///missing.db'"),
-        (["verify", "sqlite:///again.db", "--noted", "2:" + "00" * 32], "is another one than what was noted"),
+        (["verify", "sqlite:///again.db", "--noted", "2:" + "00" * 32], "is not the one that was noted"),
         (["restore", "missing", "sqlite:///new.db"], "there is no backup 'missing'"),
         (["restore", "monday", "sqlite:///again.db"], "the store is in use"),
     ):

@@ -1,1 +1,1 @@
-"""The operator's page: feed, pages, sessions, assets."""
+"""The operator's dashboard: feed, routes, sessions, assets."""

@@ -1,9 +1,7 @@
-"""One reader of the journal per server process, whatever the number of pages; it rests while nobody looks.
+"""The feed of the dashboard: one reader of the journal per server process, which sends updates to all open pages.
 
-At most four times a second it builds one update of everything that is new, and every page gets the same bytes; where
-only the server's health changed, or how far a demo is, that alone. The id of an event is the position in the log up to
-which a page has seen everything, so a page that lost its connection goes on from there, at this server or another, with
-no gap and nothing twice.
+While pages are open, it builds at most four updates per second, and every page gets the same bytes. A page starts with
+the whole view, also after it lost its connection. If only the server's health changed, pages get that alone.
 """
 
 import asyncio
@@ -36,42 +34,24 @@ POLL_SECONDS = 0.25
 KEEPALIVE_SECONDS = 15.0
 MAX_PAGES = 64
 MAX_QUEUED_EVENTS = 64
-MAX_MISSED_EXCHANGES = 20_000
+MAX_MISSED_EXCHANGES = 20_000  # between a cached view and now
 FLUSH_SECONDS = 1.0
-OUTSIZED = 3  # agents that a page names for their weight
-EventId = tuple[int, int]  # the position in the log, and the number of the last measure
+MAX_OUTSIZED = 3  # agents with abnormal weight on a page
 Result = TypeVar("Result")
 
 
-def encode_event(kind: str, state: FeedState, data: Plain) -> bytes:
-    """Encode a server-sent event, with an id that says up to where its page has then seen everything."""
-    head = f"event: {kind}\nid: {state.position}.{state.measure}\ndata: "
-    return head.encode() + msgspec.json.encode(data) + b"\n\n"
-
-
-def parse_event_id(text: str) -> EventId | None:
-    """Parse position and measure from an event's id; None for anything else.
-
-    >>> parse_event_id("17.3"), parse_event_id("17"), parse_event_id("")
-    ((17, 3), None, None)
-    """
-    position, _, measure = text.partition(".")
-    valid = position.isascii() and position.isdecimal() and measure.isascii() and measure.isdecimal()
-    return (int(position), int(measure)) if valid and len(text) < 40 else None
+def encode_event(kind: str, data: Plain) -> bytes:
+    """Encode a server-sent event."""
+    return f"event: {kind}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
 
 
 def _drop_clock(health: Plain) -> Plain:
-    """Leave out of the health what changes although nothing happens."""
+    """Remove the clock, which changes all the time, from the health."""
     return {name: value for name, value in health.items() if name != "clock"}
 
 
-def _can_catch_up(store: Store, state: FeedState, position: int) -> bool:
-    """Whether a page that saw everything up to a position needs only an update: not much, and nobody forgotten."""
-    return 0 <= state.position - position <= MAX_MISSED_EXCHANGES and store.find_head().rewritten <= position
-
-
 class Feed:
-    """Reads the journal and streams what is new to all open pages."""
+    """Reader of the journal that streams updates to all open pages."""
 
     def __init__(
         self, open_store: Callable[[], Store], describe_health: Callable[[], Plain], clock: Clock = SYSTEM_CLOCK
@@ -81,17 +61,17 @@ class Feed:
         self._describe_health = describe_health
         self._store: Store | None = None
         self._state: FeedState | None = None
-        self._last_view: tuple[EventId, bytes] | None = None  # of many agents, and up to where it goes
+        self._last_view: tuple[int, int, bytes] | None = None  # of many agents: position, measures and bytes
         self._last_health: Plain = {}
         self._reading = asyncio.Lock()
         self._pages: set[asyncio.Queue[bytes | None]] = set()
         self._polling: asyncio.Task[None] | None = None
         self._closed = False
-        self._measures: list[tuple[int, Measure]] = []  # with the time of each, in milliseconds
-        self._dropped = 0  # measures of earlier simulations, before these
+        self._measures: list[tuple[int, Measure]] = []  # with times in milliseconds
+        self._dropped = 0  # number of measures of earlier simulations
 
     def add_measures(self, measures: Sequence[Measure], *, fresh: bool) -> None:
-        """Add what a simulation reports; ``fresh`` drops what earlier ones reported."""
+        """Add measures of a simulation; ``fresh`` drops those of earlier ones."""
         if fresh:
             self._dropped += len(self._measures)
             self._measures.clear()
@@ -99,29 +79,29 @@ class Feed:
         self._measures += [(now, measure) for measure in measures]
 
     def _read_measures(self, after: int, upto: int | None = None) -> list[Measure]:
-        """Read the measures beyond a number, up to another one."""
+        """Read a range of measures by number."""
         rows = self._measures[max(0, after - self._dropped) : None if upto is None else max(0, upto - self._dropped)]
         return [measure for _, measure in rows]
 
-    async def read_view(self, position: int | None = None, at: int | None = None, span: int | None = None) -> Plain:
-        """Read the whole view at a position or time of the past, or with curves of another span."""
+    async def read_view(self, position: int | None = None, at: int | None = None) -> Plain:
+        """Read the whole view now, or at a past position or time."""
 
         def read(store: Store) -> Plain:
             head = store.find_head().position
             until = head if at is None else store.find_head(at).position
             until = until if position is None else min(position, head)
-            view = build_view(store, until, self._clock.read_milliseconds() if until == head else None, span)
+            view = build_view(store, until, self._clock.read_milliseconds() if until == head else None)
             measures = [measure for then, measure in self._measures if then <= view["at"]]
             return view | {"health": self._describe_health(), "head": head, "measures": measures}
 
         return await self.run_on_store(read)
 
-    async def follow(self, event_id: EventId | None) -> AsyncIterator[bytes]:
-        """Stream the events of one page: the whole view, or what it missed since ``event_id``; then every update."""
+    async def follow(self) -> AsyncIterator[bytes]:
+        """Stream the events of one page: the whole view, then every update."""
         if len(self._pages) >= MAX_PAGES:
             raise Refused(503, "too-many-pages", f"{MAX_PAGES} pages are open already", retry_after=10.0)
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_QUEUED_EVENTS)
-        first = await self.run_on_store(lambda store: self._build_first_event(store, event_id, queue))
+        first = await self.run_on_store(lambda store: self._build_first_event(store, queue))
         if self._polling is None or self._polling.done():
             self._polling = asyncio.create_task(self._poll())
         return self._stream(first, queue)
@@ -146,39 +126,35 @@ class Feed:
         for queue in self._pages:
             _push(queue, None)
 
-    def _build_first_event(self, store: Store, event_id: EventId | None, queue: "asyncio.Queue[bytes | None]") -> bytes:
-        """Build a page's first event, and bring the feed up to date: the shared updates begin where this event ends."""
+    def _build_first_event(self, store: Store, queue: "asyncio.Queue[bytes | None]") -> bytes:
+        """Build a page's first event at the current state, from which the shared updates continue.
+
+        Many agents make a view expensive: pages then get a cached one and an update.
+        """
         if not self._pages or self._state is None:
             self._state = self._read_state(store, None if self._state is None else self._state.crowd)
             self._last_health = _drop_clock(self._describe_health())
         self._pages.add(queue)
         state, health = self._state, self._describe_health()
-        if event_id is not None and _can_catch_up(store, state, event_id[0]):
-            page_state = FeedState(*event_id, dict(state.clusters), dict(state.last), {}, state.crowd)
-            return self._encode_update(store, page_state, state, health) or encode_event("health", state, health)
         if state.crowd is not None and self._last_view is not None:
-            # Among many agents, send the view of a moment ago and what came since.
-            event_id, view = self._last_view
-            if _can_catch_up(store, state, event_id[0]):
-                page_state = FeedState(*event_id, crowd=state.crowd)
-                return view + (self._encode_update(store, page_state, state, health) or b"")
+            position, measure, view = self._last_view
+            is_recent = 0 <= state.position - position <= MAX_MISSED_EXCHANGES
+            if is_recent and store.find_head().rewritten <= position:
+                cached = FeedState(position, measure, crowd=state.crowd)
+                measures = self._read_measures(measure, state.measure)
+                update = build_update(cached, store, state.position, self._clock.read_milliseconds(), measures)
+                return view if update is None else view + encode_event("update", update | {"health": health})
         view = self._encode_view(store, state, health)
-        self._last_view = ((state.position, state.measure), view) if state.crowd is not None else None
+        self._last_view = (state.position, state.measure, view) if state.crowd is not None else None
         return view
 
-    def _encode_update(self, store: Store, page_state: FeedState, state: FeedState, health: Plain) -> bytes | None:
-        """Encode what a page lacks that has seen everything up to its state; None if that is nothing."""
-        measures = self._read_measures(page_state.measure, state.measure)
-        update = build_update(page_state, store, state.position, self._clock.read_milliseconds(), measures)
-        return None if update is None else encode_event("update", state, update | {"health": health})
-
     async def _poll(self) -> None:
-        """Push what is new to all pages, four times a second, until no page is left."""
+        """Push updates to all pages, four times per second, until no page is left."""
         while self._pages and not self._closed:
             try:
                 event = await self.run_on_store(self._build_next_event)
             except Refused as refusal:
-                event = b"event: trouble\ndata: " + msgspec.json.encode({"detail": refusal.detail}) + b"\n\n"
+                event = encode_event("trouble", {"detail": refusal.detail})
             if event is not None:
                 for queue in self._pages:
                     _push(queue, event)
@@ -188,13 +164,13 @@ class Feed:
         state, health = self._state, self._describe_health()
         head, now = store.find_head(), self._clock.read_milliseconds()
         last_health, self._last_health = self._last_health, _drop_clock(health)
-        if state is None or head.rewritten > state.position:  # show what is left without the forgotten
+        if state is None or head.rewritten > state.position:  # an agent was forgotten
             self._state = self._read_state(store)
             return self._encode_view(store, self._state, health)
         update = build_update(state, store, head.position, now, self._read_measures(state.measure))
         if update is not None:
-            return encode_event("update", state, update | {"health": health})
-        return None if self._last_health == last_health else encode_event("health", state, health)
+            return encode_event("update", update | {"health": health})
+        return None if self._last_health == last_health else encode_event("health", health)
 
     def _read_state(self, store: Store, crowd: Crowd | None = None) -> FeedState:
         state = read_feed_state(store, store.find_head().position, self._clock.read_milliseconds(), crowd)
@@ -204,10 +180,10 @@ class Feed:
     def _encode_view(self, store: Store, state: FeedState, health: Plain) -> bytes:
         view = build_view(store, state.position, self._clock.read_milliseconds(), crowd=state.crowd)
         measures = self._read_measures(0, state.measure)
-        return encode_event("view", state, view | {"health": health, "head": state.position, "measures": measures})
+        return encode_event("view", view | {"health": health, "head": state.position, "measures": measures})
 
     async def run_on_store(self, job: Callable[[Store], Result]) -> Result:
-        """Run a job on the feed's own connection, away from the event loop; a broken one is opened anew."""
+        """Run a job in a thread on the feed's own connection, which is reopened after a failure."""
 
         def run() -> Result:
             if self._store is None:
@@ -234,7 +210,7 @@ class Feed:
         self.close_store()
 
     def close_store(self) -> None:
-        """Close the connection to the store; the next reader opens another."""
+        """Close the connection to the store; the next job opens another."""
         store, self._store, self._state = self._store, None, None
         if store is not None:
             with suppress(*store.failures):
@@ -242,7 +218,7 @@ class Feed:
 
 
 def _push(queue: "asyncio.Queue[bytes | None]", event: bytes | None) -> None:
-    """Queue an event for a page. One that does not keep up is cut off, and comes back with the id of its last event."""
+    """Queue an event for a page; disconnect a page that does not keep up, so that it reconnects."""
     if queue.full():
         while not queue.empty():
             queue.get_nowait()
@@ -251,17 +227,17 @@ def _push(queue: "asyncio.Queue[bytes | None]", event: bytes | None) -> None:
 
 
 class DemoView(Protocol):
-    """What pages show of a demo that runs beside the server. Where there is one, anyone on this machine may look."""
+    """The demo that runs beside the server, as pages show it. With a demo, local users need no login."""
 
     def describe_progress(self) -> Plain:
-        """State, pace and round of the demo, as plain data; sent with the server's health."""
+        """Return state, pace and round of the demo, which are sent with the server's health."""
 
     def introduce(self) -> Plain:
-        """The progress and the demo's story, for a page that has just been opened."""
+        """Return the progress and the demo's story, for a new page."""
 
 
 class Dashboard:
-    """Feeds all pages of one server process, and writes the counts of refused uploads to the store."""
+    """The dashboard of a server process: its feed, and the counts of refused uploads."""
 
     def __init__(self, service: Service, demo: DemoView | None = None) -> None:
         self.service = service
@@ -270,7 +246,7 @@ class Dashboard:
         self._started = service.clock.read_milliseconds()
 
     def describe_health(self) -> Plain:
-        """Whether the store answers, what waits, who weighs too much, who came and left, the clock, and the demo."""
+        """Describe the health of the server and the progress of the demo."""
         writer, state = self.service.writer, self.service.writer.state
         return {
             "healthy": writer.healthy,
@@ -278,7 +254,7 @@ class Dashboard:
             "started": self._started,
             "outsized": [
                 (outsized.agent, round(outsized.share, 2), round(outsized.ratio))
-                for outsized in self.service.find_outsized_agents()[:OUTSIZED]
+                for outsized in self.service.find_outsized_agents()[:MAX_OUTSIZED]
             ],
             "joined": self.service.joined,
             "left": self.service.left,
@@ -289,7 +265,7 @@ class Dashboard:
 
     @asynccontextmanager
     async def run(self, _: Litestar) -> AsyncIterator[None]:
-        """Write refusals to the store once a second, however many there are; at the end write the rest, and stop."""
+        """Write the counts of refusals to the store once per second and at the end."""
         flushing = asyncio.create_task(self._flush_forever())
         yield
         flushing.cancel()
@@ -304,7 +280,7 @@ class Dashboard:
             await self._flush()
 
     async def _flush(self) -> None:
-        """Write the refusals that are not in the store yet; they wait while it is away."""
+        """Write new counts of refusals to the store; keep them if it is not available."""
         counts, self.service.refused_uploads = self.service.refused_uploads, Counter()
         if not counts:
             return

@@ -1,9 +1,9 @@
-"""The endpoints of the dashboard, who may look at them, and the extension that adds them to a server.
+"""The endpoints of the dashboard, their access control, and the extension that adds them to a server.
 
-The operator may look, by token or session; and where a demo runs, anyone on this machine. A session is a cookie that is
-signed with the store's secret. So it survives restarts and works at every server; it ends when it is old, when the
-operator logs out, which ends all sessions, or when the operator's token is replaced. It opens the page alone: what
-changes anything needs the token itself.
+The dashboard needs the operator's token or a session; with a demo, callers on this machine need neither. A session is a
+cookie signed with the store's secret, so it survives restarts and works at every server. It ends when it expires, when
+the operator logs out, which ends all sessions, or when the operator's token is replaced. It is read-only: changes need
+the token.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from litestar import Response, delete, get, post, route
 from litestar.response import Stream
 from msgspec import Meta
 
-from fedcascade.service.dashboard.feed import Dashboard, DemoView, parse_event_id
+from fedcascade.service.dashboard.feed import Dashboard, DemoView
 from fedcascade.service.protocol import auth, wire
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.protocol.wire import JSON
@@ -27,12 +27,7 @@ from fedcascade.service.store.contract import Store
 from fedcascade.service.store.epoch import end_sessions, load_epoch
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
-MEDIA_TYPES = {  # Litestar adds the charset to those of text
-    "html": "text/html",
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-}
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'",
@@ -51,11 +46,11 @@ LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 class Login(msgspec.Struct, forbid_unknown_fields=True):
     """The operator's token."""
 
-    token: Annotated[str, Meta(max_length=256)]
+    token: str
 
 
 class Report(msgspec.Struct, forbid_unknown_fields=True):
-    """What a simulation reports: series, round, regret and reward of each; ``fresh`` drops earlier reports."""
+    """Measures of a simulation: series, round, regret and reward; ``fresh`` drops earlier reports."""
 
     measures: Annotated[list[tuple[str, int, float, int]], Meta(max_length=10_000)]
     fresh: bool = False
@@ -71,12 +66,12 @@ def send_asset(package: str, name: str) -> Response[bytes]:
 
 
 def send_json(content: Mapping[str, Any], **headers: str) -> Response[bytes]:
-    """Send plain data to a page; no cache keeps it."""
+    """Send data to a page, without caching."""
     return Response(msgspec.json.encode(content), media_type=JSON, headers={**PRIVATE_HEADERS, **headers})
 
 
 async def read_json(request: HttpRequest, kind: type[Kind]) -> Kind:
-    """Decode a JSON body; another content type is refused, so no form of another site can send one."""
+    """Decode a JSON body; refuse other content types, which forms of other sites could send."""
     media = wire.get_media_type(request.headers)
     if media != JSON:
         raise Refused(415, "content-type", f"content type must be {JSON}, got '{media[:80]}'")
@@ -84,20 +79,20 @@ async def read_json(request: HttpRequest, kind: type[Kind]) -> Kind:
 
 
 def _build_cookie(request: HttpRequest, session: str, seconds: int = SESSION_SECONDS) -> dict[str, str]:
-    """Build the Set-Cookie header of a session; no script can read it and no other site can use it."""
+    """Build the Set-Cookie header of a session, closed to scripts and other sites."""
     secure = "; Secure" if request.scope.get("scheme") == "https" else ""
     cookie = f"{COOKIE}={session}; Path=/live; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
     return {"set-cookie": cookie}
 
 
 def get_dashboard(request: HttpRequest) -> Dashboard:
-    """The dashboard of the application that a request came to."""
+    """Return the dashboard of a request's application."""
     dashboard: Dashboard = request.app.state.dashboard
     return dashboard
 
 
 async def require_viewer(request: HttpRequest) -> Dashboard:
-    """Refuse those who may not look; return the dashboard to those who may."""
+    """Return the dashboard; refuse a caller without access."""
     if not await _is_viewer(request):
         raise auth.Unauthorised("operator", "this page needs the operator's token: log in at /")
     return get_dashboard(request)
@@ -118,7 +113,7 @@ async def _is_viewer(request: HttpRequest) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a Host header names this machine; a name that was made to point here does not.
+    """Return whether a Host header names this machine, against DNS rebinding.
 
     >>> is_loopback_host("127.0.0.1:8777"), is_loopback_host("[::1]:8777"), is_loopback_host("evil.example:8777")
     (True, True, False)
@@ -129,7 +124,7 @@ def is_loopback_host(host: str) -> bool:
 
 @get("/live/session")
 async def show_session(request: HttpRequest) -> Response[bytes]:
-    """Say whether this caller may look; to those who may, what the server runs, and whether a demo runs beside it."""
+    """Send whether the caller has access, and if so the server's terms and the demo."""
     dashboard, allowed = get_dashboard(request), await _is_viewer(request)
     terms = msgspec.to_builtins(dashboard.service.terms) if allowed else {}
     demo = dashboard.demo.introduce() if allowed and dashboard.demo else None
@@ -173,7 +168,7 @@ def _read_whole_number(request: HttpRequest, name: str) -> int | None:
 
 @get("/")
 async def show_page() -> Response[bytes]:
-    """Send the page; it has no data in it."""
+    """Send the page, which holds no data."""
     return send_asset(__package__, "index.html")
 
 
@@ -185,30 +180,29 @@ async def show_asset(request: HttpRequest) -> Response[bytes]:
 
 @get("/agent/{name:str}")
 async def show_agent_module(request: HttpRequest) -> Response[bytes]:
-    """Send a module of the agent in JavaScript; those for Node are not for browsers."""
+    """Send a module of the JavaScript agent."""
     return send_asset("fedcascade.service.agent", str(request.path_params["name"]))
 
 
 @get("/live/events")
 async def stream_events(request: HttpRequest) -> Stream:
-    """Send server-sent events, from where the page was when it lost its connection."""
+    """Send server-sent events: the whole view, then updates."""
     dashboard = await require_viewer(request)
-    event_id = request.headers.get("last-event-id") or request.query_params.get("after") or ""
-    stream = await dashboard.feed.follow(parse_event_id(event_id))
+    stream = await dashboard.feed.follow()
     return Stream(stream, media_type="text/event-stream", headers={**PRIVATE_HEADERS, "x-accel-buffering": "no"})
 
 
 @get("/live/view")
 async def show_view(request: HttpRequest) -> Response[bytes]:
-    """Send the whole view at a moment of the past, or with curves of another span."""
+    """Send the whole view now, or at a past position or time."""
     dashboard = await require_viewer(request)
-    position, at, span = (_read_whole_number(request, name) for name in ("position", "at", "span"))
-    return send_json(await dashboard.feed.read_view(position, at, span))
+    position, at = (_read_whole_number(request, name) for name in ("position", "at"))
+    return send_json(await dashboard.feed.read_view(position, at))
 
 
 @post("/live/measures", status_code=204, request_max_body_size=1 << 20)
 async def save_measures(request: HttpRequest) -> None:
-    """Show regret and reward of a simulated run at this server, for the operator who simulates it."""
+    """Add regret and reward of a simulated run, reported by the operator."""
     dashboard = get_dashboard(request)
     await dashboard.service.require_operator(request)
     report = await read_json(request, Report)
@@ -217,13 +211,21 @@ async def save_measures(request: HttpRequest) -> None:
 
 @route(["/shop", "/live/films", "/live/visitors", "/live/demo"], http_method=["GET", "POST", "PUT"])
 async def refuse_demo() -> None:
-    """Refuse requests to a demo, where there is none."""
+    """Refuse requests to a demo at a server without one."""
     raise Refused(404, "request", "this server runs no demo: start one with 'fedcascade live'")
 
 
 ROUTES = (
-    show_page, show_asset, show_agent_module, show_session, log_in, log_out, stream_events, show_view, save_measures,
-)  # fmt: skip
+    show_page,
+    show_asset,
+    show_agent_module,
+    show_session,
+    log_in,
+    log_out,
+    stream_events,
+    show_view,
+    save_measures,
+)
 
 
 def build_dashboard(service: Service, demo: DemoView | None = None) -> Extension:

@@ -1,7 +1,7 @@
-"""What a page shows, as plain data: the whole view at one position of the log, or an update from one to the next.
+"""The content of a page as plain data: the whole view at a position of the log, or an update to a later position.
 
-Both come from the journal alone, so every server on a store gives the same. Up to ``DETAILED`` agents are shown one by
-one; more are counted in the database, so that a view and an update stay small however many there are.
+Both are computed from the journal, so all servers on a store show the same. Up to ``MAX_DETAILED`` agents are shown one
+by one; more are counted in the database, so that views and updates stay small.
 """
 
 import json
@@ -15,14 +15,14 @@ import numpy as np
 
 from fedcascade.service.store.contract import ClusterSizes, ExchangeRecord, Move, SettingStore, Store
 
-DETAILED = 200
-LATEST = 12
-LARGEST = 60
-SAMPLED = 10_000  # agents whose ages stand for those of all
-FRESH_COSTS = 20  # times as long as it took, a summary of many agents is good
-MOVES = 4_000
-BINS = 120
-SECOND = 1_000
+MAX_DETAILED = 200  # agents
+MAX_LATEST = 12  # exchanges
+MAX_CLUSTERS = 60  # largest clusters of a summary
+AGE_SAMPLE = 10_000  # agents whose ages represent all
+REUSE_FACTOR = 20  # reuse a summary for 20x the time it took to compute
+MAX_MOVES = 4_000
+MAX_BINS = 120
+SECOND = 1_000  # milliseconds
 WIDTHS = tuple(
     SECOND * seconds for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 86_400, 604_800)
 )
@@ -32,33 +32,30 @@ AGENT_COLUMNS = attrgetter("agent", "last", "uploads", "rounds", "clicks", "clus
 BIN_COLUMNS = attrgetter("number", "cause", "exchanges", "rounds", "count", "clicks", "clusters")
 EXCHANGE_COLUMNS = attrgetter("position", "at", "agent", "cause", "rounds", "clicks")
 MOVE_COLUMNS = attrgetter("at", "agent", "cluster")
-REFUSED = "refused"  # the setting that counts refused uploads by reason
+REFUSED = "refused"  # the setting with counts of refused uploads by reason
 Plain = dict[str, Any]
-Measure = tuple[str, int, float, int]  # series of a simulated run, and round, regret and reward there
+Measure = tuple[str, int, float, int]  # series, round, regret and reward of a simulated run
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """What is shown of more agents than can be shown one by one: how many there are, in what clusters, of what ages."""
+    """A summary of many agents: their number, sizes of clusters, and times since their last exchanges."""
 
     members: int
     sizes: Plain
     ages: list[int]
-    at: float  # seconds on a steady clock when this was counted
-    cost: float  # seconds that it took
+    at: float  # time of the summary, in seconds of a monotonic clock
+    cost: float  # seconds to compute it
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is time to count anew: a twentieth of the time at most goes into that."""
-        return time.monotonic() - self.at > FRESH_COSTS * self.cost
+        """Staleness of the summary: computing summaries takes at most a twentieth of the time."""
+        return time.monotonic() - self.at > REUSE_FACTOR * self.cost
 
 
 @dataclass
 class FeedState:
-    """What the reader of a journal remembers to make updates: where agents are, and when each last spoke.
-
-    Of more than ``DETAILED`` agents it has a summary instead.
-    """
+    """The state from which updates are computed: cluster and last exchange of each agent, or a summary of many."""
 
     position: int = 0
     measure: int = 0
@@ -69,7 +66,7 @@ class FeedState:
 
 
 def read_feed_state(store: Store, position: int, now: int, crowd: Crowd | None = None) -> FeedState:
-    """Read everything up to a position; ``crowd`` is an earlier summary of many agents, which is good for a while."""
+    """Read the state at a position; ``crowd`` is an earlier summary, which is reused if it is not stale."""
     state = FeedState(position, refused=read_refusals(store))
     state.crowd = count_crowd(store, position, now) if crowd is None or crowd.is_stale else crowd
     if state.crowd is None:
@@ -80,47 +77,43 @@ def read_feed_state(store: Store, position: int, now: int, crowd: Crowd | None =
 
 
 def count_crowd(store: Store, position: int, now: int) -> Crowd | None:
-    """Count agents in the store, where there are more than ``DETAILED``; a sample of them gives the ages."""
+    """Summarise the agents in the store; return None for at most ``MAX_DETAILED`` of them."""
     began = time.monotonic()
-    sizes = store.count_sizes(position, LARGEST)
-    if sizes.agents <= DETAILED:
+    sizes = store.count_sizes(position, MAX_CLUSTERS)
+    if sizes.agents <= MAX_DETAILED:
         return None
-    last = (totals.last for totals in store.sum_by_agent(position, SAMPLED))
+    last = (totals.last for totals in store.sum_by_agent(position, AGE_SAMPLE))
     ages = scale_counts(count_ages(last, now), sizes.agents)
     ended = time.monotonic()
     return Crowd(sizes.agents, summarise_sizes(sizes), ages, ended, ended - began)
 
 
 def read_refusals(store: SettingStore) -> dict[str, int]:
-    """Read how many uploads were refused, by reason."""
+    """Read the counts of refused uploads by reason."""
     counts: dict[str, int] = json.loads(store.get_setting(REFUSED) or "{}")
     return counts
 
 
 def add_refusals(store: SettingStore, counts: Mapping[str, int]) -> None:
-    """Add refused uploads to those that the store has counted."""
+    """Add to the counts of refused uploads in the store."""
     totals = read_refusals(store)
     for reason, count in counts.items():
         totals[reason] = totals.get(reason, 0) + count
     store.set_setting(REFUSED, json.dumps(totals, sort_keys=True))
 
 
-def build_view(
-    store: Store, position: int, now: int | None, span: int | None = None, crowd: Crowd | None = None
-) -> Plain:
-    """Build the whole view at a position; ``span`` is how many milliseconds before it the curves begin.
+def build_view(store: Store, position: int, now: int | None, crowd: Crowd | None = None) -> Plain:
+    """Build the whole view at a position.
 
-    ``now`` is the time of the last exchange if None. ``crowd`` is what is known of more than ``DETAILED`` agents there,
-    so that they need not be counted again.
+    ``now`` is by default the time of the last exchange. ``crowd`` is a summary of many agents, if there is one already.
     """
     causes = store.sum_by_interval(position, 0, 1 << 62)
     first = min((totals.first for totals in causes), default=0)
     last = max((totals.last for totals in causes), default=0)
     now = last if now is None else now
-    since = max(first, last - span) if span else first
-    width = choose_bin_width(since or now, now)
-    bins = list(map(BIN_COLUMNS, store.sum_by_interval(position, since, width)))
-    latest = store.read_changes(max(0, position - LATEST), position).exchanges
+    width = choose_bin_width(first or now, now)
+    bins = list(map(BIN_COLUMNS, store.sum_by_interval(position, first, width)))
+    latest = store.read_changes(max(0, position - MAX_LATEST), position).exchanges
     crowd = crowd or count_crowd(store, position, now)
     return {
         "position": position,
@@ -133,7 +126,7 @@ def build_view(
         "rounds": sum(totals.rounds for totals in causes),
         "clicks": sum(totals.clicks for totals in causes),
         "causes": {totals.cause: totals.exchanges for totals in causes},
-        "bins": {"since": since, "width": width, "rows": bins},
+        "bins": {"since": first, "width": width, "rows": bins},
         "latest": list(map(EXCHANGE_COLUMNS, latest)),
         "refused": read_refusals(store),
         **(describe_agents(store, position, now) if crowd is None else describe_crowd(crowd)),
@@ -141,20 +134,20 @@ def build_view(
 
 
 def describe_agents(store: Store, position: int, now: int) -> Plain:
-    """The part of a view that shows agents one by one."""
+    """Describe agents one by one, as a part of a view."""
     agents = store.sum_by_agent(position)
     return {
         "members": len(agents),
         "clusters": len({totals.cluster for totals in agents if totals.cluster}),
         "agents": list(map(AGENT_COLUMNS, agents)),
-        "moves": list(map(MOVE_COLUMNS, store.read_changes(0, position).moves[-MOVES:])),
-        "sizes": summarise_sizes(store.count_sizes(position, LARGEST)),
+        "moves": list(map(MOVE_COLUMNS, store.read_changes(0, position).moves[-MAX_MOVES:])),
+        "sizes": summarise_sizes(store.count_sizes(position, MAX_CLUSTERS)),
         "ages": count_ages((totals.last for totals in agents), now),
     }
 
 
 def describe_crowd(crowd: Crowd) -> Plain:
-    """The part of a view that shows many agents at once."""
+    """Describe a summary of many agents, as a part of a view."""
     clusters = crowd.sizes["others"] + len(crowd.sizes["largest"])
     shown = {"members": crowd.members, "clusters": clusters, "sizes": crowd.sizes, "ages": crowd.ages}
     return {**shown, "agents": None, "moves": None}
@@ -163,10 +156,7 @@ def describe_crowd(crowd: Crowd) -> Plain:
 def build_update(
     state: FeedState, store: Store, position: int, now: int, measures: Sequence[Measure] = ()
 ) -> Plain | None:
-    """Build what changed since ``state``, which is brought up to date; None if nothing changed.
-
-    ``measures`` are those of a simulated run that came since.
-    """
+    """Build an update since ``state``, which changes in place; return None if nothing changed."""
     after, refused = state.position, read_refusals(store)
     exchanges, moves = store.read_changes(after, position)
     state.position, state.measure = position, state.measure + len(measures)
@@ -176,7 +166,7 @@ def build_update(
     if state.crowd is None:
         state.clusters |= {move.agent: move.cluster for move in moves}
         state.last |= {exchange.agent: exchange.at for exchange in exchanges}
-    if len(state.last) > DETAILED or (state.crowd is not None and state.crowd.is_stale):
+    if len(state.last) > MAX_DETAILED or (state.crowd is not None and state.crowd.is_stale):
         state.crowd, state.clusters, state.last = count_crowd(store, position, now), {}, {}
     return {
         "after": after,
@@ -184,7 +174,7 @@ def build_update(
         "at": now,
         "uploads": len(exchanges),
         "rows": _sum_by_second(exchanges),
-        "latest": list(map(EXCHANGE_COLUMNS, exchanges[-LATEST:])),
+        "latest": list(map(EXCHANGE_COLUMNS, exchanges[-MAX_LATEST:])),
         "refused": refused,
         "measures": list(measures),
         "detailed": state.crowd is None,
@@ -193,7 +183,7 @@ def build_update(
 
 
 def _describe_changes(state: FeedState, exchanges: Sequence[ExchangeRecord], moves: Sequence[Move]) -> Plain:
-    """The part of an update that shows agents."""
+    """Describe changes of agents, as a part of an update."""
     if state.crowd is None:
         counts = {"members": len(state.last), "clusters": len(set(state.clusters.values()))}
         return {**counts, "agents": _sum_by_agent(exchanges), "moves": list(map(MOVE_COLUMNS, moves))}
@@ -203,26 +193,26 @@ def _describe_changes(state: FeedState, exchanges: Sequence[ExchangeRecord], mov
 
 
 def choose_bin_width(since: int, until: int) -> int:
-    """Choose the narrowest round width of which few enough span the time; all in milliseconds.
+    """Choose the narrowest round width with at most ``MAX_BINS`` bins; all in milliseconds.
 
     >>> choose_bin_width(0, 100_000), choose_bin_width(0, 86_400_000)
     (1000, 1800000)
     """
-    return next((width for width in WIDTHS if (until - since) <= width * BINS), WIDTHS[-1])
+    return next((width for width in WIDTHS if (until - since) <= width * MAX_BINS), WIDTHS[-1])
 
 
 def summarise_sizes(sizes: ClusterSizes) -> Plain:
-    """Summarise the sizes of clusters: the largest, how many there are of each size, and how many are left out."""
+    """Summarise the sizes of clusters: the largest ones, a histogram, and the rest."""
     return {
         "largest": [list(pair) for pair in sizes.largest],
         "others": sizes.clusters - len(sizes.largest),
         "others_agents": sizes.agents - sum(size for _, size in sizes.largest),
-        "histogram": [list(pair) for pair in sizes.histogram[:LARGEST]],
+        "histogram": [list(pair) for pair in sizes.histogram[:MAX_CLUSTERS]],
     }
 
 
 def scale_counts(counts: Sequence[int], total: int) -> list[int]:
-    """Counts of a sample as counts of so many, in whole numbers.
+    """Scale the counts of a sample to a total, in integers.
 
     >>> scale_counts([2, 1, 0], 100), scale_counts([0, 0], 5)
     ([67, 33, 0], [0, 0])
@@ -232,7 +222,7 @@ def scale_counts(counts: Sequence[int], total: int) -> list[int]:
 
 
 def count_ages(last: Iterable[int], now: int) -> list[int]:
-    """Count how many agents last spoke how long ago: one count for each of ``AGES`` and one for what is older.
+    """Count agents by the time since their last exchange: one count per entry of ``AGES``, and one for older ones.
 
     >>> count_ages([95_000, 99_000, 1], 100_000)
     [2, 0, 1, 0, 0, 0, 0, 0, 0]
@@ -243,7 +233,7 @@ def count_ages(last: Iterable[int], now: int) -> list[int]:
 
 
 def _sum_by_second(exchanges: Sequence[ExchangeRecord]) -> list[list[object]]:
-    """Sum exchanges by second and cause, with the columns of the bins that cover longer spans."""
+    """Sum exchanges by second and cause, in the columns of bins."""
     sums: dict[tuple[int, str], list[int]] = {}
     for exchange in exchanges:
         row = sums.setdefault((exchange.at // SECOND * SECOND, exchange.cause), [0, 0, 0, 0, 0])
@@ -254,7 +244,7 @@ def _sum_by_second(exchanges: Sequence[ExchangeRecord]) -> list[list[object]]:
 
 
 def _sum_by_agent(exchanges: Sequence[ExchangeRecord]) -> list[list[int]]:
-    """Sum what each agent that spoke added: its last time, uploads, rounds and clicks."""
+    """Sum exchanges by agent: time of the last one, uploads, rounds and clicks."""
     sums: dict[int, list[int]] = {}
     for exchange in exchanges:
         row = sums.setdefault(exchange.agent, [exchange.agent, 0, 0, 0, 0])

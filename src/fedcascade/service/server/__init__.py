@@ -1,4 +1,4 @@
-"""The server: state, writer, operations, verifier process, HTTP application."""
+"""The server process: state, writer, operations, verifier and HTTP application."""
 
 from fedcascade.checks import require_extra
 

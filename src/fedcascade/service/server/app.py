@@ -1,4 +1,4 @@
-"""The server as a web application: each endpoint checks, hands a job to the writer, and answers."""
+"""The web application: each endpoint checks a request, hands a job to the writer and answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 def encode_reply(message: msgspec.Struct, request: HttpRequest, status: int = 200) -> Response[bytes]:
-    """Encode a message in the media type of the request, JSON if in doubt."""
+    """Encode a message in the media type of the request, by default JSON."""
     media = MSGPACK if wire.get_media_type(request.headers) == MSGPACK else JSON
     return Response(wire.encode(message, media), status_code=status, media_type=media)
 
@@ -40,7 +40,7 @@ async def read_message(request: HttpRequest, kind: type[Kind]) -> Kind:
 
 
 def read_agent(request: HttpRequest) -> int:
-    """The agent's number in the path; one that no store can hold is refused as unknown."""
+    """Read the agent's number from the path; refuse one that no store can hold."""
     agent = int(request.path_params["agent"])
     if not 0 < agent < 2**63:
         raise Refused(404, "no-such-agent", f"there is no agent {agent}")
@@ -48,7 +48,7 @@ def read_agent(request: HttpRequest) -> int:
 
 
 class AgentQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Which agents to list: those beyond a number, at most so many, in which state."""
+    """Query of a list of agents: numbers above ``after``, at most ``most``, in one state."""
 
     after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     most: Annotated[int, Meta(ge=1, le=MOST_LISTED)] = 100
@@ -56,7 +56,7 @@ class AgentQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_query(parameters: Mapping[str, str]) -> AgentQuery:
-    """Read which agents to list from the query of a request."""
+    """Read the query of a list of agents."""
     try:
         return msgspec.convert(dict(parameters), AgentQuery, strict=False)
     except msgspec.ValidationError as error:
@@ -64,20 +64,20 @@ def read_query(parameters: Mapping[str, str]) -> AgentQuery:
 
 
 def log_action(request: HttpRequest, message: str, **facts: object) -> None:
-    """Log what an operator, or an agent with itself, has done."""
+    """Log an action of an operator, or of an agent on itself."""
     caller = name_caller(request)
     log_event(f"{message}, from {caller or 'an unknown address'}", event="action", caller=caller, **facts)
 
 
 def get_service(request: HttpRequest) -> Service:
-    """The service behind an application."""
+    """Return the service behind an application."""
     service: Service = request.app.state.service
     return service
 
 
 @post(wire.EXCHANGES, status_code=200)
 async def answer_upload(request: HttpRequest) -> Response[bytes]:
-    """Answer an upload. Most do not come here: ``server.http`` answers plain exchanges without the framework."""
+    """Answer an upload. ``server.http`` answers most of them without the framework."""
     media, body = wire.get_media_type(request.headers), await request.body()
     exchange = Exchange(headers=request.headers, body=body, caller=name_caller(request), media_type=media)
     status, headers, answer = await get_service(request).answer(exchange)
@@ -86,13 +86,13 @@ async def answer_upload(request: HttpRequest) -> Response[bytes]:
 
 @get("/v1/terms")
 async def show_terms(request: HttpRequest) -> Response[bytes]:
-    """Show the policy, constants and dimension that this server runs."""
+    """Show policy, constants and dimension of this server."""
     return encode_reply(get_service(request).get_terms(), request)
 
 
 @post(wire.ENROLMENTS, status_code=201)
 async def enrol_agent(request: HttpRequest) -> Response[bytes]:
-    """Enrol an agent: a public key and a one-time token, or a credential of before, for a number."""
+    """Enrol an agent by its public key and a one-time token or an earlier credential."""
     service = get_service(request)
     service.limit_address(request)
     message = await read_message(request, wire.Enrolment)
@@ -101,7 +101,7 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
     )
     auth.require_fresh(message.created, service.clock.now())
     credential, known = await service.writer.run(
-        operations.enrol(message, service.clock.now(), is_told=wire.WITH_DOWNLOAD in request.query_params)
+        operations.enrol(message, service.clock.now(), with_prior=wire.WITH_DOWNLOAD in request.query_params)
     )
     agent, terms = credential.agent, service.get_terms()
     log.debug("agent %d enrolled", agent)
@@ -115,7 +115,7 @@ async def enrol_agent(request: HttpRequest) -> Response[bytes]:
 
 @get("/v1/agents/{agent:int}")
 async def show_standing(request: HttpRequest) -> Response[bytes]:
-    """Show what the server holds of an agent."""
+    """Show the data that the server holds of an agent."""
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
     return encode_reply(await service.writer.run(operations.read_standing(agent)), request)
@@ -123,7 +123,7 @@ async def show_standing(request: HttpRequest) -> Response[bytes]:
 
 @delete("/v1/agents/{agent:int}", status_code=204)
 async def forget_agent(request: HttpRequest) -> None:
-    """Forget an agent: its statistics are subtracted, its uploads erased."""
+    """Forget an agent: subtract its statistics and erase its uploads."""
     service, agent = get_service(request), read_agent(request)
     await service.require_agent_or_operator(request, agent)
     actor = OPERATOR if "authorization" in request.headers else f"agent {agent}"
@@ -135,7 +135,7 @@ async def forget_agent(request: HttpRequest) -> None:
 
 @post("/v1/agents/{agent:int}/revocation", status_code=204)
 async def revoke_agent(request: HttpRequest) -> None:
-    """Refuse an agent's requests from now on; what it taught stays."""
+    """Revoke an agent: refuse its requests from now on and keep its uploads."""
     service, agent = get_service(request), read_agent(request)
     await service.require_operator(request)
     await service.writer.run(operations.revoke(agent, service.clock.now()))
@@ -150,13 +150,13 @@ async def create_tokens(request: HttpRequest) -> Response[bytes]:
     message = await read_message(request, wire.TokenRequest)
     tokens = [auth.create_token() for _ in range(message.count)]
     await service.writer.run(operations.add_tokens(tokens, service.clock.now() + message.valid_seconds))
-    log_action(request, f"the operator made enrolment tokens: {message.count}", count=message.count)
+    log_action(request, f"the operator created enrolment tokens: {message.count}", count=message.count)
     return encode_reply(wire.Tokens(protocol=message.protocol, tokens=tokens), request, 201)
 
 
 @put("/v1/operator-token", status_code=204)
 async def replace_operator_token(request: HttpRequest) -> None:
-    """Replace the operator's token, at all servers of the store at once."""
+    """Replace the operator's token at all servers of the store."""
     service = get_service(request)
     await service.require_operator(request)
     message = await read_message(request, wire.TokenReplacement)
@@ -166,7 +166,7 @@ async def replace_operator_token(request: HttpRequest) -> None:
 
 @get("/v1/agents")
 async def list_agents(request: HttpRequest) -> Response[bytes]:
-    """List agents. The store is read on a connection of its own: a long list must not hold up uploads."""
+    """List agents, on a separate connection to the store so that a long list does not delay uploads."""
     service = get_service(request)
     await service.require_operator(request)
     query = read_query(request.query_params)
@@ -181,7 +181,7 @@ async def list_agents(request: HttpRequest) -> Response[bytes]:
 
 @get("/v1/overview")
 async def show_overview(request: HttpRequest) -> Response[bytes]:
-    """Show how far the log is, and which group each agent is in."""
+    """Show the position of the log and the group of each agent."""
     service = get_service(request)
     await service.require_operator(request)
     return encode_reply(await service.writer.run(operations.read_overview), request)
@@ -189,7 +189,7 @@ async def show_overview(request: HttpRequest) -> Response[bytes]:
 
 @get("/healthz", media_type="text/plain")
 async def check_health(request: HttpRequest) -> str:
-    """Say that the process lives and its writer moves; who restarts servers looks here."""
+    """Check that the writer makes progress: a liveness probe."""
     trouble = get_service(request).writer.find_trouble()
     if trouble is not None:
         raise Refused(503, "stuck", trouble, retry_after=10.0)
@@ -198,14 +198,14 @@ async def check_health(request: HttpRequest) -> str:
 
 @get("/readyz", media_type="text/plain")
 async def check_readiness(request: HttpRequest) -> str:
-    """Check that the store can be written: that there is room for an upload, not only for a few bytes."""
+    """Check that the store accepts writes of the size of an upload: a readiness probe."""
     await get_service(request).readiness.check()
     return "ok\n"
 
 
 @get("/metrics")
 async def show_metrics(request: HttpRequest) -> Response[bytes]:
-    """Show the metrics as Prometheus reads them."""
+    """Show the metrics in the text format of Prometheus."""
     service = get_service(request)
     service.metrics.show_shares({outsized.agent: outsized.share for outsized in service.find_outsized_agents()})
     return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
@@ -226,24 +226,35 @@ def build_refusal(request: HttpRequest, error: Exception) -> Response[bytes]:
 
 
 async def log_failure(error: Exception, scope: Scope) -> None:
-    """Log an exception that is no refusal; the caller gets 500."""
+    """Log an exception that is not a refusal; the caller gets status 500."""
     if not isinstance(error, Refused | HTTPException | TimeoutError):
         log.error("%s %s failed", scope.get("method"), scope.get("path"), exc_info=error)
 
 
 ENDPOINTS = (
-    answer_upload, show_terms, enrol_agent, show_standing, forget_agent, revoke_agent, create_tokens, show_overview,
-    list_agents, replace_operator_token, check_health, check_readiness, show_metrics, show_schema,
-)  # fmt: skip
+    answer_upload,
+    show_terms,
+    enrol_agent,
+    show_standing,
+    forget_agent,
+    revoke_agent,
+    create_tokens,
+    show_overview,
+    list_agents,
+    replace_operator_token,
+    check_health,
+    check_readiness,
+    show_metrics,
+    show_schema,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extension:
-    """What a room above the server adds to its application: endpoints, and what they find in ``request.app.state``.
+    """Routes that a package above the server adds to its application, with their ``request.app.state``.
 
-    ``lifespan`` runs around the application's life; the writer is still open when it ends. ``on_listening`` is called
-    with the server's address just before the first request is served, ``on_shutdown`` is awaited when the server is
-    told to stop, before it waits for open connections.
+    ``lifespan`` runs around the application's life; the writer closes after it. ``on_listening`` gets the server's
+    address before the first request. ``on_shutdown`` is awaited before the server waits for open connections.
     """
 
     routes: Sequence[ControllerRouterHandler] = ()
@@ -280,37 +291,35 @@ def build_application(service: Service, extensions: Sequence[Extension] = ()) ->
     )
 
 
-PAUSE_SECONDS = 3_600.0  # between two looks for what is old
-BREATH_SECONDS = 0.5  # between two pieces, for uploads that wait
-TICK_SECONDS = 0.5  # between two looks at the clock
+RETENTION_SECONDS = 3_600.0  # between two searches for old uploads
+PAUSE_SECONDS = 0.5  # between two transactions of a search, so that uploads can go ahead
+TICK_SECONDS = 0.5  # between two readings of the clock
 
 
-async def retain_for_ever(service: Service, days: float) -> None:
-    """Fold what is older than so many days, now and every hour. Where the store is away, the next look comes sooner."""
+async def retain_forever(service: Service, days: float) -> None:
+    """Fold uploads that are older than ``days``, now and every hour; retry soon if the store is not available."""
     while True:
-        pause = PAUSE_SECONDS
+        has_more = True
         with suppress(Refused):
-            pause = BREATH_SECONDS
             has_more = await service.writer.run(operations.retain(days, service.clock.now()))
-            pause = BREATH_SECONDS if has_more else PAUSE_SECONDS
-        await sleep_by_clock(service.clock, pause)
+        await sleep_by_clock(service.clock, PAUSE_SECONDS if has_more else RETENTION_SECONDS)
 
 
 async def sleep_by_clock(clock: Clock, seconds: float) -> None:
-    """Sleep until so many seconds have passed on a clock, which may be faster than this machine's."""
+    """Sleep for ``seconds`` of a clock, which may run faster than this machine's."""
     end = clock.elapsed() + seconds
     while (left := end - clock.elapsed()) > 0:
         await asyncio.sleep(min(left, TICK_SECONDS))
 
 
 def keep_retaining(service: Service, days: float | None) -> Sequence[Extension]:
-    """An extension that folds old uploads while the application runs; none if all are to be kept."""
+    """Return an extension that folds old uploads while the application runs; none if ``days`` is None."""
     if days is None:
         return ()
 
     @asynccontextmanager
     async def run(_: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(retain_for_ever(service, days))
+        task = asyncio.create_task(retain_forever(service, days))
         yield
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -1,10 +1,10 @@
-"""Which callers are served: connections in all and per address, requests per second, and web pages of other origins.
+"""Limits of callers: connections in total and per address, requests per second, and CORS.
 
-Connections are limited before any signature is looked at. Where there are too many, a newcomer takes the place of those
-that have waited longest without a whole request: a stranger who holds connections open cannot keep others out.
+Connections are limited before any signature is verified. If there are too many, a new connection replaces those that
+have waited longest without a complete request, so idle connections cannot lock others out.
 
-Web pages of other origins (CORS) reach what agents need: enrolment, exchanges, standings, terms, and the agent's
-modules. Requests of operators carry an Authorization header, which no page of another origin may send.
+Web pages of other origins reach the endpoints of agents: enrolment, exchanges, standings, terms, and the agent's
+modules. Requests of operators carry an Authorization header, which pages of other origins may not send.
 """
 
 import heapq
@@ -18,39 +18,33 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.settings import is_address
 
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its headers
-BODY_SECONDS = 30.0  # from there to the end of its body
-WRITE_SECONDS = 30.0  # for a caller to read what fills its buffers
+BODY_SECONDS = 30.0  # from the end of the headers to the end of the body
+WRITE_SECONDS = 30.0  # for a caller to read a full send buffer
 IDLE_SECONDS = 5.0  # between an answer and the next request
 MOST_HEAD_BYTES = 16 * 1024
 MOST_HEADERS = 64
-MOST_PIPELINED = 8  # requests that wait for an answer on one connection, beside the one that is answered
-SHARE_DROPPED = 16  # of the connections that wait, one in so many goes at once, so that looking for them is rare
-NEVER = float("inf")
+MOST_PIPELINED = 8  # requests that wait on one connection, without the one in progress
+DROPPED_SHARE = 16  # close one in 16 waiting connections at once, so that searches are rare
+NO_DEADLINE = float("inf")
 
 
 class Connection(Protocol):
-    """One connection of a caller, as the table sees it."""
+    """A connection in a ``ConnectionTable``."""
 
     address: str
-    deadline: float  # in seconds of the event loop; what is awaited from the caller is due then
-    write_deadline: float  # the caller must have read by then
-    is_waiting: bool  # no whole request is under way: whoever closes this loses nothing
+    deadline: float  # of the caller's next data, in seconds of the event loop
+    write_deadline: float  # for the caller to read the send buffer
+    is_waiting: bool  # no complete request is in progress, so closing loses nothing
 
     def expire(self) -> None:
-        """Refuse a request that does not come, or close."""
+        """Refuse an incomplete request, or close an idle connection."""
 
     def drop(self) -> None:
-        """Close at once, in favour of somebody else."""
+        """Close at once, in favour of another connection."""
 
 
 class ConnectionTable:
-    """All open connections of a server process.
-
-    Args:
-        most: connections in all.
-        most_per_address: connections from one address.
-        proxies: addresses that may have as many as there are: others speak through them.
-    """
+    """The open connections of a server process; addresses of ``proxies`` are limited in total only."""
 
     def __init__(self, *, most: int, most_per_address: int, proxies: Collection[str] = ()) -> None:
         self.most = most
@@ -63,7 +57,7 @@ class ConnectionTable:
         return len(self._all)
 
     def admit(self, connection: Connection) -> bool:
-        """Take in a connection, if need be in the place of some that only wait; False if none of them does."""
+        """Add a connection, closing waiting ones if the table is full; return False if there is none to close."""
         neighbours = self._by_address.get(connection.address, set())
         is_crowded = len(neighbours) >= self.most_per_address and connection.address not in self._proxies
         if is_crowded and not self._drop_longest_waiting(neighbours):
@@ -75,7 +69,7 @@ class ConnectionTable:
         return True
 
     def release(self, connection: Connection) -> None:
-        """Forget a connection that was closed."""
+        """Remove a closed connection."""
         self._all.discard(connection)
         neighbours = self._by_address.get(connection.address)
         if neighbours is not None:
@@ -84,14 +78,14 @@ class ConnectionTable:
                 del self._by_address[connection.address]
 
     def expire(self, now: float) -> None:
-        """End all connections whose callers are too slow."""
+        """End the connections whose callers are too slow."""
         for connection in [each for each in self._all if now > min(each.deadline, each.write_deadline)]:
             connection.expire()
 
     def _drop_longest_waiting(self, connections: Iterable[Connection]) -> bool:
-        """Close some of the connections that wait for a request, longest first; False if none does."""
+        """Close the connections that have waited longest; return False if none waits."""
         waiting = [connection for connection in connections if connection.is_waiting]
-        oldest = heapq.nsmallest(1 + len(waiting) // SHARE_DROPPED, waiting, key=lambda each: each.deadline)
+        oldest = heapq.nsmallest(1 + len(waiting) // DROPPED_SHARE, waiting, key=lambda each: each.deadline)
         for connection in oldest:
             connection.drop()
         return bool(oldest)
@@ -99,7 +93,7 @@ class ConnectionTable:
 
 @lru_cache(4096)
 def name_network(host: str) -> str:
-    """The network that counts as one caller: an IPv4 address, or the 64 bits of IPv6 that one customer is given.
+    """Return the network that counts as one caller: an IPv4 address or a /64 prefix of IPv6.
 
     >>> name_network("192.0.2.7"), name_network("2001:db8:1:2:3::4"), name_network("::ffff:192.0.2.7")
     ('192.0.2.7', '2001:db8:1:2::/64', '192.0.2.7')
@@ -115,7 +109,7 @@ def name_network(host: str) -> str:
 
 
 def find_proxied(peer: str, forwarded: str, proxies: Collection[str]) -> str | None:
-    """Return the last address in X-Forwarded-For that is no trusted proxy; None if the peer is none itself.
+    """Return the last untrusted address in X-Forwarded-For; None if the peer is not a trusted proxy.
 
     >>> find_proxied("10.0.0.1", "1.2.3.4, 192.0.2.7", ("10.0.0.1",)), find_proxied("10.0.0.1", "1.2.3.4", ())
     ('192.0.2.7', None)
@@ -132,26 +126,26 @@ Caller = str | int | tuple[str, int]
 
 
 class RateLimiter:
-    """A token bucket per caller: each may make ``burst`` requests at once and ``rate`` per second in the long run."""
+    """A token bucket per caller: ``burst`` requests at once and ``rate`` per second in the long run."""
 
     def __init__(self, *, rate: float, burst: float) -> None:
         self.rate, self.burst = rate, burst
         self._levels: dict[Caller, tuple[float, float]] = {}
 
     def take(self, caller: Caller, now: float) -> None:
-        """Count a request, or refuse it and say when to come back."""
-        self.require_room(caller, now)
+        """Count a request, or refuse it with the time to wait."""
+        self.require_capacity(caller, now)
         self.count(caller, now)
 
-    def require_room(self, caller: Caller, now: float) -> None:
-        """Refuse a request that ``take`` would refuse, and count nothing."""
+    def require_capacity(self, caller: Caller, now: float) -> None:
+        """Refuse a request that ``take`` would refuse, without counting it."""
         level = self._read_level(caller, now)
         if level < 1.0:
             wait = (1.0 - level) / self.rate
             raise Refused(429, "too-many-requests", f"try again in {wait:.2f} s", retry_after=wait)
 
     def count(self, caller: Caller, now: float) -> None:
-        """Count a request, whether there was room for it or not."""
+        """Count a request, even beyond the limit."""
         if len(self._levels) >= CALLERS_KEPT:
             self._drop_full(now)
         self._levels[caller] = (max(0.0, self._read_level(caller, now) - 1.0), now)
@@ -161,32 +155,32 @@ class RateLimiter:
         return min(self.burst, level + (now - since) * self.rate)
 
     def _drop_full(self, now: float) -> None:
-        """A caller whose bucket is full again need not be remembered."""
+        """Drop callers whose buckets are full again."""
         full = [caller for caller in self._levels if self._read_level(caller, now) >= self.burst]
         for caller in full or list(self._levels)[: CALLERS_KEPT // 10]:
             del self._levels[caller]
 
 
 class ForgeryLimiter:
-    """How many bad signatures an address may send before requests from it are refused unread.
+    """Limit of bad signatures per address; beyond it, requests are refused before verification.
 
-    An agent whose signature held at that address within the last hour is not refused for what strangers beside it send:
-    forgeries in its own name there count for it, and no others. So a flood must name an agent to touch it.
+    An agent whose signature was valid at that address within the last hour has a bucket of its own: only forgeries that
+    name it count against it.
     """
 
     def __init__(self, *, rate: float, burst: float) -> None:
         self._limiter = RateLimiter(rate=rate, burst=burst)
-        self._trusted: dict[tuple[str, int], float] = {}  # when the signature of an agent at an address last held
+        self._trusted: dict[tuple[str, int], float] = {}  # time of the last valid signature by address and agent
 
-    def require_room(self, address: str, agent: int, now: float) -> None:
-        """Refuse a request before its signature is looked at, if too many forgeries came from there."""
-        self._limiter.require_room(self._choose_caller(address, agent, now), now)
+    def require_capacity(self, address: str, agent: int, now: float) -> None:
+        """Refuse a request before verification if too many forgeries came from its address."""
+        self._limiter.require_capacity(self._choose_caller(address, agent, now), now)
 
     def count_forgery(self, address: str, agent: int, now: float) -> None:
         self._limiter.count(self._choose_caller(address, agent, now), now)
 
     def trust(self, address: str, agent: int, now: float) -> None:
-        """Remember that an agent's signature held at an address."""
+        """Record a valid signature of an agent at an address."""
         if len(self._trusted) >= CALLERS_KEPT:
             for caller in sorted(self._trusted, key=self._trusted.__getitem__)[: CALLERS_KEPT // 10]:
                 del self._trusted[caller]
@@ -208,7 +202,7 @@ HEADERS = {
 
 
 def build_headers(allowed: Collection[str], path: str, origin: str | None) -> dict[str, str]:
-    """The headers by which a browser lets a page of that origin read the reply; none if it may not.
+    """Return the CORS headers that let a page of that origin read the reply; empty if it may not.
 
     >>> build_headers(["https://shop.example"], "/v1/overview", "https://shop.example")
     {}
@@ -219,7 +213,7 @@ def build_headers(allowed: Collection[str], path: str, origin: str | None) -> di
 
 
 def add_headers(allowed: Collection[str], message: Any, scope: Any) -> None:
-    """Add them to the start of a response that the web application sends."""
+    """Add the CORS headers to the start of a response of the web application."""
     if not allowed or message["type"] != "http.response.start":
         return
     origin = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"), None)

@@ -1,6 +1,6 @@
-"""What waits for the writer: jobs, and exchanges (Algorithm 1, lines 8 to 11), which are signed requests.
+"""Work for the writer: jobs, and exchanges (Algorithm 1, lines 8 to 11), which are signed requests.
 
-Results come back to the threads and event loops that asked.
+Results are delivered to the thread or event loop of the caller.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from fedcascade.service.store.epoch import begin_epoch
 
 Result = TypeVar("Result")
 Job = Callable[[Store, ServerState], Result]
-Deliver = Callable[[Any], None]  # takes the result of a job, or the exception in its place
-ANSWER_SECONDS = 15.0  # a request waits no longer for its transaction
-# Stands for a number without an agent. Nobody has its key, so strangers cannot tell which agents exist.
+Deliver = Callable[[Any], None]  # takes the result or the exception of a job
+ANSWER_SECONDS = 15.0  # longest wait of a request for its transaction
+# Identity of unknown agent numbers. Its key is lost, so callers cannot find out which agents exist.
 STRANGER = Identity(0, bytes(SigningKey.generate().verify_key), 0.0)
 log = logging.getLogger("fedcascade.service")
 
 
 @dataclass(slots=True, eq=False)
 class PendingJob:
-    """A job and where its result goes: to an event loop, or to the writer's thread if ``loop`` is None."""
+    """A job and the event loop that gets its result; the writer's thread if ``loop`` is None."""
 
     run: Job[Any]
     deliver: Deliver = lambda _: None
@@ -42,16 +42,15 @@ class PendingJob:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Exchange:
-    """A signed request on its way through the server: what came, what checks found of it, and where the answer goes.
+    """A signed request on its way through the server.
 
     The service fills in the signature and the terms, the writer the identity, the verifier ``is_signed``, ``refusal``,
-    ``upload``, ``numbers`` and ``receipt``. It has the attributes that uvicorn asks of a request: is it answered, is
-    more to come.
+    ``upload``, ``numbers`` and ``receipt``. The last four attributes are those that uvicorn reads of a request.
     """
 
     headers: Mapping[str, str]
     body: bytes = b""
-    caller: str = ""  # the network that it came from
+    caller: str = ""  # network of the caller
     method: str = "POST"
     path: str = wire.EXCHANGES
     media_type: str | None = None  # of the upload; None if the request has none
@@ -59,26 +58,25 @@ class Exchange:
     loop: asyncio.AbstractEventLoop | None = None
     signature: SignatureHeaders = field(default=SignatureHeaders(0, 0, 0, 0, "", "", ""))
     identity: Identity = STRANGER
-    at: float = 0.0  # by the server's clock
+    at: float = 0.0  # seconds of the server's clock
     started: float = 0.0  # in seconds of ``time.perf_counter``
     bounds: UploadBounds = DEFAULT_BOUNDS
     terms_id: str = ""
     is_signed: bool = False
     refusal: tuple[int, str, str] | None = None  # status, reason, detail
     upload: Upload | None = None
-    numbers: bytes = b""  # of the upload, as they came
-    receipt: wire.Receipt | None = None  # the last one that the agent got
+    numbers: bytes = b""  # of the upload, as received
+    receipt: wire.Receipt | None = None  # the last one that the agent received
     disconnected: bool = False
     keep_alive: bool = True
     response_complete: bool = False
-    message_event: ClassVar = asyncio.Event()  # of uvicorn, and not used
+    message_event: ClassVar = asyncio.Event()  # unused
 
     def run(self, store: Store, state: ServerState) -> bytes:
-        """Count the upload once, and return the answer; refuse an agent that is not active.
+        """Count the upload once and return the answer; refuse an agent that is not active.
 
-        The same upload again is answered with what its group holds by then: answers are not kept, because they hold the
-        data of others, who may ask to be forgotten. Another upload under the same sequence number is refused. Nothing
-        was counted before the last refusal.
+        A repeated upload is answered with the current data of its group. Answers are not stored, because they hold data
+        of other agents, which may ask to be forgotten. All refusals come before the upload is counted.
         """
         upload, agent = self.upload, self.signature.agent
         if upload is None:
@@ -88,7 +86,7 @@ class Exchange:
         try:
             earlier = store.find_entry(agent, upload.sequence)
         except Revoked:
-            if store.find_identity(agent) is None:  # its key is remembered, but the agent was forgotten or lost
+            if store.find_identity(agent) is None:  # its key is cached, but the agent was forgotten or lost
                 raise Unauthorised("unrecognised", UNRECOGNISED) from None
             raise
         if earlier is None:
@@ -101,16 +99,17 @@ class Exchange:
             self._require_repeated(store, earlier, upload)
             download = state.answer(agent)
         answer = wire.AnswerMessage.from_download(
-            download, upload.sequence, state.count_group(agent), held=state.count_held(agent), terms_id=self.terms_id,
+            download,
+            upload.sequence,
+            state.count_group(agent),
+            held=state.count_held(agent),
+            terms_id=self.terms_id,
             receipt=state.epoch.give_receipt(state.position),
-        )  # fmt: skip
+        )
         return wire.encode(answer, self.media_type or wire.MSGPACK)
 
     def _require_repeated(self, store: Store, earlier: LogEntry, upload: Upload) -> None:
-        """Refuse what is not the same upload, signed again.
-
-        Another process, or this one before a restart, may have seen the very same request.
-        """
+        """Refuse a replayed request, and another upload with the same sequence number."""
         agent, nonce = self.signature.agent, self.signature.nonce
         if nonce.to_bytes(8) == earlier.nonce or not store.use_nonce(agent, nonce, self.signature.created):
             raise Unauthorised("replayed", REPLAYED)
@@ -119,7 +118,7 @@ class Exchange:
 
 
 def require_active(store: Store, signature: SignatureHeaders) -> None:
-    """Refuse an agent that was revoked or forgotten, and a signature that another process has seen."""
+    """Refuse an agent that was revoked or forgotten, and a replayed signature."""
     identity = store.find_identity(signature.agent)
     if identity is None:
         raise Unauthorised("unrecognised", UNRECOGNISED)
@@ -130,10 +129,10 @@ def require_active(store: Store, signature: SignatureHeaders) -> None:
 
 
 def renew_epoch(store: Store, state: ServerState, receipt: wire.Receipt | None) -> None:
-    """Begin a new epoch if the log ends before the last receipt that an agent got: then the store was restored."""
+    """Begin a new epoch if the log ends before an agent's last receipt: the store was restored."""
     if receipt is not None and receipt.position > state.position and state.epoch.is_genuine(receipt):
-        log.warning("the store was restored: an agent was answered at position %d, the log ends at %d",
-                    receipt.position, state.position)  # fmt: skip
+        answered = f"an agent was answered at position {receipt.position}, the log ends at {state.position}"
+        log.warning("the store was restored: %s", answered)
         state.epoch = begin_epoch(store)
 
 
@@ -141,7 +140,7 @@ Pending = PendingJob | Exchange
 
 
 def settle_future(future: "Future[Any] | asyncio.Future[Any]", result: Any) -> None:
-    """Give a future its result or exception, unless nobody waits for it any more."""
+    """Set the result or exception of a future, unless it was cancelled."""
     if future.done():
         return
     if isinstance(result, BaseException):
@@ -151,10 +150,10 @@ def settle_future(future: "Future[Any] | asyncio.Future[Any]", result: Any) -> N
 
 
 def report(batch: Sequence[Pending], results: Sequence[Any]) -> None:
-    """Deliver the result or the exception of each job, once to each event loop.
+    """Deliver the result or the exception of each job, with one call per event loop.
 
-    An exception leaves its traceback here: that holds the frames of this thread, hence the state and the whole batch,
-    and a batch holds the future of the exception. Such a ring would keep every state that was dropped in memory.
+    Exceptions lose their tracebacks: the frames of this thread refer to the state and to the batch, which refers to the
+    exception's future. That cycle would keep dropped states in memory.
     """
     for result in results:
         if isinstance(result, BaseException):
@@ -165,12 +164,12 @@ def report(batch: Sequence[Pending], results: Sequence[Any]) -> None:
         if loop is None:
             deliver_all(settled)
         else:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(deliver_all, settled)
 
 
 def deliver_all(settled: Sequence[tuple[Pending, Any]]) -> None:
-    """Deliver results. A failure to take one must not harm the next one."""
+    """Deliver results; an exception of one recipient does not affect the others."""
     for pending, result in settled:
         try:
             pending.deliver(result)

@@ -1,10 +1,9 @@
-"""From a socket to the writer without a framework: uvicorn's HTTP protocol, which answers plain exchanges by itself.
+"""uvicorn's HTTP protocol with a fast path for exchanges, which skips the web framework.
 
-Exchanges are nearly all requests, and a framework's scopes, events and headers cost more than reading, checking and
-counting an upload. Everything else, and an exchange that is unusual in any way, goes through HTTP's parser to the web
-application.
+Nearly all requests are exchanges, and the framework costs more than reading, checking and counting an upload. All other
+requests, and exchanges with unusual headers, go through the HTTP parser to the web application.
 
-A stranger's memory is bounded here: bytes and number of headers, bytes of a request, requests that wait for an answer.
+Memory per caller is bounded: bytes and number of headers, bytes of a request, requests that wait for an answer.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from fedcascade.service.server.connections import (
     MOST_HEAD_BYTES,
     MOST_HEADERS,
     MOST_PIPELINED,
-    NEVER,
+    NO_DEADLINE,
     WRITE_SECONDS,
     find_proxied,
     name_network,
@@ -36,11 +35,11 @@ _LINE = r"[A-Za-z0-9-]+: [!-~][ -~]*\r\n"
 _HEAD = re.compile(rf"POST {wire.EXCHANGES} HTTP/1\.1\r\n((?:{_LINE}){{1,{MOST_HEADERS}}})\r\n".encode())
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 _UNUSUAL = frozenset({"transfer-encoding", "upgrade", "expect"})
-CHUNK_OVERHEAD = 8  # a chunked body may take so many times the bytes that it holds
+CHUNK_OVERHEAD = 8  # most bytes of a chunked body per byte of content
 
 
 class ExchangeHttpProtocol(HttpToolsProtocol):
-    """One connection of a caller; a ``connections.Connection``."""
+    """A connection of a caller; implements ``connections.Connection``."""
 
     cycle: Any
 
@@ -49,25 +48,22 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self.service: Service = self.config.app.state.service  # type: ignore[union-attr]
         self.address = ""
         self.handshake: asyncio.Task[None] | None = None
-        self.deadline = self.write_deadline = NEVER
+        self.deadline = self.write_deadline = NO_DEADLINE
         self.is_waiting = True
         self.is_in_head = False
         self.request_bytes = self.head_bytes = 0
         self.fault: Refused | None = None
-        self._exchange: Exchange | None = None  # a plain one that is read or answered
-        self._missing = 0  # bytes of its body
+        self._exchange: Exchange | None = None  # the exchange of the fast path in progress
+        self._missing = 0  # bytes of its body still to come
 
     def enter(self, address: str, handshake: "asyncio.Task[None]") -> bool:
-        """Take a place in the table of connections as soon as a caller is connected; False if there is none.
-
-        ``handshake`` ends with ``connection_made``, or not at all.
-        """
+        """Enter the table of connections; return False if it is full. ``handshake`` leads to ``connection_made``."""
         self.address, self.handshake = name_network(address), handshake
         self.deadline = self.loop.time() + HEAD_SECONDS
         return self.service.connections.admit(self)
 
     def leave(self) -> None:
-        """Give the place in the table back."""
+        """Leave the table of connections."""
         self.service.connections.release(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -95,10 +91,10 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             self.handshake.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Read a plain exchange, or more of its body, and hand it to the writer; leave all else to the parser."""
+        """Read an exchange and hand it to the writer; leave all other requests to the parser."""
         if self._exchange is None or not self._missing:
             plain = read_plain_head(data, self.service.body_bytes) if self._is_free() else None
-            if plain is None or (self.service.origins and "origin" in plain[0]):  # the application says who may ask
+            if plain is None or (self.service.origins and "origin" in plain[0]):  # CORS is up to the application
                 self._parse(data)
                 return
             headers, start, self._missing = plain
@@ -122,24 +118,24 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
             self._parse(rest)
 
     def _is_free(self) -> bool:
-        """Whether no request is under way, and no byte of the next one was read."""
+        """Return whether no request is in progress and no byte of the next one was read."""
         is_answered = self.cycle is None or self.cycle.response_complete
         return is_answered and not self.request_bytes and self.timeout_keep_alive_task is None
 
     def _parse(self, data: bytes) -> None:
-        """Let the parser read what came, and refuse a request that is too large, whether it has ended or not."""
+        """Pass data to the parser, and refuse a request that is too large."""
         self.request_bytes += len(data)
         super().data_received(data)
         if self.request_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
             self._check_size()
 
     def _await(self, seconds: float) -> None:
-        """Give the caller so many seconds for what is awaited; the time of an exchange that is answered runs on."""
+        """Set the caller's deadline, unless an exchange is in progress."""
         if self._exchange is None:
             self.deadline = self.loop.time() + seconds
 
     def _find_proxied(self, headers: dict[str, str]) -> str | None:
-        """Who speaks through a trusted proxy; None if the peer is none."""
+        """Return the address behind a trusted proxy; None if the peer is not a trusted proxy."""
         peer = self.client[0] if self.client else ""
         return find_proxied(peer, headers.get("x-forwarded-for", ""), self.service.proxies)
 
@@ -153,7 +149,7 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.is_in_head = True
-        self.request_bytes = 1  # counted from the next data on: what came with these is in memory already
+        self.request_bytes = 1  # earlier bytes of this read are in memory already
         self.head_bytes = 0
         self._await(HEAD_SECONDS)
 
@@ -166,14 +162,14 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def _count_head(self, size: int) -> None:
-        """Count bytes of the head, and those of trailers; the parser ends where this raises."""
+        """Count bytes of headers and trailers; raising stops the parser."""
         self.head_bytes += size
         if self.head_bytes > MOST_HEAD_BYTES or len(self.headers) >= MOST_HEADERS:
             self.fault = make_head_fault()
             raise self.fault
 
     def on_headers_complete(self) -> None:
-        """Begin a request to the web application; a trusted proxy says who asks, and how it was asked."""
+        """Begin a request to the web application, with the caller and scheme that a trusted proxy forwards."""
         self.is_in_head = False
         self._await(BODY_SECONDS)
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -190,14 +186,14 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         is_answered = self.cycle.response_complete
-        self._await(IDLE_SECONDS if is_answered else NEVER)
+        self._await(IDLE_SECONDS if is_answered else NO_DEADLINE)
         self.is_waiting, self.request_bytes = is_answered and self._exchange is None, 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request; while one waits, nothing more is read.
+        """Go on with the next request, and pause reading while one waits.
 
-        Idle connections are closed by the table of connections, so uvicorn's timer for each of them is not needed.
+        The table of connections closes idle ones, so uvicorn's timer per connection is not needed.
         """
         if self.pipeline:
             super().on_response_complete()
@@ -217,14 +213,14 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.write_deadline = NEVER
+        self.write_deadline = NO_DEADLINE
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser, or a limit in one of its callbacks, did not take."""
+        """Refuse a request that the parser or a limit in its callbacks rejected."""
         self._refuse(self.fault or Refused(400, "malformed", msg))
 
     def _reply(self, exchange: Exchange, result: Any) -> None:
-        """Answer an exchange, or refuse it; wait for a caller that does not read what was written before."""
+        """Answer or refuse an exchange, after the caller has read earlier answers."""
         if exchange.response_complete:
             return
         if self.flow.write_paused:
@@ -246,10 +242,10 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
         self._reply(exchange, result)
 
     def _refuse(self, refusal: Refused) -> None:
-        """Say why, and close the connection."""
+        """Send a refusal and close the connection."""
         status, headers, body = self.service.refuse(refusal, "", caller=self.address)
         self._write(status, headers, body, keep_alive=False)
-        self.deadline = self.loop.time() + IDLE_SECONDS  # whoever does not read this is dropped
+        self.deadline = self.loop.time() + IDLE_SECONDS  # for the caller to read the refusal
         self.transport.close()
 
     def _write(self, status: int, headers: dict[str, str], body: bytes, *, keep_alive: bool) -> None:
@@ -261,24 +257,23 @@ class ExchangeHttpProtocol(HttpToolsProtocol):
 def encode_head(
     status: int, default: tuple[tuple[bytes, bytes], ...], headers: tuple[tuple[str, str], ...], keep_alive: bool
 ) -> bytes:
-    """The head that answers of a second share, but for the length of the body; ``default`` has the date."""
+    """Encode the head of an answer without its content length; ``default`` has the date."""
     lines = [b"%b: %b\r\n" % header for header in default]
     lines += [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers]
     return b"".join([STATUS_LINE[status], *lines, b"" if keep_alive else b"connection: close\r\n"])
 
 
 def make_head_fault() -> Refused:
-    """The refusal of headers that are too many or too large."""
+    """Return the refusal of headers that are too many or too large."""
     detail = f"a request may have at most {MOST_HEADERS} headers of {MOST_HEAD_BYTES} bytes in all"
     return Refused(431, "headers", detail)
 
 
 def read_plain_head(data: bytes, most: int) -> tuple[dict[str, str], int, int] | None:
-    r"""Return the headers of an exchange in the plainest form, and where its body begins and how long it is.
+    r"""Return the headers of an exchange, and the start and the size of its body.
 
-    Return None for anything else, and for a body of more than ``most`` bytes. The parser calls Python for every header.
-    Everything that this reads the parser would read the same; whatever can be written in several ways, or changes how a
-    request ends, is left to it.
+    Return None for other requests, for a body of more than ``most`` bytes, and for headers that have several spellings
+    or change the end of a request: those are left to the parser, which is slower because it calls Python per header.
 
     >>> read_plain_head(b"POST /v1/exchanges HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi", 10)
     ({'host': 'a', 'content-length': '2'}, 59, 2)

@@ -1,12 +1,12 @@
-"""Keeps the journal beside the log: in the transaction of a batch, it notes the exchanges and who moved where.
+"""The journal beside the log: the exchanges of a batch and the moves between clusters.
 
-Names of clusters last: a partition names its groups as it likes and may rename them at any upload. A group keeps the
-name under which most of its members were known. Among few agents all names are recomputed whenever one moves. Among
-many, only those that moved are looked at, so that a batch costs what happened in it.
+Names of clusters are stable, while labels of a partition may change at any upload: a group keeps the name that most of
+its members had. Up to ``MOST_RENAMED`` agents all names are recomputed when a label changes. Beyond that only groups of
+changed agents are renamed, so that the cost of a batch does not grow with the number of agents.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from weakref import ref
@@ -22,42 +22,42 @@ from fedcascade.service.store.contract import Store
 
 Labels = NDArray[np.int64]
 NO_LABEL = -1
-NOBODY: Labels = np.zeros(0, np.int64)
-FEW = 1_000  # agents; among up to so many, all names are found anew when somebody moves
+NO_LABELS: Labels = np.zeros(0, np.int64)
+MOST_RENAMED = 1_000  # agents
 
 
 class JournalWriter:
-    """Knows what the journal says of clusters at some position, so that it writes only changes."""
+    """Writer of changes to the journal; it holds the names of clusters at a position."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self._position = -1
-        self._state: Callable[[], ServerState | None] = lambda: None  # whose places those of the arrays are
-        self._labels = self._names = NOBODY  # of each place, when the journal was last written; 0 is no name
-        self._live = LiveNames(NOBODY, NOBODY)
+        self._state: Callable[[], ServerState | None] = lambda: None  # the state that the arrays' places belong to
+        self._labels = self._names = NO_LABELS  # by place, as last written; 0 is no name
+        self._live = LiveNames(NO_LABELS, NO_LABELS)
 
     def write(self, store: Store, state: ServerState, after: int) -> None:
-        """Note everything that happened beyond a position of the log."""
+        """Write the exchanges and moves beyond a position of the log."""
         now = self._clock.read_milliseconds()
-        labels = NOBODY if state.server is None else state.server.groups.labels
+        labels = NO_LABELS if state.server is None else state.server.groups.labels
         self._follow(store, state, after)
         changed = self._find_changed(labels)
-        is_new = not len(self._labels)
-        moved = self._name_all(labels, changed) if is_new or len(labels) <= FEW else self._name_some(labels, changed)
+        rename = self._name_some if len(self._labels) and len(labels) > MOST_RENAMED else self._name_all
+        moved = rename(labels, changed)
         if state.position > after or moved.size:
             moves = zip(state.agents[moved].tolist(), self._names[moved].tolist(), strict=True)
             store.record_batch(after, now, state.clusters, moves)
         self._position, state.names = state.position, (state.position, self._names)
 
     def _follow(self, store: Store, state: ServerState, upto: int) -> None:
-        """Read what other processes wrote, and let who has another place since somebody was forgotten have it here."""
+        """Read the moves of other processes, and follow agents whose places changed when another was forgotten."""
         vacated, state.vacated = state.vacated, []
         if self._state() is not state or (vacated and self._position < upto):
-            self._state = ref(state)  # so that a large one that is not needed any more goes
-            self._names, self._labels = read_names(store, state, upto, None if vacated else state.names), NOBODY
+            self._state = ref(state)  # weak, so that a dropped state is freed
+            self._names, self._labels = read_names(store, state, upto, None if vacated else state.names), NO_LABELS
             return
         if self._position < upto:
-            self._labels = NOBODY
+            self._labels = NO_LABELS
             self._names = np.append(self._names, np.zeros(max(0, state.agents.size - self._names.size), np.int64))
             follow_moves(store, state, self._names, self._position, upto)
         for gone, last in vacated:
@@ -65,16 +65,16 @@ class JournalWriter:
                 self._live.leave(int(self._labels[gone]))
             if last < len(self._labels):
                 self._labels, self._names = drop_row(self._labels, gone), drop_row(self._names, gone)
-            elif gone < len(self._labels):  # a newcomer has it, of whom the journal does not know yet
+            elif gone < len(self._labels):  # a new agent has it, which is not in the journal yet
                 self._labels[gone], self._names[gone] = NO_LABEL, 0
 
     def _find_changed(self, labels: Labels) -> NDArray[np.intp]:
-        """The places whose labels are others than when the journal was last written; newcomers come last."""
+        """Return the places whose labels changed since the last write; new agents come last."""
         size = len(self._labels)
         return np.append(np.flatnonzero(labels[:size] != self._labels), np.arange(size, len(labels)))
 
     def _name_all(self, labels: Labels, changed: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Find all names anew, unless nobody has changed; returns the places of those whose names are others now."""
+        """Recompute all names if a label changed; return the places whose names changed."""
         if not changed.size:
             return changed
         before = np.zeros(len(labels), np.int64)
@@ -90,7 +90,7 @@ class JournalWriter:
         return np.flatnonzero(self._names != before)
 
     def _name_some(self, labels: Labels, changed: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Name the clusters of those who have changed; returns the places of those whose names are others now."""
+        """Name the clusters of changed agents; return the places whose names changed."""
         size = len(self._labels)
         while len(self._labels) < len(labels):
             self._labels, self._names = append_zeros(self._labels), append_zeros(self._names)
@@ -105,16 +105,16 @@ class JournalWriter:
 
 
 def follow_moves(store: Store, state: ServerState, names: Labels, after: int, upto: int) -> None:
-    """Write the moves between two positions into the names of clusters, which are in the order of places."""
+    """Apply the moves between two positions to names of clusters by place."""
     for move in store.read_changes(after, upto).moves:
         if move.agent in state.places:
             names[state.places[move.agent]] = move.cluster
 
 
 def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, Labels] | None) -> Labels:
-    """Read the names of the clusters of all agents at a position, in the order of their places; 0 for none.
+    """Read the cluster names of all agents at a position, by place; 0 for none.
 
-    Where they are known of an earlier position, what came after it is read from the journal.
+    ``known`` are the names at an earlier position: then only later moves are read.
     """
     if known is not None and known[0] <= upto:
         position, earlier = known
@@ -127,7 +127,7 @@ def read_names(store: Store, state: ServerState, upto: int, known: tuple[int, La
 
 
 class LiveNames:
-    """The name of each group that has members, by its label, and the names that are free."""
+    """Names of non-empty groups by label, and the free names."""
 
     def __init__(self, labels: Labels, names: Labels) -> None:
         distinct, first, sizes = np.unique(labels, return_index=True, return_counts=True)
@@ -138,18 +138,17 @@ class LiveNames:
         self._free: list[int] = np.setdiff1d(np.arange(1, self._next), used).tolist()  # sorted, hence a heap
 
     def leave(self, label: int) -> None:
-        """Let an agent leave its group for good."""
+        """Remove an agent from its group."""
         self._sizes[label] -= 1
         if not self._sizes[label]:
             del self._sizes[label]
             heappush(self._free, self.names.pop(label))
 
     def move(self, former: Sequence[int], labels: Sequence[int], known: Sequence[int | None]) -> list[int]:
-        """Let agents change groups; returns the name of each one's new group.
+        """Move agents to other groups; return the name of each agent's new group.
 
-        ``former`` are their labels until now, without those of newcomers, who come last; ``known`` are the names under
-        which agents were known. A group that is new takes, of the names that nobody has any more, the one that most of
-        its members had, else the smallest that is free.
+        ``former`` are their earlier labels, without those of new agents, which come last; ``known`` are their earlier
+        names. A new group takes the released name that most of its members had, else the smallest free one.
         """
         for label in former:
             self._sizes[label] -= 1
@@ -171,7 +170,7 @@ class LiveNames:
         return [self.names[label] for label in labels]
 
     def _take_free(self) -> int:
-        """The smallest name that no group has: people should not have to read large numbers."""
+        """Take the smallest name that no group has."""
         if self._free:
             return heappop(self._free)
         self._next += 1
@@ -179,30 +178,24 @@ class LiveNames:
 
 
 def are_consistent(labels: Labels, names: Labels) -> bool:
-    """Whether all agents of a group have one name, and no two groups the same; 0 is no name."""
+    """Return whether each group has one name of its own; 0 is no name."""
     distinct, first, groups = np.unique(labels, return_index=True, return_inverse=True)
     used = names[first]
     return bool((used > 0).all() and (names == used[groups]).all() and np.unique(used).size == distinct.size)
 
 
-def generate_names(names: Mapping[int, int]) -> Iterator[int]:
-    """Names that no cluster has now, the smallest first: people should not have to read large numbers."""
-    taken = set(names.values())  # computed when the first name is asked for
-    yield from (name for name in count(1) if name not in taken)
-
-
 def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) -> dict[int, int]:
-    """The cluster of each agent under its lasting name; groups that are new get new names.
+    """Return the cluster name of each agent; new groups get the smallest names that are free.
 
     Args:
-        earlier: the names until now; of agents that have left, too.
-        agents: in the order of ``labels``.
-        labels: the group of each, under a name that need not last.
+        earlier: earlier names, also of agents that have left.
+        agents: agents in the order of ``labels``.
+        labels: the label of each agent's group.
 
     >>> assign_names({7: 1, 8: 1, 9: 1}, [7, 8, 9, 10], np.array([5, 0, 5, 0]))
     {7: 1, 8: 2, 9: 1, 10: 2}
     """
-    labels = relabel_by_appearance(labels)[1]  # so that ties go by the order of agents, not by passing names
+    labels = relabel_by_appearance(labels)[1]  # so that ties depend on the order of agents alone
     before = np.array([earlier.get(agent, -1) for agent in agents], np.int64)
     known, base = before >= 0, int(before.max(initial=0)) + 1
     pairs, shared = np.unique(labels[known] * base + before[known], return_counts=True)
@@ -214,5 +207,6 @@ def assign_names(earlier: Mapping[int, int], agents: list[int], labels: Labels) 
             names[group] = name
             used.add(name)
     new = [group for group in dict.fromkeys(labels.tolist()) if group not in names]
-    names |= zip(new, generate_names(earlier), strict=False)
+    taken = set(earlier.values())
+    names |= zip(new, (name for name in count(1) if name not in taken), strict=False)
     return {agent: names[label] for agent, label in zip(agents, labels.tolist(), strict=True)}

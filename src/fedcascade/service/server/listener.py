@@ -1,4 +1,4 @@
-"""Listens: TLS whose handshakes count as connections, slow callers that are sent away, an end that comes in time."""
+"""Sockets and TLS of a server: accepts connections, ends slow ones, and shuts down in bounded time."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ import uvicorn
 
 try:
     import resource
-except ImportError:  # Windows has no limits of descriptors
+except ImportError:  # Windows has no limit of descriptors
     resource = None  # type: ignore[assignment]
 
 from fedcascade.checks import require
@@ -24,20 +24,20 @@ from fedcascade.service.server.connections import HEAD_SECONDS
 from fedcascade.service.server.http import ExchangeHttpProtocol
 from fedcascade.service.server.service import Service
 
-GRACE_SECONDS = 4  # for open requests and pages to end by themselves
-END_SECONDS = 8.0  # after a signal the process is gone, whatever is stuck
+GRACE_SECONDS = 4  # for open requests and pages to end
+END_SECONDS = 8.0  # after a signal the process exits, even if something is stuck
 ACCEPTED_AT_ONCE = 64
-TICKS_PER_SWEEP = 5  # of a tenth of a second each
-SPARE_DESCRIPTORS = 64  # for the store, its journals, pipes and what libraries open
-MOST_SELECTED = 400  # of the 512 sockets that an event loop on Windows can watch
+TICKS_PER_SWEEP = 5  # ticks of 0.1 s between two sweeps of slow connections
+SPARE_DESCRIPTORS = 64  # for the store, its journals, pipes and libraries
+MOST_SELECTED = 400  # connections on Windows, where an event loop watches at most 512 sockets
 log = logging.getLogger("fedcascade.service")
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Open a socket that listens; port 0 takes any that is free."""
+    """Open a listening socket; port 0 takes any free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
-    exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)  # on Windows, REUSEADDR would share a port with anybody
+    exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)  # on Windows, REUSEADDR would share the port
     listening.setsockopt(socket.SOL_SOCKET, exclusive or socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
@@ -49,7 +49,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 def reserve_descriptors(connections: int) -> int:
-    """Raise this process's limit of descriptors for that many connections; how many of them it then has room for."""
+    """Raise the limit of descriptors for that many connections; return how many are possible."""
     if resource is None:
         return min(connections, MOST_SELECTED)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -62,7 +62,7 @@ def reserve_descriptors(connections: int) -> int:
 
 
 def read_certificate(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """What TLS needs; None without a certificate."""
+    """Return the TLS context of a certificate and its key; None without a certificate."""
     if certificate is None:
         return None
     for option, file in (("--tls-cert", certificate), ("--tls-key", key)):
@@ -76,7 +76,7 @@ def read_certificate(certificate: Path | None, key: Path | None) -> ssl.SSLConte
 
 
 class Acceptor:
-    """Accepts connections. Each takes its place before anything else happens, a TLS handshake included."""
+    """Acceptor of connections; each enters the table of connections before its TLS handshake."""
 
     def __init__(
         self,
@@ -90,23 +90,23 @@ class Acceptor:
         listening.setblocking(False)
 
     def open(self) -> None:
-        """Accept whoever comes, from now on."""
+        """Start to accept connections."""
         if self._listening.fileno() >= 0:
             self._loop.add_reader(self._listening, self._accept)
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Stop accepting connections."""
         self._loop.remove_reader(self._listening)
 
     def _accept(self) -> None:
-        """Accept connections that wait, some at a time, so that others are served between them."""
+        """Accept some of the waiting connections, so that open ones are served in between."""
         try:
             for _ in range(ACCEPTED_AT_ONCE):
                 connection, peer = self._listening.accept()
                 self._admit(connection, str(peer[0]))
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError as error:  # the system has no room for another one: look again in a while
+        except OSError as error:  # out of descriptors: retry in a second
             log.error("cannot accept connections: %s", error.strerror)
             self.close()
             self._loop.call_later(1.0, self.open)
@@ -122,7 +122,7 @@ class Acceptor:
             handshake.cancel()
 
     async def _connect(self, protocol: ExchangeHttpProtocol, connection: socket.socket) -> None:
-        """Shake hands, in case of TLS, and begin to speak HTTP."""
+        """Do the TLS handshake, if any, and start HTTP."""
         seconds = None if self._context is None else HEAD_SECONDS
         await self._loop.connect_accepted_socket(
             lambda: protocol, connection, ssl=self._context, ssl_handshake_timeout=seconds
@@ -131,7 +131,7 @@ class Acceptor:
     def _end_handshake(
         self, handshake: "asyncio.Task[None]", protocol: ExchangeHttpProtocol, connection: socket.socket
     ) -> None:
-        """Let go of a connection that was dropped meanwhile, or whose caller speaks no TLS."""
+        """Close a connection that was dropped during its handshake or failed it."""
         self._handshakes.discard(handshake)
         if handshake.cancelled() or handshake.exception() is not None:
             protocol.leave()
@@ -139,7 +139,7 @@ class Acceptor:
 
 
 class GracefulServer(uvicorn.Server):
-    """A uvicorn server that sends slow callers away, and ends within seconds when it is told to."""
+    """A uvicorn server that ends slow connections and exits within seconds of a signal."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class GracefulServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end; if a store, a verifier or a stream is stuck, end without them."""
+        """Begin to shut down, with a time limit in case a store, a verifier or a stream is stuck."""
         if not self.should_exit:
             timer = threading.Timer(END_SECONDS, self._end_at_once)
             timer.daemon = True
@@ -185,13 +185,13 @@ class GracefulServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _end_at_once(self) -> None:
-        """End the process. Whatever was acknowledged is durable, so nothing is lost."""
-        log.error("something is stuck: ending without it, %g s after the signal", END_SECONDS)
+        """Exit at once. Acknowledged uploads are durable, so nothing is lost."""
+        log.error("the shutdown took longer than %g s: exiting at once", END_SECONDS)
         self.service.writer.kill_verifier()
         os._exit(128 + signal.SIGTERM)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the extensions in turn, then the server: streams of open pages do not end by themselves."""
+        """Stop the extensions, whose streams do not end by themselves, then the server."""
         for acceptor in self.acceptors:
             acceptor.close()
         for extension in self.extensions:

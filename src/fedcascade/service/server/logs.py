@@ -1,7 +1,7 @@
-"""What a server writes to stderr for its operator: lines of text or JSON, which never hold up an upload.
+"""The server's log on stderr: lines of text or JSON, which never delay an upload.
 
-A thread writes. Where stderr is not read, lines are dropped, not waited for. Tokens and keys are in no line. Of refused
-requests a few of each minute are logged one by one, the others counted, so that no caller can fill a disk.
+A thread writes the lines; if stderr is not read, lines are dropped. Lines contain no tokens and no keys. Each minute
+the first refused requests are logged one by one and the others counted, so that no caller can fill a disk.
 """
 
 import atexit
@@ -17,19 +17,19 @@ from typing import Literal, get_args
 
 LevelName = Literal["debug", "info", "warning", "error"]
 FormatName = Literal["text", "json"]
-VARIABLE = "FEDCASCADE_LOG"  # how processes beside the server are told its level and format
+VARIABLE = "FEDCASCADE_LOG"  # level and format for child processes
 MOST_WAITING = 1_000  # lines
-FLUSH_SECONDS = 1.0  # for the last lines, at the end
+FLUSH_SECONDS = 1.0  # for the last lines at exit
 log = logging.getLogger("fedcascade.service")
 
 
 def log_event(message: str, **facts: object) -> None:
-    """Log something that took place; ``facts`` are the fields of a line in JSON."""
+    """Log an event; ``facts`` are the fields of a line in JSON."""
     log.info("%s", message, extra={"facts": facts})
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, message. What strangers sent cannot begin a line of its own."""
+    """Lines of text: time, level, message. Control characters are escaped, so callers cannot forge lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         message = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in record.getMessage())
@@ -38,7 +38,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A line for machines: one object with time, level and message, and the facts of the event."""
+    """Lines of JSON: an object with time, level, message and the facts of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {"time": format_time(record), "level": record.levelname.lower(), "message": record.getMessage()}
@@ -49,7 +49,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def format_time(record: logging.LogRecord) -> str:
-    """Format when something was logged, in UTC, to the millisecond."""
+    """Format the time of a record in UTC, to the millisecond."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -57,7 +57,7 @@ FORMATTERS: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json":
 
 
 class StderrHandler(logging.Handler):
-    """Hands lines to a thread that writes them to stderr."""
+    """Handler that writes lines to stderr from a thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class StderrHandler(logging.Handler):
             return
 
     def finish(self) -> None:
-        """Wait a moment for the lines that are still to be written."""
+        """Wait up to ``FLUSH_SECONDS`` for the remaining lines."""
         try:
             self._lines.put_nowait(None)
         except queue.Full:
@@ -84,12 +84,12 @@ class StderrHandler(logging.Handler):
         while (line := self._lines.get()) is not None:
             try:
                 print(line, file=sys.stderr, flush=True)
-            except (OSError, ValueError):  # nobody reads, or stderr is closed
+            except (OSError, ValueError):  # stderr is closed
                 return
 
 
 def configure_logging(level: LevelName, form: FormatName) -> None:
-    """Log to stderr from now on, in this process and in those that it starts; of other libraries, warnings alone."""
+    """Log to stderr in this process and its children; of other libraries, only warnings."""
     handler = StderrHandler()
     handler.setFormatter(FORMATTERS[form]())
     root = logging.getLogger()
@@ -100,7 +100,7 @@ def configure_logging(level: LevelName, form: FormatName) -> None:
 
 
 def configure_as_parent() -> None:
-    """Log as the server does that started this process, if it said how."""
+    """Log in the level and format of the parent process, if it set ``FEDCASCADE_LOG``."""
     level, _, form = os.environ.get(VARIABLE, "").partition(" ")
     if level in get_args(LevelName) and form in get_args(FormatName):
         configure_logging(level, form)  # type: ignore[arg-type]
@@ -112,14 +112,14 @@ LONGEST_PATH = 100
 
 
 class RefusalLog:
-    """Logs refusals. ``now`` is the time of a clock that is never set back, in seconds."""
+    """Log of refusals. ``now`` is the time of a monotonic clock, in seconds."""
 
     def __init__(self) -> None:
         self._ends, self._lines = 0.0, 0
         self._unlogged: Counter[str] = Counter()
 
     def record(self, now: float, *, status: int, reason: str, detail: str, path: str, caller: str, agent: str) -> None:
-        """Log a refusal, or count it if there were many. ``agent`` is the number in the request, proven or not."""
+        """Log a refusal, or count it if there were many. ``agent`` is the number that the request claims."""
         self.flush(now)
         if self._lines >= LINES_PER_MINUTE:
             self._unlogged[reason] += 1
@@ -127,12 +127,12 @@ class RefusalLog:
         if not self._lines:
             self._ends = now + SECONDS
         self._lines += 1
-        who = f"{f'agent {agent}' if agent else 'a caller'} at {caller or 'an unknown address'}"
+        sender = f"{f'agent {agent}' if agent else 'a caller'} at {caller or 'an unknown address'}"
         facts = {"status": status, "reason": reason, "path": path[:LONGEST_PATH], "caller": caller, "agent": agent}
-        log_event(f"refused {who}: {reason}, {detail}", event="refused", **facts)
+        log_event(f"refused {sender}: {reason}, {detail}", event="refused", **facts)
 
     def flush(self, now: float) -> None:
-        """Log how many more there were, once their minute is over."""
+        """Log the number of further refusals once their minute is over."""
         if now < self._ends:
             return
         if self._unlogged:

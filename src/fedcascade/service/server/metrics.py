@@ -1,8 +1,8 @@
-"""What an operator watches: Prometheus metrics, agents with abnormal weight, and OpenTelemetry traces.
+"""Prometheus metrics, agents with abnormal weight, and OpenTelemetry traces.
 
-An exchange is a span from request to durable answer, a refusal is a span without length, a transaction is a span of the
-writer. Without a tracer, the library is not even imported. OpenTelemetry's own variables say where spans go,
-such as ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+An exchange is a span from request to durable answer, a refusal is a span of no duration, a transaction is a span of the
+writer. OpenTelemetry is imported only with a tracer, and configured by its own variables, such as
+``OTEL_EXPORTER_OTLP_ENDPOINT``.
 """
 
 import math
@@ -20,10 +20,8 @@ from fedcascade.federation.messages import Cause
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import Store
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)
-
-
-Gauge = tuple[str, Callable[[], float]]  # what it is, and how to read it
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
+Gauge = tuple[str, Callable[[], float]]  # its help text, and a function that reads it
 
 
 class Metrics:
@@ -39,7 +37,7 @@ class Metrics:
         )
         self._shares = prometheus_client.Gauge(
             "fedcascade_outsized_share",
-            "Share of its group's observations that an agent holds, of agents with abnormally many.",
+            "Share of the group's observations held by an agent with abnormally many.",
             ["agent"],
             registry=registry,
         )
@@ -47,11 +45,11 @@ class Metrics:
             prometheus_client.Gauge(f"fedcascade_{name}", text, registry=registry).set_function(read)
         self._causes = {cause: self._exchanges.labels(cause.value) for cause in Cause}
         self._up, self._down = self._bytes.labels("up"), self._bytes.labels("down")
-        self._noted = dict.fromkeys(Cause, 0)  # exchanges that the counters do not hold yet, and their bytes
+        self._noted = dict.fromkeys(Cause, 0)  # not yet added to the counters
         self._noted_up = self._noted_down = 0
 
     def count_exchange(self, cause: Cause, up: int, down: int, seconds: float) -> None:
-        """Count an exchange. Counters lock for each sum, so they are told when somebody reads them."""
+        """Count an exchange. Prometheus' counters lock, so they are only updated when metrics are read."""
         self._noted[cause] += 1
         self._noted_up += up
         self._noted_down += down
@@ -61,13 +59,13 @@ class Metrics:
         self._refused.labels(reason).inc()
 
     def show_shares(self, shares: Mapping[int, float]) -> None:
-        """Replace the agents that are named for their share of a group."""
+        """Replace the gauges of agents with abnormal weight."""
         self._shares.clear()
         for agent, share in shares.items():
             self._shares.labels(str(agent)).set(share)
 
     def render(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         for cause, exchanges in self._noted.items():
             self._causes[cause].inc(exchanges)
         self._up.inc(self._noted_up)
@@ -76,15 +74,15 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-FEWEST_AGENTS = 5  # of fewer, nobody can say what is normal
-LEAST_RATIO = 10.0  # to the median; busy users are several times as busy as others
-DEVIATIONS = 6.0  # in units of the standard deviation that the median deviation stands for
-NORMAL = 1.4826  # standard deviations in a median absolute deviation of normal numbers
+FEWEST_AGENTS = 5  # below this the median means little
+LEAST_RATIO = 10.0  # observations of an outsized agent per median; busy users reach several times the median
+DEVIATIONS = 6.0  # standard deviations above the median, of an outsized agent's log count
+NORMAL = 1.4826  # standard deviation per median absolute deviation of a normal distribution
 
 
 @dataclass(frozen=True)
 class OutsizedAgent:
-    """An agent with far more observations than others: its share of its group, and how many times the median it has."""
+    """An agent with abnormally many observations: its share of its group, and its ratio to the median agent."""
 
     agent: int
     share: float
@@ -94,14 +92,14 @@ class OutsizedAgent:
 def find_outsized_agents(state: ServerState | None) -> list[OutsizedAgent]:
     """Find agents that hold abnormally many observations, the largest first.
 
-    Counts of busy and of idle users spread over orders of magnitude, so their logarithms are compared: with the median
-    of all agents that have spoken, in units of the median absolute deviation. Neither moves much, whatever a few agents
-    claim. Where all are alike the deviation is nearly 0; then an agent must have ten times the median to be named.
+    Counts spread over orders of magnitude, so their logarithms are compared with the median, in units of the median
+    absolute deviation; a few agents hardly move either. If all agents are alike the deviation is nearly 0, hence the
+    lower bound of ten times the median.
     """
     server = None if state is None else state.server
     if state is None or server is None or len(server.holdings) < FEWEST_AGENTS:
         return []
-    if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # just now, somebody is let in
+    if not state.agents.size == len(server.holdings) == server.groups.labels.size:  # an agent is just being added
         return []
     agents, labels, counts = (array.copy() for array in state.list_agents())
     logs = np.log(np.maximum(counts, 1))
@@ -124,7 +122,7 @@ NANOSECONDS = 1_000_000_000
 
 
 def make_tracer() -> Any:
-    """Make a tracer that sends spans by OTLP over HTTP, in batches from a thread of its own."""
+    """Create a tracer that sends spans by OTLP over HTTP, in batches from a thread."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -138,7 +136,7 @@ def make_tracer() -> Any:
 
 
 class TracingMetrics(Metrics):
-    """Metrics that also make a span of each exchange and of each refusal."""
+    """Metrics that also record a span per exchange and per refusal."""
 
     def __init__(self, gauges: Mapping[str, Gauge], tracer: Any) -> None:
         super().__init__(gauges)
@@ -157,7 +155,7 @@ class TracingMetrics(Metrics):
 
 
 class TracingStore:
-    """A store whose transactions are spans; all else is the store's own."""
+    """A proxy of a store that records a span per transaction."""
 
     def __init__(self, store: Store, tracer: Any) -> None:
         self._store, self._tracer = store, tracer
@@ -172,5 +170,5 @@ class TracingStore:
 
 
 def trace_store(store: Store, tracer: Any | None) -> Store:
-    """The store, with spans of its transactions if there is a tracer."""
+    """Return the store, with spans of its transactions if there is a tracer."""
     return store if tracer is None else cast(Store, TracingStore(store, tracer))

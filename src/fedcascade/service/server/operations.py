@@ -1,4 +1,4 @@
-"""What the server does for agents and operators, each as a job for the writer."""
+"""Operations of agents and operators, each as a job for the writer."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -13,28 +13,22 @@ from fedcascade.service.protocol.errors import Refused
 from fedcascade.service.server.exchange import Job
 from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
-from fedcascade.service.store.contract import (
-    LOCAL,
-    OPERATOR,
-    AgentPage,
-    Identity,
-    Store,
-    add_agent,
-)
+from fedcascade.service.store.contract import LOCAL, OPERATOR, AgentPage, Identity, Store, add_agent
 from fedcascade.service.store.epoch import begin_epoch
 
 SECONDS_PER_DAY = 86_400
-RETIRED = "retired operator "  # and the hash of a token that was replaced: the name of a setting
-MOST_FOLDED = 20_000  # in one transaction, for which uploads wait
-TOKEN, USED = "enrolment token ", "used"  # and a token's hash: the name of a setting, with the time it expires
-REFUSED_ENROLMENT = "this enrolment token is unknown, used or too old: ask the operator for a new one"
+RETIRED = "retired operator "  # prefix of settings, before the hash of a replaced token
+MOST_FOLDED = 20_000  # uploads folded in one transaction, which delays others
+TOKEN = "enrolment token "  # prefix of settings, before a token's hash; the value is its expiry or ``USED``
+USED = "used"
+REFUSED_ENROLMENT = "this enrolment token is unknown, used or expired: ask the operator for a new one"
 log = logging.getLogger("fedcascade.service")
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 def defer(operation: Callable[Concatenate[Store, ServerState, Arguments], Result]) -> Callable[Arguments, Job[Result]]:
-    """Make an operation on store and state a function of its other arguments that returns a job for the writer."""
+    """Turn an operation on store and state into a function of its other arguments that returns a job."""
     return lambda *values, **named: lambda store, state: operation(store, state, *values, **named)
 
 
@@ -55,19 +49,19 @@ def require_identity(store: Store, agent: int) -> Identity:
 
 @defer
 def enrol(
-    store: Store, state: ServerState, message: wire.Enrolment, now: float, *, is_told: bool = False
+    store: Store, state: ServerState, message: wire.Enrolment, now: float, *, with_prior: bool = False
 ) -> tuple[wire.Credential, Download | None]:
-    """Take in a key: a newcomer's with a token, which is used up, or that of an agent that a restore has lost.
+    """Enrol a public key with a one-time token, or again with the credential of an agent that a restore has lost.
 
-    A repeated call with the same key gets the same number. Who ``is_told`` gets what is known of anybody by then, if it
-    has not spoken. That is not kept: like an answer it holds the data of others, who may ask to be forgotten.
+    A repeated call with the same key gets the same number. ``with_prior`` adds the current prior for an agent without
+    uploads. The prior is not stored: like an answer it holds data of other agents, which may ask to be forgotten.
     """
-    credential = _take_in(store, state, message, now)
-    return credential, state.welcome(credential.agent) if is_told else None
+    credential = _enrol_key(store, state, message, now)
+    return credential, state.get_prior(credential.agent) if with_prior else None
 
 
-def _take_in(store: Store, state: ServerState, message: wire.Enrolment, now: float) -> wire.Credential:
-    """Find or make the agent of a key; refuse one that has neither a token nor a credential."""
+def _enrol_key(store: Store, state: ServerState, message: wire.Enrolment, now: float) -> wire.Credential:
+    """Find or create the agent of a key; refuse a key without a token or a credential."""
     epoch, key, credential = state.epoch, message.public_key, message.credential
     is_known = credential is not None and epoch.is_credential(credential, key)
     token_hash = None if message.token is None else hash_token(message.token)
@@ -92,20 +86,20 @@ def _take_in(store: Store, state: ServerState, message: wire.Enrolment, now: flo
 
 @defer
 def add_tokens(store: Store, _: ServerState, tokens: Iterable[str], expires: float) -> None:
-    """Keep new enrolment tokens."""
+    """Store the hashes of new enrolment tokens."""
     hashes = [hash_token(token) for token in tokens]
     for token_hash in hashes:
         store.set_setting(f"{TOKEN}{token_hash.hex()}", repr(expires))
-    _audit(store, OPERATOR, "made enrolment tokens", detail=str(len(hashes)))
+    _audit(store, OPERATOR, "created enrolment tokens", detail=str(len(hashes)))
 
 
 def has_token(store: Store, token_hash: bytes) -> bool:
-    """Whether an enrolment token was ever made, used or not."""
+    """Return whether an enrolment token was ever created, used or not."""
     return store.get_setting(f"{TOKEN}{token_hash.hex()}") is not None
 
 
 def use_token(store: Store, token_hash: bytes, now: float) -> bool:
-    """Use an enrolment token up; False if it is unknown, used or expired."""
+    """Mark an enrolment token as used; return False if it is unknown, used or expired."""
     expires = store.get_setting(f"{TOKEN}{token_hash.hex()}")
     if expires is None or expires == USED or float(expires) <= now:
         return False
@@ -115,20 +109,28 @@ def use_token(store: Store, token_hash: bytes, now: float) -> bool:
 
 @defer
 def read_standing(store: Store, state: ServerState, agent: int) -> wire.Standing:
-    """What the server holds of an agent."""
+    """Describe the data that the server holds of an agent."""
     identity = require_identity(store, agent)
     totals, held = store.sum_uploads(agent), state.get_statistics(agent)
-    counts = {"uploads": totals.uploads, "count": held.count, "clicks": held.clicks, "rounds": held.rounds}
     return wire.Standing(
-        protocol=wire.PROTOCOLS[-1], agent=agent, **counts, numbers=wire.pack_numbers(held) if totals.uploads else b"",
-        last_sequence=totals.last_sequence, last_change=totals.last_change,
-        epoch=state.epoch.name, revoked=identity.revoked is not None, credential=state.epoch.give_credential(identity),
-    )  # fmt: skip
+        protocol=wire.PROTOCOLS[-1],
+        agent=agent,
+        uploads=totals.uploads,
+        count=held.count,
+        clicks=held.clicks,
+        rounds=held.rounds,
+        numbers=wire.pack_numbers(held) if totals.uploads else b"",
+        last_sequence=totals.last_sequence,
+        last_change=totals.last_change,
+        epoch=state.epoch.name,
+        revoked=identity.revoked is not None,
+        credential=state.epoch.give_credential(identity),
+    )
 
 
 @defer
 def revoke(store: Store, _: ServerState, agent: int, now: float) -> None:
-    """Let an agent speak no more; what it taught stays."""
+    """Revoke an agent; its uploads stay."""
     identity = require_identity(store, agent)
     store.put_identity(replace(identity, revoked=identity.revoked or now))
     _audit(store, OPERATOR, "revoked", agent, now=now)
@@ -136,10 +138,7 @@ def revoke(store: Store, _: ServerState, agent: int, now: float) -> None:
 
 @defer
 def forget(store: Store, state: ServerState, agent: int, actor: str = OPERATOR) -> None:
-    """Remove an agent and everything it uploaded, and take a snapshot that holds nothing of it.
-
-    Older snapshots go, so the log need not explain the state any more: nothing of the agent is left.
-    """
+    """Remove an agent with its uploads, and save a snapshot without it in place of older ones."""
     identity = require_identity(store, agent)
     position = state.position + 1
     store.set_setting(f"{TOKEN}{state.epoch.mark_forgotten(identity.public_key).hex()}", USED)
@@ -151,10 +150,10 @@ def forget(store: Store, state: ServerState, agent: int, actor: str = OPERATOR) 
 
 @defer
 def retain(store: Store, state: ServerState, days: float, now: float) -> bool:
-    """Fold uploads that are older than some days, some of them at a time; True if there may be more.
+    """Fold some of the uploads that are older than ``days``; return whether there may be more.
 
-    The state does not change, and is saved with the fold: the log alone does not explain it any more. Where fewer
-    uploads are old than there are agents, folding is not worth a snapshot.
+    The state does not change, and is saved because the log no longer replays to it. If fewer uploads are old than there
+    are agents, folding is not worth a snapshot.
     """
     before = int(1000 * (now - days * SECONDS_PER_DAY))
     horizon, uploads = store.fold_uploads(before, state.position + 1, len(state.places), MOST_FOLDED)
@@ -169,10 +168,7 @@ def retain(store: Store, state: ServerState, days: float, now: float) -> bool:
 
 @defer
 def set_operator(store: Store, state: ServerState, token: str) -> None:
-    """Replace the operator's token; whoever starts a server may.
-
-    The store's secret is renewed with it: a thief of the database can then make no credentials any more.
-    """
+    """Set the operator's token from the command line; replacing one also renews the store's secret."""
     earlier, digest = store.get_setting(OPERATOR), hash_token(token).hex()
     if earlier is None:
         store.set_setting(OPERATOR, digest)
@@ -184,19 +180,19 @@ def set_operator(store: Store, state: ServerState, token: str) -> None:
 
 @defer
 def replace_operator(store: Store, state: ServerState, token_hash: bytes) -> None:
-    """Replace the operator's token by one whose hash the operator sends, while servers run."""
+    """Replace the operator's token by the one with that hash, at the request of the operator."""
     _retire_operator(store, state, token_hash.hex())
     _audit(store, OPERATOR, "replaced the operator's token")
 
 
 def require_current_token(store: Store, digest: str) -> None:
-    """Refuse the hash of an operator's token that was replaced."""
+    """Refuse an operator's token that was replaced."""
     if store.get_setting(f"{RETIRED}{digest}") is not None:
         raise Refused(409, "retired-token", "this operator's token was replaced before: use the newest one")
 
 
 def _retire_operator(store: Store, state: ServerState, digest: str) -> None:
-    """Set the hash of another token; the one before is good no more, not even in a file at the next start."""
+    """Set the hash of the operator's token and retire the earlier one for good."""
     require_current_token(store, digest)
     earlier = store.get_setting(OPERATOR)
     if earlier is not None:
@@ -207,34 +203,49 @@ def _retire_operator(store: Store, state: ServerState, digest: str) -> None:
 
 @defer
 def get_operator_hash(store: Store, _: ServerState) -> bytes | None:
-    """The hash of the operator's token; None if there is none yet."""
+    """Return the hash of the operator's token; None if there is none yet."""
     hash_hex = store.get_setting(OPERATOR)
     return None if hash_hex is None else bytes.fromhex(hash_hex)
 
 
 @defer
 def describe_agents(_: Store, state: ServerState, page: AgentPage, most: int) -> wire.AgentList:
-    """Add to agents from a list, at most so many, what the state knows of them: rounds and clusters."""
+    """Describe the first ``most`` agents of a page, with their rounds and clusters."""
     records = page.records[:most]
-    labels = state.get_labels_of(record.agent for record in records)
+    labels = state.get_labels(record.agent for record in records)
     rows = [
-        wire.AgentRow(agent=record.agent, enrolled=int(1000 * record.enrolled), revoked=record.revoked,
-                      last=record.last, rounds=state.count_held(record.agent)[1], cluster=labels.get(record.agent))
+        wire.AgentRow(
+            agent=record.agent,
+            enrolled=int(1000 * record.enrolled),
+            revoked=record.revoked,
+            last=record.last,
+            rounds=state.count_held(record.agent)[1],
+            cluster=labels.get(record.agent),
+        )
         for record in records
-    ]  # fmt: skip
+    ]
     return wire.AgentList(
-        protocol=wire.PROTOCOLS[-1], enrolled=page.enrolled, spoken=len(state.places), revoked=page.revoked,
-        clusters=state.clusters, agents=rows, more=len(page.records) > most,
-    )  # fmt: skip
+        protocol=wire.PROTOCOLS[-1],
+        enrolled=page.enrolled,
+        spoken=len(state.places),
+        revoked=page.revoked,
+        clusters=state.clusters,
+        agents=rows,
+        more=len(page.records) > most,
+    )
 
 
 def read_overview(store: Store, state: ServerState) -> wire.Overview:
-    """What the server holds."""
-    spoken = len(state.places)
-    labels = state.get_labels() if spoken <= wire.MOST_LABELS else {}
+    """Describe the log, the agents and the groups of the server."""
+    labels = state.get_labels() if len(state.places) <= wire.MOST_LABELS else {}
     return wire.Overview(
-        protocol=wire.PROTOCOLS[-1], position=state.position, rounds=state.rounds,
-        enrolled=store.list_agents(0, 0).enrolled, spoken=spoken, clusters=state.clusters,
+        protocol=wire.PROTOCOLS[-1],
+        position=state.position,
+        rounds=state.rounds,
+        enrolled=store.list_agents(0, 0).enrolled,
+        spoken=len(state.places),
+        clusters=state.clusters,
         labels={str(agent): label for agent, label in labels.items()},
-        sizes=state.list_sizes(wire.LARGEST_GROUPS), resets=state.resets,
-    )  # fmt: skip
+        sizes=state.list_sizes(wire.LARGEST_GROUPS),
+        resets=state.resets,
+    )

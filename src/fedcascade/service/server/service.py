@@ -1,4 +1,4 @@
-"""What the endpoints of one server process share: writer, limits, keys, nonces, metrics."""
+"""State shared by the endpoints of a server process: writer, limits, nonces, metrics."""
 
 import asyncio
 import math
@@ -26,12 +26,12 @@ from fedcascade.service.server.writer import Writer
 
 HttpRequest = Request[Any, Any, State]
 Reply = tuple[int, dict[str, str], bytes]  # status, headers, body
-FORGED = ("unrecognised", "altered")  # reasons of refusals that a good agent does not meet
-BYTES_PER_NUMBER = 32  # a float64 in JSON, with room to spare
+FORGED = ("unrecognised", "altered")  # reasons of refusals that count as forgeries
+BYTES_PER_NUMBER = 32  # upper bound of a float64 in JSON
 
 
 class Service:
-    """The parts of a running server that endpoints share."""
+    """The parts of a running server that its endpoints share."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Service:
         self.body_bytes = limits.body_bytes or 4_096 + BYTES_PER_NUMBER * wire.count_numbers(dimension)
         self.readiness = ReadinessProbe(writer, self.body_bytes)
         self.refusals = RefusalLog()
-        self.refused_uploads: Counter[str] = Counter()  # by reason, since the dashboard last wrote them to the store
+        self.refused_uploads: Counter[str] = Counter()  # by reason, since the dashboard last stored them
         self.bounds = bounds
         self.origins = frozenset(limits.allow_origin)
         self.proxies = frozenset(limits.trusted_proxy)
@@ -68,7 +68,7 @@ class Service:
             most_per_address=limits.connections_per_address,
             proxies=[name_network(proxy) for proxy in limits.trusted_proxy],
         )
-        self.joined = self.left = 0  # agents that enrolled and that were forgotten here, since this process started
+        self.joined = self.left = 0  # agents enrolled and forgotten by this process
         self._agent_limiter = RateLimiter(rate=limits.rate, burst=limits.burst)
         self._address_limiter = RateLimiter(rate=limits.address_rate, burst=limits.address_burst)
         self._forgeries = ForgeryLimiter(rate=limits.address_rate / 5, burst=limits.address_burst)
@@ -78,50 +78,50 @@ class Service:
         self.metrics = make_metrics(
             {
                 "clusters": ("Groups of agents.", lambda: self._read_state("clusters")),
-                "agents": ("Agents that have spoken.", lambda: len(self._read_state("places") or ())),
-                "log_position": ("Uploads and forgettings so far.", lambda: self._read_state("position")),
-                "rounds": ("Rounds that the server knows of.", lambda: self._read_state("rounds")),
-                "resets": (
-                    "Uploads that replaced earlier ones.",
-                    lambda: self._read_state("resets"),
+                "agents": ("Agents that have uploaded.", lambda: len(self._read_state("places") or ())),
+                "log_position": (
+                    "Position of the log: uploads, deletions and retentions so far.",
+                    lambda: self._read_state("position"),
                 ),
-                "joined": ("Agents that enrolled at this server since it started.", lambda: self.joined),
-                "left": ("Agents that this server forgot since it started.", lambda: self.left),
+                "rounds": ("Rounds in the uploads of all agents.", lambda: self._read_state("rounds")),
+                "resets": ("Uploads that replaced earlier ones.", lambda: self._read_state("resets")),
+                "joined": ("Agents enrolled by this server since it started.", lambda: self.joined),
+                "left": ("Agents forgotten by this server since it started.", lambda: self.left),
                 "waiting": ("Jobs that wait for the writer.", lambda: writer.waiting),
                 "connections": ("Open connections.", lambda: len(self.connections)),
             }
         )
 
     def find_outsized_agents(self) -> list[OutsizedAgent]:
-        """Find the agents whose weight is abnormal, at most once a second: pages and monitors ask more often."""
+        """Find agents with abnormally many observations; the result is cached for a second."""
         now = self.clock.elapsed()
         if now >= self._outsized[0]:
             self._outsized = now + 1.0, find_outsized_agents(self.writer.state)
         return self._outsized[1]
 
     def _read_state(self, name: str) -> Any:
-        """Read an attribute of the server's state; 0 while there is no state."""
+        """Read an attribute of the server's state; return 0 while there is no state."""
         return getattr(self.writer.state, name, 0)
 
     def get_terms(self) -> wire.Terms:
-        """The terms that hold now, with the epoch of the store."""
+        """Return the current terms, with the epoch of the store."""
         state = self.writer.state
         return self.terms if state is None else msgspec.structs.replace(self.terms, epoch=state.epoch.name)
 
     def start(self, exchange: Exchange) -> None:
-        """Hand an exchange to the writer; refuse one that is not signed, or comes from where forgeries come from."""
+        """Hand an exchange to the writer; refuse one without a signature, or after too many forgeries."""
         exchange.signature = auth.parse_signature(exchange.headers)
-        self._forgeries.require_room(exchange.caller, exchange.signature.agent, self.clock.elapsed())
+        self._forgeries.require_capacity(exchange.caller, exchange.signature.agent, self.clock.elapsed())
         exchange.at, exchange.started = self.clock.now(), time.perf_counter()
         exchange.bounds, exchange.terms_id = self.bounds, self.terms.terms_id
         self.writer.start(exchange)
 
     async def answer(self, exchange: Exchange) -> Reply:
-        """Answer an exchange, once it is durable; raise what refuses it."""
+        """Answer an exchange once it is durable, or raise its refusal."""
         return self.finish(exchange, await self.writer.wait_for(exchange, self.start))
 
     def finish(self, exchange: Exchange, result: Any) -> Reply:
-        """Turn what the writer made of an exchange, an answer or an exception, into the reply; count it."""
+        """Count an exchange and return its reply, from the writer's answer or exception."""
         if isinstance(result, bytes):
             self._forgeries.trust(exchange.caller, exchange.signature.agent, self.clock.elapsed())
             if exchange.upload is not None:
@@ -153,9 +153,12 @@ class Service:
             await self.require_operator(request)
             return
         exchange = Exchange(
-            method=request.method, path=request.scope["path"], headers=request.headers, body=await request.body(),
+            method=request.method,
+            path=request.scope["path"],
+            headers=request.headers,
+            body=await request.body(),
             caller=name_caller(request),
-        )  # fmt: skip
+        )
         await self.answer(exchange)
         if exchange.signature.agent != agent:
             raise Refused(403, "not-yours", f"agent {exchange.signature.agent} cannot act for agent {agent}")
@@ -164,10 +167,7 @@ class Service:
         self._address_limiter.take(name_caller(request), self.clock.elapsed())
 
     def refuse(self, error: Exception, path: str, request: Mapping[str, str] = {}, caller: str = "") -> Reply:
-        """Count and log a refusal, and return it as the caller sees it: JSON with a word and a line.
-
-        ``request`` holds the headers of what is refused, ``caller`` is the network that it came from.
-        """
+        """Count and log the refusal of a request with these headers; return it as JSON with reason and detail."""
         match error:
             case Refused():
                 status, reason, detail = error.status, error.reason, error.detail
@@ -195,12 +195,12 @@ class Service:
 
 
 def name_caller(request: HttpRequest) -> str:
-    """The network that a request came from, as limits count it."""
+    """Return the network of a request's caller, as limits count it."""
     return name_network(request.client.host if request.client else "")
 
 
 def describe_constants(policy: Policy) -> dict[str, object]:
-    """The constants of a policy as JSON has them, and which kind of beta it decides with."""
+    """Describe the constants of a policy and its kind of confidence bound, ready for JSON."""
     plain: dict[str, object] = {
         name: value if isinstance(value, int | float | str | bool) or value is None else str(value)
         for name, value in policy.constants().items()
@@ -208,12 +208,12 @@ def describe_constants(policy: Policy) -> dict[str, object]:
     return plain | {"confidence": type(policy.confidence).__name__.lower()}
 
 
-PROBE_BYTES = 64 * 1024  # with an upload's numbers on top, more than an upload takes with all pages that it splits
-CACHED_SECONDS = 1.0  # a probe is good for so long: many who ask cost no more than one
+PROBE_BYTES = 64 * 1024  # beside the bytes of a body: more than the database pages that an upload changes
+CACHED_SECONDS = 1.0  # lifetime of a probe's result
 
 
 class ReadinessProbe:
-    """Writes something as large as an upload, at most once per second, and tells everybody what came of it."""
+    """Probe that writes as much as an upload, at most once per second."""
 
     def __init__(self, writer: Writer, body_bytes: int) -> None:
         self._writer, self._size = writer, PROBE_BYTES + body_bytes
@@ -222,17 +222,17 @@ class ReadinessProbe:
         self._was_healthy = True
 
     async def check(self) -> None:
-        """Raise what keeps the store from being written."""
+        """Raise the failure of the last probe, if any."""
         if self._probe is None or (self._probe.done() and not self._is_fresh()):
             self._probe = asyncio.get_running_loop().create_task(self._write())
         await asyncio.shield(self._probe)
 
     def _is_fresh(self) -> bool:
-        """Whether the last probe still tells the truth; what an upload found out since then counts more."""
+        """Return whether the last probe is recent and no upload contradicts it."""
         return time.monotonic() < self._expires and self._writer.healthy == self._was_healthy
 
     async def _write(self) -> None:
-        """Write random bytes, because a store does not write again what it holds already."""
+        """Write random bytes: a store may skip a write of the same value."""
         probe = secrets.token_hex(self._size // 2)
         try:
             await self._writer.run(lambda store, _: store.set_setting("ready", probe))

@@ -1,4 +1,4 @@
-"""When a snapshot is due, and how it gets into the store without anyone waiting for it."""
+"""Snapshots of the state: their schedule, and writing them to the store in the background."""
 
 from collections.abc import Set
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,13 +11,12 @@ from fedcascade.service.store.contract import SnapshotStore
 from fedcascade.service.store.snapshot import Piece, copy_state, digest_chunk, gather_chunks
 
 BYTES_PER_COMMIT = 1 << 20
-# What a snapshot costs grows with the uploads since the last one, and a little with all agents: it names their chunks.
-AGENTS_PER_UPLOAD = 20
+AGENTS_PER_UPLOAD = 20  # a snapshot lists the chunks of all agents, so many agents make snapshots rarer
 
 
 @dataclass
 class EncodedSnapshot:
-    """A snapshot on its way into the store: the digests of all its chunks, and the chunks that the store lacks."""
+    """A snapshot that is being written: the digests of all its chunks, and the chunks that the store lacks."""
 
     position: int
     digests: list[bytes] = field(default_factory=list)
@@ -25,7 +24,7 @@ class EncodedSnapshot:
     row_digests: dict[str, list[bytes]] = field(default_factory=dict)
 
     def take_some(self) -> dict[bytes, bytes]:
-        """Take out the chunks that are written in one transaction."""
+        """Remove and return the chunks for one transaction."""
         taken: dict[bytes, bytes] = {}
         while self.unwritten and sum(map(len, taken.values())) < BYTES_PER_COMMIT:
             digest, body = self.unwritten.popitem()
@@ -34,7 +33,7 @@ class EncodedSnapshot:
 
 
 class SnapshotSchedule:
-    """Begins a snapshot when enough was logged. Another thread encodes it; each transaction writes some of it."""
+    """Schedule of snapshots. A thread encodes a snapshot, and each transaction writes a part of it."""
 
     def __init__(self, every: int) -> None:
         self.position = 0  # where the last snapshot was begun
@@ -49,11 +48,8 @@ class SnapshotSchedule:
         return self._snapshot is not None or self._encoding is not None
 
     def advance(self, store: SnapshotStore, state: ServerState, rewritten: int) -> None:
-        """Do the part of the work that belongs into this transaction; ``rewritten`` is that of the journal's head.
-
-        Only chunks that the snapshot before lacks are written.
-        """
-        if rewritten > self.position:  # that took its own snapshot, and an older one must not return
+        """Do this transaction's share of the work; ``rewritten`` is that of the journal's head."""
+        if rewritten > self.position:  # that saved a snapshot, which an older one must not replace
             self.drop()
             self.position = state.position
         due = self.position + max(self._every, len(state.places) // AGENTS_PER_UPLOAD)
@@ -62,36 +58,36 @@ class SnapshotSchedule:
         if self._encoding is not None and self._encoding.done():
             self._snapshot, self._encoding = self._encoding.result(), None
             if self._copy is not None and self._copy["server"] is not None:
-                del self._copy["server"]["holdings"]  # large, and of no use to the next copy
+                del self._copy["server"]["holdings"]  # large, and the next copy cannot reuse it
         if self._snapshot is not None:
             self._write_some(store, state, self._snapshot)
 
     def _begin(self, store: SnapshotStore, state: ServerState) -> None:
-        """Copy what has changed since the last snapshot, and let another thread encode it.
+        """Copy the changes since the last snapshot for the thread that encodes them.
 
-        Until this one is saved, the last one counts: somebody may be forgotten meanwhile, and is taken out of that.
+        ``state.changed`` still refers to the last snapshot, for an agent that is forgotten before this one is saved.
         """
         self.position = state.position
         self._copy = copy_state(describe_changes(state), self._copy)
-        state.changed_lately = set()
+        state.changed_during_snapshot = set()
         known = list_known_chunks(store)
         self._encoding = self._executor.submit(encode_snapshot, state.position, self._copy, known)
 
     def _write_some(self, store: SnapshotStore, state: ServerState, snapshot: EncodedSnapshot) -> None:
-        """Write some chunks; after the last ones the snapshot counts, unless another server has deleted one of them."""
+        """Write some chunks; commit the snapshot after the last ones, unless another server has deleted one."""
         if snapshot.unwritten:
             store.put_chunks(snapshot.take_some())
         if not snapshot.unwritten:
             is_saved = store.commit_snapshot(snapshot.position, snapshot.digests)
-            state.note_snapshot(snapshot.row_digests if is_saved else {}, state.changed_lately)
+            state.note_snapshot(snapshot.row_digests if is_saved else {}, state.changed_during_snapshot)
             self._snapshot = None
 
     def drop(self) -> None:
-        """Give up a snapshot that is under way, of a state that does not hold any more."""
+        """Give up a snapshot in progress, because its state is no longer valid."""
         self._encoding = self._copy = self._snapshot = None
 
     def finish(self, store: SnapshotStore, state: ServerState) -> None:
-        """Write a last snapshot at once, unless the latest one holds everything."""
+        """Write a last snapshot at once, unless the latest one is up to date."""
         if state.position > self.position or self.is_busy:
             save_snapshot(store, state)
 
@@ -100,7 +96,7 @@ class SnapshotSchedule:
 
 
 def save_snapshot(store: SnapshotStore, state: ServerState) -> None:
-    """Write a snapshot at once: what the store lacks of it; what only earlier ones needed goes."""
+    """Write a snapshot at once, and delete the chunks of earlier ones."""
     snapshot = encode_snapshot(state.position, describe_changes(state), list_known_chunks(store))
     store.put_chunks(snapshot.unwritten)
     if not store.commit_snapshot(snapshot.position, snapshot.digests, purge=True):  # another server has deleted chunks
@@ -117,7 +113,7 @@ def list_known_chunks(store: SnapshotStore) -> set[bytes]:
 
 
 def encode_snapshot(position: int, state: dict[str, Any], known: Set[bytes]) -> EncodedSnapshot:
-    """Encode a state; chunks of digests that are known are left out."""
+    """Encode a state, without the chunks whose digests are known."""
     snapshot = EncodedSnapshot(position)
     for chunk in gather_chunks(state):
         body = chunk.body if isinstance(chunk, Piece) else chunk

@@ -18,13 +18,13 @@ from fedcascade.service.store.contract import Snapshot, Store
 from fedcascade.service.store.epoch import NO_EPOCH, load_epoch
 from fedcascade.service.store.snapshot import Piece, copy_changed, encode_state, gather_chunks, read_state
 
-STATE_FORMAT = 5  # grows with every change of what a snapshot holds, also inside ``Server.to_state``
+STATE_FORMAT = 5  # raise with every change of a snapshot's content, also of ``Server.to_state``
 UNKNOWN = b"?"
 Integers = NDArray[np.int64]
 
 
 class ServerState:
-    """A ``federation.Server`` that meets its agents at their first uploads, and knows how far it has read."""
+    """A ``federation.Server`` whose agents join at their first uploads, and its position in the log."""
 
     def __init__(self, policy: Policy, dimension: int) -> None:
         self.policy = policy
@@ -34,14 +34,14 @@ class ServerState:
         self.server: Server | None = None
         self._nothing, self._smallest_lambda = np.zeros((dimension, dimension)), find_smallest_lambda(dimension)
         self.places: dict[int, int] = {}  # an agent's number in the store -> its place in the server's arrays
-        self.agents = np.empty(0, np.int64)  # and back
-        self.vacated: list[tuple[int, int]] = []  # places of the forgotten, and of who has each since; for the journal
+        self.agents = np.empty(0, np.int64)  # place -> number
+        self.vacated: list[tuple[int, int]] = []  # for the journal: freed places, and the place that moved there
         self.resets = 0  # uploads that replaced all earlier ones of their agent
-        self.changed: set[int] = set()  # places whose statistics are others than in the snapshot of ``row_digests``
-        self.changed_lately: set[int] = set()  # since the snapshot was begun that is on its way into the store
-        self._welcome: tuple[int, Download | None] = (-1, None)  # what newcomers are told at a position of the log
-        self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; none if not known
-        self.names: tuple[int, Integers] | None = None  # of the cluster of each place, in the journal at a position
+        self.changed: set[int] = set()  # places changed since the snapshot of ``row_digests``
+        self.changed_during_snapshot: set[int] = set()  # places changed since the snapshot in progress began
+        self._prior: tuple[int, Download | None] = (-1, None)  # at a position of the log
+        self.row_digests: dict[str, list[bytes]] = {}  # of the chunks of the holdings' arrays; empty if unknown
+        self.names: tuple[int, Integers] | None = None  # position of the journal, and cluster names by place
 
     @property
     def rounds(self) -> int:
@@ -52,22 +52,19 @@ class ServerState:
         return 0 if self.server is None else len(self.server.groups)
 
     def list_agents(self) -> tuple[Integers, Integers, Integers]:
-        """The agents that have spoken, in the order of their places; the label and the observations of each."""
+        """Return numbers, labels and observation counts of the agents, by place."""
         if self.server is None:
             return self.agents, self.agents, self.agents
         return self.agents, self.server.groups.labels, self.server.holdings.count
 
-    def get_labels(self) -> dict[int, int]:
-        """The label of the group of every agent that has spoken."""
-        return self.get_labels_of(self.places)
-
-    def get_labels_of(self, agents: Iterable[int]) -> dict[int, int]:
-        """The label of the group of each of these agents that has spoken."""
+    def get_labels(self, agents: Iterable[int] | None = None) -> dict[int, int]:
+        """Return the group labels of agents that have uploaded, by default of all."""
         labels = () if self.server is None else self.server.groups.labels
-        return {agent: int(labels[self.places[agent]]) for agent in agents if agent in self.places}
+        wanted = self.places if agents is None else agents
+        return {agent: int(labels[self.places[agent]]) for agent in wanted if agent in self.places}
 
     def list_sizes(self, most: int) -> list[int]:
-        """How many agents the largest groups have, at most so many groups, the largest first."""
+        """Return the sizes of the ``most`` largest groups, the largest first."""
         if self.server is None:
             return []
         sizes = np.bincount(self.list_agents()[1])
@@ -75,12 +72,12 @@ class ServerState:
         return [size for size in largest.tolist() if size]
 
     def count_group(self, agent: int) -> int:
-        """How many agents share the group of this one, itself included."""
+        """Return how many agents share the group of this one, itself included."""
         assert self.server is not None
         return self.server.groups.count_members(self.places[agent])
 
     def count_held(self, agent: int) -> tuple[int, int]:
-        """How many observations and rounds the server holds of an agent; none of one that has not spoken."""
+        """Return how many observations and rounds the server holds of an agent."""
         if self.server is None or agent not in self.places:
             return 0, 0
         place = self.places[agent]
@@ -97,11 +94,10 @@ class ServerState:
         return self.server.holdings.total(np.arange(len(self.server.holdings)))
 
     def apply(self, upload: Upload, position: int) -> Download:
-        """Take the next upload of the log; return the agent's download.
+        """Apply the next upload of the log; return the agent's download.
 
-        Refuse an upload whose sums with what is held could not be worked with, before anything has changed. The sums
-        are tried with the smallest lambda that any server of this dimension takes, so that the log can be replayed
-        under every other one.
+        Refuse an upload that would make a sum unsolvable, before anything changes. The check uses the smallest lambda
+        that a server of this dimension accepts, so that the log can be replayed under any other.
         """
         is_change = upload.cause is Cause.CHANGE
         replaced = self.count_held(upload.agent)[0] if is_change else 0
@@ -122,25 +118,25 @@ class ServerState:
         for download in downloads:
             if download.agent == place:  # other agents get their downloads when they upload
                 return download
-        raise AssertionError("a server answers the agent that uploads")
+        raise AssertionError("the server did not answer the agent that uploaded")
 
     def answer(self, agent: int) -> Download:
-        """The download of an agent whose upload was counted before: what its group holds now."""
+        """Return the current download of an agent whose upload was counted before."""
         assert self.server is not None
         return self.server.answer(self.places[agent])
 
-    def welcome(self, agent: int) -> Download | None:
-        """What an agent is told when it enrols; None where nothing is known, or where it has spoken before."""
+    def get_prior(self, agent: int) -> Download | None:
+        """Return the prior of an agent at enrolment; None if there is none, or if it has uploaded before."""
         if self.server is None or agent in self.places:
             return None
-        position, known = self._welcome
-        if position != self.position:  # many may enrol between two uploads
-            known = self.server.welcome(agent)
-            self._welcome = self.position, known
-        return known if known is None else replace(known, agent=agent)
+        position, prior = self._prior
+        if position != self.position:  # many agents may enrol between two uploads
+            prior = self.server.welcome(agent)
+            self._prior = self.position, prior
+        return prior if prior is None else replace(prior, agent=agent)
 
     def forget(self, agent: int, position: int) -> None:
-        """Remove an agent; what is left holds nothing of it."""
+        """Remove an agent and its data."""
         self.position = position
         place = self.places.pop(agent, None)
         if not self.places:
@@ -152,26 +148,28 @@ class ServerState:
             self._fill_place(place)
 
     def _fill_place(self, gone: int) -> None:
-        """Note that the agent with the last place has another one now."""
+        """Note that the agent with the last place has moved to ``gone``."""
         last = self.agents.size - 1
         moved, self.agents = int(self.agents[last]), drop_row(self.agents, gone)
         self.vacated.append((gone, last))
         self.changed.discard(last)
-        self.changed_lately.discard(last)
+        self.changed_during_snapshot.discard(last)
         if gone < last:
             self._note_change(gone)
             self.places[moved] = gone
 
     def _note_change(self, place: int) -> None:
         self.changed.add(place)
-        self.changed_lately.add(place)
+        self.changed_during_snapshot.add(place)
 
     def note_snapshot(self, row_digests: dict[str, list[bytes]], changed: set[int]) -> None:
-        """Note what chunks the snapshot in the store has, and the places that have changed since it was begun."""
-        self.row_digests, self.changed, self.changed_lately = row_digests, changed, set()
+        """Note the chunks of the snapshot in the store, and the places that changed since it began."""
+        self.row_digests = row_digests
+        self.changed = changed
+        self.changed_during_snapshot = set()
 
     def _find_place(self, agent: int) -> int:
-        """The agent's place in the arrays; a newcomer joins."""
+        """Return the agent's place in the arrays; add a new agent."""
         if self.server is None:
             self.server = Server(policy=self.policy, agents=1, dimension=self.dimension)
             self.places[agent], self.agents = 0, np.array([agent])
@@ -184,7 +182,7 @@ class ServerState:
         return encode_state(self.to_state())
 
     def to_state(self) -> dict[str, Any]:
-        """The state as plain values and arrays; the arrays are those that the server goes on changing."""
+        """Return the state as plain values and arrays; the arrays are not copied."""
         return {
             "format": STATE_FORMAT,
             "origin": describe_origin(self.policy, self.dimension),
@@ -196,7 +194,7 @@ class ServerState:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], policy: Policy, dimension: int) -> "ServerState | None":
-        """The state whose ``to_state`` gave ``state``; None if it is that of another format, policy or dimension."""
+        """Restore a state from ``to_state``; return None for another format, policy or dimension."""
         if state.get("format") != STATE_FORMAT or state.get("origin") != describe_origin(policy, dimension):
             return None
         restored = cls(policy, dimension)
@@ -211,13 +209,13 @@ class ServerState:
 
 
 def describe_origin(policy: Policy, dimension: int) -> str:
-    """What a state depends on beside the log, as a text to compare."""
+    """Describe what a state depends on beside the log, as a text to compare."""
     constants = sorted((name, str(value)) for name, value in policy.constants().items())
     return repr((policy.name, constants, dimension))
 
 
 def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState | None = None) -> ServerState:
-    """The state at the end of the log: from ``state`` on, or else from the last snapshot on."""
+    """Replay the log to its end, from ``state`` or else from the last snapshot."""
     rewritten = store.find_head().rewritten
     if state is None or rewritten > state.position:
         snapshot = store.read_snapshot()
@@ -235,7 +233,7 @@ def replay_log(store: Store, policy: Policy, dimension: int, state: ServerState 
 
 
 def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> ServerState | None:
-    """The state of a snapshot, which knows what chunks it came from; None if it is of another kind."""
+    """Restore the state of a snapshot; return None for another format, policy or dimension."""
     decoded = read_state(snapshot.chunks)
     state = ServerState.from_state(decoded, policy, dimension)
     if state is not None and decoded["server"] is not None:
@@ -245,20 +243,14 @@ def _restore_state(snapshot: Snapshot, policy: Policy, dimension: int) -> Server
 
 
 def describe_changes(state: ServerState, *, is_whole: bool = False) -> Any:
-    """A state as plain values for a snapshot: what is known not to have changed is left out, unless all is wanted.
-
-    The names of clusters are in it where the journal was written up to here, so that nobody need find them there.
-    """
+    """Describe a state for a snapshot: changed rows, or all if ``is_whole``, and cluster names if they are current."""
     plain = track_rows(state.to_state(), *((None, {}) if is_whole else (state.changed, state.row_digests)))
     is_named = state.names is not None and state.names[0] == state.position and not state.vacated
     return plain | {"names": state.names[1]} if is_named and state.names is not None else plain
 
 
 def track_rows(state: dict[str, Any], changed: Iterable[int] | None, digests: Mapping[str, list[bytes]]) -> Any:
-    """A state as plain values of which, of the holdings' arrays, only the changed rows are copied.
-
-    Where ``changed`` is None, or digests are not known, all rows are.
-    """
+    """Copy only the changed rows of the holdings' arrays; all rows if ``changed`` is None or digests are unknown."""
     if state["server"] is None:
         return state
     held = state["server"]["holdings"]
@@ -270,7 +262,7 @@ def track_rows(state: dict[str, Any], changed: Iterable[int] | None, digests: Ma
 
 
 def find_row_digests(state: dict[str, Any], digests: Sequence[bytes]) -> dict[str, list[bytes]]:
-    """Which of a snapshot's chunks hold which rows of the holdings' arrays; nothing if they are cut in another way."""
+    """Map rows of the holdings' arrays to a snapshot's chunks; return nothing if the chunks do not match."""
     unknown = {name: [UNKNOWN] * state["server"]["holdings"][name].shape[0] for name in ARRAYS}
     tracked = track_rows(state, (), unknown)
     chunks = list(gather_chunks(tracked))
@@ -283,7 +275,7 @@ def find_row_digests(state: dict[str, Any], digests: Sequence[bytes]) -> dict[st
 
 
 def warm_up(policy: Policy, dimension: int) -> None:
-    """Compile, or load, what uploads need, so that no agent waits for a compiler."""
+    """Compile or load the code that uploads need, so that no agent waits for a compiler."""
     state = ServerState(policy, dimension)
     statistics = Statistics(np.eye(dimension), np.zeros(dimension), dimension, 0, dimension)
     for position in range(1, 8):
@@ -292,5 +284,5 @@ def warm_up(policy: Policy, dimension: int) -> None:
         state.apply(upload, position)
         state.answer(upload.agent)
         state.count_group(upload.agent)
-    state.welcome(7)
+    state.get_prior(7)
     state.forget(0, 8)

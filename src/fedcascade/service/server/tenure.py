@@ -1,6 +1,6 @@
-"""Which policy and constants a store is served with: servers on one store must agree.
+"""Terms of a store: servers on one store must agree on policy and constants.
 
-The store keeps them, and each transaction of a server reads them: no clock and no lease says which server lives.
+The store holds them, and each transaction of a server checks them, so that no clock and no lease is needed.
 """
 
 import json
@@ -16,24 +16,21 @@ TERMS = "terms"
 
 
 class TakenOver(Unavailable):
-    """Another server has taken the store over, with another policy or other constants: this one must end."""
+    """The store was taken over by a server with other terms, so this server must end."""
 
     def __init__(self, difference: str) -> None:
         super().__init__(f"another server has taken over the store, with {difference}: this one ends")
 
 
 def describe_terms(policy: Policy, dimension: int) -> dict[str, Any]:
-    """What servers on one store must have in common, ready for JSON."""
+    """Describe the terms that servers on one store must share, ready for JSON."""
     constants = {name: str(value) for name, value in sorted(policy.constants().items())}
     confidence = type(policy.confidence).__name__.lower()
     return {"dimension": dimension, "policy": policy.name, "constants": constants | {"confidence": confidence}}
 
 
 def claim_store(store: Store, terms: Mapping[str, Any], at: int, *, take_over: bool = False) -> None:
-    """Serve a store with these terms from now on; refuse if it is served with others, unless told to take it over.
-
-    ``at`` is the time in milliseconds since 1970. Call this within a transaction.
-    """
+    """Set the terms of a store, at a time in milliseconds; refuse to change them without ``take_over``."""
     text = store.get_setting(TERMS)
     held = json.loads(text or "{}")
     kept, asked = held.get("dimension", terms["dimension"]), terms["dimension"]
@@ -49,7 +46,7 @@ def claim_store(store: Store, terms: Mapping[str, Any], at: int, *, take_over: b
 
 
 def guard_terms(terms: Mapping[str, Any]) -> Callable[[SettingStore], None]:
-    """A check for each transaction of a server: it raises ``TakenOver`` once the store is served with other terms."""
+    """Return a check for each transaction; it raises ``TakenOver`` if the store has other terms."""
     own = json.dumps(terms)
 
     def require_own_terms(store: SettingStore) -> None:
@@ -61,7 +58,7 @@ def guard_terms(terms: Mapping[str, Any]) -> Callable[[SettingStore], None]:
 
 
 def find_difference(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> str:
-    """Say what the later terms have that the earlier ones do not; empty if nothing. What either lacks is not compared.
+    """Describe the changes from earlier to later terms; empty if there are none. Missing keys are not compared.
 
     >>> find_difference({"policy": "a", "constants": {"beta": "1"}}, {"policy": "b", "constants": {"beta": "2"}})
     'policy b, beta 2'

@@ -1,7 +1,7 @@
-"""Verifies requests, many at a time, in a process beside the server, while the server counts those before.
+"""Verification of requests in batches, in a child process, while the server counts the batch before.
 
-To verify a signature and to decode and check an upload takes longer than to count it. It needs nothing that the server
-knows, and threads would hand the interpreter to each other for every single one.
+Verifying a signature and checking an upload takes longer than counting it, and needs no state of the server. Threads
+would contend for the interpreter lock at every request.
 """
 
 import base64
@@ -26,7 +26,7 @@ from fedcascade.service.server.pipes import READY, PipedProcess, read_frame, wri
 
 log = logging.getLogger("fedcascade.service")
 ANSWER_SECONDS = 5.0  # for a batch of small uploads, which takes milliseconds
-# What the process is told of an exchange: public key, method, path, signature, body, media type of the upload if any.
+# An exchange as sent to the process: public key, method, path, signature, body, media type of the upload if any.
 PackedExchange = tuple[bytes, str, str, auth.SignatureHeaders, bytes, str | None]
 Verdict = tuple[bool, tuple[int, str, str] | None, wire.UploadMessage | None]  # as fields of an exchange
 BUSY = (503, "verifier", "the request could not be checked in time: try again")
@@ -35,7 +35,7 @@ _verdicts_decoder = msgspec.msgpack.Decoder(list[Verdict])
 
 
 def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list[Verdict]:
-    """Verify signatures, then check the uploads of those that hold, all together; a stranger's is not even decoded."""
+    """Verify signatures, then decode and check the uploads with valid ones."""
     verdicts: list[Verdict] = []
     messages: dict[int, wire.UploadMessage] = {}
     for place, request in enumerate(requests):
@@ -63,7 +63,7 @@ def verify_exchanges(requests: Sequence[PackedExchange], dimension: int) -> list
 
 
 def describe_refusal(error: Exception) -> tuple[int, str, str]:
-    """Turn whatever a check raised into a refusal, so that the rest of the batch gets its verdicts."""
+    """Turn an exception of a check into a refusal, so that the rest of the batch gets verdicts."""
     if isinstance(error, Refused):
         return error.status, error.reason, error.detail
     log.error("a request cannot be verified", exc_info=error)
@@ -71,7 +71,7 @@ def describe_refusal(error: Exception) -> tuple[int, str, str]:
 
 
 def verify_signature(request: PackedExchange) -> None:
-    """Refuse a request that its agent has not signed."""
+    """Refuse a request without a valid signature of its agent."""
     key, method, path, signature, body, _ = request
     if not hmac.compare_digest(signature.digest.encode(), auth.compute_digest(body).encode()):
         raise auth.Unauthorised("altered", "content-digest is not that of the body")
@@ -83,7 +83,7 @@ def verify_signature(request: PackedExchange) -> None:
 
 
 def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) -> list[int]:
-    """The keys of uploads that no data can have, found in one compiled call."""
+    """Return the keys of uploads that no data can produce, in one compiled call."""
     if not messages:
         return []
     uploads = messages.values()
@@ -95,7 +95,7 @@ def find_impossible(messages: Mapping[int, wire.UploadMessage], dimension: int) 
 
 
 def check_message(message: wire.UploadMessage, dimension: int) -> None:
-    """Refuse an upload that no data can have, and say why."""
+    """Refuse an upload that no data can produce, with the reason."""
     try:
         check_upload(message.to_upload(0, dimension).statistics, dimension)
     except ValueError as error:
@@ -103,7 +103,7 @@ def check_message(message: wire.UploadMessage, dimension: int) -> None:
 
 
 class SignatureVerifier:
-    """Takes a batch of exchanges with ``submit``; ``collect`` does the work here, and fills in what was found."""
+    """Verifier of batches: ``submit`` takes a batch, ``collect`` verifies it in this process."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
@@ -111,7 +111,7 @@ class SignatureVerifier:
         self.requests: Sequence[PackedExchange] = ()
 
     def prepare(self) -> None:
-        """Compile what verifying needs, so that no request waits for a compiler."""
+        """Compile the checks, so that no request waits for a compiler."""
         precompile(self.dimension)
 
     def submit(self, exchanges: Sequence[Exchange]) -> None:
@@ -123,7 +123,7 @@ class SignatureVerifier:
         ]
 
     def collect(self) -> None:
-        """Fill in whether each exchange of the batch is signed, why it is refused, and its upload."""
+        """Fill in signature verdict, refusal and upload of each exchange of the batch."""
         verdicts = self._receive()
         if verdicts is None:
             verdicts = verify_exchanges(self.requests, self.dimension)
@@ -134,21 +134,21 @@ class SignatureVerifier:
                 exchange.numbers, exchange.receipt = message.numbers, message.receipt
 
     def _receive(self) -> Sequence[Verdict] | None:
-        """Receive the verdicts of another process; None if the batch is to be verified here."""
+        """Receive the verdicts of another process; return None to verify the batch here."""
         return None
 
     def close(self) -> None:
-        """Let go of what the verifier holds."""
+        """Release the resources of the verifier."""
 
     def kill(self) -> None:
-        """Let go of it at once, from any thread."""
+        """Release them at once, from any thread."""
 
 
 class VerifierProcess(SignatureVerifier):
-    """Verifies in a process of its own.
+    """Verifier in a child process.
 
-    If it dies, its batch is verified here. If it does not answer in time, it is killed and its batch is refused for
-    now: what froze it must not freeze the server. The next batch goes to a new process.
+    If the process dies, its batch is verified here. If it does not answer in time, it is killed and its batch is
+    refused with status 503, because the batch may have frozen it. The next batch goes to a new process.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -156,13 +156,13 @@ class VerifierProcess(SignatureVerifier):
         self._process: PipedProcess | None = self._start_process()
 
     def prepare(self) -> None:
-        """Wait until the process has compiled what it needs."""
+        """Wait until the process has compiled the checks."""
         super().prepare()
         if self._process is not None:
             self._process.is_ready()
 
     def submit(self, exchanges: Sequence[Exchange]) -> None:
-        """Send a batch to the process, which begins at once."""
+        """Send a batch to the process."""
         super().submit(exchanges)
         if not exchanges:
             return
@@ -174,12 +174,12 @@ class VerifierProcess(SignatureVerifier):
     def _receive(self) -> Sequence[Verdict] | None:
         if not self.exchanges or self._process is None:
             return None
-        # A batch takes a factorisation of each upload, on a slow machine, and some more.
+        # Time for one factorisation per upload on a slow machine.
         seconds = ANSWER_SECONDS + len(self.exchanges) * (self.dimension / 512) ** 3
         try:
             frame = self._process.read_frame(seconds)
         except TimeoutError:
-            log.error("the verifier does not answer: it is restarted")
+            log.error("the verifier does not answer: restarting it")
             self.kill()
             return [(False, BUSY, None)] * len(self.exchanges)
         if frame is None:
@@ -202,12 +202,12 @@ class VerifierProcess(SignatureVerifier):
 
 
 def precompile(dimension: int) -> None:
-    """Compile, or load, what checking an upload needs."""
+    """Compile or load the checks of uploads."""
     are_possible(np.zeros((1, wire.count_numbers(dimension))), np.ones((1, 3), np.int64))
 
 
 def serve_batches(source: IO[bytes], sink: IO[bytes], dimension: int) -> None:
-    """Say that everything is compiled, then verify batch after batch until the input ends."""
+    """Send ``READY`` once the checks are compiled, then verify batches until the input ends."""
     precompile(dimension)
     write_frame(sink, READY)
     while (frame := read_frame(source)) is not None:
@@ -218,5 +218,5 @@ if __name__ == "__main__":
     configure_as_parent()
     try:
         serve_batches(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))
-    except BrokenPipeError:  # the server was killed, and nothing that is left in the pipe can be written any more
+    except BrokenPipeError:  # the server was killed
         os._exit(0)

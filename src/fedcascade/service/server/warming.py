@@ -1,7 +1,7 @@
-"""A server that starts from a log: its users enter the store as agents that have uploaded what the log taught.
+"""Warm start of a server from a click log: each user of the log becomes an agent with its data uploaded.
 
-So the log of uploads explains the state, and whatever is done to agents can be done to them: folding, forgetting, a
-replay under another policy. Nobody holds their keys, so none of them ever speaks.
+The store's log of uploads then replays to the state as usual, and these agents can be folded, forgotten and replayed
+under another policy. Their private keys are thrown away, so they send no requests.
 """
 
 import csv
@@ -24,12 +24,12 @@ from fedcascade.service.server.snapshots import save_snapshot
 from fedcascade.service.server.state import ServerState
 from fedcascade.service.store.contract import LOCAL, Store, add_agent
 
-WARM = "warm"  # the setting that says which state a store started from
+WARM = "warm"  # the setting with the digest of the warm start
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WarmStart:
-    """What ``fedcascade fit`` wrote: the sums of each user, the users' names, the policy it is for, and a digest."""
+    """The output of ``fedcascade fit``: sums and name of each user, the policy, and a digest."""
 
     path: Path
     sums: LogSums
@@ -39,12 +39,12 @@ class WarmStart:
 
     @property
     def agents_path(self) -> Path:
-        """The table that says which agent of the server stands for which user of the log."""
+        """The table of users and their agents."""
         return self.path.with_suffix(".agents.csv")
 
 
 def check_warm_start(warm: WarmStart, policy: Policy, dimension: int) -> None:
-    """Refuse a state that does not fit a server."""
+    """Refuse a warm start of another policy or dimension, or with impossible sums."""
     path, d = warm.path, warm.sums.dimension
     remedy = f"fit the log again with --policy {policy.name}"
     require(warm.policy == policy.name, f"{path} is for {warm.policy}, the server runs {policy.name}: {remedy}")
@@ -53,19 +53,19 @@ def check_warm_start(warm: WarmStart, policy: Policy, dimension: int) -> None:
         try:
             check_upload(warm.sums[user], dimension)
         except ValueError as error:
-            raise ValueError(f"{path} cannot be what a log taught about user {name}: {error}") from None
+            raise ValueError(f"{path} has impossible sums for user {name}: {error}") from None
 
 
 def warm_store(store: Store, warm: WarmStart, policy: Policy, dimension: int, now: float) -> int:
-    """Let the users of a log enter a store, within its transaction; returns how many did, 0 if they are in it already.
-
-    A store that has agents of its own is refused: who of them the users of the log are, nobody can say.
-    """
+    """Enrol the users of a log in an empty store, within its transaction; return how many, 0 if done before."""
     held = store.get_setting(WARM)
     if held == warm.digest:
         return 0
-    require(held is None, f"the store was started from another state than {warm.path}: take a new store")
-    require(store.list_agents(0, 0).enrolled == 0, f"{warm.path} can start a new store alone, and this one has agents")
+    require(held is None, f"the store was not started from {warm.path} but from another file: use a new store")
+    require(
+        store.list_agents(0, 0).enrolled == 0,
+        f"the store has agents already: a warm start from {warm.path} needs an empty store",
+    )
     check_warm_start(warm, policy, dimension)
     agents = [add_agent(store, bytes(SigningKey.generate().verify_key), now) for _ in warm.users]
     state = ServerState(policy, dimension)
@@ -73,7 +73,7 @@ def warm_store(store: Store, warm: WarmStart, policy: Policy, dimension: int, no
         try:
             state.apply(upload, state.position + 1)
         except Refused as refusal:
-            raise ValueError(f"{warm.path} cannot start a server: {refusal}") from None
+            raise ValueError(f"cannot start from {warm.path}: {refusal}") from None
         store.append(state.position, upload)
     save_snapshot(store, state)
     store.set_setting(WARM, warm.digest)
@@ -84,7 +84,7 @@ def warm_store(store: Store, warm: WarmStart, policy: Policy, dimension: int, no
 
 
 def _list_uploads(warm: WarmStart, agents: list[int]) -> Iterator[Upload]:
-    """What each user of a log teaches; then all ask once more, because the first were grouped without the others."""
+    """List one upload per user, then an empty one each, because the first users were grouped without the others."""
     for user, agent in enumerate(agents):
         yield Upload(agent=agent, sequence=1, cause=Cause.FORCED, statistics=warm.sums[user])
     for agent in agents:
@@ -92,7 +92,7 @@ def _list_uploads(warm: WarmStart, agents: list[int]) -> Iterator[Upload]:
 
 
 def _write_agents(warm: WarmStart, agents: list[int]) -> None:
-    """Write who is who, for ``fedcascade forget``; readable by the operator alone, because it has users' names."""
+    """Write the table of users and agents, for ``fedcascade forget``; only the operator can read it."""
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(["user", "agent"])
@@ -104,4 +104,4 @@ def _write_agents(warm: WarmStart, agents: list[int]) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise ValueError(f"cannot write which agent stands for which user to {path}: {error.strerror}") from None
+        raise ValueError(f"cannot write the table of users and agents to {path}: {error.strerror}") from None

@@ -1,7 +1,7 @@
-"""One thread writes: it runs all jobs that wait in one transaction, and reports them done after the commit.
+"""The thread that writes: it runs all waiting jobs in one transaction and reports them after the commit.
 
-While a commit reaches the disk, the next jobs gather; that is group commit. A job sees the store and the state at
-the end of the log. What it changes in the state is thrown away with the state if the transaction fails.
+This is group commit: the next jobs gather while a commit reaches the disk. A job gets the store and the state at the
+end of the log. If a transaction fails, the state is dropped and read again.
 """
 
 import asyncio
@@ -39,18 +39,17 @@ from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.contract import Identity, Store, explain_failures
 
 log = logging.getLogger("fedcascade.service")
-# A batch leaves half of the waiting jobs to the next one, which is verified meanwhile; but it takes at least these.
-SMALLEST_BATCH = 24
-STUCK_SECONDS = 20.0  # a batch that takes longer is not slow: something does not answer
+SMALLEST_BATCH = 24  # jobs; a larger batch leaves half of the queue to the next one, which is verified meanwhile
+STUCK_SECONDS = 20.0  # a batch that takes longer counts as stuck
 FINISH_SECONDS = 3.0  # for the last batch and the last snapshot
-NEVER = float("inf")
+IDLE = float("inf")  # as the start of a batch: there is none
 LATE = f"the store did not answer within {ANSWER_SECONDS:g} s"
 Check = Callable[[SignatureHeaders], None]
 PendingKind = TypeVar("PendingKind", PendingJob, Exchange)
 
 
 class Writer:
-    """The only one who touches the store and the state."""
+    """The only user of the store and the state in a server process."""
 
     def __init__(
         self,
@@ -64,23 +63,23 @@ class Writer:
         clock: Clock = SYSTEM_CLOCK,
         require_tenure: Callable[[Store], None] = lambda _: None,
     ) -> None:
-        """``require_tenure`` is called in each transaction, and raises ``TakenOver`` if the store is another's."""
+        """Open the store and start the thread; ``require_tenure`` is called in each transaction."""
         self.open_store = open_store
         self.clock = clock
         self.healthy = True
         self.taken_over: TakenOver | None = None
         self.identities: dict[int, Identity] = {}  # of agents that have sent exchanges
-        self.checks: Sequence[Check] = ()  # of exchanges whose signature holds; each raises if it refuses one
+        self.checks: Sequence[Check] = ()  # of exchanges with valid signatures; each may raise ``Refused``
         self._require_tenure = require_tenure
         self._policy, self._dimension, self._batch = policy, dimension, batch
         self._queue: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._snapshots = SnapshotSchedule(snapshot_every)
         self._verifier = verifier or SignatureVerifier(dimension)
         self._journal = JournalWriter(self.clock)
-        self._purged = 0  # position of the last forgetting that left nothing in the database's journals
+        self._purged = 0  # position of the last rewrite that was purged from the database's journals
         self._store: Store | None = (store := open_store())
-        self.state: ServerState | None = None  # for others to look at; only jobs may change it
-        self._busy_since = NEVER
+        self.state: ServerState | None = None  # read by other threads; only jobs may change it
+        self._busy_since = IDLE
         with explain_failures(store):
             self._prepare()
         warm_up(policy, dimension)
@@ -89,16 +88,13 @@ class Writer:
         self._thread.start()
 
     def submit(self, job: Job[Result]) -> "Future[Result]":
-        """Run a job in the next transaction; the future is done when that is durable."""
+        """Run a job in the next transaction; the future completes when that is durable."""
         future: Future[Result] = Future()
         self._queue.put(PendingJob(job, partial(settle_future, future)))
         return future
 
     def start(self, pending: Pending) -> None:
-        """Run a job in the next transaction, and deliver its result to this event loop once that is durable.
-
-        The result may be an exception. Raise ``Unavailable`` if nothing can be written now.
-        """
+        """Run a job in the next transaction and deliver its result to this event loop; raise if the writer is stuck."""
         trouble = self.find_trouble()
         if trouble is not None:
             raise Unavailable(trouble)
@@ -106,10 +102,10 @@ class Writer:
         self._queue.put(pending)
 
     async def wait_for(self, pending: PendingKind, start: Callable[[PendingKind], None] | None = None) -> Any:
-        """Run a job in the next transaction, and wait until that is durable; return the result or raise the exception.
+        """Run a job in the next transaction, wait until that is durable, and return its result.
 
-        Raise ``Unavailable`` if it takes too long. The job may still be done then, and must bear to be repeated.
-        ``start`` is what calls the writer's ``start``, where something comes before it.
+        Raise ``Unavailable`` if it takes too long; the job may still run, so it must be safe to repeat. ``start``
+        replaces the writer's ``start``.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         pending.deliver = partial(settle_future, future)
@@ -120,7 +116,7 @@ class Writer:
         except TimeoutError:
             raise Unavailable(LATE) from None
         finally:
-            del future  # an exception holds this frame, and a future holds its exception
+            del future  # breaks the cycle of frame, future and exception
 
     async def run(self, job: Job[Result]) -> Result:
         """Run a job as ``wait_for`` does."""
@@ -128,23 +124,23 @@ class Writer:
         return result
 
     def find_trouble(self) -> str | None:
-        """What keeps the writer from writing, for ``/healthz``; None if nothing does."""
+        """Return why the writer makes no progress, for ``/healthz``; None if it does."""
         if not self._thread.is_alive():
             return "the writer has ended: start the server again"
         stuck = time.monotonic() - self._busy_since
         return f"the writer has been stuck for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
 
     def kill_verifier(self) -> None:
-        """Kill the process that verifies, when this one ends without waiting for anybody."""
+        """Kill the verifier's process, before this one exits at once."""
         self._verifier.kill()
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """The number of waiting jobs."""
         return self._queue.qsize()
 
     def close(self) -> None:
-        """Finish what waits, take a snapshot, and let go of the store; interrupt it if it does not answer."""
+        """Finish waiting jobs, save a snapshot and close the store; interrupt it if it does not answer."""
         self._queue.put(None)
         self._thread.join(FINISH_SECONDS)
         if self._thread.is_alive() and (store := self._store) is not None:
@@ -152,11 +148,11 @@ class Writer:
         self._thread.join()
 
     def _run_loop(self) -> None:
-        """While one batch is written, the next one is verified. With nothing to do, a part of a snapshot is written."""
+        """Write one batch while the next is verified; write parts of a snapshot while idle."""
         admitted: list[Pending] = []
         is_last = False
         while not is_last:
-            self._busy_since = NEVER
+            self._busy_since = IDLE
             gathered, is_last = self._gather(wait=not admitted)
             self._busy_since = time.monotonic()
             self._verifier.submit([pending for pending in gathered if isinstance(pending, Exchange)])
@@ -172,12 +168,9 @@ class Writer:
         self._finish()
 
     def _gather(self, *, wait: bool) -> tuple[list[Pending], bool]:
-        """Take waiting jobs from the queue, up to a batch, and look up the agents of exchanges.
-
-        Return also whether the writer is to end after them.
-        """
+        """Take a batch from the queue and look up the agents of exchanges; return also whether it is the last one."""
         batch: list[Pending] = []
-        trouble: Exception | None = None  # what keeps agents from being read: one try is enough for all that wait
+        trouble: Exception | None = None  # of reading agents; one try is enough for a batch
         most = min(self._batch, max(SMALLEST_BATCH, self._queue.qsize() // 2))
         with suppress(queue.Empty):
             while len(batch) < most:
@@ -199,7 +192,7 @@ class Writer:
         return batch, False
 
     def _load_identity(self, agent: int, trouble: Exception | None) -> Identity:
-        """Read an agent from the store, or raise what kept another one from being read."""
+        """Read an agent from the store, or raise the earlier failure."""
         if trouble is not None:
             raise trouble
         identity = self._prepare()[0].find_identity(agent)
@@ -209,10 +202,10 @@ class Writer:
         return identity
 
     def _admit(self, gathered: list[Pending]) -> list[Pending]:
-        """Keep the jobs, and the exchanges that pass all checks; report the refusals of the others.
+        """Return the jobs and the exchanges that pass all checks; report the refusals of the others.
 
-        These checks need the writer's thread, which decides which of two requests was first. A request with a bad
-        signature is refused before its nonce is recorded, so that a forger cannot burn an agent's nonces.
+        The checks run on the writer's thread, which orders concurrent requests. A bad signature is refused before its
+        nonce is recorded, so that a forger cannot use up an agent's nonces.
         """
         self._verifier.collect()
         admitted = []
@@ -230,7 +223,7 @@ class Writer:
         return admitted
 
     def _write(self, batch: list[Pending]) -> None:
-        """Commit a batch and report it. A job that breaks must not break its neighbours: then each runs alone."""
+        """Commit a batch and report it; if a job fails, run each job alone."""
         results, error = self._commit(batch)
         if error is None or len(batch) == 1 or isinstance(error, Unavailable):
             report(batch, results or [error] * len(batch))
@@ -239,7 +232,7 @@ class Writer:
                 self._write([pending])
 
     def _commit(self, batch: list[Pending]) -> tuple[list[Any] | None, BaseException | None]:
-        """Run a batch in one transaction; the result of each job, or why none took place."""
+        """Run a batch in one transaction; return the result of each job, or the error that undid all."""
         results: list[Any] = []
         try:
             store, state = self._prepare()
@@ -252,7 +245,7 @@ class Writer:
                 for pending in batch:
                     try:
                         results.append(pending.run(store, state))
-                    except Refused as refusal:  # the transaction goes on: a job refuses before it changes anything
+                    except Refused as refusal:  # the transaction continues: jobs refuse before they change anything
                         results.append(refusal)
                 self._journal.write(store, state, start)
                 rewritten = store.find_head().rewritten
@@ -265,7 +258,7 @@ class Writer:
         return results, None
 
     def _prepare(self) -> tuple[Store, ServerState]:
-        """Open the store and read the state from it, unless both are there."""
+        """Open the store and read the state, unless both are there."""
         self._store = self._store or self.open_store()
         if self.state is None:
             with self._store.transaction():
@@ -274,7 +267,7 @@ class Writer:
         return self._store, self.state
 
     def _recover(self, error: Exception) -> Exception:
-        """Drop the state after a failed transaction: it is read again from the store, which is the truth."""
+        """Drop the state after a failed transaction, so that it is read again; return the error to report."""
         self.state, self._journal = None, JournalWriter(self.clock)
         self._snapshots.drop()
         if isinstance(error, TakenOver):
@@ -296,7 +289,7 @@ class Writer:
                 store.close()
 
     def _finish(self) -> None:
-        """Take a last snapshot, unless the store is away: then nobody waits for it now."""
+        """Save a last snapshot, if the store is available, and close everything."""
         try:
             if (store := self._store) is not None:
                 with store.transaction():

@@ -1,1 +1,1 @@
-"""Where a server keeps what must not be lost: contracts, SQLite, PostgreSQL, snapshots."""
+"""The durable data of a server: contracts, SQLite, PostgreSQL, snapshots."""

@@ -1,7 +1,7 @@
-"""Backups: the whole store in one file, which either kind of database can take in.
+"""Backups: the whole store in one file, which any kind of database can restore.
 
-A file is a line that names the format, then frames: four bytes of length and a table's name, columns and some rows as
-compressed MessagePack. The last frame is the digest of all before it, so a file that was cut or changed is refused.
+A file starts with a line that names the format. Frames follow: four bytes of length, and the name, columns and some
+rows of a table as compressed MessagePack. The last frame is the digest of all others, so damaged files are refused.
 """
 
 import os
@@ -27,9 +27,9 @@ Frame = tuple[str, list[str], list[list[Any]]]
 
 
 def write_backup(store: SqlStore, path: Path, at: int) -> int:
-    """Verify a store and write all of it as of now to a new file; return the last position. Servers go on meanwhile."""
+    """Verify a store and write it to a new file; return the last position. Servers may run meanwhile."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
-    require(not path.exists(), f"'{path}' exists already: a backup overwrites nothing")
+    require(not path.exists(), f"'{path}' exists already: name a new file")
     try:
         with store.read_transaction(), os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
             position, _ = store.verify()
@@ -45,7 +45,7 @@ def write_backup(store: SqlStore, path: Path, at: int) -> int:
 
 
 def restore_backup(path: Path, store: SqlStore, at: int) -> str:
-    """Read a backup into a store that was never used, verify it, and begin a new epoch; return the epoch's name."""
+    """Read a backup into an empty store, verify it, and begin a new epoch; return the epoch's name."""
     with store.transaction():
         store.expect_long_statements()
         require(store.is_unused(), "the store is in use: restore into one that is empty")
@@ -75,7 +75,7 @@ def _write_frames(file: BinaryIO, frames: Iterator[Frame]) -> None:
 
 
 def _read_frames(file: BinaryIO, path: Path) -> Iterator[Frame]:
-    """Read frames up to the end; refuse a file that is not whole, after its rows were read and before they count."""
+    """Read the frames of a file; refuse a damaged file at its end, before the rows are committed."""
     require(file.read(len(MAGIC)) == MAGIC, f"'{path}' is not a backup of this version of fedcascade")
     digest = blake2b(MAGIC)
     while size := int.from_bytes(file.read(4)):
@@ -88,4 +88,4 @@ def _read_frames(file: BinaryIO, path: Path) -> Iterator[Frame]:
             return
         digest.update(body)
         yield frame
-    raise ValueError(f"the backup '{path}' is damaged: it was cut or changed; take another one")
+    raise ValueError(f"the backup '{path}' is damaged: use another backup")

@@ -1,8 +1,7 @@
-"""The hash chain of the log: nothing in it can change or go missing unseen.
+"""The hash chain of the log, which reveals changed and missing entries.
 
-An entry has a digest, keyed with a salt of its own; a link is the hash of the link before it, the position and the
-digest. Where an entry is erased, its digest stays and its salt goes: the chain still closes, and nobody can guess from
-the digest what was there.
+The digest of an entry is keyed with a random salt. A link is the hash of the previous link, the position and the
+digest. Erasing an entry keeps its digest and deletes its salt: the chain still closes, and the digest reveals nothing.
 """
 
 import struct
@@ -18,8 +17,8 @@ _UPLOAD = struct.Struct("<7q2H")
 _RETENTION = struct.Struct(f"<q{SIZE}s{SIZE}s")
 
 
-class DamagedStore(ValueError):  # noqa: N818 (it says what is the matter with the store)
-    """The store does not hold what was written to it."""
+class DamagedStore(ValueError):  # noqa: N818 (it names the state of the store)
+    """The content of the store is not what was written to it."""
 
     def __init__(self, finding: str) -> None:
         super().__init__(f"the store is damaged: {finding}; {ADVICE}")
@@ -37,19 +36,19 @@ def digest_upload(row: Sequence[Any]) -> bytes:
 
 
 def digest_event(kind: str, body: bytes) -> bytes:
-    """Digest an event of the log that is no upload."""
+    """Digest an event of the log: an entry that is not an upload."""
     return blake2b(body, digest_size=SIZE, person=kind.encode()).digest()
 
 
 def extend_link(link: bytes, position: int, digest: bytes) -> bytes:
-    """The link of the entry at a position, from the link before it and the entry's digest."""
+    """Compute the link at a position from the previous link and the entry's digest."""
     return blake2b(link + position.to_bytes(8) + digest, digest_size=SIZE).digest()
 
 
 def pack_retention(horizon: int, anchor: bytes, folded: Iterable[tuple[int, bytes]]) -> bytes:
-    """The body of the event that folds all uploads up to a horizon: the link there, and a digest of what is left.
+    """Pack the event that folds uploads up to a horizon: the link there, and a digest of the remaining rows.
 
-    ``folded`` has position and digest of each row that is left up to the horizon.
+    ``folded`` has position and digest of each remaining row up to the horizon.
     """
     summary = blake2b(digest_size=SIZE)
     for position, digest in folded:
@@ -58,7 +57,7 @@ def pack_retention(horizon: int, anchor: bytes, folded: Iterable[tuple[int, byte
 
 
 def unpack_retention(body: bytes) -> tuple[int, bytes]:
-    """The horizon of a retention, and the link there."""
+    """Return the horizon of a retention and the link there."""
     try:
         horizon, anchor, _ = _RETENTION.unpack(body)
     except struct.error:
@@ -67,19 +66,19 @@ def unpack_retention(body: bytes) -> tuple[int, bytes]:
 
 
 class ChainCheck:
-    """Follows the log in the order of positions, and raises ``DamagedStore`` where it is not what was written."""
+    """Check of the log in the order of positions; it raises ``DamagedStore`` at the first flaw."""
 
     def __init__(self, position: int, link: bytes, noted: tuple[int, bytes] | None = None) -> None:
         self.begin, self.position, self.link = position, position, link
-        self.noted = noted  # a position and its link, as somebody wrote them down
+        self.noted = noted  # a position and its link, from an earlier check
 
     def advance(self, position: int, digest: bytes, link: bytes | None) -> None:
-        """Pass the next entry; ``link`` is None where it was erased."""
+        """Check the next entry; ``link`` is None if it was erased."""
         if position != self.position + 1:
             raise DamagedStore(f"entry {self.position + 1} of the log is missing")
         self.link = extend_link(self.link, position, digest)
         self.position = position
         if self.noted is not None and position == self.noted[0] and self.link != self.noted[1]:
-            raise DamagedStore(f"the log up to position {position} is another one than what was noted")
+            raise DamagedStore(f"the log up to position {position} is not the one that was noted")
         if link is not None and bytes(link) != self.link:
             raise DamagedStore(f"entry {position} of the log is not the one that was written, or one before it is not")

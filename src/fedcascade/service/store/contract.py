@@ -1,4 +1,4 @@
-"""What a server asks of a store: a few narrow protocols, and ``Store``, their sum on one database.
+"""The contract of a store: narrow protocols, and ``Store``, which combines them on one database.
 
 ``testing.stores`` has a class of tests for each protocol. A store is used by one thread at a time.
 """
@@ -14,13 +14,13 @@ import numpy as np
 from fedcascade.federation.messages import Upload
 from fedcascade.service.protocol.errors import Refused, Unavailable
 
-AGENT_NUMBERS = range(10**11, 10**12)  # agents have numbers of 12 digits
-AgentState = Literal["all", "spoken", "silent", "revoked"]
-OPERATOR, LOCAL = "operator", "command line"  # actors of the audit log; the second can open the store itself
+AGENT_NUMBERS = range(10**11, 10**12)  # so many that even a restored store does not use one twice
+AgentState = Literal["all", "active", "idle", "revoked"]  # active: has uploaded
+OPERATOR, LOCAL = "operator", "command line"  # actors of the audit log
 
 
 class LogEntry(NamedTuple):
-    """An upload at its position in the log, with the nonce of the signature that it came with."""
+    """An upload at its position in the log, with the nonce of its signature."""
 
     position: int
     upload: Upload
@@ -28,7 +28,7 @@ class LogEntry(NamedTuple):
 
 
 def is_same_upload(first: Upload, second: Upload) -> bool:
-    """Whether two uploads have the same agent, sequence number, cause and statistics."""
+    """Return whether two uploads have the same agent, sequence number, cause and statistics."""
     left, right = first.statistics, second.statistics
     return (
         (first.agent, first.sequence, first.cause) == (second.agent, second.sequence, second.cause)
@@ -39,10 +39,9 @@ def is_same_upload(first: Upload, second: Upload) -> bool:
 
 
 class UploadTotals(NamedTuple):
-    """What the log holds of one agent: its uploads, their rounds, and its largest sequence numbers; 0 for none.
+    """Totals of one agent's uploads in the log; 0 for none.
 
-    ``last_change`` is that of the last upload with the cause ``CHANGE``. Where it was folded with later ones, it is the
-    number of the last of them.
+    ``last_change`` is the sequence number of the last upload with the cause ``CHANGE``, or of the fold that holds it.
     """
 
     uploads: int
@@ -53,7 +52,7 @@ class UploadTotals(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """An enrolled agent: its number, the public key it signs with, and when it enrolled and was revoked, if ever."""
+    """An enrolled agent: number, public key, and times of enrolment and revocation."""
 
     agent: int
     public_key: bytes
@@ -63,7 +62,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class AgentRecord:
-    """An agent in a list: when it enrolled, in seconds, whether it is revoked, its last upload, in milliseconds."""
+    """An agent in a list; ``enrolled`` is in seconds, ``last`` the time of its last upload in milliseconds."""
 
     agent: int
     enrolled: float
@@ -72,7 +71,7 @@ class AgentRecord:
 
 
 class AgentPage(NamedTuple):
-    """Some agents in the order of their numbers, and how many are enrolled and revoked in all."""
+    """Some agents in the order of their numbers, and the totals of enrolled and revoked agents."""
 
     records: list[AgentRecord]
     enrolled: int
@@ -80,7 +79,7 @@ class AgentPage(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A snapshot: its position, the digests of its chunks, and the chunks, which are read while they are taken."""
+    """A snapshot: its position, the digests of its chunks, and an iterator that reads the chunks."""
 
     position: int
     digests: list[bytes]
@@ -88,10 +87,9 @@ class Snapshot(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The last position of the log, and that of the last forgetting or retention; 0 if there is none.
+    """The last position of the log, and ``rewritten``, that of the last deletion or retention; 0 if there is none.
 
-    Such an event changes entries before it, so a state of an earlier position cannot go on from the log: it is read
-    again from the snapshot that was committed with the event.
+    Such an event changes earlier entries, so a state of an earlier position must be read again from its snapshot.
     """
 
     position: int
@@ -100,7 +98,7 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True)
 class ExchangeRecord:
-    """An exchange without its statistics; ``clusters`` is how many there were after its commit."""
+    """An exchange without its statistics; ``clusters`` is the number of clusters after its commit."""
 
     position: int
     at: int
@@ -114,7 +112,7 @@ class ExchangeRecord:
 
 @dataclass(frozen=True)
 class Move:
-    """An agent joined a cluster. The name of a cluster stays the same while most of its members do."""
+    """A move of an agent to a cluster. A cluster keeps its name while most of its members stay."""
 
     position: int
     at: int
@@ -143,7 +141,7 @@ class AgentTotals:
 
 @dataclass(frozen=True)
 class ClusterSizes:
-    """How large clusters are: names and sizes of the largest ones, and of each size how many clusters have it."""
+    """Names and sizes of the largest clusters, and the number of clusters of each size."""
 
     largest: list[tuple[int, int]]
     histogram: list[tuple[int, int]]
@@ -159,10 +157,7 @@ class ClusterSizes:
 
 @dataclass(frozen=True)
 class IntervalTotals:
-    """Sums over the exchanges of one cause in one interval of time, with the times of the first and the last.
-
-    Intervals are numbered from 0. ``clusters`` is the most there were.
-    """
+    """Sums over the exchanges of one cause in one interval of time; ``clusters`` is the maximum."""
 
     number: int
     cause: str
@@ -177,9 +172,9 @@ class IntervalTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRecord:
-    """Something that an operator or an agent did. ``at`` is in milliseconds since 1970; records count from 1.
+    """An action of an operator or an agent. ``at`` is in milliseconds since 1970; records count from 1.
 
-    Agents are named by number alone, which is random and reveals nothing of a forgotten agent's key or data.
+    Agents have random numbers, which reveal nothing of a forgotten agent's key or data.
     """
 
     number: int
@@ -191,46 +186,43 @@ class AuditRecord:
 
 
 class Revoked(Refused):
-    """Refuses an agent that was revoked, by whichever process, or was forgotten."""
+    """The refusal of an agent that was revoked or forgotten."""
 
     def __init__(self, agent: int) -> None:
         super().__init__(403, "revoked", f"agent {agent} is no longer valid: it was revoked or has left")
 
 
 class Folded(Refused):
-    """Refuses an upload that was counted so long ago that the log does not hold it any more by itself."""
+    """The refusal of an upload that was counted before and has been folded into another."""
 
     def __init__(self, agent: int, sequence: int) -> None:
-        counted = f"upload {sequence} of agent {agent} was counted long ago, and later ones after it"
-        super().__init__(409, "superseded", f"{counted}: send the uploads that came after it")
+        counted = f"upload {sequence} of agent {agent} was counted long ago"
+        super().__init__(409, "superseded", f"{counted}: send only the uploads after it")
 
 
 class UploadLog(Protocol):
-    """The uploads of all agents in the order in which they were counted, as a hash chain (``store.chain``)."""
+    """The uploads of all agents in the order of counting, as a hash chain (``store.chain``)."""
 
     def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
-        """Append the next upload, with the nonce of its signature, and link it to the entry before it.
-
-        ``numbers`` are gram and moment in the bytes in which they came, if they came in bytes.
-        """
+        """Append the next upload with the nonce of its signature; ``numbers`` are its packed gram and moment."""
 
     def read_entries(self, after: int) -> Iterator[LogEntry]:
-        """Read the log beyond a position, in order; raise ``DamagedStore`` where it is not what was written."""
+        """Read the log beyond a position, in order; raise ``DamagedStore`` at a flaw."""
 
     def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
         """Find an agent's upload of that sequence number.
 
-        Raise ``Revoked`` if the agent is not enrolled or revoked, ``Folded`` if that upload was folded into another.
+        Raise ``Revoked`` if the agent is unknown or revoked, ``Folded`` if the upload was folded into another.
         """
 
     def sum_uploads(self, agent: int) -> UploadTotals:
         """Sum an agent's uploads in the log."""
 
     def fold_uploads(self, before: int, position: int, least: int, most: int) -> tuple[int, int]:
-        """Fold uploads from before a time, in milliseconds, into one per agent beside its last; at most ``most``.
+        """Fold at most ``most`` uploads from before a time, in milliseconds, into one per agent beside its last.
 
-        Return the position of the last one folded and their number; nothing happens if these are ``least`` or fewer.
-        Folding takes a position of the log, and folds the journal too. It leaves the server's state as it is.
+        Return the position of the last one folded and their number; do nothing if these are ``least`` or fewer. Folding
+        takes a position of the log, folds the journal too, and does not change the server's state.
         """
 
 
@@ -238,136 +230,125 @@ class IdentityStore(Protocol):
     """The enrolled agents. Times are seconds since 1970."""
 
     def put_identity(self, identity: Identity) -> None:
-        """Enrol an agent, or replace what is known of it."""
+        """Add or replace an agent."""
 
     def find_identity(self, agent: int | bytes) -> Identity | None:
         """Find the agent of that number, or of that public key."""
 
     def list_agents(self, after: int, most: int, state: AgentState = "all") -> AgentPage:
-        """List agents beyond a number, in the order of their numbers; silent ones have never uploaded anything."""
+        """List agents beyond a number, in the order of their numbers; idle ones have never uploaded."""
 
     def use_nonce(self, agent: int, nonce: int, created: int) -> bool:
-        """Record a nonce of a request that leaves no upload in the log; False if it is there already.
-
-        ``created`` is when the request was signed: nonces of signatures that are long stale may be deleted.
-        """
+        """Record the nonce of a request signed at ``created``; return False if it was used before."""
 
     def forget_agent(self, agent: int, position: int) -> None:
-        """Erase an agent with its uploads and rows of the journal; this takes a position of the log."""
+        """Erase an agent with its uploads and journal; this takes a position of the log."""
 
 
 class SnapshotStore(Protocol):
     """The last snapshot of the server's state, in chunks that are named by their digests.
 
-    Chunks may come in different transactions, and a chunk of the snapshot before need not come again. A snapshot counts
-    once it is committed, and replaces the one before.
+    Chunks may be saved in several transactions; those of the previous snapshot need not be saved again. A committed
+    snapshot replaces the previous one.
     """
 
     def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
-        """Save chunks by their digests, and delete a few of those that the snapshot does not need."""
+        """Save chunks by their digests, and delete a few unused ones."""
 
     def commit_snapshot(self, position: int, digests: Sequence[bytes], *, purge: bool = False) -> bool:
-        """Make chunks in this order the snapshot at a position; False, and nothing happens, if one is not there.
+        """Make these chunks the snapshot at a position; return False and do nothing if one is missing.
 
-        With ``purge`` all other chunks are deleted at once. Without any digests there is no snapshot any more.
+        With ``purge`` all other chunks are deleted at once. Without digests the snapshot is deleted.
         """
 
     def read_snapshot(self) -> Snapshot | None:
-        """Read the snapshot. Its iterator raises ``DamagedStore`` at a chunk that is not what was written."""
+        """Read the snapshot; its iterator raises ``DamagedStore`` at a damaged chunk."""
 
 
 class Journal(Protocol):
-    """A narrow copy of the log for pages, with times and clusters, so that any server on the store shows the same.
+    """A narrow copy of the log for the dashboard, with times and clusters.
 
-    Times are whole milliseconds since 1970. ``after`` and ``upto`` are positions of the log, the first excluded and the
-    last included.
+    Times are integer milliseconds since 1970. ``after`` and ``upto`` are positions of the log, exclusive and inclusive.
     """
 
     def record_batch(self, after: int, at: int, clusters: int, moves: Iterable[tuple[int, int]]) -> None:
-        """Copy every upload of the log beyond a position into the journal, and record pairs of agent and new cluster.
+        """Copy the uploads beyond a position into the journal, and record moves: pairs of agent and new cluster.
 
-        A later move of an agent at the same position of the log replaces the earlier one.
+        A later move of an agent at the same position replaces the earlier one.
         """
 
     def find_head(self, at: int | None = None) -> Head:
-        """Find how far the journal goes, or how far it went at a time."""
+        """Find the head of the journal, now or at a time."""
 
     def read_changes(self, after: int, upto: int) -> Changes:
         """Read the exchanges and moves between two positions."""
 
     def count_sizes(self, upto: int, most: int) -> ClusterSizes:
-        """Count how many agents clusters have at a position; of the largest, at most so many are named."""
+        """Count the sizes of clusters at a position, with the names of the ``most`` largest."""
 
     def sum_by_agent(self, upto: int, most: int | None = None) -> list[AgentTotals]:
-        """Sum the exchanges of every agent up to a position, or of so many agents with the smallest numbers.
-
-        Numbers of agents are drawn at random, so these are a fair sample.
-        """
+        """Sum the exchanges of each agent up to a position, or of a random sample of ``most`` agents."""
 
     def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
-        """Sum the exchanges from the time ``since`` on, by intervals of ``width`` milliseconds and by cause."""
+        """Sum the exchanges since a time by intervals of ``width`` milliseconds and by cause."""
 
 
 class AuditLog(Protocol):
-    """What agents and operators did, when, as a hash chain of its own."""
+    """Actions of agents and operators, as a hash chain of its own."""
 
     def record_audit(self, at: int, actor: str, action: str, agent: int | None = None, detail: str = "") -> None:
         """Append a record."""
 
     def read_audit(self) -> Iterator[AuditRecord]:
-        """Read all records in order; raise ``DamagedStore`` where one is not what was written."""
+        """Read all records in order; raise ``DamagedStore`` at a flaw."""
 
 
 class SettingStore(Protocol):
     """Named texts, such as the terms of the server, hashes of tokens and counts of refusals."""
 
     def get_setting(self, name: str) -> str | None:
-        """Read a setting; None if it was never set."""
+        """Return a setting; None if it was never set."""
 
     def set_setting(self, name: str, value: str) -> None:
         """Set a setting."""
 
 
 class Store(UploadLog, IdentityStore, SnapshotStore, Journal, AuditLog, SettingStore, Protocol):
-    """All of a server's data that must not be lost, on one database.
+    """The durable data of a server, on one database.
 
-    ``failures`` are the exceptions of the database's driver: after one of them the store is closed and opened again.
+    ``failures`` are the exceptions of the database's driver, after which the store is closed and opened again.
     """
 
     failures: tuple[type[Exception], ...]
 
     def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> AbstractContextManager[None]:
-        """Commit what happens inside, or undo all of it; no other process writes meanwhile. A commit is durable.
+        """Run a transaction that excludes other writers; a commit is durable.
 
-        ``wanted`` are pairs of agent and sequence number that ``find_entry`` will look for, to read them at once.
+        ``wanted`` are pairs of agent and sequence number to prefetch for ``find_entry``.
         """
 
     def interrupt(self) -> None:
-        """Let the statement under way fail at once. Unlike all else, this is called from another thread."""
+        """Make the current statement fail at once; called from another thread."""
 
     def close(self) -> None:
         """Close the connection to the database."""
 
     def verify(self, noted: tuple[int, bytes] | None = None) -> tuple[int, bytes]:
-        """Verify everything that has a checksum; return the last position of the log and the link of the chain there.
+        """Verify all checksums; return the last position of the log and the link of the chain there.
 
-        ``noted`` is what an earlier call returned: nothing up to there may have changed since.
-        Raise ``DamagedStore`` at the first flaw.
+        ``noted`` is the result of an earlier call: the log up to there must be unchanged. Raise ``DamagedStore`` at the
+        first flaw.
         """
 
     def run_maintenance(self, *, purge: bool = False) -> bool:
-        """Do housekeeping between two transactions, without delay for the next one. It never fails.
+        """Do maintenance between two transactions, without delaying the next one. It never fails.
 
-        With ``purge``, erase what a committed forgetting has left in the database's own journals, at once; return False
-        if that must be repeated.
+        With ``purge``, erase deleted data from the database's own journals at once; return False to be called again.
         """
 
 
 def add_agent(store: IdentityStore, public_key: bytes, now: float, wanted: int | None = None) -> int:
-    """Enrol a public key and return the agent's number: the one wanted if it is free, else a random one.
-
-    There are so many numbers that none is given twice, not even by a store that was restored and has lost some.
-    """
+    """Enrol a public key and return the agent's number: ``wanted`` if it is free, else a random one."""
     agent = wanted or secrets.choice(AGENT_NUMBERS)
     while store.find_identity(agent) is not None:
         agent = secrets.choice(AGENT_NUMBERS)
@@ -377,7 +358,7 @@ def add_agent(store: IdentityStore, public_key: bytes, now: float, wanted: int |
 
 @contextmanager
 def explain_failures(store: Store) -> Iterator[None]:
-    """Turn exceptions of the database's driver into one line for the operator."""
+    """Turn exceptions of the database's driver into ``Unavailable``, with one line for the operator."""
     try:
         yield
     except store.failures as error:

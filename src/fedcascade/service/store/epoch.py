@@ -1,8 +1,7 @@
-"""The epoch of a store: which history of uploads it holds. Whoever restores a backup begins a new epoch.
+"""The epoch of a store, which names its history of uploads. Restoring a backup begins a new epoch.
 
-Names of epochs are compared and nothing else. Each has a number for people, and a random part, because two backups of
-the same epoch may be restored. The store keeps a secret beside it, with which the server recognises its own words
-after a restore: the secret stays the same from epoch to epoch.
+The name of an epoch has a number for people and a random part, because a backup may be restored twice. The store's
+secret authenticates receipts, credentials and sessions, and stays the same from epoch to epoch.
 """
 
 import hmac
@@ -26,11 +25,11 @@ class Epoch:
     sessions: int = 0  # how often the operator has ended all sessions of the dashboard
 
     def give_session(self, expires: int) -> str:
-        """A session of the dashboard until a time, which only this store's secret can make: for a cookie."""
+        """Create a session of the dashboard, for a cookie, authenticated by the store's secret."""
         return f"{expires}.{self.compute_proof(f'session {self.sessions} {expires}').hex()}"
 
     def is_session(self, session: str, now: float) -> bool:
-        """Whether this store gave a session, and it has neither expired nor been ended."""
+        """Return whether a session is authentic and has neither expired nor been ended."""
         expires = session.partition(".")[0]
         is_dated = expires.isascii() and expires.isdecimal() and len(expires) < 15
         return (
@@ -40,27 +39,27 @@ class Epoch:
         )
 
     def give_receipt(self, position: int) -> Receipt:
-        """A receipt that says how far the log is, which only this store's secret can make."""
+        """Create a receipt for a position of the log, authenticated by the store's secret."""
         return Receipt(epoch=self.name, position=position, proof=self.compute_proof(f"receipt {self.name} {position}"))
 
     def is_genuine(self, receipt: Receipt) -> bool:
-        """Whether this store gave a receipt, in this epoch."""
+        """Return whether a receipt is authentic and of this epoch."""
         expected = self.compute_proof(f"receipt {self.name} {receipt.position}")
         return receipt.epoch == self.name and hmac.compare_digest(receipt.proof, expected)
 
     def give_credential(self, identity: Identity) -> Credential:
-        """A credential with which an agent can be enrolled again, should the store lose it."""
+        """Create a recovery credential, with which an agent can enrol again if the store loses it."""
         agent, enrolled = identity.agent, identity.enrolled
         proof = self.compute_proof(_write_credential(self.name, agent, enrolled, identity.public_key))
         return Credential(agent=agent, enrolled=enrolled, epoch=self.name, proof=proof)
 
     def is_credential(self, credential: Credential, public_key: bytes) -> bool:
-        """Whether this store gave a credential for a key, in any epoch."""
+        """Return whether a credential for a key is authentic, of any epoch."""
         text = _write_credential(credential.epoch, credential.agent, credential.enrolled, public_key)
         return hmac.compare_digest(credential.proof, self.compute_proof(text))
 
     def mark_forgotten(self, public_key: bytes) -> bytes:
-        """What a store keeps of a forgotten agent's key: its credential must not bring it back."""
+        """Compute the mark of a forgotten agent's key, so that its credential is no longer valid."""
         return self.compute_proof(f"forgotten {public_key.hex()}")
 
     def compute_proof(self, text: str) -> bytes:
@@ -72,7 +71,7 @@ class Epoch:
 
 @lru_cache(4)
 def _begin_proof(secret: bytes) -> hmac.HMAC:
-    """Begin what all proofs of a store share."""
+    """Prepare the HMAC of a secret."""
     return hmac.new(secret, digestmod="sha256")
 
 
@@ -93,9 +92,9 @@ def load_epoch(store: SettingStore) -> Epoch:
 
 
 def begin_epoch(store: SettingStore, *, renew_secret: bool = False) -> Epoch:
-    """Begin a new epoch; agents then compare what they sent with what the store holds, and send what is missing.
+    """Begin a new epoch: agents then compare their uploads with the store and send missing ones.
 
-    With a new secret, receipts and credentials of before are worth nothing; agents get new ones as they compare.
+    A new secret invalidates earlier receipts and credentials; agents get new ones when they compare.
     """
     earlier = load_epoch(store) if store.get_setting(EPOCH) else NO_EPOCH
     secret = secrets.token_bytes(32) if renew_secret or not earlier.secret else earlier.secret

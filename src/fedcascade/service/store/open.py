@@ -1,7 +1,7 @@
-"""Opens the store that a URL names: SQLite, PostgreSQL, or one that another package offers.
+"""Stores by URL: SQLite, PostgreSQL, or one of another package.
 
-A package offers a store by an entry point of the group ``fedcascade.stores``: its name is the scheme of the URL, and
-it names a function from the URL to a ``Store``.
+A package adds a store by an entry point of the group ``fedcascade.stores``: its name is the scheme of the URL, its
+value a function from the URL to a ``Store``.
 """
 
 import re
@@ -29,7 +29,7 @@ def open_store(url: str) -> Store:
 
 
 def hide_password(url: str) -> str:
-    """The URL of a store without its password, for messages.
+    """Return the URL of a store without its password, for messages.
 
     >>> hide_password("postgresql://me:secret@host/database")
     'postgresql://me:...@host/database'
@@ -38,7 +38,7 @@ def hide_password(url: str) -> str:
 
 
 def open_existing(url: str) -> Store:
-    """Open a store that is there already: whoever looks at one, or copies it, wants no new one."""
+    """Open a store; refuse to create one."""
     scheme, _, path = url.partition(":///")
     require(scheme != "sqlite" or Path(path).exists(), f"there is no store at '{url}'")
     return open_store(url)
@@ -46,7 +46,7 @@ def open_existing(url: str) -> Store:
 
 def _open_sqlite(url: str) -> Store:
     path = url.removeprefix("sqlite://")
-    require(path.startswith("/") and len(path) > 1, f"a SQLite store looks like sqlite:///file.db, got '{url}'")
+    require(path.startswith("/") and len(path) > 1, f"a SQLite store must look like sqlite:///file.db, got '{url}'")
     return open_sqlite(path[1:])
 
 

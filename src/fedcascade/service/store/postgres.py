@@ -1,7 +1,7 @@
 """PostgreSQL 14 or later: several server processes on one database, one of which writes at a time.
 
-No wait here is without end, whatever the network swallows. Nothing is kept in a session: no prepared statements, no
-settings, no locks beyond a transaction, so a pooler such as PgBouncer may hand each transaction to another connection.
+All waits have time limits. Sessions hold no prepared statements, settings or locks beyond a transaction, so a pooler
+such as PgBouncer may use another connection for each transaction.
 """
 
 import time
@@ -15,9 +15,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from fedcascade.service.store.sql import EXPORT_ROWS, MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
-LOCK = 0x6665_6463  # any number, as long as nobody else in this database uses it
-POLL_SECONDS = 0.1  # how often a wait looks at the clock
-# For connections that die without a word; the address of the store may say otherwise.
+LOCK = 0x6665_6463  # an arbitrary number that identifies the advisory lock
+POLL_SECONDS = 0.1  # between two readings of the clock in a wait
+# To detect dead connections; the URL of the store may override them.
 CONNECTION: dict[str, Any] = {
     "target_session_attrs": "read-write",  # of several hosts, the primary
     "keepalives_idle": 5,
@@ -29,14 +29,14 @@ CONNECTION: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How many seconds the store waits.
+    """Time limits of the store, in seconds.
 
     Attributes:
         connect: for a connection to one host.
-        silence: without a byte from the database while a statement runs. This one is kept by the client.
-        lock: for the turn to write.
-        statement: for one statement on the database, so that none goes on for long after its client is gone.
-        idle: until the database ends a transaction whose server has stopped in the middle, and lets others write.
+        silence: without a byte from the database while a statement runs; enforced by the client.
+        lock: for the lock that serialises writers.
+        statement: for one statement, enforced by the database in case its client is gone.
+        idle: within a transaction, until the database ends it so that other servers can write.
     """
 
     connect: int = 5
@@ -53,7 +53,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     interrupted = False
 
     def wait(self, gen: Any, interval: float = POLL_SECONDS, timeout: float | None = None) -> Any:
-        """Run a generator of psycopg to its end. A connection that was given up is closed: nobody knows its state."""
+        """Run a generator of psycopg; close the connection after a time-out, because its state is unknown."""
         try:
             return super().wait(self._limit(gen, timeout or self.silence), min(interval, POLL_SECONDS))
         except SilentConnection:
@@ -61,7 +61,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             raise
 
     def _limit(self, gen: Generator[Any, Any, Any], silence: float) -> Generator[Any, Any, Any]:
-        """Pass a generator of psycopg on, and look at the clock whenever it waits."""
+        """Wrap a generator of psycopg with checks of time and interruption."""
         ready, heard = None, time.monotonic()
         while True:
             try:
@@ -73,34 +73,29 @@ class BoundedConnection(psycopg.Connection[Any]):
             if ready:
                 heard = now
             if self.interrupted:
-                raise SilentConnection("the server is told to stop")
+                raise SilentConnection("the server is stopping")
             if now - heard > silence:
                 raise SilentConnection(f"the database was silent for {silence:g} s")
 
 
 class SilentConnection(psycopg.OperationalError):
-    """The database does not answer; whether it did what was asked is unknown."""
+    """The database does not answer, and the outcome of the statement is unknown."""
 
 
 class UnconfirmedCommit(psycopg.OperationalError):
-    """The database committed with a reservation, such as a standby that has not confirmed."""
+    """A commit with a warning, for example that the standby has not confirmed it."""
 
 
 class PostgresStore(SqlStore):
-    """A database that others may share; a transaction holds an advisory lock, so positions have no gaps.
+    """A database that several servers share; a transaction holds an advisory lock, so positions have no gaps.
 
-    A transaction always writes something, if only a message in the write-ahead log that nobody reads. So its commit
-    waits for the standby, and confirms all that it has read as well: an upload whose own commit nobody confirmed is
-    acknowledged when it is repeated, and by then it is on the standby too.
+    Every transaction writes at least a message to the write-ahead log, so its commit waits for the standby and covers
+    all that it read. A repeated upload whose first commit was not confirmed is therefore on the standby as well.
     """
 
     failures: tuple[type[Exception], ...] = (psycopg.Error,)
     begin_reading: ClassVar[str] = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-    column_types: ClassVar[Mapping[str, str]] = {
-        "integer": "BIGINT",
-        "real": "DOUBLE PRECISION",
-        "bytes": "BYTEA",
-    }
+    column_types: ClassVar[Mapping[str, str]] = {"integer": "BIGINT", "real": "DOUBLE PRECISION", "bytes": "BYTEA"}
 
     def __init__(self, connection: BoundedConnection, patience: Patience) -> None:
         super().__init__(connection)
@@ -111,15 +106,15 @@ class PostgresStore(SqlStore):
         connection.add_notice_handler(lambda notice: self._warnings.append(notice.message_primary or "a warning"))
 
     def run(self, statement: str, *values: Any) -> Any:
-        """Execute a statement, after the writes held back; binary results are cheaper for bytes."""
+        """Execute a statement after buffered writes, with binary results, which are cheaper for bytes."""
         self.flush()
         return self.connection.execute(statement.replace("?", "%s"), values or None, binary=bool(values))
 
     def commit(self) -> None:
-        """Commit; refuse to call it done if the database has any reservation.
+        """Commit; raise ``UnconfirmedCommit`` at a warning.
 
-        A wait for the standby that is cancelled ends in a warning and is no error to PostgreSQL. So this store never
-        cancels one: no time limit of the database holds for a commit. The client's does.
+        A cancelled wait for the standby ends in a warning, not in an error. So only the client limits the time of a
+        commit.
         """
         self.flush()
         self._warnings.clear()
@@ -130,7 +125,7 @@ class PostgresStore(SqlStore):
             raise UnconfirmedCommit("; ".join(self._warnings) or f"COMMIT became {cursor.statusmessage}")
 
     def read_table(self, table: str) -> Iterator[tuple[list[str], list[list[Any]]]]:
-        """Read a table through a cursor of the database, because a plain query would hold all of it in memory."""
+        """Read a table through a server-side cursor, to bound memory."""
         self.run(f"DECLARE export CURSOR FOR SELECT * FROM {table}")
         while True:
             cursor = self.run(f"FETCH {EXPORT_ROWS} FROM export")
@@ -141,7 +136,7 @@ class PostgresStore(SqlStore):
         self.run("CLOSE export")
 
     def copy_rows(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert many rows in one statement; numbers that the database would give are those of the rows."""
+        """Insert many rows by ``COPY``."""
         names = ", ".join(columns)
         with self.connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
             for row in rows:
@@ -156,14 +151,14 @@ class PostgresStore(SqlStore):
 
 
 def build_begin(patience: Patience) -> str:
-    """Build what begins a transaction: limits that end with it, a message to be committed, and the turn to write."""
+    """Build the start of a transaction: its time limits, the writers' lock, and a message to commit."""
     limits = {
         "statement_timeout": patience.statement,
         "lock_timeout": patience.lock,
         "idle_in_transaction_session_timeout": patience.idle,
     }
     settings = [f"SET LOCAL {name} = {round(1000 * seconds)}" for name, seconds in limits.items()]
-    # Where the operator has made commits less than durable, that is not for this store.
+    # Commits are durable even if the database is configured otherwise.
     kept = "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END"
     durable = f"set_config('synchronous_commit', {kept}, true)"
     message = "pg_logical_emit_message(true, 'fedcascade', '')"
@@ -174,7 +169,7 @@ def build_begin(patience: Patience) -> str:
 def open_postgres(
     url: str, migrations: Sequence[str] = MIGRATIONS, *, patience: Patience | None = None
 ) -> PostgresStore:
-    """Connect, and bring the database up to date. Of several hosts in the address, the primary is found."""
+    """Connect to the primary of the hosts in the URL, and migrate the database."""
     patience = patience or Patience()
     try:
         address = make_conninfo("", **({"connect_timeout": patience.connect} | CONNECTION | conninfo_to_dict(url)))

@@ -1,8 +1,8 @@
-"""Encodes states as bytes: arrays, statistics and plain values, to the last bit. Decoding never runs code.
+"""Encoding of states as bytes: arrays, statistics and plain values, exact to the bit. Decoding never runs code.
 
-The format is MessagePack. Values that it lacks are arrays whose first element names their kind, such as
-``["array", dtype, shape, [bytes, bytes, ...]]``. The bytes of an array come in pieces of some rows each: what did not
-change from one snapshot to the next is then the same piece, and no piece is too long for MessagePack.
+The format is MessagePack. Other kinds of values are arrays whose first element names the kind, such as
+``["array", dtype, shape, [bytes, bytes, ...]]``. The bytes of an array are cut into pieces of some rows, so that
+unchanged rows give the same pieces in the next snapshot, and no piece exceeds MessagePack's limit.
 """
 
 import zlib
@@ -20,16 +20,16 @@ from fedcascade.learning.statistics import Statistics
 CHUNK_BYTES = 1 << 14
 DIGEST_BYTES = 32
 PACKED_BYTES = 1 << 16
-# Of MessagePack: how many bytes follow a tag, as the value itself or as the length of bytes, text or an array.
+# Tags of MessagePack: the number of bytes that follow, as the value or as the length of bytes, text or an array.
 SIZES = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
 LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}
-LARGE = 1024  # rows, from which on those who join find room
-ROWS = 256  # a multiple of 8, so that so many rows fill whole bytes
+LARGE = 1024  # rows from which a decoded array has spare capacity
+PACKED_ROWS = 256  # rows packed at once; a multiple of 8, so that they fill whole bytes
 
 
 @dataclass(frozen=True)
 class PackedBits:
-    """An array of truth values, eight to a byte."""
+    """An array of booleans, eight to a byte."""
 
     shape: tuple[int, ...]
     packed: NDArray[np.uint8]
@@ -37,10 +37,9 @@ class PackedBits:
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """An array of which those pieces are there that have changed; of all others, the digests of their chunks are known.
+    """The changed pieces of an array, by number, and the digests of all pieces.
 
-    ``pieces`` has rows by the number of the piece. ``digests`` has those of all pieces; b"" where there is none yet, or
-    where a piece is too small to be a chunk.
+    A digest is b"" if it is not computed yet, or if the piece is too small to be a chunk.
     """
 
     dtype: np.dtype[Any]
@@ -51,7 +50,7 @@ class ChangedRows:
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an array whose changes are tracked; ``body`` is None where it did not change."""
+    """A piece of an array whose changes are tracked; ``body`` is None if it did not change."""
 
     rows: ChangedRows
     number: int
@@ -59,7 +58,7 @@ class Piece:
 
 
 def copy_changed(array: NDArray[Any], changed: NDArray[np.int64] | None, digests: Sequence[bytes]) -> ChangedRows:
-    """Copy those pieces of an array that have changed rows, or no known digest; all of them if ``changed`` is None."""
+    """Copy the pieces of an array with changed rows or without digests; all pieces if ``changed`` is None."""
     step = _find_step(array)
     count = len(range(0, len(array), step))
     wanted = set(range(count)) if changed is None else set((changed // step).tolist())
@@ -72,7 +71,7 @@ def copy_changed(array: NDArray[Any], changed: NDArray[np.int64] | None, digests
 
 
 def encode_state(state: Any) -> bytes:
-    """Encode a state; raise TypeError for a kind of value that a snapshot cannot hold.
+    """Encode a state; raise TypeError for an unsupported kind of value.
 
     >>> import numpy as np
     >>> decode_state(encode_state({3: np.array([True, False])}))
@@ -82,10 +81,10 @@ def encode_state(state: Any) -> bytes:
 
 
 def gather_chunks(state: Any) -> Iterator[bytes | Piece]:
-    """Encode a state as chunks of about ``CHUNK_BYTES``, each made when it is asked for.
+    """Encode a state lazily as chunks of about ``CHUNK_BYTES``.
 
-    A part of a large array is a chunk of its own, so a change in one part leaves the chunks of the others as they are.
-    A piece of an array whose changes are tracked, if large enough, comes as itself.
+    A large piece of an array is a chunk of its own, so a change in one piece does not affect other chunks. Large pieces
+    whose changes are tracked are yielded as ``Piece``.
     """
     gathered: list[bytes] = []
     size = 0
@@ -105,12 +104,12 @@ def gather_chunks(state: Any) -> Iterator[bytes | Piece]:
 
 
 def digest_chunk(chunk: bytes) -> bytes:
-    """The digest that names a chunk."""
+    """Compute the digest that names a chunk."""
     return blake2b(chunk, digest_size=DIGEST_BYTES).digest()
 
 
 def split_digests(digests: bytes) -> list[bytes]:
-    """Split what was joined of digests."""
+    """Split joined digests."""
     return [digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES)]
 
 
@@ -120,18 +119,14 @@ def decode_state(body: bytes) -> Any:
 
 
 def read_state(chunks: Iterable[bytes]) -> Any:
-    """Decode a state from its chunks, each of which is asked for when the ones before are used up.
-
-    A large array is filled piece by piece, so that no more than the state and a chunk are in memory.
-    """
+    """Decode a state from its chunks, holding no more than the state and a chunk in memory."""
     return _StateReader(chunks).read()
 
 
 def copy_state(state: Any, previous: Any = None) -> Any:
-    """Copy a state quickly, so that another thread can encode the copy while the state goes on changing.
+    """Copy a state quickly, so that another thread can encode the copy.
 
-    The memory of ``previous``, an earlier copy that is not needed any more, is used again where it fits: to get so much
-    from the system takes longer than to fill it.
+    The memory of ``previous``, an earlier copy, is reused where it fits, because allocating takes longer than copying.
 
     >>> import numpy as np
     >>> seen = np.array([True, False])
@@ -160,7 +155,7 @@ def copy_state(state: Any, previous: Any = None) -> Any:
 
 
 def _encode_pieces(value: Any) -> Iterator[bytes | Piece]:
-    """Encode as MessagePack in pieces: other threads stand still while one is made, so none is large."""
+    """Encode as MessagePack in small pieces, because encoding one holds the interpreter lock."""
     match value:
         case np.ndarray() if value.dtype == np.bool_:
             yield from _encode_pieces(copy_state(value))
@@ -207,12 +202,12 @@ def _encode_array_head(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def _find_step(rows: NDArray[Any]) -> int:
-    """How many rows a piece has, so that it is about as large as a chunk."""
+    """Return the number of rows of a piece of about the size of a chunk."""
     return max(1, CHUNK_BYTES // max(1, rows.nbytes // max(1, len(rows))))
 
 
 def _cut_rows(array: NDArray[Any]) -> tuple[int, Iterable[bytes | memoryview]]:
-    """Cut an array into pieces of some rows each; how many there are, and their bytes."""
+    """Cut an array into pieces of some rows; return their number and their bytes."""
     rows = array.reshape(1) if array.ndim == 0 else array
     step = _find_step(rows)
     starts = range(0, len(rows) if rows.size else 0, step)
@@ -220,26 +215,26 @@ def _cut_rows(array: NDArray[Any]) -> tuple[int, Iterable[bytes | memoryview]]:
 
 
 def _cut_bits(packed: NDArray[np.uint8]) -> tuple[int, Iterable[bytes | memoryview]]:
-    """Cut truth values into pieces, compressed; how many there are, and their bytes."""
+    """Cut booleans into compressed pieces; return their number and their bytes."""
     starts = range(0, packed.size, PACKED_BYTES)
     return len(starts), (zlib.compress(packed[start : start + PACKED_BYTES].data, 1) for start in starts)
 
 
 def _pack_bits(array: NDArray[np.bool_], memory: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-    """Pack eight truth values to a byte, some rows at a time: packing a large view at once would copy it first."""
+    """Pack eight booleans to a byte, some rows at a time because packing a view copies it first."""
     packed = np.empty((array.size + 7) // 8, np.uint8) if memory is None else memory
     end = 0
-    for start in range(0, len(array), ROWS):
-        bits = np.packbits(array[start : start + ROWS])
+    for start in range(0, len(array), PACKED_ROWS):
+        bits = np.packbits(array[start : start + PACKED_ROWS])
         packed[end : end + bits.size] = bits
         end += bits.size
     return packed
 
 
 def _to_plain(value: Any) -> Any:
-    """Turn a value into one of those that MessagePack has."""
+    """Convert a value to a type of MessagePack."""
     match value:
-        case np.generic():  # before float, of which numpy.float64 is one that MessagePack does not know
+        case np.generic():  # before float, because numpy.float64 is one
             return _to_plain(value.item())
         case None | bool() | int() | float() | str() | bytes():
             return value
@@ -247,14 +242,14 @@ def _to_plain(value: Any) -> Any:
 
 
 class _StateReader:
-    """Reads the values that MessagePack has, and those whose kind is named by the first element of an array."""
+    """Reader of MessagePack values, and of arrays whose first element names another kind."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._buffer = memoryview(b"")
 
     def read(self) -> Any:
-        """The next value."""
+        """Read the next value."""
         tag = self._take(1)[0]
         if 0x90 <= tag <= 0x9F:
             return self._read_kind(tag & 0x0F)
@@ -269,7 +264,7 @@ class _StateReader:
         return msgspec.msgpack.decode(bytes([tag]) + self._take(SIZES.get(tag, 0)))
 
     def _read_kind(self, size: int) -> Any:
-        """The value that an array of so many elements stands for."""
+        """Read a value that is encoded as an array of ``size`` elements."""
         kind = self.read() if size else None
         match kind, size:
             case "array", 4:
@@ -288,12 +283,12 @@ class _StateReader:
         return self.read(), self.read()
 
     def _read_count(self) -> int:
-        """How many elements the array has that comes next."""
+        """Read the length of the next array."""
         tag = self._take(1)[0]
         return tag & 0x0F if tag < 0xA0 else self._take_number(LENGTHS[tag])
 
     def _read_array(self, dtype: np.dtype[Any], shape: list[int]) -> NDArray[Any]:
-        """An array that may be changed. A large one has room for twice as many rows, which is taken when it is used."""
+        """Read a writable array; a large one has spare capacity for as many rows again."""
         pieces = (self.read() for _ in range(self._read_count()))
         if dtype == np.bool_:
             bits = np.frombuffer(b"".join(map(zlib.decompress, pieces)), np.uint8)
@@ -310,7 +305,7 @@ class _StateReader:
         return int.from_bytes(self._take(size))
 
     def _take(self, size: int) -> memoryview:
-        """The next bytes."""
+        """Take the next bytes."""
         while len(self._buffer) < size:
             chunk = next(self._chunks)
             self._buffer = memoryview(bytes(self._buffer) + chunk if len(self._buffer) else chunk)

@@ -1,7 +1,7 @@
-"""A connection to an SQL database, with its tables, transactions and migrations; the parts of a store build on it.
+"""A connection to an SQL database with tables, transactions and migrations: the base of all parts of a store.
 
-A migration names column types in braces, and each store says what they are called in its database. A migration that has
-been released never changes; a new layout is a new migration at the end.
+Column types of a migration are in braces, and each kind of database fills in their names. A released migration never
+changes; a new layout is a new migration at the end.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +10,9 @@ from typing import Any, ClassVar, Self
 
 EXPORT_ROWS = 256
 TABLES = ("setting", "agent", "nonce", "upload", "erased", "event", "snapshot", "chunk", "journal", "move", "audit")
-# Entries form a hash chain; ``erased`` has the digests of those that are gone, and ``event`` what took a position of
-# the log and is no upload. ``uploads`` and ``exchanges`` are how many a row stands for, and ``folded`` is the last
-# sequence number of an agent's folded uploads. A snapshot names its chunks. ``nonce`` has those of requests that leave
-# no upload in the log: any server process refuses a replay.
+# Entries form a hash chain; ``erased`` has the digests of erased uploads, ``event`` the entries that are not uploads.
+# ``uploads`` and ``exchanges`` count the originals of a folded row, and ``folded`` is the last sequence number of an
+# agent's folded uploads. ``nonce`` has the nonces of requests without uploads.
 MIGRATIONS = (
     """
     CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -49,11 +48,7 @@ MIGRATIONS = (
 
 
 class SqlDatabase:
-    """A connection of Python's database interface in autocommit mode.
-
-    A subclass for one kind of database says with what statements a connection and a transaction begin, what column
-    types are called, and what exceptions its driver raises.
-    """
+    """A DB-API connection in autocommit mode; a subclass per kind of database sets the attributes."""
 
     failures: tuple[type[Exception], ...] = ()
     on_connect: ClassVar[Sequence[str]] = ()
@@ -65,7 +60,7 @@ class SqlDatabase:
         self.connection = connection
 
     def run(self, statement: str, *values: Any) -> Any:
-        """Execute a statement whose values are marked by ``?``, after the writes held back; return its cursor."""
+        """Execute a statement with ``?`` for values, after buffered writes; return its cursor."""
         self.flush()
         return self.connection.execute(statement, values)
 
@@ -76,16 +71,16 @@ class SqlDatabase:
         return self.run(statement, *values).fetchall()
 
     def flush(self) -> None:
-        """Send the writes that a subclass holds back to send them together."""
+        """Send the buffered writes of a subclass."""
 
     def drop_buffers(self) -> None:
-        """Drop what a subclass holds for one transaction: rows read ahead, and writes not sent."""
+        """Drop the prefetched rows and buffered writes of a transaction."""
 
     def drop_caches(self) -> None:
-        """Drop what a subclass knows of the database across transactions, after one that was undone."""
+        """Drop caches that outlive a transaction, after a rollback."""
 
     def prefetch(self, wanted: Sequence[tuple[int, int]]) -> None:
-        """Read ahead what a transaction will look for."""
+        """Prefetch rows for a transaction."""
 
     @contextmanager
     def transaction(self, wanted: Sequence[tuple[int, int]] = ()) -> Iterator[None]:
@@ -98,14 +93,14 @@ class SqlDatabase:
         except BaseException:
             self.drop_buffers()
             self.drop_caches()
-            with suppress(*self.failures):  # the database may have rolled back by itself, or be gone
+            with suppress(*self.failures):  # the database may have rolled back already, or be gone
                 self.run("ROLLBACK")
             raise
         self.drop_buffers()
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """Read everything inside as of one moment; others may write meanwhile."""
+        """Run reads on one consistent view of the database, while others may write."""
         self.run(self.begin_reading)
         try:
             yield
@@ -114,28 +109,28 @@ class SqlDatabase:
                 self.run("ROLLBACK")
 
     def read_table(self, table: str) -> Iterator[tuple[list[str], list[list[Any]]]]:
-        """Read all rows of a table, some at a time, with the names of its columns."""
+        """Read a table in pieces: names of columns and some rows."""
         cursor = self.run(f"SELECT * FROM {table}")
         columns = [column[0] for column in cursor.description]
         while rows := cursor.fetchmany(EXPORT_ROWS):
             yield columns, [list(row) for row in rows]
 
     def commit(self) -> None:
-        """Commit; raise if the database does not vouch for it."""
+        """Commit; raise if the database does not confirm it."""
         self.run("COMMIT")
 
     def expect_long_statements(self) -> None:
-        """Lift limits of time, if the database has any, for the rest of this transaction."""
+        """Lift the database's time limits, if any, for the rest of this transaction."""
 
     def interrupt(self) -> None:
-        """Let the statement under way fail at once; another thread calls this."""
+        """Make the current statement fail at once; called from another thread."""
         self.connection.interrupt()
 
     def close(self) -> None:
         self.connection.close()
 
     def prepare(self, migrations: Sequence[str]) -> Self:
-        """Set the connection up and run the migrations that its database has not seen; close it if that fails."""
+        """Set up the connection and migrate the database; close the connection if that fails."""
         try:
             for statement in self.on_connect:
                 self.run(statement)
@@ -146,7 +141,7 @@ class SqlDatabase:
         return self
 
     def _migrate(self, migrations: Sequence[str]) -> None:
-        """Run the migrations that are missing; refuse a database that a newer version has migrated."""
+        """Run the missing migrations; refuse a database of a newer version."""
         with self.transaction():
             self.run("CREATE TABLE IF NOT EXISTS migration (number INTEGER PRIMARY KEY)")
             done = self.fetch_row("SELECT coalesce(max(number), 0) FROM migration")[0]

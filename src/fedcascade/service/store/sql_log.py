@@ -1,7 +1,4 @@
-"""The upload log in SQL, and its journal, narrow rows beside it. A transaction looks up and writes uploads together.
-
-Old uploads are folded, and the whole log is verified, with the journal beside it.
-"""
+"""The upload log and its journal in SQL. A transaction looks up and writes uploads in bulk."""
 
 import math
 import os
@@ -46,16 +43,17 @@ COLUMNS = "position, agent, sequence, cause, count, clicks, rounds, numbers, non
 JOURNAL_COLUMNS = "position, at, agent, cause, rounds, count, clicks, clusters"
 MOVE_COLUMNS = "position, at, agent, cluster"
 ALL_AGENTS = 2**62  # larger than any agent's number
-LAST_MOVES = (  # of each agent up to a position and up to a number
+LAST_MOVES = (  # of each agent up to a position and up to an agent number
     "move JOIN (SELECT agent, max(position) AS position FROM move WHERE position <= ? AND agent <= ? GROUP BY agent)"
     " AS latest USING (agent, position)"
 )
-SEALED_COLUMNS = f"{COLUMNS}, uploads, salt"  # what a digest covers
-READ_ROWS = 512  # in one statement, where the whole log is read
-STATEMENT_ROWS = 64  # written or looked up in one statement: each call to a database costs more than a row
+SEALED_COLUMNS = f"{COLUMNS}, uploads, salt"  # the columns that a digest covers
+READ_ROWS = 512  # rows per statement that reads the log
+STATEMENT_ROWS = 64  # rows written or looked up per statement: a call costs more than a row
 FORGOTTEN, RETAINED = "forgotten", "retained"
+LAST_RETENTION = "SELECT body FROM event WHERE kind = ? ORDER BY position DESC LIMIT 1"
 Row = Sequence[Any]  # of SEALED_COLUMNS
-CAUSE, NUMBERS, UPLOADS = 3, 7, 9  # places in a row
+CAUSE, NUMBERS, UPLOADS = 3, 7, 9  # indices of columns in a row
 
 
 class SqlJournal(SqlDatabase):
@@ -102,7 +100,7 @@ class SqlJournal(SqlDatabase):
         return Changes([ExchangeRecord(*row) for row in exchanges], [Move(*row) for row in moves])
 
     def count_sizes(self, upto: int, most: int) -> ClusterSizes:
-        """Count in the database: there may be a million agents, each in a cluster of its own."""
+        """Count in the database, because there may be a million clusters."""
         sizes = f"WITH sizes AS (SELECT cluster, count(*) AS size FROM {LAST_MOVES} GROUP BY cluster)"
         largest = f"SELECT cluster, size FROM sizes ORDER BY size DESC, cluster LIMIT {int(most)}"
         named = f"SELECT 1 AS kind, cluster, size FROM ({largest}) AS largest"
@@ -128,7 +126,7 @@ class SqlJournal(SqlDatabase):
         return [AgentTotals(*map(int, row)) for row in rows]
 
     def sum_by_interval(self, upto: int, since: int, width: int) -> list[IntervalTotals]:
-        """Sum exchanges in the order of intervals and causes; intervals without any are left out."""
+        """Sum exchanges by interval and cause, in order; empty intervals are left out."""
         totals = "sum(exchanges), sum(rounds), sum(count), sum(clicks), max(clusters), min(at), max(at)"
         where = "WHERE position <= ? AND at >= ? GROUP BY 1, 2 ORDER BY 1, 2"
         statement = f"SELECT (at - ?) / ?, cause, {totals} FROM journal {where}"
@@ -137,7 +135,7 @@ class SqlJournal(SqlDatabase):
 
 
 class SqlUploadLog(SqlJournal):
-    """The log, with the uploads of the current transaction in memory until a statement needs them."""
+    """The log; uploads of the current transaction are held in memory until the next statement."""
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
@@ -146,10 +144,10 @@ class SqlUploadLog(SqlJournal):
         self._last_link: tuple[int, bytes] | None = None  # with its position
 
     def append(self, position: int, upload: Upload, nonce: bytes = b"", numbers: bytes = b"") -> None:
-        """Hold an upload until the next statement, which sends all of them."""
+        """Hold an upload until the next statement sends all of them."""
         key, sent = (upload.agent, upload.sequence), upload.statistics
         if key in self._unsent:
-            self.flush()  # and the database will refuse this one
+            self.flush()  # so that the database refuses this one
         counts = sent.count, sent.clicks, sent.rounds
         self._unsent[key] = (position, *key, upload.cause.value, *counts, numbers or pack_numbers(sent), nonce)
 
@@ -177,7 +175,7 @@ class SqlUploadLog(SqlJournal):
         self._last_link = None
 
     def read_link(self, position: int) -> bytes:
-        """Read the link of the chain at a position; that of the last entry written here needs no statement."""
+        """Read the link of the chain at a position; the last one is cached."""
         if self._last_link is not None and self._last_link[0] == position:
             return self._last_link[1]
         horizon, anchor = self.read_anchor()
@@ -190,33 +188,29 @@ class SqlUploadLog(SqlJournal):
         return bytes(row[0])
 
     def remember_link(self, position: int) -> None:
-        """Read the link at a position, and keep it until the next entry is appended."""
+        """Cache the link at a position."""
         self._last_link = position, self.read_link(position)
 
     def read_anchor(self) -> tuple[int, bytes]:
-        """Read where the chain begins: the horizon of the last retention and the link there."""
-        statement = "SELECT body FROM event WHERE kind = ? ORDER BY position DESC LIMIT 1"
-        row = self.fetch_row(statement, RETAINED)
+        """Read the start of the chain: the horizon of the last retention and the link there."""
+        row = self.fetch_row(LAST_RETENTION, RETAINED)
         return (0, GENESIS) if row is None else unpack_retention(bytes(row[0]))
 
     def append_event(self, position: int, kind: str, body: bytes = b"") -> None:
-        """Append what is no upload, and link it."""
+        """Append and link an event."""
         link = extend_link(self.read_link(position - 1), position, digest_event(kind, body))
         statement = "INSERT INTO event (position, kind, body, link) VALUES (?, ?, ?, ?)"
         self.run(statement, position, kind, body, link)
         self._last_link = position, link
 
     def erase_uploads(self, agent: int) -> None:
-        """Delete an agent's uploads with their salts; the digests stay in the chain."""
+        """Delete an agent's uploads with their salts; their digests stay in the chain."""
         for row in self.fetch_rows(f"SELECT {SEALED_COLUMNS} FROM upload WHERE agent = ?", agent):
             self.run("INSERT INTO erased (position, digest) VALUES (?, ?)", row[0], digest_upload(row))
         self.run("DELETE FROM upload WHERE agent = ?", agent)
 
-    def read_entries(self, after: int) -> Iterator[LogEntry]:
-        return self.follow_entries(after)
-
-    def follow_entries(self, after: int, check: ChainCheck | None = None) -> Iterator[LogEntry]:
-        """Read the log beyond a position, and check that each entry is the one that was linked."""
+    def read_entries(self, after: int, check: ChainCheck | None = None) -> Iterator[LogEntry]:
+        """Read the log beyond a position, and check the chain."""
         statement = f"SELECT {SEALED_COLUMNS}, link FROM upload WHERE position > ? ORDER BY position LIMIT {READ_ROWS}"
         while rows := self.fetch_rows(statement, after):
             if check is None:
@@ -236,7 +230,7 @@ class SqlUploadLog(SqlJournal):
             after = rows[-1][0]
 
     def follow_marks(self, check: ChainCheck, upto: int = 2**62) -> None:
-        """Check what comes next in the chain and is no upload: events, and the digests of what was erased."""
+        """Check the next events and erased entries of the chain."""
         between = "WHERE position > ? AND position <= ? ORDER BY position"
         erased = self.fetch_rows(f"SELECT position, digest FROM erased {between}", check.position, upto)
         events = self.fetch_rows(f"SELECT position, kind, body, link FROM event {between}", check.position, upto)
@@ -253,7 +247,7 @@ class SqlUploadLog(SqlJournal):
                 self._prefetched[agent, sequence] = row
 
     def find_entry(self, agent: int, sequence: int) -> LogEntry | None:
-        """Find an upload among those of this transaction, those prefetched, and those in the database."""
+        """Find an upload in this transaction, among the prefetched ones, or in the database."""
         key = (agent, sequence)
         if key in self._unsent:
             return _decode_entry(self._unsent[key])
@@ -273,7 +267,7 @@ class SqlUploadLog(SqlJournal):
         return UploadTotals(*map(int, row))
 
     def fold_uploads(self, before: int, position: int, least: int, most: int) -> tuple[int, int]:
-        """Look for old uploads in the journal, which has the times, and fold all but the last of each agent."""
+        """Find old uploads by the times in the journal, and fold all but the last of each agent."""
         old = "SELECT position FROM journal WHERE at < ? AND position > ? ORDER BY position LIMIT ?"
         statement = f"SELECT coalesce(max(position), 0), count(*) FROM ({old}) AS old"
         horizon, uploads = map(int, self.fetch_row(statement, before, self.read_anchor()[0], most))
@@ -282,9 +276,9 @@ class SqlUploadLog(SqlJournal):
         return horizon, uploads
 
     def _fold_upto(self, horizon: int, position: int) -> None:
-        """Fold all but the last upload of each agent; the chain begins at the horizon from now on."""
+        """Fold all but the last upload of each agent, and start the chain at the horizon."""
         anchor, earlier = self.read_link(horizon), self.read_anchor()[0]
-        self.remember_link(position - 1)  # it may be that of a row that is folded
+        self.remember_link(position - 1)  # its row may be folded
         last = dict(self.fetch_rows("SELECT agent, max(position) FROM upload GROUP BY agent"))
         statement = f"SELECT {SEALED_COLUMNS} FROM upload WHERE position <= ? ORDER BY agent, position"
         rows = groupby(self.fetch_rows(statement, horizon), itemgetter(1))
@@ -297,12 +291,12 @@ class SqlUploadLog(SqlJournal):
         self.drop_buffers()
 
     def _fold(self, group: Iterator[Row], last: int, earlier: int) -> list[Row]:
-        """Fold the old uploads of one agent in place; return the rows that are left of them."""
+        """Fold the old uploads of one agent; return the remaining rows."""
         rows = list(group)
         folded = [row for row in rows if row[0] != last]
         left = [*([fold_rows(folded)] if folded else []), *rows[len(folded) :]]
         if len(folded) == 1 and folded[0][0] <= earlier:
-            left[0] = folded[0]  # it was folded before, and nothing has come to it
+            left[0] = folded[0]  # folded before, and unchanged
         for row in folded[:-1]:
             self.run("DELETE FROM upload WHERE position = ?", row[0])
         for row in left:
@@ -314,12 +308,12 @@ class SqlUploadLog(SqlJournal):
         return left
 
     def verify_log(self, noted: tuple[int, bytes] | None) -> tuple[int, bytes]:
-        """Follow the whole chain; return the last position and its link. Raise ``DamagedStore`` at the first flaw."""
+        """Check the whole chain and the journal; return the last position and its link."""
         horizon, anchor = self.read_anchor()
-        folded = f"the log was folded up to position {horizon}, after what was noted: note what is printed now"
+        folded = f"the log was folded up to position {horizon}, beyond the noted one: note the new position and link"
         require(noted is None or noted[0] > horizon, folded)
         check = ChainCheck(horizon, anchor, noted)
-        for _ in self.follow_entries(0, check):
+        for _ in self.read_entries(0, check):
             pass
         self.follow_marks(check)
         if noted is not None and noted[0] > check.position:
@@ -333,13 +327,12 @@ class SqlUploadLog(SqlJournal):
             "SELECT position, link FROM upload WHERE position <= ? UNION ALL SELECT * FROM erased WHERE position <= ?"
         )
         sealed = sorted((row[0], bytes(row[1])) for row in self.fetch_rows(rows, horizon, horizon))
-        statement = "SELECT body FROM event WHERE kind = ? ORDER BY position DESC LIMIT 1"
-        written = self.fetch_row(statement, RETAINED)
+        written = self.fetch_row(LAST_RETENTION, RETAINED)
         if written is not None and bytes(written[0]) != pack_retention(horizon, anchor, sealed):
             raise DamagedStore(f"the folded entries up to position {horizon} are not those that were written")
 
     def _verify_journal(self, horizon: int, head: int) -> None:
-        """Compare the journal with the log, of which it is a narrow copy."""
+        """Compare the journal with the log."""
         names = ("agent", "cause", "rounds", "count", "clicks")
         differs = " OR ".join(f"journal.{name} <> upload.{name}" for name in names)
         joined = "journal LEFT JOIN upload ON upload.position = journal.position"
@@ -350,10 +343,9 @@ class SqlUploadLog(SqlJournal):
 
 
 def fold_rows(rows: Sequence[Row]) -> Row:
-    """One row that stands for several of an agent; sums are exact, and the rest is that of the last one.
+    """Fold rows of one agent into one with exact sums, a new salt, and the other columns of the last row.
 
-    From an upload with the cause ``CHANGE`` on, what came before is left out, and the row replaces earlier ones too. A
-    salt is drawn anew, because the row is another one.
+    Rows before the last one with the cause ``CHANGE`` are left out, and the result has that cause.
     """
     position, agent, sequence, cause, *_, nonce, _, _ = rows[-1]
     changes = [place for place, row in enumerate(rows) if row[CAUSE] == Cause.CHANGE]
@@ -373,7 +365,7 @@ def _build_insert(table: str, columns: str, rows: int) -> str:
 
 @cache
 def _build_lookup(keys: int) -> str:
-    """Build the query of some keys; a row is a key, the agent's ``folded`` if it may speak, and its upload or NULLs."""
+    """Build the query of some keys; a row is a key, ``folded`` of an active agent or NULL, and its upload or NULLs."""
     wanted = f"WITH wanted (asker, number) AS (VALUES {_build_marks(keys, 2)})"
     agents = "LEFT JOIN agent ON agent.id = asker AND revoked IS NULL"
     uploads = "LEFT JOIN upload ON upload.agent = asker AND sequence = number"
@@ -386,7 +378,7 @@ def _build_marks(rows: int, columns: int) -> str:
 
 
 def _require_sealed(position: int, digest: bytes, seal: bytes) -> None:
-    """Check a folded upload, which has its digest in the place of a link."""
+    """Check a folded upload, whose link is its digest."""
     if digest != seal:
         raise DamagedStore(f"the folded entry {position} of the log is not the one that was written")
 
@@ -400,5 +392,5 @@ def _decode_entry(row: Sequence[Any]) -> LogEntry:
 
 @cache
 def _derive_dimension(size: int) -> int:
-    """Derive d from the bytes of packed statistics: d (d + 1) / 2 + d numbers of 8 bytes each."""
+    """Derive d from the size of packed statistics: d (d + 1) / 2 + d numbers of 8 bytes each."""
     return (math.isqrt(9 + size) - 3) // 2

@@ -1,4 +1,4 @@
-"""A whole store in SQL: the log and the journal of neighbouring modules, and identities, snapshots, audit, settings."""
+"""A store in SQL: log and journal of ``sql_log``, and identities, snapshots, audit log and settings."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,13 +17,13 @@ from fedcascade.service.store.sql_log import FORGOTTEN, SqlUploadLog
 
 CONDITIONS: dict[AgentState, str] = {
     "all": "1 = 1",
-    "spoken": "upload.position IS NOT NULL",
-    "silent": "upload.position IS NULL",
+    "active": "upload.position IS NOT NULL",
+    "idle": "upload.position IS NULL",
     "revoked": "revoked IS NOT NULL",
 }
-CHUNKS_READ = 256  # in one statement: some 4 MB
-DELETED_PER_CHUNK = 2  # unused chunks that go when a chunk is written: what is erased is overwritten
-NONCE_SECONDS = 3_600  # far longer than a signature is fresh, by any clock that is
+CHUNKS_READ = 256  # chunks per statement: some 4 MB
+DELETED_PER_CHUNK = 2  # unused chunks deleted per chunk written
+NONCE_SECONDS = 3_600  # lifetime of nonces, far longer than that of a signature
 
 
 class SqlIdentities(SqlDatabase):
@@ -62,7 +62,7 @@ class SqlIdentities(SqlDatabase):
 
 
 def check_chunks(position: int, digests: Sequence[bytes], rows: Iterable[Sequence[Any]]) -> list[bytes]:
-    """The chunks of some digests, in order; raise ``DamagedStore`` where one is missing or not what was written."""
+    """Return the chunks of these digests, in order; raise ``DamagedStore`` if one is missing or damaged."""
     chunks = {bytes(digest): bytes(body) for digest, body in rows}
     for digest in digests:
         if digest not in chunks or digest_chunk(chunks[digest]) != digest:
@@ -71,11 +71,11 @@ def check_chunks(position: int, digests: Sequence[bytes], rows: Iterable[Sequenc
 
 
 class SqlSnapshots(SqlDatabase):
-    """Snapshots, each as the digests of its chunks; a chunk that several need is there once."""
+    """Snapshots, each as the digests of its chunks."""
 
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        self._unused: set[bytes] = set()  # chunks that the snapshot at ``_unused_at`` does not need
+        self._unused: set[bytes] = set()  # by the snapshot at ``_unused_at``
         self._unused_at = -1
 
     def drop_caches(self) -> None:
@@ -84,7 +84,7 @@ class SqlSnapshots(SqlDatabase):
 
     def put_chunks(self, chunks: Mapping[bytes, bytes]) -> None:
         position = int(self.fetch_row("SELECT coalesce(max(position), 0) FROM snapshot")[0])
-        if self._unused_at != position:  # there is another snapshot, perhaps of another server
+        if self._unused_at != position:  # a new snapshot, perhaps of another server
             self._unused_at, self._unused = position, self._find_unused()
         self._unused.difference_update(chunks)
         for digest, body in chunks.items():
@@ -93,7 +93,7 @@ class SqlSnapshots(SqlDatabase):
             self.run("DELETE FROM chunk WHERE digest = ?", self._unused.pop())
 
     def commit_snapshot(self, position: int, digests: Sequence[bytes], *, purge: bool = False) -> bool:
-        """Make chunks that are there a snapshot, in place of the one before, whose chunks need no look."""
+        """Check the chunks that are not in the previous snapshot, and replace it."""
         unsure = list(set(digests).difference(self._read_digests()[1]))
         for start in range(0, len(unsure), CHUNKS_READ):
             wanted = unsure[start : start + CHUNKS_READ]
@@ -120,7 +120,7 @@ class SqlSnapshots(SqlDatabase):
         return chunks.difference(self._read_digests()[1])
 
     def _read_chunks(self, position: int, digests: Sequence[bytes]) -> Iterator[bytes]:
-        """Read chunks in order, some in each statement; while some are used, a thread checks the next ones."""
+        """Read chunks in order, some per statement; a thread checks the next ones meanwhile."""
         with ThreadPoolExecutor(1, "fedcascade-digests") as executor:
             checks: list[Future[list[bytes]]] = []
             for start in range(0, len(digests), CHUNKS_READ):
@@ -135,7 +135,7 @@ class SqlSnapshots(SqlDatabase):
 
 
 class SqlAuditLog(SqlDatabase):
-    """The table audit, whose rows are numbered without gaps."""
+    """The audit log; its rows are numbered without gaps."""
 
     def record_audit(self, at: int, actor: str, action: str, agent: int | None = None, detail: str = "") -> None:
         row = self.fetch_row("SELECT number, link FROM audit ORDER BY number DESC LIMIT 1")
@@ -157,7 +157,7 @@ class SqlAuditLog(SqlDatabase):
 
 
 def extend_audit(link: bytes, record: AuditRecord) -> bytes:
-    """Compute the link of a record, from the link before it."""
+    """Compute the link of a record from the previous link."""
     return blake2b(link + msgspec.msgpack.encode(record), digest_size=SIZE).digest()
 
 
@@ -165,18 +165,18 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
     """All parts of a store on one connection."""
 
     def read_tables(self) -> Iterator[tuple[str, list[str], list[list[Any]]]]:
-        """Read everything, as names of tables with columns and some rows."""
+        """Read all tables in pieces: name, columns and some rows."""
         for table in TABLES:
             for columns, rows in self.read_table(table):
                 yield table, columns, rows
 
     def is_unused(self) -> bool:
-        """Whether nobody has enrolled, uploaded or done anything here yet."""
+        """Return whether the store has no agents, events and actions."""
         return not any(self.fetch_row(f"SELECT count(*) FROM {table}")[0] for table in ("agent", "event", "audit"))
 
     def write_table(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert rows as they were read from another store."""
-        require(table in TABLES, f"the backup has a table '{table}', which this version does not know")
+        """Insert rows of another store."""
+        require(table in TABLES, f"the backup has an unknown table '{table}': it is of another version")
         known = self.run(f"SELECT * FROM {table} LIMIT 0").description
         is_known = {column[0] for column in known} == set(columns)
         require(is_known, f"the backup has other columns in '{table}': it is of another version")
@@ -184,12 +184,12 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
         self.copy_rows(table, columns, rows)
 
     def copy_rows(self, table: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Insert many rows in the fastest way that the database has."""
+        """Insert many rows in the database's fastest way."""
         marks = ", ".join("?" * len(columns))
         self.connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
 
     def verify(self, noted: tuple[int, bytes] | None = None) -> tuple[int, bytes]:
-        """Verify pages, log, journal, snapshot and audit log; a driver that cannot read them finds damage too."""
+        """Verify pages, log, journal, snapshot and audit log; a failure of the driver counts as damage."""
         try:
             self.check_pages()
             position, link = self.verify_log(noted)
@@ -203,7 +203,7 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
         return position, link
 
     def check_pages(self) -> None:
-        """Do nothing: a database that does not check its own pages overrides this."""
+        """Check the pages of the database, if it does not do so itself."""
 
     def get_setting(self, name: str) -> str | None:
         row = self.fetch_row("SELECT value FROM setting WHERE name = ?", name)
@@ -214,13 +214,13 @@ class SqlStore(SqlUploadLog, SqlIdentities, SqlSnapshots, SqlAuditLog):
         self.run(f"{statement} ON CONFLICT (name) DO UPDATE SET value = excluded.value", name, value)
 
     def forget_agent(self, agent: int, position: int) -> None:
-        self.append_event(position, FORGOTTEN)  # first, because the last link may be that of an upload to erase
+        self.append_event(position, FORGOTTEN)  # first, because it needs the link of the last upload
         self.erase_uploads(agent)
         for table in ("journal", "move", "nonce"):
             self.run(f"DELETE FROM {table} WHERE agent = ?", agent)
         self.run("DELETE FROM agent WHERE id = ?", agent)
         self.drop_buffers()
 
-    def run_maintenance(self, *, purge: bool = False) -> bool:  # noqa: ARG002 (for a database that does)
-        """Do nothing: a database that does not maintain itself overrides this."""
+    def run_maintenance(self, *, purge: bool = False) -> bool:  # noqa: ARG002 (for subclasses)
+        """Do nothing, for a database that maintains itself."""
         return True

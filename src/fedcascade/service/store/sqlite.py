@@ -1,4 +1,4 @@
-"""The embedded store: SQLite in one file, beside its write-ahead log."""
+"""The embedded store: SQLite in one file with a write-ahead log."""
 
 import os
 import sqlite3
@@ -14,30 +14,26 @@ from fedcascade.service.store.chain import DamagedStore
 from fedcascade.service.store.sql import MIGRATIONS
 from fedcascade.service.store.sql_store import SqlStore
 
-ROWS_PER_CHECKPOINT = 4_000  # 2,000 uploads: the log stays at some ten megabytes, and busy pages are copied once
+ROWS_PER_CHECKPOINT = 4_000  # 2,000 uploads: the write-ahead log stays at some ten megabytes
 MAGIC = b"SQLite format 3\0"
-HEADER = struct.Struct(">16sH6xII60xI4x")  # magic, bytes per page, changes, pages, and the change they were counted at
-CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # copies the write-ahead log into the database, as far as readers allow
+HEADER = struct.Struct(">16sH6xII60xI4x")  # magic, bytes per page, change counter, pages, change counter of pages
+CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # copies the log into the database, as far as readers allow
 
 
 class SqliteStore(SqlStore):
-    """A database in a file. ``BEGIN IMMEDIATE`` keeps other writers out from the start of a transaction."""
+    """A database in a file. ``BEGIN IMMEDIATE`` excludes other writers from the start of a transaction."""
 
     failures: tuple[type[Exception], ...] = (sqlite3.Error,)
     on_connect: ClassVar[Sequence[str]] = (
-        "PRAGMA journal_mode = WAL",  # readers, such as a dashboard, do not hold up the writer
-        "PRAGMA synchronous = FULL",  # a commit is on the disk before anybody is told of it
+        "PRAGMA journal_mode = WAL",  # readers, such as a dashboard, do not block the writer
+        "PRAGMA synchronous = FULL",  # a commit is on disk before it is acknowledged
         "PRAGMA fullfsync = ON",  # on macOS, beyond the cache of the drive
-        "PRAGMA secure_delete = ON",  # what is deleted is overwritten with zeros
+        "PRAGMA secure_delete = ON",  # deleted data are overwritten with zeros
         "PRAGMA cache_size = -65536",  # 64 MiB
-        "PRAGMA wal_autocheckpoint = 0",  # no commit waits for a checkpoint: ``SqliteStore.run_maintenance`` makes them
+        "PRAGMA wal_autocheckpoint = 0",  # ``run_maintenance`` does, so that no commit waits for it
     )
     begin: Sequence[str] = ("BEGIN IMMEDIATE",)
-    column_types: ClassVar[Mapping[str, str]] = {
-        "integer": "INTEGER",
-        "real": "REAL",
-        "bytes": "BLOB",
-    }
+    column_types: ClassVar[Mapping[str, str]] = {"integer": "INTEGER", "real": "REAL", "bytes": "BLOB"}
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         super().__init__(connection)
@@ -46,10 +42,10 @@ class SqliteStore(SqlStore):
         self._changes_copied = 0
 
     def run_maintenance(self, *, purge: bool = False) -> bool:
-        """Checkpoint the write-ahead log, most of it in a thread beside the writer, which goes on writing.
+        """Checkpoint the write-ahead log, most of it in a thread while the writer goes on.
 
-        What came meanwhile is little and is copied here; then the log starts again from its beginning. With ``purge``
-        it is emptied now, because it may still hold rows that ``secure_delete`` has overwritten.
+        The small rest is copied here, and the log is reused from its start. With ``purge`` it is truncated now, because
+        it may still hold deleted rows.
         """
         if purge:
             self._join_checkpoint()
@@ -66,7 +62,7 @@ class SqliteStore(SqlStore):
         return True
 
     def check_pages(self) -> None:
-        """Let SQLite check the order of its pages and that indices agree with tables."""
+        """Run SQLite's integrity check of pages and indices."""
         finding = self.fetch_row("PRAGMA integrity_check(1)")[0]
         if finding != "ok":
             raise DamagedStore(" ".join(finding.split()))
@@ -82,7 +78,7 @@ class SqliteStore(SqlStore):
 
 
 def checkpoint(path: str) -> None:
-    """Checkpoint a database on a connection of its own, twice: the second time is short and leaves little to do."""
+    """Checkpoint a database on a separate connection, twice, so that little remains."""
     with suppress(sqlite3.Error), closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA synchronous = FULL")
         for _ in range(2):
@@ -90,7 +86,7 @@ def checkpoint(path: str) -> None:
 
 
 def open_sqlite(path: str, migrations: Sequence[str] = MIGRATIONS) -> SqliteStore:
-    """Open a database, make it if it is missing, and bring it up to date; refuse what is damaged, empty or not ours."""
+    """Open, create or migrate a database; refuse a file that is damaged, empty or of another program."""
     try:
         if not Path(path).exists():
             _create(path, migrations)
@@ -107,18 +103,18 @@ def _connect(path: str, migrations: Sequence[str]) -> SqliteStore:
     try:
         _require_own_tables(connection, path)
         return SqliteStore(connection, path).prepare(migrations)
-    except sqlite3.OperationalError as error:  # it is locked, full, or on a disk that fails
+    except sqlite3.OperationalError as error:  # locked, full, or a failing disk
         connection.close()
         raise Unavailable(f"cannot open the store '{path}': {error}") from None
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter where a name of a table is no text
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter if a table's name is not text
         connection.close()
         raise DamagedStore(f"'{path}': {error}") from None
 
 
 def _create(path: str, migrations: Sequence[str]) -> None:
-    """Make a database under another name and then give it its own, so that no crash leaves an empty file there."""
+    """Create a database under another name and rename it, so that a crash leaves no empty file."""
     draft = f"{path}.{os.getpid()}.{threading.get_ident()}.new"
-    os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # nobody else may read it
+    os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))  # private to the user
     try:
         _connect(draft, migrations).close()
         _name_file(draft, path)
@@ -128,35 +124,35 @@ def _create(path: str, migrations: Sequence[str]) -> None:
 
 
 def _name_file(draft: str, path: str) -> None:
-    """Give a file its name unless another process was faster."""
+    """Rename a file unless another process was faster."""
     try:
         os.link(draft, path)
     except FileExistsError:
         pass
-    except OSError:  # of a file system without links, such as exFAT
+    except OSError:  # a file system without links, such as exFAT
         if not Path(path).exists():
             Path(draft).rename(path)
 
 
 def _require_own_tables(connection: sqlite3.Connection, path: str) -> None:
-    """Refuse the database of an agent or of another program, before anything in it is changed."""
+    """Refuse the database of an agent or of another program."""
     tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if tables and "migration" not in tables:
         connection.close()
-        owner = "is the file of an agent" if "outbox" in tables else "belongs to another program"
-        raise ValueError(f"'{path}' {owner} and is no server's store: name another file")
+        owner = "an agent" if "outbox" in tables else "another program"
+        raise ValueError(f"'{path}' is the database of {owner}, not a server's store: name another file")
 
 
 def check_file(path: str) -> None:
-    """Refuse a file that lost its end or its content: SQLite would take the one for a new database, or read on."""
+    """Refuse an empty or truncated file, which SQLite would open without an error."""
     with Path(path).open("rb") as file:
         head, size = file.read(HEADER.size), os.fstat(file.fileno()).st_size
     if size == 0:
-        raise DamagedStore(f"'{path}' is an empty file, and a store never is: to begin a new one, delete the file")
+        raise DamagedStore(f"'{path}' is an empty file: to begin a new store, delete the file")
     if len(head) < HEADER.size or not head.startswith(MAGIC):
-        raise DamagedStore(f"'{path}' is not a SQLite database (if it never was a store, name another file)")
+        raise DamagedStore(f"'{path}' is not a SQLite database")
     _, page_size, change, pages, valid_for = HEADER.unpack(head)
     expected = pages * (65_536 if page_size == 1 else page_size)
-    wal = Path(f"{path}-wal")  # may hold pages that the file lacks
+    wal = Path(f"{path}-wal")  # may hold the missing pages
     if change == valid_for and size < expected and not (wal.exists() and wal.stat().st_size):
         raise DamagedStore(f"'{path}' has {size} bytes and should have {expected}")

@@ -1,8 +1,8 @@
-// What happened since half of a demo's users changed their minds: clicks, regret, resets, and who moved.
+// The report after half of a demo's users changed: clicks, regret, resets and moves.
 
 import { createHtml, createTable, formatCount, formatNumber, formatPercent } from "./format.js";
 
-const SPAN = 1_000;  // rounds before the change, right after it, and lately
+const SPAN = 1_000;  // rounds before the change, after it, and at the end
 
 // Clicks and regret per round of the points between two rounds; null where there are fewer than two points.
 function measureSpan(points, from, to) {
@@ -21,7 +21,7 @@ export function summariseChange(demo, measures, moves, now) {
     round: change.round, users: change.users, resets, perMinute: resets / minutes,
     moved: new Set(moves.filter(([at]) => at >= change.at).map(([, agent]) => agent)).size,
     own: spans.map(([from, to]) => measureSpan(own, from, to)),
-    without: spans.map(([from, to]) => measureSpan(measures.get("without restarts") ?? [], from, to)),
+    without: spans.map(([from, to]) => measureSpan(measures.get("without resets") ?? [], from, to)),
   };
 }
 
@@ -29,12 +29,12 @@ export function drawChangeReport(element, demo, state, now) {
   element.hidden = !demo.changes?.length;
   if (element.hidden) return;
   const { round, users, resets, perMinute, moved, own, without } = summariseChange(demo, state.measures, state.moves, now);
-  const words = `At round ${formatNumber(round)}, ${formatCount(users, "user")} changed their minds. Since then ${formatCount(resets, "agent")} noticed and began anew (${formatNumber(perMinute, 1)} resets a minute), and ${formatCount(moved, "agent")} moved to another cluster.`;
+  const words = `${formatCount(users, "user")} changed at round ${formatNumber(round)}. Since then: ${formatCount(resets, "reset")} (${formatNumber(perMinute, 1)} per minute), ${formatCount(moved, "agent")} moved to another cluster.`;
   const share = (span) => (span ? formatPercent(span.reward) : "–"), lost = (span) => (span ? formatNumber(1_000 * span.regret, 1) : "–");
-  const rows = [["Lists clicked", ...own.map(share)], ["Regret in 1,000 rounds", ...own.map(lost)], ["The same without restarts", ...without.map(lost)]];
+  const rows = [["Lists clicked", ...own.map(share)], ["Regret per 1,000 rounds", ...own.map(lost)], ["Regret without resets", ...without.map(lost)]];
   const key = JSON.stringify([words, rows]);
   if (element.dataset.key === key) return;
   element.dataset.key = key;
   Object.assign(element.dataset, { resets, moved });
-  element.replaceChildren(createHtml("p", {}, words), createTable("Before the change, and after it", ["What", "1,000 rounds before", "1,000 rounds after", "Lately"], rows));
+  element.replaceChildren(createHtml("p", {}, words), createTable("Before and after the change", ["Measure", "1,000 rounds before", "1,000 rounds after", "Last 1,000 rounds"], rows));
 }

@@ -1,4 +1,4 @@
-// Charts as SVG: axes, lines, columns, bars, dots, bands. Each draws into an element, as wide as that is on the screen.
+// Charts as SVG: axes, lines, columns, bars, dots, bands. Each fills the width of its element.
 
 import { createHtml, createSvg, formatAge, formatNumber } from "./format.js";
 

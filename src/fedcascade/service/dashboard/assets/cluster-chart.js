@@ -1,6 +1,6 @@
-// The chart of clusters: agents as dots that gather in circles, or a treemap where there are too many agents.
+// The chart of clusters: agents as dots in circles, or a treemap of many agents.
 
-import { createSvg, formatNumber } from "./format.js";
+import { createSvg, formatCount, formatNumber } from "./format.js";
 import { startChart } from "./chart-primitives.js";
 import { getColour, listClusters } from "./page-state.js";
 
@@ -8,7 +8,7 @@ const DOT = 15;
 const SPACING = DOT * 1.48;
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
 
-// Circles keep their places from one drawing to the next, so that they move only as far as they must.
+// Circles start from their last places, so that they move little.
 export function createClusterChart(element, visitor = () => null) {
   const places = new Map();
   const nodes = new Map();
@@ -68,7 +68,7 @@ export function createClusterChart(element, visitor = () => null) {
     node.group.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px)`;
     const [ring, text, title] = node.group.children;
     ring.setAttribute("r", (DOT * scale * 0.92).toFixed(1));
-    text.textContent = agent === visitor() ? "you" : String(agent).slice(-3);  // numbers are long, dots are small
+    text.textContent = agent === visitor() ? "you" : String(agent).slice(-3);  // the last digits fit into a dot
     text.style.fontSize = `${Math.max(6, Math.min(12, 11.5 * scale)).toFixed(1)}px`;
     title.textContent = circle.size > 1 ? `agent ${agent}, in cluster ${circle.cluster}` : `agent ${agent}, alone`;
     node.circle = circle;
@@ -84,7 +84,7 @@ export function createClusterChart(element, visitor = () => null) {
     }
   }
 
-  // Let a ring spread from an agent that has just spoken.
+  // Show a ring around an agent that has just uploaded.
   function pulse(agent) {
     const node = nodes.get(agent);
     if (!node) return;
@@ -98,7 +98,7 @@ export function createClusterChart(element, visitor = () => null) {
   return { draw, pulse };
 }
 
-// Seats on Vogel's spiral, around its centre of gravity.
+// Seats on Vogel's spiral, around their mean.
 function computeSeats(size) {
   const points = Array.from({ length: size }, (_, order) => {
     const away = SPACING * Math.sqrt(order + 0.5);
@@ -110,7 +110,7 @@ function computeSeats(size) {
 
 const computeRadius = (seats) => Math.max(...seats.map(([x, y]) => Math.hypot(x, y))) + (seats.length > 1 ? DOT * 1.45 : DOT);
 
-// Circles that attract each other towards the middle and do not overlap, from where they were.
+// Pull circles towards the middle without overlap.
 function arrange(clusters, places, aspect) {
   const circles = clusters.map((group, order) => {
     const before = places.get(group.cluster) ?? chooseStart(group, places, order, aspect);
@@ -130,7 +130,7 @@ function arrange(clusters, places, aspect) {
   return circles;
 }
 
-// A new cluster begins where its agents were, else on a spiral.
+// A new cluster starts where its agents were, else on a spiral.
 function chooseStart(group, places, order, aspect) {
   for (const { x, y, of } of places.values()) {
     if (of?.some((agent) => group.agents.includes(agent))) return { x: x + (order % 2 ? 9 : -9), y: y + (order % 3) * 7 };
@@ -161,15 +161,15 @@ function fitInto(circles, width, height) {
   };
 }
 
-// One area per cluster, as large as it has agents.
+// One area per cluster, in proportion to its agents.
 export function drawTreemap(element, state, label) {
   const height = Math.max(300, Math.min(element.clientHeight || 460, 620));
   const area = startChart(element, height, label, { top: 0, right: 0, bottom: 0, left: 0 });
   const cells = state.sizes.largest.map(([cluster, size]) => ({ size, name: `cluster ${cluster}`, colour: getColour(state, cluster) }));
-  if (state.sizes.others) cells.push({ size: state.sizes.others_agents, name: `${formatNumber(state.sizes.others)} smaller clusters`, colour: 0 });
+  if (state.sizes.others) cells.push({ size: state.sizes.others_agents, name: `${formatCount(state.sizes.others, "smaller cluster")}`, colour: 0 });
   for (const { size, name, colour, x, y, w, h } of squarify(cells, 0, 0, area.width, height)) {
     const cell = createSvg("g", { class: `k${colour}` }, createSvg("rect", { class: "area", x: x + 1, y: y + 1, width: Math.max(0, w - 2), height: Math.max(0, h - 2), rx: 4 }),
-      createSvg("title", {}, `${name}: ${formatNumber(size)} agents`));
+      createSvg("title", {}, `${name}: ${formatCount(size, "agent")}`));
     if (w > 54 && h > 36) cell.append(createSvg("text", { class: "strong", x: x + 9, y: y + 20 }, formatNumber(size)));
     if (w > 84 && h > 50) cell.append(createSvg("text", { x: x + 9, y: y + 36 }, name));
     area.drawing.append(cell);

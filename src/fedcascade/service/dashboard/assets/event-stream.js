@@ -1,26 +1,17 @@
-// Server-sent events of the server: the browser reconnects by itself, and where it gives up, this does.
+// Server-sent events. Each connection starts with the whole view. If the browser stops reconnecting, this does.
 
 export function followEvents({ onView, onUpdate, onHealth, onTrouble, onLost, onAlive }) {
   let source = null;
-  let lastId = "";
   let retry = 0;
   let timer = 0;
 
   function open() {
     source?.close();
-    source = new EventSource(`/live/events${lastId ? `?after=${encodeURIComponent(lastId)}` : ""}`);
+    source = new EventSource("/live/events");
     source.addEventListener("open", () => { retry = 0; onAlive(); });
-    source.addEventListener("view", (event) => {
-      lastId = event.lastEventId;
-      onView(JSON.parse(event.data));
-    });
+    source.addEventListener("view", (event) => onView(JSON.parse(event.data)));
     source.addEventListener("update", (event) => {
-      if (onUpdate(JSON.parse(event.data))) {
-        lastId = event.lastEventId;
-      } else {  // something is missing in between: ask for everything
-        lastId = "";
-        open();
-      }
+      if (!onUpdate(JSON.parse(event.data))) open();  // an update is missing: start again with a view
     });
     source.addEventListener("health", (event) => onHealth(JSON.parse(event.data)));
     source.addEventListener("trouble", (event) => onTrouble(JSON.parse(event.data).detail));

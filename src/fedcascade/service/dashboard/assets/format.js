@@ -57,7 +57,7 @@ export function createTable(caption, head, rows) {
       createHtml("th", { scope: "row" }, String(first)), ...others.map((cell, place) => createHtml("td", { class: textual.has(place) ? "words" : null }, cell instanceof Node ? cell : String(cell)))))));
 }
 
-// Put a table into an element, while it can be seen: one in closed details is not made.
+// Fill an element with a table, unless it is in closed details.
 export function fillTable(element, make) {
   const details = element.closest("details");
   if (details && !details.open) return;

@@ -1,4 +1,4 @@
-// The chart of how clusters formed: bands over time, with a slider to look back; a line where there are too many agents.
+// The chart of clusters over time: bands, or a line for many agents, with a slider to look back.
 
 import { drawBands, drawLines } from "./chart-primitives.js";
 import { formatTime } from "./format.js";
@@ -22,7 +22,7 @@ export function drawHistory(page) {
   }
 }
 
-// The sizes of clusters after every move. Agents alone, or in clusters that do not exist any more, are counted as cluster 0.
+// The sizes of clusters after every move. Single agents, and those of former clusters, count as cluster 0.
 function computeSteps(state) {
   const where = new Map(), steps = [];
   let place = 0;

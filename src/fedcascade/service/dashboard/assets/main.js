@@ -1,4 +1,4 @@
-// The dashboard: logs in where it must, follows the server, draws.
+// The dashboard: log in if needed, follow the server, draw.
 
 import { drawChangeReport } from "./change-report.js";
 import { createClusterChart } from "./cluster-chart.js";
@@ -11,7 +11,7 @@ const find = (id) => document.getElementById(id);
 const PACES = [0, 10, 30, 100, 300, 1000, 5000];
 const page = { live: null, past: null, lost: false, trouble: "", views: 0, session: null };
 const clusterChart = createClusterChart(find("clusters"), () => Number(localStorage.getItem("fedcascade-visitor")));
-let due = 0, spokenAt = 0;
+let due = 0, announcedAt = 0;
 
 async function sendRequest(path, method = "GET", body = undefined) {
   const reply = await fetch(path, { method, headers: body ? { "content-type": "application/json" } : {}, body: body && JSON.stringify(body) });
@@ -59,11 +59,11 @@ function onHealth(health) {
   draw();
 }
 
-// Screen readers are told of changes that matter, at most every four seconds.
+// Announce changes of the number of clusters to screen readers, at most every four seconds.
 function announceClusters(before, update) {
-  if (update.clusters === before || Date.now() - spokenAt < 4000) return;
-  spokenAt = Date.now();
-  find("spoken").textContent = `${formatCount(update.clusters, "cluster")} now, of ${formatCount(update.members, "agent")}.`;
+  if (update.clusters === before || Date.now() - announcedAt < 4000) return;
+  announcedAt = Date.now();
+  find("announcement").textContent = `${formatCount(update.clusters, "cluster")} now, of ${formatCount(update.members, "agent")}.`;
 }
 
 function onLost() { page.lost = true; draw(); }
@@ -75,7 +75,7 @@ function showStatus(kind, text) {
   line.dataset.kind = kind;
 }
 
-// Drawing waits for the next frame of the screen, and happens at most four times a second.
+// Draw in the next frame, at most four times per second.
 function draw() {
   if (due) return;
   due = setTimeout(() => requestAnimationFrame(() => { due = 0; drawNow(); }), page.live && page.drawn ? 220 : 0);
@@ -85,8 +85,8 @@ function drawNow() {
   if (!page.live) return;
   page.drawn = true;
   const state = page.past ?? page.live;
-  if (page.lost) showStatus("lost", "connection lost, trying again");
-  else if (page.past) showStatus("past", "looking back");
+  if (page.lost) showStatus("lost", "connection lost, reconnecting");
+  else if (page.past) showStatus("past", "past");
   else showStatus("live", "live");
   if (page.live.health?.demo) showDemo(page.live.health.demo);
   drawPanels(state, page, clusterChart);
@@ -102,21 +102,21 @@ function showDemo(demo) {
   find("progress-text").textContent = done ? `all ${formatNumber(demo.rounds)} rounds played` : `round ${formatNumber(demo.round)} of ${formatNumber(demo.rounds)}`;
   if (document.activeElement !== find("pace")) showPace(demo.pace);
   find("drift").hidden = !demo.drift;
-  find("shop-link").hidden = Boolean(demo.drift);  // a visitor's agent keeps no data apart, and cannot change its mind
+  find("shop-link").hidden = Boolean(demo.drift);  // a visitor's agent cannot drift
   if (page.live) drawChangeReport(find("change-report"), demo, page.live, estimateNow(page.live));
 }
 
-find("change-minds").addEventListener("click", () => sendRequest("/live/changes", "POST", {}).catch((problem) => { find("spoken").textContent = problem.message; }));
+find("change-minds").addEventListener("click", () => sendRequest("/live/changes", "POST", {}).catch((problem) => { find("announcement").textContent = problem.message; }));
 
 function showPace(pace) {
   const nearest = PACES.reduce((best, choice, place) => (Math.abs(choice - pace) < Math.abs(PACES[best] - pace) ? place : best), 0);
   find("pace").value = nearest;
-  const text = PACES[nearest] === 0 ? "paused" : nearest === PACES.length - 1 ? "as fast as it goes" : `${formatNumber(PACES[nearest])} rounds/s`;
+  const text = PACES[nearest] === 0 ? "paused" : nearest === PACES.length - 1 ? "maximum" : `${formatNumber(PACES[nearest])} rounds/s`;
   find("pace-text").textContent = text;
   find("pace").setAttribute("aria-valuetext", text);
 }
 
-// One request at a time, the newest pace last: two on their way at once could arrive in either order.
+// Send one request at a time, because two at once could arrive in either order.
 let wantedPace = null, sending = false;
 find("pace").addEventListener("input", () => {
   wantedPace = PACES[find("pace").value];
@@ -129,7 +129,7 @@ async function sendPace() {
   while (wantedPace !== null) {
     const pace = wantedPace;
     wantedPace = null;
-    await sendRequest("/live/demo", "PUT", { pace }).catch(() => find("pace").blur());  // the next update then shows the pace it has
+    await sendRequest("/live/demo", "PUT", { pace }).catch(() => find("pace").blur());  // the next update shows the actual pace
   }
   sending = false;
 }

@@ -1,4 +1,4 @@
-// What the page knows: made from a whole view, brought up to date by updates. Nothing here touches the document.
+// The state of the page: built from a whole view, changed by updates. Nothing here touches the document.
 
 const MOST_BINS = 240;
 const LATEST = 12;
@@ -21,7 +21,7 @@ export function buildState(view) {
   return state;
 }
 
-// An update goes from one position to the next. One that does not begin where the page is must not be applied.
+// An update applies only to the position at which it starts.
 export function canApply(state, update) {
   return update.after === state.position && update.detailed === state.detailed;
 }
@@ -81,13 +81,13 @@ function addMeasures(state, measures) {
   }
 }
 
-// A cluster of two or more gets the first colour that is free, and keeps it.
+// A cluster of two or more agents gets the first free colour and keeps it.
 function assignColours(state) {
   const sizes = state.detailed ? listClusters(state).map(({ cluster, size }) => [cluster, size]) : state.sizes.largest;
   const shared = new Set(sizes.filter(([, size]) => size > 1).map(([cluster]) => cluster));
   for (const cluster of state.colours.keys()) if (!shared.has(cluster)) state.colours.delete(cluster);
   const taken = new Set();
-  for (const [cluster] of sizes) {  // of two that had to share a colour, the larger keeps it
+  for (const [cluster] of sizes) {  // of two that share a colour, the larger keeps it
     const own = state.colours.get(cluster);
     if (own && taken.has(own) && taken.size < COLOURS) state.colours.delete(cluster);
     else if (own) taken.add(own);

@@ -1,4 +1,4 @@
-// The panels of the dashboard, each drawn from what the page knows. Regret, clusters and history have files of their own.
+// The panels of the dashboard. Regret, clusters and history have files of their own.
 
 import { buildLegend, drawBars, drawColumns, drawDots, drawLines } from "./chart-primitives.js";
 import { drawTreemap } from "./cluster-chart.js";
@@ -11,11 +11,11 @@ const find = (id) => document.getElementById(id);
 const CAUSES = [["determinant", 1], ["auxiliary", 5], ["forced", 4], ["synchronisation", 3], ["push", 2], ["change", 7]];
 const AGE_NAMES = ["10 s", "1 m", "5 m", "30 m", "1 h", "6 h", "1 d", "1 w", "more"];
 const REASONS = {
-  "impossible": "numbers that no honest agent can have", "malformed": "not a message of the protocol",
-  "altered": "changed on the way, or not signed by its sender", "unsigned": "no signature", "stale": "signed too long ago",
-  "replayed": "a signature used before", "unrecognised": "no agent of that number and key", "revoked": "may not speak any more",
-  "conflict": "another upload has that number", "too-many-requests": "faster than allowed", "store-unavailable": "the store was away",
-  "protocol": "a version not spoken here", "content-type": "neither JSON nor MessagePack", "request": "not a request we know",
+  "impossible": "statistics that no data can have", "malformed": "not a valid message",
+  "altered": "changed in transit", "unsigned": "no signature", "stale": "signature too old",
+  "replayed": "signature used before", "unrecognised": "unknown agent or wrong key", "revoked": "agent revoked",
+  "conflict": "sequence number used before", "too-many-requests": "rate limit exceeded", "store-unavailable": "store not available",
+  "protocol": "unsupported protocol version", "content-type": "neither JSON nor MessagePack", "request": "unknown request",
 };
 
 export function drawPanels(state, page, clusterChart) {
@@ -37,12 +37,12 @@ function drawNumbers(state) {
   const quiet = state.detailed ? computeMedian([...state.agents.values()].map(({ last }) => estimateNow(state) - last)) : null;
   const refusals = Object.values(state.refused).reduce((sum, value) => sum + value, 0);
   const entries = [
-    ["Clusters", formatNumber(state.clusters), state.detailed ? describeSingles(state) : `largest has ${formatNumber(state.sizes.largest[0]?.[1] ?? 0)} agents`],
-    ["Agents", formatNumber(state.members), state.enrolled > state.members ? `${formatNumber(state.enrolled - state.members)} more enrolled` : "all that enrolled"],
-    ["Exchanges", formatNumber(state.uploads), recent === null ? "" : `${formatNumber(recent, recent < 10 ? 1 : 0)} a second lately`],
+    ["Clusters", formatNumber(state.clusters), state.detailed ? describeSingles(state) : `largest: ${formatCount(state.sizes.largest[0]?.[1] ?? 0, "agent")}`],
+    ["Agents", formatNumber(state.members), `of ${formatNumber(state.enrolled)} enrolled`],
+    ["Exchanges", formatNumber(state.uploads), recent === null ? "" : `${formatNumber(recent.rate, recent.rate < 10 ? 1 : 0)}/s in the last ${formatAge(recent.window)}`],
     ["Reward", state.rounds ? formatPercent(state.clicks / state.rounds) : "–", `of ${formatNumber(state.rounds)} lists were clicked`],
-    ["Staleness", quiet === null ? computeRecentShare(state.ages) : formatAge(quiet), quiet === null ? "spoke in the last 5 min" : "half spoke more recently"],
-    ["Refused", formatNumber(refusals), refusals ? "uploads" : "no upload so far"],
+    ["Staleness", !state.members ? "–" : quiet === null ? computeRecentShare(state.ages) : formatAge(quiet), quiet === null ? "exchanged in the last 5 min" : "median since last exchange"],
+    ["Refused", formatNumber(refusals), "uploads"],
   ];
   const list = find("numbers");
   if (list.children.length !== entries.length) {
@@ -55,10 +55,10 @@ const computeRecentShare = (ages) => formatPercent((ages[0] + ages[1] + ages[2])
 
 function describeSingles(state) {
   const single = listClusters(state).filter(({ size }) => size === 1).length;
-  return single ? `${formatNumber(single)} of them a single agent` : "nobody is alone";
+  return `${formatNumber(single)} with a single agent`;
 }
 
-// Exchanges per second over the last half minute or so of bins.
+// Exchanges per second over the last 15 seconds, or over the last bin if that is longer.
 function computeRate(state) {
   const { since, width, spans } = state.bins;
   const window = Math.max(15_000, width), end = estimateNow(state), from = end - window;
@@ -66,20 +66,20 @@ function computeRate(state) {
   for (const [place, span] of spans) {
     if (since + (place + 1) * width > from) for (const totals of span.values()) exchanges += totals.exchanges;
   }
-  return spans.size ? exchanges / (window / 1000) : null;
+  return spans.size ? { rate: exchanges / (window / 1000), window } : null;
 }
 
 function drawClusters(state, clusterChart) {
   const clusters = state.detailed ? listClusters(state) : [];
   const words = `${formatCount(state.clusters, "cluster")} of ${formatCount(state.members, "agent")}`;
-  find("clusters-note").textContent = state.members === 0 ? "No agent has spoken yet."
-    : state.detailed ? "A dot is an agent. Agents in one circle share what they learn; a ring spreads from one that has just spoken."
-      : "An area is a cluster, as large as it has agents.";
+  find("clusters-note").textContent = state.members === 0 ? "No uploads yet."
+    : state.detailed ? "Each dot is an agent. Agents in one circle pool their statistics. A ring marks a new upload."
+      : "Each area is a cluster, in proportion to its number of agents.";
   if (state.detailed && state.members) clusterChart.draw(state, words);
   else if (state.members) drawTreemap(find("clusters"), state, words);
   else find("clusters").replaceChildren();
   fillTable(find("clusters-table"), () => state.detailed
-    ? createTable(words, ["Cluster", "Agents", "Who"], clusters.map(({ cluster, size, agents }) => [cluster, formatNumber(size), createHtml("span", { class: "words" }, agents.join(", "))]))
+    ? createTable(words, ["Cluster", "Size", "Agents"], clusters.map(({ cluster, size, agents }) => [cluster, formatNumber(size), createHtml("span", { class: "words" }, agents.join(", "))]))
     : createTable(words, ["Size", "Clusters of that size"], state.sizes.histogram.map(([size, times]) => [formatNumber(size), formatNumber(times)])));
 }
 
@@ -90,13 +90,13 @@ function drawReward(state) {
     return [since + (place + 0.5) * width, all.reduce((sum, { clicks }) => sum + clicks, 0), all.reduce((sum, { rounds }) => sum + rounds, 0)];
   }).filter(([, , rounds]) => rounds);
   const smoothed = smooth(points);
-  const words = state.rounds ? `${formatPercent(state.clicks / state.rounds)} of all lists were clicked` : "No lists so far";
+  const words = state.rounds ? `${formatPercent(state.clicks / state.rounds)} of all lists were clicked` : "No lists yet";
   if (smoothed.length > 1) drawLines(find("reward"), [{ name: "clicked", colour: 1, points: smoothed }], { label: words, height: 150, yText: (value) => formatPercent(value, Number.isInteger(Number((100 * value).toFixed(6))) ? 0 : 1), xText: (value) => formatTime(value, state.last - state.first) });
   else find("reward").replaceChildren();
-  fillTable(find("reward-table"), () => createTable(words, ["Around", "Lists", "Clicked"], points.slice(-60).map(([when, clicks, rounds]) => [formatTime(when, state.last - state.first), formatNumber(rounds), formatPercent(clicks / rounds)])));
+  fillTable(find("reward-table"), () => createTable(words, ["Time", "Lists", "Clicked"], points.slice(-60).map(([when, clicks, rounds]) => [formatTime(when, state.last - state.first), formatNumber(rounds), formatPercent(clicks / rounds)])));
 }
 
-// Each point becomes the share over neighbours that together hold a twentieth of all lists, because few lists say little.
+// Average each point over neighbours that together hold a twentieth of all lists, because few lists are noisy.
 function smooth(points) {
   const need = points.reduce((sum, [, , rounds]) => sum + rounds, 0) / 20;
   return points.map(([when], place) => {
@@ -112,7 +112,8 @@ function smooth(points) {
 function drawCauses(state) {
   const named = CAUSES.map(([name, colour]) => ({ name, colour, value: state.causes.get(name) ?? 0 })).filter(({ value }) => value);
   const words = named.length ? `Exchanges by cause: ${named.map(({ name, value }) => `${name} ${formatNumber(value)}`).join(", ")}` : "No exchanges yet";
-  drawColumns(find("causes"), state.bins, named, { label: words, until: Math.max(estimateNow(state), state.last), timeText: (value) => formatTime(value, state.last - state.first) });
+  if (named.length) drawColumns(find("causes"), state.bins, named, { label: words, until: Math.max(estimateNow(state), state.last), timeText: (value) => formatTime(value, state.last - state.first) });
+  else find("causes").replaceChildren();
   find("causes").append(buildLegend(named));
   const rows = [...state.bins.spans].sort(([a], [b]) => b - a).slice(0, 60);
   fillTable(find("causes-table"), () => createTable(words, ["From", ...named.map(({ name }) => name)],
@@ -122,21 +123,21 @@ function drawCauses(state) {
 function drawStaleness(state) {
   if (!state.detailed) {
     const entries = state.ages.map((value, place) => [AGE_NAMES[place], value]);
-    drawBars(find("ages"), entries, { label: "How many agents last exchanged how long ago" });
-    fillTable(find("ages-table"), () => createTable("How many agents last exchanged how long ago", ["Up to", "Agents"], entries.map(([name, value]) => [name, formatNumber(value)])));
+    drawBars(find("ages"), entries, { label: "Agents by time since their last exchange" });
+    fillTable(find("ages-table"), () => createTable("Agents by time since their last exchange", ["Up to", "Agents"], entries.map(([name, value]) => [name, formatNumber(value)])));
     return;
   }
   const agents = [...state.agents.values()].map((agent) => ({ ...agent, age: Math.max(0, estimateNow(state) - agent.last), colour: getColour(state, agent.cluster) })).sort((a, b) => b.age - a.age);
-  const words = agents.length ? `The stalest agent is ${agents[0].agent}: ${formatAge(agents[0].age)}` : "No agent has spoken yet";
-  drawDots(find("ages"), agents, { label: words });
-  fillTable(find("ages-table"), () => createTable(words, ["Agent", "Ago", "Cluster", "Exchanges", "Lists"],
+  const words = agents.length ? `Stalest agent: ${agents[0].agent}, ${formatAge(agents[0].age)}` : "No uploads yet";
+  if (agents.length) drawDots(find("ages"), agents, { label: words });
+  else find("ages").replaceChildren();
+  fillTable(find("ages-table"), () => createTable(words, ["Agent", "Age", "Cluster", "Exchanges", "Lists"],
     agents.map(({ agent, age, cluster, uploads, rounds }) => [agent, formatAge(age), cluster, formatNumber(uploads), formatNumber(rounds)])));
 }
 
-// Agents that joined, agents that left, and users that changed.
 function drawTurnover(page) {
   const { joined, left, resets } = page.live.health;
-  const entries = [["Newcomers", joined], ["Leavers", left], ["Resets", resets]];
+  const entries = [["Joined", joined], ["Left", left], ["Resets", resets]];
   const list = find("turnover"), key = JSON.stringify(entries);
   if (list.dataset.key === key) return;
   list.dataset.key = key;
@@ -146,11 +147,11 @@ function drawTurnover(page) {
 function drawHealth(state, page) {
   const { healthy, waiting, started, outsized } = page.live.health;
   const lines = [
-    page.trouble ? ["bad", `The store cannot be read: ${page.trouble}`] : healthy ? ["good", "The store answers"] : ["bad", "The store cannot be written just now"],
-    page.lost ? ["bad", "This page has lost the server"] : ["good", waiting > 100 ? `${formatNumber(waiting)} jobs wait for the writer` : "The writer keeps up"],
-    ...outsized.map(([agent, share, ratio]) => ["bad", `Agent ${agent} holds ${Math.round(100 * share)}% of its cluster's observations, ${formatNumber(ratio)} times the median`]),
-    ["note", `This server has run for ${formatAge(estimateNow(page.live) - started)}`],
-    ["note", `The log is at position ${formatNumber(state.position)}`],
+    page.trouble ? ["bad", `Store not readable: ${page.trouble}`] : healthy ? ["good", "Store available"] : ["bad", "Store not writable"],
+    page.lost ? ["bad", "Connection to the server lost"] : ["good", waiting > 100 ? `${formatNumber(waiting)} jobs waiting` : "No backlog"],
+    ...outsized.map(([agent, share, ratio]) => ["bad", `Agent ${agent} holds ${Math.round(100 * share)}% of its cluster's observations, ${formatNumber(ratio)} times as many as the median agent`]),
+    ["note", `Uptime: ${formatAge(estimateNow(page.live) - started)}`],
+    ["note", `Log position: ${formatNumber(state.position)}`],
   ];
   const list = find("health"), key = JSON.stringify(lines);
   if (list.dataset.key === key) return;
@@ -174,6 +175,6 @@ function drawLatest(state) {
   const key = JSON.stringify([rows, state.clusters]), place = find("latest");
   if (place.dataset.key === key) return;
   place.dataset.key = key;
-  fillTable(place, () => createTable("Latest exchanges", ["Number", "Time", "Agent", "Cause", "Lists", "Clicked"],
+  fillTable(place, () => createTable("Latest exchanges", ["Position", "Time", "Agent", "Cause", "Lists", "Clicked"],
     rows.map(([position, when, agent, cause, rounds, clicks]) => [formatNumber(position), formatTime(when), agent, cause, formatNumber(rounds), formatNumber(clicks)])));
 }

@@ -1,4 +1,4 @@
-// The regret chart: this run beside agents who never talk and agents who know more, or less, as lines and a table.
+// The regret chart: this run and its baselines, as lines and a table.
 
 import { drawLines } from "./chart-primitives.js";
 import { createTable, fillTable, formatNumber } from "./format.js";
@@ -13,7 +13,7 @@ export function drawRegret(state, page) {
   const series = [
     { name: "alone", colour: 8, thin: true, points: measures.get("alone") ?? [] },
     { name: "clusters known", colour: 3, thin: true, points: measures.get("clusters known") ?? [] },
-    { name: "without restarts", colour: 2, thin: true, points: measures.get("without restarts") ?? [] },
+    { name: "without resets", colour: 2, thin: true, points: measures.get("without resets") ?? [] },
     { name: "this run", colour: 1, points: own },
   ].filter(({ points }) => points.length);
   const rounds = Math.max(...series.flatMap(({ points }) => points.map(([round]) => round)));

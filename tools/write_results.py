@@ -17,9 +17,9 @@ from statistics import mean
 from typing import Any
 
 from fedcascade.experiments import paper_claims
-from fedcascade.experiments.comparisons import Comparison, compare_systems, estimate_mean
+from fedcascade.experiments.comparisons import Comparison, compare_policies, estimate_mean
 from fedcascade.experiments.reports.paper_report import format_values, format_verdict
-from fedcascade.experiments.reports.summary import describe_effort, format_mean, format_totals, summarise_systems
+from fedcascade.experiments.reports.summary import describe_effort, format_mean, format_totals, summarise_policies
 from fedcascade.experiments.results import MANIFEST, Results, read_results
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +57,7 @@ def render_results(results: Results) -> str:
     """Render the claims of the paper, the comparisons that a plan asks for, or else the totals of its systems."""
     command = "reproduce" if paper_claims.is_paper(results) else f"experiment {results.plans[0].name}"
     parts = [f"`fedcascade {command}`: {describe_effort(results)}\n"]
-    comparisons = compare_systems(results)
+    comparisons = compare_policies(results)
     if paper_claims.is_paper(results):
         parts.append(render_claims(results))
     elif comparisons:
@@ -91,7 +91,7 @@ def render_comparisons(comparisons: Sequence[Comparison]) -> Iterator[str]:
 
 def render_totals(results: Results) -> str:
     """Render regret, exchanges and clustering error of every system: mean ± half of the 95% interval."""
-    rows = [(f"{each.environment}: {each.system}", *format_totals(each)) for each in summarise_systems(results)]
+    rows = [(f"{each.environment}: {each.label}", *format_totals(each)) for each in summarise_policies(results)]
     return render_table(("where", "regret", "exchanges", "clustering error"), rows)
 
 

@@ -201,7 +201,7 @@ def test_a_plan_names_an_environment_of_a_plug_in() -> None:
     assert [environment.spec for environment in plan.environments] == [
         EnvironmentSpec("myworld", {"tastes": tastes}, package="my-parts 2.1") for tastes in (1, 2)
     ]
-    assert [system.constants.get("every") for system in plan.systems] == [7, None]
+    assert [policy.constants.get("every") for policy in plan.policies] == [7, None]
     environment = plan.environments[1].spec.build(3)
     assert (environment.users, len(set(environment.clusters))) == (6, 2)
 

@@ -39,7 +39,7 @@ def policies(*, json_: Json = False) -> None:
         print(json.dumps([policy.describe() | {"descriptions": _describe_constants(policy)} for policy in rows]))
         return
     described = terminal.make_parts_table(rows), terminal.make_constants_table(rows)
-    terminal.show(*terminal.make_systems_tables(rows), *described)
+    terminal.show(*terminal.make_policies_tables(rows), *described)
 
 
 def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:

@@ -88,7 +88,7 @@ def reproduce(
     require(ratings is None or ratings.is_file(), f"ratings file '{ratings}' not found: give that of an existing file")
     # The first line comes before the imports, which take a second or two.
     places = "J = 5 and J = 10" if quick and ratings is None else "J = 5, J = 10 and ratings"
-    print_line(f"the paper's evaluation: five systems, {places}, 1,000,000 rounds a run; results go to {out}")
+    print_line(f"the paper's evaluation: five policies, {places}, 1,000,000 rounds a run; results go to {out}")
     print_line(GETTING_READY)
     from fedcascade.experiments import paper_claims
     from fedcascade.experiments.reports import paper_report
@@ -160,7 +160,7 @@ def experiment(
     if json_:
         for planned in planned_jobs:
             record = results.load_record(folder, planned.job) or {}
-            print(json.dumps({"environment": planned.environment, "system": planned.system, **record}))
+            print(json.dumps({"environment": planned.environment, "label": planned.label, **record}))
         return
     print_results(results.read_results(folder))
 
@@ -179,11 +179,11 @@ def report(folder: Annotated[Path, Parameter(help="A results folder of 'experime
 
 def print_results(results: "Results") -> None:
     """Print a table of all systems, and the comparisons that the plan asks for."""
-    from fedcascade.experiments.comparisons import HEADER, compare_systems
+    from fedcascade.experiments.comparisons import HEADER, compare_policies
     from fedcascade.experiments.reports import summary
 
-    tables = list(terminal.make_summary_tables(summary.summarise_systems(results)))
-    lines = [comparison.format() for comparison in compare_systems(results)]
+    tables = list(terminal.make_summary_tables(summary.summarise_policies(results)))
+    lines = [comparison.format() for comparison in compare_policies(results)]
     if lines:
         tables.append(terminal.make_table("comparisons", HEADER, lines, HEADER[3:]))
     terminal.show(*tables)

@@ -15,7 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from fedcascade.constants import ConstantDescription
     from fedcascade.experiments.paper_claims import Claim
-    from fedcascade.experiments.reports.summary import SystemSummary
+    from fedcascade.experiments.reports.summary import PolicySummary
     from fedcascade.federation.policies import Policy
 
 WIDTH = 80  # columns, where there is no terminal to ask
@@ -128,13 +128,13 @@ def explain_results(summaries: Sequence[Mapping[str, Any]]) -> str:
     return " ".join(sentences)
 
 
-def make_summary_tables(summaries: Iterable["SystemSummary"]) -> Iterator[Table]:
+def make_summary_tables(summaries: Iterable["PolicySummary"]) -> Iterator[Table]:
     """Make a table for each environment, with one line per system: mean and half of its 95% interval over the runs."""
     from fedcascade.experiments.reports.summary import format_totals
 
     numbers = ("runs", "regret", "exchanges", "clustering error")
     for environment, group in groupby(summaries, key=lambda each: each.environment):
-        rows = [(each.system, str(each.regret.runs), *format_totals(each)) for each in group]
+        rows = [(each.label, str(each.regret.runs), *format_totals(each)) for each in group]
         title = f"{environment}: mean over runs ± half of its 95% interval"
         yield make_table(title, ("system", *numbers), rows, numbers)
 
@@ -148,7 +148,7 @@ def make_claims_table(claims: Iterable["Claim"]) -> Table:
     return make_table(title, HEADER, rows, HEADER[2:5])
 
 
-def make_systems_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
+def make_policies_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
     """Make the paper's Tables 1 and 2; systems that are not in them have no claims."""
     from fedcascade.federation.claims import TABLE_1
 

@@ -469,15 +469,15 @@ def test_theory_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> No
     main(["theory", "--users", "40"])
     printed = capsys.readouterr().out
     assert "T_0" in printed
-    assert "it says nothing" in " ".join(printed.split())
+    assert "it is vacuous" in " ".join(printed.split())
 
 
 def test_the_first_line_comes_before_anything_slow_is_loaded() -> None:
     """Before, `run` said nothing until everything was imported and compiled, where stderr was no terminal."""
     program = (
         "import sys; from fedcascade.cli import commands; sys.argv = ['fedcascade', 'run', '--rounds', '0']\n"
-        "say = commands._say_at_once\n"
-        "commands._say_at_once = lambda words: (say(words), print(sorted({'numba', 'numpy'} & set(sys.modules))))\n"
+        "say = commands._announce_start\n"
+        "commands._announce_start = lambda words: (say(words), print(sorted({'numba', 'numpy'} & set(sys.modules))))\n"
         "commands.main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

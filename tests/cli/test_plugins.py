@@ -139,7 +139,7 @@ def test_plug_ins_are_listed_with_their_package_and_what_is_wrong(capsys: pytest
 
 def test_check_holds_plug_ins_to_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list_rows(capsys, "--check")
-    assert {name for name, row in rows.items() if row["words"].endswith("keeps its contract")} == {
+    assert {name for name, row in rows.items() if row["words"].endswith("passes its contract")} == {
         "policy punctual",
         "environment myworld",
         "oracle shorter",

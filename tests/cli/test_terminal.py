@@ -100,7 +100,7 @@ def test_the_plain_run_compares_the_papers_system_alone_ours_and_the_truth(capsy
     shown = print_at_80(capsys, "run", *SMALL)
     assert re.findall(r"^(\S+) +[\d,.]+ +\d+ +\d+ +\d+ +\d+% ", shown, re.MULTILINE) == [
         "fedc3ucb-h", "fedind", "population", "known-clusters"]  # fmt: skip
-    assert "than alone (fedind)" in " ".join(shown.split())
+    assert "than no sharing (fedind)" in " ".join(shown.split())
 
 
 @pytest.mark.usefixtures("_eighty_columns")

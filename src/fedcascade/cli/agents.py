@@ -1,4 +1,4 @@
-"""Commands of an operator: agents lists who is enrolled, rotate-token replaces the operator's token."""
+"""Commands of an operator: list enrolled agents, replace the operator's token."""
 
 import json
 import time
@@ -23,15 +23,15 @@ def agents(
     *,
     state: Annotated[
         Literal["all", "spoken", "silent", "revoked"],
-        option("Those that have uploaded something, never have, or may not speak any more."),
+        option("Agents with uploads, without any (silent), or no longer accepted (revoked)."),
     ] = "all",
-    limit: Annotated[Whole, option("How many to list.")] = 50,
-    after: Annotated[Whole, option("List those with numbers beyond this one.")] = 0,
+    limit: Annotated[Whole, option("Number of agents to list.")] = 50,
+    after: Annotated[Whole, option("List agents with numbers above this one.")] = 0,
     url: Url = LOCAL,
     operator_token: OperatorToken = TOKEN,
     json_: Annotated[bool, option("Print a line of JSON for each.", name="--json")] = False,
 ) -> None:
-    """List the agents of a server: when they enrolled and last spoke, their rounds and clusters.
+    """List the agents of a server: enrolment, last upload, rounds and cluster.
 
     Example: fedcascade agents --state silent --limit 20
     """
@@ -50,13 +50,13 @@ def agents(
         return
     show_agents(page, rows)
     if page.more:
-        print(f"there are more: fedcascade agents --state {state} --limit {limit} --after {rows[-1].agent}")
+        print(f"next page: fedcascade agents --state {state} --limit {limit} --after {rows[-1].agent}")
 
 
 def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
-    """Print a table of agents that 80 columns can hold, under a line that counts all of them."""
+    """Print a table of agents that fits 80 columns, under a line with the totals."""
     silent = page.enrolled - page.spoken
-    counts = f"{page.enrolled:,} enrolled: {page.spoken:,} have spoken, {silent:,} silent, {page.revoked:,} revoked"
+    counts = f"{page.enrolled:,} enrolled: {page.spoken:,} with uploads, {silent:,} silent, {page.revoked:,} revoked"
     summary = f"{counts}; {page.clusters:,} clusters"
     now = time.time()
     cells = [
@@ -70,7 +70,7 @@ def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
         )
         for row in rows
     ]
-    columns = ("agent", "state", "enrolled", "last spoke", "rounds", "cluster")
+    columns = ("agent", "state", "enrolled", "last upload", "rounds", "cluster")
     terminal.show(summary, terminal.make_table("", columns, cells, right=("rounds", "cluster")))
 
 
@@ -82,7 +82,7 @@ def name_state(row: "AgentRow") -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Say how long ago something was, in the largest unit that fits.
+    """Format an age in the largest unit that fits.
 
     >>> format_age(7_300), format_age(59), format_age(-3)
     ('2 hours ago', '59 seconds ago', 'now')
@@ -93,7 +93,7 @@ def format_age(seconds: float) -> str:
 
 
 def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
-    """Replace the operator's token while servers run; the old one and the pages opened with it are good no more.
+    """Replace the operator's token while servers run; the old token and its dashboard sessions expire.
 
     Example: fedcascade rotate-token --operator-token operator.token
     """
@@ -101,22 +101,24 @@ def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> 
 
     draft = operator_token.with_name(f"{operator_token.name}.new")
     with connect_operator(url, operator_token) as operator:
-        if draft.exists():  # an earlier try was cut off: nobody knows whether the server has heard of it
+        if draft.exists():  # an earlier attempt was interrupted, before or after the server took the token
             token = read_token(draft)
         else:
             token = create_token()
-            write_token(draft, token)  # first, so that no crash can lose the only token that is good
+            write_token(draft, token)  # first, so that a crash cannot lose the only valid token
         try:
             operator.replace_token(token)
         except ValueError:
-            if not _is_good(url, token):
+            if not _is_accepted(url, token):
                 raise
     draft.replace(operator_token)
-    print_notice(f"the operator's new token is in {operator_token}, readable by you alone; the old one is good no more")
+    print_notice(
+        f"the new operator token is in {operator_token}, readable by you alone; the old token is no longer valid"
+    )
 
 
-def _is_good(url: str, token: str) -> bool:
-    """Whether a server takes a token for its operator's already."""
+def _is_accepted(url: str, token: str) -> bool:
+    """Return whether a server accepts a token as its operator's."""
     from fedcascade.service.agent.client import OperatorClient
     from fedcascade.service.agent.transport import HttpTransport
 

@@ -25,7 +25,7 @@ $(VENV)/.installed-%: pyproject.toml locks/%.txt | $(VENV)
 	@touch $@
 
 demo: $(VENV)/.installed-demo ## run the paper's evaluation at its full length, twice, and write a report
-	$(BIN)/fedcascade demo
+	$(BIN)/fedcascade reproduce --quick
 
 live: $(VENV)/.installed-server ## watch it at work: a server, simulated users, and a page that shows both
 	$(BIN)/fedcascade live

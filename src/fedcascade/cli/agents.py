@@ -1,7 +1,6 @@
 """Commands of an operator: list enrolled agents, replace the operator's token."""
 
 import json
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from fedcascade.service.protocol.wire import AgentList, AgentRow
 
 MOST_PER_REQUEST = 1_000
-SPANS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 def agents(
@@ -31,10 +29,7 @@ def agents(
     operator_token: OperatorToken = TOKEN,
     json_: Annotated[bool, option("Print a line of JSON for each.", name="--json")] = False,
 ) -> None:
-    """List the agents of a server: enrolment, last upload, rounds and cluster.
-
-    Example: fedcascade agents --state silent --limit 20
-    """
+    """List the agents of a server: enrolment, last upload, rounds and cluster."""
     require_integer("limit", limit)
     require(0 <= after < 2**63, f"after must be the number of an agent, got {after}")
     rows: list[AgentRow] = []
@@ -58,13 +53,12 @@ def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
     silent = page.enrolled - page.spoken
     counts = f"{page.enrolled:,} enrolled: {page.spoken:,} with uploads, {silent:,} silent, {page.revoked:,} revoked"
     summary = f"{counts}; {page.clusters:,} clusters"
-    now = time.time()
     cells = [
         (
             str(row.agent),
             name_state(row),
-            datetime.fromtimestamp(row.enrolled / 1000, UTC).date().isoformat(),
-            "never" if row.last is None else format_age(now - row.last / 1000),
+            _format_time(row.enrolled, "%Y-%m-%d"),
+            "never" if row.last is None else _format_time(row.last, "%Y-%m-%d %H:%M"),
             f"{row.rounds:,}",
             "" if row.cluster is None else str(row.cluster),
         )
@@ -81,22 +75,12 @@ def name_state(row: "AgentRow") -> str:
     return "silent" if row.last is None else "spoken"
 
 
-def format_age(seconds: float) -> str:
-    """Format an age in the largest unit that fits.
-
-    >>> format_age(7_300), format_age(59), format_age(-3)
-    ('2 hours ago', '59 seconds ago', 'now')
-    """
-    size, unit = next(((size, unit) for size, unit in SPANS if seconds >= size), (1, ""))
-    count = int(seconds // size)
-    return f"{count} {unit if count > 1 else unit[:-1]} ago" if unit else "now"
+def _format_time(milliseconds: int, form: str) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime(form)
 
 
 def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
-    """Replace the operator's token while servers run; the old token and its dashboard sessions expire.
-
-    Example: fedcascade rotate-token --operator-token operator.token
-    """
+    """Replace the operator's token while servers run; the old token and its dashboard sessions expire."""
     from fedcascade.service.protocol.auth import create_token, read_token, write_token
 
     draft = operator_token.with_name(f"{operator_token.name}.new")

@@ -50,32 +50,36 @@ def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:
     }
 
 
-_LAZY_COMMANDS = {  # name: module, and its line in --help
-    "run": ("simulate", "Simulate policies in an environment and compare them."),
-    "demo": ("experiments", "Run the paper's evaluation with two seeds and write a report."),
-    "doctor": ("doctor", "Check the installation: libraries, extras, GPU, plug-ins, store."),
-    "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
-    "experiment": ("experiments", "Run a plan of experiments in parallel."),
-    "report": ("experiments", "Write the report of a results folder."),
-    "theory": ("theory", "Print the bounds of the paper's Theorem 1 as numbers."),
-    "fit": ("evaluate", "Learn from a log of lists, for a warm start."),
-    "evaluate": ("evaluate", "Estimate the reward of policies from a log of lists."),
-    "data": ("data", "Fetch ratings; describe ratings and logs of lists."),
-    "serve": ("service", "Run a server for agents."),
-    "live": ("live", "Start a server with simulated users and open its dashboard."),
-    "enroll": ("service", "Make one-time enrolment tokens for agents."),
-    "revoke": ("service", "Refuse further uploads of an agent."),
-    "forget": ("service", "Remove an agent and its uploads."),
-    "agents": ("agents", "List the agents of a server."),
-    "rotate-token": ("agents", "Replace the operator's token while servers run."),
-    "verify": ("store", "Check the integrity of a store."),
-    "audit": ("store", "Print the audit log of a store."),
-    "backup": ("store", "Write a store to a backup file."),
-    "restore": ("store", "Read a backup into a new store."),
-    "warm": ("warm", "Compile all code now rather than on first use."),
-    "swarm": ("service", "Run agents with simulated users against a server."),
+_LAZY_COMMANDS = {  # name: module, description, arguments of an example
+    "run": (
+        "simulate",
+        "Simulate policies in an environment and compare them.",
+        "--policy population,fedind --rounds 1e5",
+    ),
+    "doctor": ("doctor", "Check the installation: libraries, extras, GPU, plug-ins, store.", "--check"),
+    "reproduce": ("experiments", "Run the paper's whole evaluation and write a report.", "--quick"),
+    "experiment": ("experiments", "Run a plan of experiments in parallel.", "plan.toml --out results/mine"),
+    "report": ("experiments", "Write the report of a results folder.", "results/paper"),
+    "theory": ("theory", "Print the bounds of the paper's Theorem 1 as numbers.", "--users 40 --rounds 1e6"),
+    "fit": ("evaluate", "Learn from a log of lists, for a warm start.", "log.parquet --out warm.npz"),
+    "evaluate": ("evaluate", "Estimate the reward of policies from a log of lists.", "log.parquet --policy fedind"),
+    "data": ("data", "Fetch ratings; describe ratings and logs of lists.", "describe ratings.csv"),
+    "serve": ("service", "Run a server for agents.", "--store sqlite:///fedcascade.db --dimension 20"),
+    "live": ("live", "Start a server with simulated users and open its dashboard.", "--drift"),
+    "enroll": ("service", "Make one-time enrolment tokens for agents.", "--url http://127.0.0.1:8777 --count 3"),
+    "revoke": ("service", "Refuse further uploads of an agent.", "7"),
+    "forget": ("service", "Remove an agent and its uploads.", "7"),
+    "agents": ("agents", "List the agents of a server.", "--state silent --limit 20"),
+    "rotate-token": ("agents", "Replace the operator's token while servers run.", "--operator-token operator.token"),
+    "verify": ("store", "Check the integrity of a store.", "sqlite:///fedcascade.db"),
+    "audit": ("store", "Print the audit log of a store.", "sqlite:///fedcascade.db"),
+    "backup": ("store", "Write a store to a backup file.", "sqlite:///fedcascade.db monday.backup"),
+    "restore": ("store", "Read a backup into a new store.", "monday.backup sqlite:///fedcascade.db"),
+    "warm": ("warm", "Compile all code now rather than on first use.", "--policy population"),
+    "swarm": ("service", "Run agents with simulated users against a server.", "--users 40 --rounds 20000"),
 }
-for _name, (_module, _help) in _LAZY_COMMANDS.items():
+for _name, (_module, _description, _arguments) in _LAZY_COMMANDS.items():
+    _help = f"{_description}\n\nExample: fedcascade {_name} {_arguments}"
     app.command(f"fedcascade.cli.{_module}:{_name.replace('-', '_')}", name=_name, help=_help)
 
 

@@ -42,8 +42,6 @@ def doctor(
     """Check the installation: versions, extras, cores, compiled code, GPU, browser, plug-ins, database.
 
     Exits with 1 if something is broken. Absent components are listed with the command that installs them.
-
-    Example: fedcascade doctor --store sqlite:///fedcascade.db
     """
     findings = list(_examine(store, check=check))
     if json_:

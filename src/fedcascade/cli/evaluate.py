@@ -34,10 +34,7 @@ def evaluate(
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Train policies on the first part of a log, and estimate their reward on the rest.
-
-    Example: fedcascade evaluate log.parquet --policy population --policy fedind
-    """
+    """Train policies on the first part of a log, and estimate their reward on the rest."""
     log = log_options.open(file)
     policies = constant_options.select_policies(policy)
     oracle = oracle_flags.build(next(log.batches(1)).items.shape[1])
@@ -67,10 +64,7 @@ def fit(
     json_: Json = False,
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Learn from logged lists of any policy: sum up what each user examined and clicked.
-
-    Example: fedcascade fit log.parquet --policy population --out warm.npz
-    """
+    """Learn from logged lists of any policy: sum up what each user examined and clicked."""
     from fedcascade.evaluation.fit import fit_log
     from fedcascade.federation.policies import get_policy
     from fedcascade.federation.warm_start import require_teachable

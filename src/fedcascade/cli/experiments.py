@@ -1,4 +1,4 @@
-"""``fedcascade reproduce``, ``fedcascade demo``, ``fedcascade experiment`` and ``fedcascade report``."""
+"""``fedcascade reproduce``, ``fedcascade experiment`` and ``fedcascade report``."""
 
 import json
 import sys
@@ -74,10 +74,7 @@ def reproduce(
     ] = PAPER_FOLDER,
     scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
 ) -> None:
-    """Run the paper's whole evaluation and write a report that compares its figures with ours.
-
-    Example: fedcascade reproduce --quick
-    """
+    """Run the paper's whole evaluation and write a report that compares its figures with ours."""
     require(not (strict and quick), "--strict needs more runs than --quick has: leave one of them out")
     require(runs is None or runs >= 1, f"runs must be a whole number >= 1, got {runs}")
     jobs = scheduler_flags.jobs
@@ -104,20 +101,6 @@ def reproduce(
         _require_confirmed(paper_claims.STRICT, paper_claims.find_unconfirmed(claims))
 
 
-def demo(
-    *,
-    out: Annotated[
-        Path, option("Folder for results and report; the same command resumes a stopped one.")
-    ] = PAPER_FOLDER,
-    scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
-) -> None:
-    """Run the paper's evaluation with two seeds and write a report, as 'reproduce --quick' does.
-
-    Example: fedcascade demo
-    """
-    reproduce(quick=True, out=out, scheduler_flags=scheduler_flags)
-
-
 def _require_confirmed(claims: Sequence[object], unconfirmed: Sequence[str]) -> None:
     """Print the number of confirmed claims, and exit with 1 unless all are."""
     print_line(f"strict: {len(claims) - len(unconfirmed)} of {len(claims)} claims confirmed")
@@ -142,10 +125,7 @@ def experiment(
         str | None, option("Also log the runs to the MLflow tracking server or folder at this URI (extra 'mlflow').")
     ] = None,
 ) -> None:
-    """Run a plan of experiments in parallel; the same command resumes a stopped one.
-
-    Example: fedcascade experiment plan.toml --out results/mine
-    """
+    """Run a plan of experiments in parallel; the same command resumes a stopped one."""
     from fedcascade.experiments import results, sinks
     from fedcascade.experiments.plan_reader import can_take_ratings, find_plan, set_ratings_file
 

@@ -26,10 +26,7 @@ def live(
     no_browser: Annotated[bool, option("Do not open the page.", show_default=False)] = False,
     demo_settings: DemoSettings = DemoSettings(),  # noqa: B008 (frozen)
 ) -> None:
-    """Start a server with simulated users, and open its dashboard.
-
-    Example: fedcascade live
-    """
+    """Start a server with simulated users, and open its dashboard."""
     require_extra("server", "a server")
     from fedcascade.demo.catalogue import DIMENSION
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, build_environment, build_policy

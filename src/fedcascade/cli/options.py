@@ -226,8 +226,9 @@ class OracleFlags:
 
     Attributes:
         list_length: K, the longest list that an agent may show. [default: 4, or that of a log]
-        oracle: top-k; per-category, with at most 'limit' of each (--categories); budget, with costs within 'budget'
-            (--costs); plackett-luce (temperature); epsilon (epsilon); or a plug-in's oracle (see 'fedcascade doctor').
+        oracle: top-k; per-category, with at most 'limit' of each (--categories);
+            budget, with costs within 'budget' (--costs); plackett-luce (temperature); epsilon (epsilon);
+            or a plug-in's oracle (see 'fedcascade doctor').
         set_oracle: Set an argument of the oracle: limit=2. Repeatable.
     """
 

@@ -99,10 +99,7 @@ def serve(
     output: LogOutput = LogOutput(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Run a server for agents. A setting can also be an environment variable, such as FEDCASCADE_STORE.
-
-    Example: fedcascade serve --store sqlite:///fedcascade.db --dimension 20
-    """
+    """Run a server for agents. A setting can also be an environment variable, such as FEDCASCADE_STORE."""
     require_extra("server", "a server")
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
@@ -140,10 +137,7 @@ def enroll(
     count: Annotated[Whole, option("Number of tokens.")] = 1,
     valid_days: Annotated[Whole, option("Days until they expire.")] = 7,
 ) -> None:
-    """Make one-time enrolment tokens, one per line; each enrols one agent.
-
-    Example: fedcascade enroll --url http://127.0.0.1:8777 --count 3
-    """
+    """Make one-time enrolment tokens, one per line; each enrols one agent."""
     require(1 <= count <= MOST_TOKENS, f"count must be in 1..{MOST_TOKENS}, got {count}")
     require(1 <= valid_days <= MOST_DAYS, f"valid days must be in 1..{MOST_DAYS}, got {valid_days}")
     with connect_operator(url, operator_token) as operator:
@@ -176,8 +170,6 @@ def swarm(
     """Run agents with simulated users against a server.
 
     With --lockstep the exchanges are exactly those of 'fedcascade run' with the same environment and constants.
-
-    Example: fedcascade swarm --users 40 --rounds 20000 --url http://127.0.0.1:8777
     """
     from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.service.agent.client import fetch_terms

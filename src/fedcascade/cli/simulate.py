@@ -91,14 +91,7 @@ def run(
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Simulate policies in an environment, synthetic or made from ratings, and compare them.
-
-    Example: fedcascade run
-
-    Example: fedcascade run --policy population,fedind --rounds 1e5 --clusters 5
-
-    Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
-    """
+    """Simulate policies in an environment, synthetic or made from ratings, and compare them."""
     require_integer("rounds", rounds)
     policies = constant_options.select_policies([name for text in policy for name in text.split(",")])
     environment, chooser = environment_options.build(), oracle_flags.build()

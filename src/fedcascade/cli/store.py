@@ -54,10 +54,7 @@ def verify(
     noted: Annotated[str | None, option("A head printed earlier: the log must be unchanged up to there.")] = None,
     json_: Json = False,
 ) -> None:
-    """Check the integrity of a store: log, snapshot, journal and audit log, from the first entry to the last.
-
-    Example: fedcascade verify sqlite:///fedcascade.db
-    """
+    """Check the integrity of a store: log, snapshot, journal and audit log, from the first entry to the last."""
     with open_for_command(store) as opened:
         position, link = opened.verify(None if noted is None else _parse_head(noted))
     if json_:
@@ -69,10 +66,7 @@ def verify(
 def audit(
     store: StoreUrl, *, json_: Annotated[bool, option("Print a line of JSON for each.", name="--json")] = False
 ) -> None:
-    """Print the audit log: enrolments, revocations, removals, folds, backups and restores, with time and actor.
-
-    Example: fedcascade audit sqlite:///fedcascade.db
-    """
+    """Print the audit log: enrolments, revocations, removals, folds, backups and restores, with time and actor."""
     with open_for_command(store) as opened:
         for record in opened.read_audit():
             time = datetime.fromtimestamp(record.at / 1000, UTC).isoformat(timespec="seconds")
@@ -85,10 +79,7 @@ def audit(
 
 
 def backup(store: StoreUrl, file: BackupFile) -> None:
-    """Write a store to one file while servers run; SQLite and PostgreSQL can both restore it.
-
-    Example: fedcascade backup sqlite:///fedcascade.db monday.backup
-    """
+    """Write a store to one file while servers run; SQLite and PostgreSQL can both restore it."""
     from fedcascade.service.protocol.clock import SYSTEM_CLOCK
     from fedcascade.service.store.backup import write_backup
 
@@ -101,8 +92,6 @@ def restore(file: BackupFile, store: StoreUrl) -> None:
     """Read a backup into a new store; agents resend what it lacks.
 
     Agents that were forgotten after the backup are back: forget them again.
-
-    Example: fedcascade restore monday.backup sqlite:///fedcascade.db
     """
     from fedcascade.service.protocol.clock import SYSTEM_CLOCK
     from fedcascade.service.store.backup import restore_backup

@@ -68,10 +68,7 @@ def theory(
     json_: Json = False,
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Print the bounds of Theorem 1 on regret and exchanges, term by term.
-
-    Example: fedcascade theory --users 40 --clusters 10 --rounds 1000000 --alpha-c 0.1
-    """
+    """Print the bounds of Theorem 1 on regret and exchanges, term by term."""
     from fedcascade.learning.theory.bounds import bound_exchanges_below, bound_regret_below
     from fedcascade.learning.theory.guarantee import compute_guarantee
 

@@ -20,10 +20,7 @@ def warm(
     *,
     policy: Annotated[list[str], option("Policy to compile for. Repeatable. [default: all]", show_default=False)] = [],  # noqa: B006 (never changed)
 ) -> None:
-    """Compile the code of simulations, servers and agents, once per installation.
-
-    Example: fedcascade warm --policy population
-    """
+    """Compile the code of simulations, servers and agents, once per installation."""
     policies = [get_policy(name) for name in policy] or list(load_policies().values())
     for words, step in _list_steps(policies):
         started = time.perf_counter()

@@ -22,7 +22,7 @@ from fedcascade.experiments.plan import (
 )
 from fedcascade.federation.policies import get_policy
 from fedcascade.learning.named_oracles import build_oracle
-from fedcascade.simulation.engines import simulate, simulate_in_turns, simulate_together
+from fedcascade.simulation.engines import simulate_in_turns, simulate_together
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import ARITHMETIC, Trace, summarise
 
@@ -102,18 +102,8 @@ def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
 
 def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     """Compute one run on one core."""
-    scenario = build_scenario(job)
-    trace = simulate(
-        scenario.environment,
-        scenario.policy,
-        rounds=job.rounds,
-        oracle=scenario.oracle,
-        threads=1,
-        checkpoints=job.checkpoints,
-        warm=scenario.warm,
-        progress=progress,
-    )
-    return _make_record(job, trace)
+    [record] = run_jobs_in_turns([job], progress)
+    return record
 
 
 def run_jobs_in_turns(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:

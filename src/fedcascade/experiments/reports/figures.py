@@ -62,27 +62,6 @@ def _plot_policy(
     return float(mean[-1]), line
 
 
-def plot_sizes(runs: pl.DataFrame, title: str, policies: Sequence[str]) -> Figure:
-    """Plot regret per user against users, on a logarithmic axis; bars go from the lowest run to the highest."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 3.1), layout="constrained")
-        axes = figure.add_subplot()
-        for number, policy in enumerate(policies):
-            value = pl.col("regret_per_user")
-            own = runs.filter(pl.col("label") == policy).group_by("users")
-            rows = own.agg(mean=value.mean(), low=value.min(), high=value.max()).sort("users")
-            users, mean, low, high = (rows[name].to_numpy() for name in ("users", "mean", "low", "high"))
-            colour = COLOURS[number % len(COLOURS)]
-            axes.errorbar(
-                users, mean, (mean - low, high - mean), marker="o", markersize=3.5, color=colour, label=policy
-            )
-        axes.set(title=title, xlabel="users", ylabel="regret of a user", xscale="log")
-        axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(FuncFormatter(format_short))
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
 def format_short(value: float, _position: int | None = None) -> str:
     """Format a number with k or M.
 

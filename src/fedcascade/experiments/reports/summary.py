@@ -55,10 +55,9 @@ def write_report(results: Results) -> Path:
         for environment in plan.environments
         if (plan.name, environment.name) in played
     ]
-    sizes = [_render_sizes(results, plan) for plan in results.plans if plan.per_user]
     introduction = html.render_paragraph(f"{describe_effort(results)} {PLUS_MINUS}", "dim")
     shares = _render_comparisons(results)
-    return write_page(results, title, [introduction, *shares, *sizes, *parts, render_provenance(results)])
+    return write_page(results, title, [introduction, *shares, *parts, render_provenance(results)])
 
 
 def _render_comparisons(results: Results) -> list[Html]:
@@ -85,20 +84,6 @@ def describe_effort(results: Results) -> str:
         f"{results.manifest['runs']:,} {words}, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
         f"({rounds / seconds:,.0f} rounds/s), by fedcascade {results.manifest['fedcascade']}."
     )
-
-
-def _render_sizes(results: Results, plan: Plan) -> Html:
-    """Render regret per user against the number of users, for a plan with ``per_user``."""
-    users = {environment.name: environment.spec.declared.users for environment in plan.environments}
-    runs = results.runs.filter(pl.col("experiment") == plan.name).with_columns(
-        users=pl.col("environment").replace_strict(users, return_dtype=pl.Int64)
-    )
-    runs = runs.with_columns(regret_per_user=pl.col("regret") / pl.col("users"))
-    title = f"regret per user after {plan.rounds:,} own rounds"
-    figure = figures.plot_sizes(runs, title, [policy.label for policy in plan.policies])
-    caption = f"Mean {title}, against the number of users; bars span the runs."
-    drawing = save_figure(results, figure, f"{plan.name}-sizes", caption)
-    return html.render_section(plan.title, html.render_gallery([drawing]))
 
 
 def _render_environment(results: Results, plan: Plan, environment: str) -> Html:

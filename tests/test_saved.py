@@ -96,7 +96,7 @@ class Reversed(TopK):
 def test_an_oracle_of_your_own_is_given_again(tmp_path: Path) -> None:
     problem = ProblemSize(users=1, dimension=D, list_length=K, rounds=10)
     save_agent(tmp_path / "a", Agent(id=0, policy=POLICIES["fedind"], problem=problem, oracle=Reversed(length=2)))
-    with pytest.raises(ValueError, match="its oracle Reversed is none of ours: give it as oracle="):
+    with pytest.raises(ValueError, match="its oracle Reversed is not built in: give it as oracle="):
         load_agent(tmp_path / "a")
     assert load_agent(tmp_path / "a", oracle=Reversed(length=2)).oracle == Reversed(length=2)
 
@@ -201,7 +201,7 @@ def test_a_flipped_bit_is_refused_or_changes_nothing_that_was_checked(whole: Pat
 def test_newer_and_foreign_files_are_named(whole: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(whole, tmp_path))
     change_facts(path, lambda facts: facts.update({"format": 2}))
-    with pytest.raises(ValueError, match="has format 2, this fedcascade knows 1: update fedcascade"):
+    with pytest.raises(ValueError, match="has format 2, this fedcascade reads 1: update fedcascade"):
         load_server(path)
     with pytest.raises(ValueError, match="holds a state of kind 'server', not 'agent'"):
         load_agent(whole)

@@ -327,7 +327,7 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--engine", "reference", "--oracle", "budget"), "needs costs"),
         (small("--oracle", "budget", "--set-oracle", "limit=1"), "unknown argument of oracle budget 'limit'"),
         (small("--oracle", "budgt"), "unknown oracle 'budgt': did you mean 'budget'"),
-        (small("--ratings", "x", "--costs"), "--costs: of a synthetic environment"),
+        (small("--ratings", "x", "--costs"), "--costs: only for a synthetic environment"),
         (["theory", "--users", "3", "--clusters", "5"], "clusters must be <= users (3), got 5"),
         (["theory", "--features", "gaussian"], "not --features"),
         (["theory", "--dimension", "1"], "dimension"),
@@ -401,7 +401,7 @@ def test_the_table_of_constants_has_every_word_in_80_columns() -> None:
     table = make_constants_table(list(POLICIES.values()))
     console.print(table)
     shown = console.export_text()
-    start = shown.splitlines()[1].index("what it is")
+    start = shown.splitlines()[1].index("meaning")
     words = " ".join(line[start : shown.splitlines()[1].index("values")].strip() for line in shown.splitlines()[3:])
     for policy in POLICIES.values():
         for entry in policy.describe_constants():

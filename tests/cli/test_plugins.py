@@ -184,7 +184,7 @@ def test_set_reaches_a_constant_of_a_plug_ins_policy(capsys: pytest.CaptureFixtu
         (["--environment", "myworld", "--set-env", "taste=2"], "'taste': did you mean 'tastes'"),
         (
             ["--environment", "myworld", "--users", "5"],
-            "myworld takes its own arguments, by --set-env, and not --users",
+            "myworld takes its arguments by --set-env, not --users",
         ),
         (["--environment", "myworld", "--set-env", "tastes=9"], "clusters must be <= users (6), got 9"),
         (["--environment", "loose"], "its arguments must be keyword-only"),

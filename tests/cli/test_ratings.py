@@ -92,7 +92,7 @@ def test_a_notice_is_one_line_on_stderr(ratings: Path, tmp_path: Path, capsys: p
         (["run", "--ratings", "good.csv", *SMALL[:4], "--dimension", "60"], "rank >= 60"),
         (
             ["run", "--ratings", "good.csv", "--features", "gaussian"],
-            "--features: of a synthetic environment",
+            "--features: only for a synthetic environment",
         ),
         (["run", "--ratings", "good.csv", "--columns", "user,item"], "columns must be three names"),
         (["run", "--ratings", "good.csv", "--columns", "user,item,stars"], "has no column stars for the rating"),

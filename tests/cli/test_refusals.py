@@ -26,7 +26,7 @@ items = 6
 name = "fedind"
 """
 REFUSALS = [
-    ("run fedind", "'fedind' belongs to no option: a value follows its option, as in --policy fedind"),
+    ("run fedind", "'fedind' belongs to no option: write a value after its option, as in --policy fedind"),
     ("serve --port 80000", "port must be in 0..65535, got 80000"),
     ("serve --port -1", "port must be in 0..65535, got -1"),
     ("serve --host nowhere.invalid", "cannot listen on nowhere.invalid"),

@@ -25,7 +25,7 @@ $(VENV)/.installed-%: pyproject.toml locks/%.txt | $(VENV)
 	@touch $@
 
 demo: $(VENV)/.installed-demo ## run the paper's evaluation at its full length, twice, and write a report
-	$(BIN)/fedcascade demo
+	$(BIN)/fedcascade reproduce --quick
 
 live: $(VENV)/.installed-server ## watch it at work: a server, simulated users, and a page that shows both
 	$(BIN)/fedcascade live
@@ -64,12 +64,13 @@ coverage: $(INSTALLED_DEV) ## branch coverage; fails below 95% of the core, comp
 	$(call REPORT,$(CORE),95)
 	$(call REPORT,$(EDGES),90)
 
-check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure, links and anchors of pages
+check: $(INSTALLED_DEV) ## ruff, mypy --strict, import-linter, structure, words, links and anchors of pages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/check_structure.py
+	$(BIN)/python tools/check_words.py
 	$(BIN)/python tools/check_links.py
 
 structure: $(INSTALLED_DEV) ## private names, long functions and signatures, class names, import cycles, size of src, secrets

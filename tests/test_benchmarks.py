@@ -63,7 +63,7 @@ def test_every_contestant_plays_a_slice() -> None:
 
 def test_every_job_of_the_tables_names_a_known_policy() -> None:
     assert all(job.build_policy().name for job in script("table1").list_jobs())
-    assert {system.policy for system in load_plan(FOLDER / "phases.toml").systems} == {"phase-fclub"}
+    assert {planned.policy for planned in load_plan(FOLDER / "phases.toml").policies} == {"phase-fclub"}
 
 
 def test_the_cost_of_an_upload_is_measured_with_each_policy() -> None:

@@ -267,7 +267,7 @@ def test_it_is_saved_and_loaded_to_the_bit(tmp_path: Path) -> None:
 def test_a_policy_of_your_own_is_given_again(tmp_path: Path) -> None:
     mine = replace(POLICIES["fedind"], name="mine")
     Ranker(mine).fit(LOG, TABLE).save(tmp_path / "mine.npz")
-    with pytest.raises(ValueError, match="has parts of its own: give it as policy="):
+    with pytest.raises(ValueError, match="has custom parts: give it as policy="):
         Ranker.load(tmp_path / "mine.npz")
     assert Ranker.load(tmp_path / "mine.npz", policy=mine).rank("u0")
 

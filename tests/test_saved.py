@@ -81,7 +81,7 @@ def test_parts_of_your_own_are_given_again(tmp_path: Path) -> None:
     own = replace(POLICIES["fedind"], name="mine", lambda_=2.0)
     problem = ProblemSize(users=1, dimension=D, list_length=K, rounds=10)
     save_agent(path, Agent(id=3, policy=own, problem=problem, oracle=PerCategory(length=3, limit=2)))
-    with pytest.raises(ValueError, match=r"its policy mine has parts of its own: give it as policy="):
+    with pytest.raises(ValueError, match=r"its policy mine has custom parts: give it as policy="):
         load_agent(path)
     loaded = load_agent(path, policy=own)
     assert (loaded.id, loaded.policy, loaded.oracle) == (3, own, PerCategory(length=3, limit=2))
@@ -96,7 +96,7 @@ class Reversed(TopK):
 def test_an_oracle_of_your_own_is_given_again(tmp_path: Path) -> None:
     problem = ProblemSize(users=1, dimension=D, list_length=K, rounds=10)
     save_agent(tmp_path / "a", Agent(id=0, policy=POLICIES["fedind"], problem=problem, oracle=Reversed(length=2)))
-    with pytest.raises(ValueError, match="its oracle Reversed is none of ours: give it as oracle="):
+    with pytest.raises(ValueError, match="its oracle Reversed is not built in: give it as oracle="):
         load_agent(tmp_path / "a")
     assert load_agent(tmp_path / "a", oracle=Reversed(length=2)).oracle == Reversed(length=2)
 
@@ -162,7 +162,7 @@ def test_a_file_that_is_made_to_do_harm_is_refused_in_one_line(kind: str, whole:
     rewrite(path, change, method)
     with pytest.raises(ValueError, match=words) as refused:
         load_server(path)
-    assert str(refused.value).startswith(f"{path} is not a state that fedcascade wrote")
+    assert str(refused.value).startswith(f"{path} is not a complete state file of fedcascade")
     assert "\n" not in str(refused.value)
 
 
@@ -185,7 +185,7 @@ def test_every_cut_of_a_file_is_refused(whole: Path, tmp_path: Path) -> None:
     body, path = whole.read_bytes(), tmp_path / "cut.npz"
     for size in range(0, len(body), 211):
         path.write_bytes(body[:size])
-        with pytest.raises(ValueError, match="is not a state that fedcascade wrote"):
+        with pytest.raises(ValueError, match="is not a complete state file of fedcascade"):
             load_server(path)
 
 
@@ -201,11 +201,11 @@ def test_a_flipped_bit_is_refused_or_changes_nothing_that_was_checked(whole: Pat
 def test_newer_and_foreign_files_are_named(whole: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(whole, tmp_path))
     change_facts(path, lambda facts: facts.update({"format": 2}))
-    with pytest.raises(ValueError, match="has format 2, this fedcascade knows 1: update fedcascade"):
+    with pytest.raises(ValueError, match="has format 2, this fedcascade reads 1: update fedcascade"):
         load_server(path)
-    with pytest.raises(ValueError, match="holds the state of kind 'server', and not 'agent'"):
+    with pytest.raises(ValueError, match="holds a state of kind 'server', not 'agent'"):
         load_agent(whole)
-    with pytest.raises(ValueError, match="holds the state of kind 'server', and not 'sums'"):
+    with pytest.raises(ValueError, match="holds a state of kind 'server', not 'sums'"):
         load_warm(whole)
     with pytest.raises(ValueError, match="there is no file"):
         load_server(tmp_path / "none.npz")

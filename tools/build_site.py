@@ -2,10 +2,10 @@
 
 Usage: python tools/build_site.py [--generator zensical|mkdocs] [--out site]
 
-Pages are laid out in .cache/site first: those of docs/, the pages at the root of the repository, and one page per room
-of the code with its docstrings; notebooks are run and shown with what came of them. Navigation is the list of
-docs/README.md. Links that leave docs/ lead to the repository. The result can be read from a folder, without a server,
-and asks nobody outside for anything.
+Pages are laid out in .cache/site first: those of docs/, the pages at the root of the repository, and one page per
+package with its docstrings; notebooks are run and shown with their output. Navigation is the list of docs/README.md.
+Links out of docs/ lead to the repository. The site works from a folder, without a server, and loads nothing from
+elsewhere.
 """
 
 import argparse
@@ -37,7 +37,7 @@ Navigation = list[dict[str, Any]]
 
 
 def read_navigation(page: Path) -> Navigation:
-    """The sections and pages that a list of pages names, in its order."""
+    """Read the sections and pages of a list of pages, in its order."""
     navigation: Navigation = [{"Home": "README.md"}]
     for line in page.read_text("utf-8").splitlines():
         if section := SECTION.match(line):
@@ -49,35 +49,35 @@ def read_navigation(page: Path) -> Navigation:
 
 
 def list_modules(package: Path) -> dict[str, list[str]]:
-    """The public modules of each room, by the room's dotted name; the command line is no library."""
-    rooms: dict[str, list[str]] = {}
+    """List the public modules of each package by its dotted name, except the command line."""
+    found: dict[str, list[str]] = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
         is_public = not any(part.startswith("_") for part in parts) and "cli" not in parts
         if is_public:
-            rooms.setdefault(".".join(parts[:-1]), []).append(".".join(parts))
-    return rooms
+            found.setdefault(".".join(parts[:-1]), []).append(".".join(parts))
+    return found
 
 
 def write_reference(package: Path, folder: Path) -> Navigation:
-    """Write a page per room, which mkdocstrings fills with docstrings, and one that leads to them."""
+    """Write a page per package, which mkdocstrings fills with docstrings, and an index."""
     folder.mkdir(parents=True, exist_ok=True)
     navigation: Navigation = [{"API": "api/README.md"}]
-    lines = ["# API", "", "What most people need can be imported from `fedcascade` itself:", ""]
+    lines = ["# API", "", "The most used names can be imported from `fedcascade` itself:", ""]
     lines += [f"- [`{name}`]({home.rpartition('.')[0]}.md#{home}.{name})" for name, home in list_names(package)]
-    lines += ["", "Every public name, by the room it lives in:", ""]
-    for room, modules in list_modules(package).items():
-        purpose = read_first_line(package.parent.joinpath(*room.split(".")) / "__init__.py")
+    lines += ["", "Every public name, by package:", ""]
+    for package_name, modules in list_modules(package).items():
+        purpose = read_first_line(package.parent.joinpath(*package_name.split(".")) / "__init__.py")
         body = "\n\n".join(f"::: {module}" for module in modules)
-        (folder / f"{room}.md").write_text(f"# {room}\n\n{purpose}\n\n{body}\n", encoding="utf-8")
-        lines.append(f"- [`{room}`]({room}.md): {purpose}")
-        navigation.append({room: f"api/{room}.md"})
+        (folder / f"{package_name}.md").write_text(f"# {package_name}\n\n{purpose}\n\n{body}\n", encoding="utf-8")
+        lines.append(f"- [`{package_name}`]({package_name}.md): {purpose}")
+        navigation.append({package_name: f"api/{package_name}.md"})
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return navigation
 
 
 def list_names(package: Path) -> Iterator[tuple[str, str]]:
-    """The names that the package itself offers, and the module that each lives in."""
+    """List the names that the package exports, and the module of each."""
     for node in ast.parse((package / "__init__.py").read_text("utf-8")).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_HOME":
             homes: dict[str, str] = ast.literal_eval(node.value)
@@ -85,7 +85,7 @@ def list_names(package: Path) -> Iterator[tuple[str, str]]:
 
 
 def separate_lists(text: str) -> str:
-    """Put an empty line before each list that follows a paragraph at once, which would else run into it."""
+    """Put an empty line between a paragraph and a list, as the generator requires."""
     lines: list[str] = []
     is_code = False
     for line in text.split("\n"):
@@ -99,13 +99,13 @@ def separate_lists(text: str) -> str:
 
 
 def read_first_line(module: Path) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     found = re.match(r'"""(.+?)(?:"""|\n)', module.read_text("utf-8"))
     return found[1] if found else ""
 
 
 def move_links(text: str, page: Path, origin: Path, repository: str) -> str:
-    """Let links of a page that stood at ``origin`` lead to where the site has their targets, or to the repository."""
+    """Rewrite the links of a page from ``origin`` to their targets in the site, or in the repository."""
 
     def move(hit: re.Match[str]) -> str:
         target = (origin.parent / hit[2]).resolve()
@@ -119,7 +119,7 @@ def move_links(text: str, page: Path, origin: Path, repository: str) -> str:
 
 
 def locate(target: Path) -> Path | None:
-    """Where in the staged site a file of the repository is; None if it is not."""
+    """Return the path of a repository file in the staged site, or None."""
     if target.is_relative_to(ROOT / "docs") and target.is_file():
         return STAGE / "pages" / target.relative_to(ROOT / "docs")
     if target.parent == NOTEBOOKS:  # a notebook, or a figure that it drew
@@ -132,13 +132,13 @@ def locate(target: Path) -> Path | None:
 
 
 def relative(target: Path, page: Path) -> str:
-    """The relative address of a file, seen from a page."""
+    """Return the address of a file relative to a page."""
     up = [".."] * len(page.parent.relative_to(STAGE / "pages").parts)
     return "/".join([*up, *target.relative_to(STAGE / "pages").parts])
 
 
 def stage_pages(repository: str) -> None:
-    """Copy docs/ and the pages at the root into the stage, run the notebooks into it, and move the links of all."""
+    """Copy docs/ and the pages at the root into the stage, render the notebooks, and rewrite all links."""
     pages = STAGE / "pages"
     shutil.rmtree(STAGE, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages)
@@ -156,7 +156,7 @@ def stage_pages(repository: str) -> None:
 
 
 def write_config(generator: str) -> Path:
-    """Write the configuration of this build: mkdocs.yml, where pages are, and their order."""
+    """Write the configuration of this build: mkdocs.yml, with the folder and order of pages."""
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     navigation = read_navigation(ROOT / "docs" / "README.md")
     navigation.append({"API": write_reference(ROOT / "src" / "fedcascade", STAGE / "pages" / "api")})
@@ -168,7 +168,7 @@ def write_config(generator: str) -> Path:
             handler = plugin["mkdocstrings"]["handlers"]["python"]
             handler["paths"] = [str(ROOT / "src")]
             handler["options"]["extensions"] = [str(ROOT / "tools" / "fence_doctests.py")]
-    if generator == "mkdocs":  # its own themes alone are installed
+    if generator == "mkdocs":  # only its built-in themes are installed
         config["theme"] = {"name": "readthedocs", "highlightjs": False}
         config["plugins"].remove("offline")
     path = STAGE / "mkdocs.yml"
@@ -177,7 +177,7 @@ def write_config(generator: str) -> Path:
 
 
 def bring_home(folder: Path) -> None:
-    """Let pages take from the site itself the one script that the generator would have them fetch from outside."""
+    """Serve from the site the one script that the generator would load from elsewhere."""
     for page in folder.rglob("*.html"):
         up = "../" * len(page.parent.relative_to(folder).parts)
         text = page.read_text("utf-8").replace(OUTSIDE_SCRIPT, f"{up}offline-worker.js")

@@ -1,4 +1,4 @@
-"""Find links, anchors and pictures of a built site that lead nowhere, and anything that a page asks the outside for.
+"""Find broken links, anchors and pictures of a built site, and resources that it loads from elsewhere.
 
 Usage: python tools/check_links.py FOLDER. Also checks the Markdown pages of the repository: make check.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 FETCHED = {("script", "src"), ("img", "src"), ("link", "href"), ("source", "src"), ("iframe", "src"), ("video", "src")}
-HARMLESS = {"canonical", "next", "prev", "edit", "alternate"}  # of <link>: named, never fetched
+HARMLESS = {"canonical", "next", "prev", "edit", "alternate"}  # <link> relations that are never fetched
 PLANNED = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`[^`\n]*`")
@@ -20,7 +20,7 @@ HEADING = re.compile(r"^#{1,6} +(.*?)(?: *\{#([\w-]+)\})?$", re.MULTILINE)
 
 
 class Page(HTMLParser):
-    """The anchors of a page, where it leads, and what it fetches."""
+    """The anchors, links and fetched resources of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        """Note what a tag names."""
+        """Record the addresses of a tag."""
         given = {name: value or "" for name, value in attributes}
         self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
         if tag == "a" and "href" in given:
@@ -47,10 +47,10 @@ def read_page(path: Path) -> Page:
 
 
 def find_faults(folder: Path) -> Iterator[str]:
-    """Yield what is wrong with a built site, one line each."""
+    """Yield the faults of a built site, one line each."""
     read_page.cache_clear()
     for path in sorted(folder.rglob("*.html")):
-        if path.name == "404.html":  # its addresses are those of the site's root
+        if path.name == "404.html":  # its addresses start at the root of the site
             continue
         page, name = read_page(path), path.relative_to(folder)
         for address in dict.fromkeys([*page.links, *page.fetched]):
@@ -59,7 +59,7 @@ def find_faults(folder: Path) -> Iterator[str]:
 
 
 def find_fault(address: str, path: Path, folder: Path, *, is_fetched: bool) -> str | None:
-    """What is wrong with an address on a page; None if it leads somewhere."""
+    """Return the fault of an address on a page, or None."""
     parts = urlsplit(address)
     if parts.scheme or parts.netloc:
         return "is fetched from outside" if is_fetched and parts.scheme != "data" else None
@@ -76,7 +76,7 @@ def find_fault(address: str, path: Path, folder: Path, *, is_fetched: bool) -> s
 
 
 def slugify(heading: str) -> str:
-    """The anchor of a heading, as site generators and hosts of repositories make it.
+    """Return the anchor of a heading, as site generators and GitHub make it.
 
     >>> slugify("What `make` does, in short"), slugify("A [link](page.md) here")
     ('what-make-does-in-short', 'a-link-here')
@@ -86,7 +86,7 @@ def slugify(heading: str) -> str:
 
 
 def find_page_faults(pages: list[Path]) -> Iterator[str]:
-    """Yield links of Markdown pages whose file or anchor is not there; code is not looked at."""
+    """Yield links of Markdown pages to missing files or anchors, outside code."""
     for page in pages:
         text = INLINE.sub("", FENCED.sub("", page.read_text("utf-8")))
         for address in PLANNED.findall(text):
@@ -101,7 +101,7 @@ def find_page_faults(pages: list[Path]) -> Iterator[str]:
 
 
 def list_anchors(page: Path) -> set[str]:
-    """The anchors of a Markdown page: of its headings, and those that are written out."""
+    """Return the anchors of a Markdown page: of its headings, and explicit ones."""
     text = FENCED.sub("", page.read_text("utf-8"))
     return {given or slugify(heading) for heading, given in HEADING.findall(text)} | set(
         re.findall(r'(?:id|name)="([^"]+)"', text)
@@ -109,7 +109,7 @@ def list_anchors(page: Path) -> set[str]:
 
 
 def main() -> None:
-    """Check a built site, or without an argument the Markdown pages of the repository."""
+    """Check a built site or, without an argument, the Markdown pages of the repository."""
     root = Path(__file__).resolve().parent.parent
     if sys.argv[1:]:
         faults = list(find_faults(Path(sys.argv[1])))

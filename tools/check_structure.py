@@ -25,7 +25,7 @@ MAX_SOURCE_LINES = 35_650
 MAX_MODULES = 257
 SECRET_NAMES = re.compile(r"\.(token|db|pem|key|p12|pfx)$|(^|/)(\.env|id_(rsa|dsa|ecdsa|ed25519))$")
 PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-# Findings of the newest rules that are still there. One that is gone has to leave the list, too.
+# Known findings of the newest rules; a mended one has to leave the list.
 KNOWN_OFFENDERS: tuple[str, ...] = ()
 # Documented names, whose underscore keeps methods of named tuples apart from fields, or warns.
 PUBLIC_WITH_UNDERSCORE = {"_asdict", "_exit", "_fields", "_field_defaults", "_make", "_replace"}
@@ -33,7 +33,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def is_private(name: str) -> bool:
-    """Whether a name starts with an underscore and is neither ``_``, ``__magic__`` nor ``_sunder_``."""
+    """Return whether a name starts with an underscore and is neither ``_``, ``__magic__`` nor ``_sunder_``."""
     return name.startswith("_") and not name.endswith("_") and name not in PUBLIC_WITH_UNDERSCORE
 
 
@@ -60,7 +60,7 @@ def list_imported_names(tree: ast.Module) -> set[str]:
 
 
 def find_private_names(modules: dict[str, Module]) -> Iterator[str]:
-    """Find private names that are imported from, or looked up in, a module other than their own."""
+    """Find private names that another module imports or looks up."""
     for module in modules.values():
         defined, imported = list_defined_names(module.tree), list_imported_names(module.tree)
         for node in ast.walk(module.tree):
@@ -102,7 +102,7 @@ def find_long_signatures(modules: dict[str, Module]) -> Iterator[str]:
 
 
 def find_shared_names(modules: dict[str, Module]) -> Iterator[str]:
-    """Find classes that have the name of another class of the package."""
+    """Find class names that are used twice in the package."""
     places = defaultdict[str, list[str]](list)
     for module in modules.values():
         for node in ast.walk(module.tree):
@@ -131,7 +131,7 @@ def find_cycles(modules: dict[str, Module]) -> Iterator[str]:
 
 
 def find_growth(modules: dict[str, Module]) -> Iterator[str]:
-    """Find that the sources have more lines or modules than the limits."""
+    """Check the numbers of lines and modules of the sources."""
     lines = sum(len(module.text.splitlines()) for module in modules.values())
     for count, what, limit in ((lines, "lines", MAX_SOURCE_LINES), (len(modules), "modules", MAX_MODULES)):
         if count > limit:
@@ -139,7 +139,7 @@ def find_growth(modules: dict[str, Module]) -> Iterator[str]:
 
 
 def find_secrets(root: Path) -> Iterator[str]:
-    """Find files that git tracks and that are named like a secret, or hold a private key."""
+    """Find tracked files that are named like a secret or hold a private key."""
     listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, text=True, check=False)
     for name in filter(None, listed.stdout.split("\0")):
         path = root / name
@@ -150,7 +150,7 @@ def find_secrets(root: Path) -> Iterator[str]:
 
 
 def excuse_known(findings: Iterable[str], known: Iterable[str]) -> Iterator[str]:
-    """Drop known findings, whatever their line and number, and report known ones that are gone."""
+    """Drop known findings, at any line, and report known ones that are mended."""
     left = set(known)
     for finding in findings:
         key = re.sub(r" \d+ ", " many ", re.sub(r":\d+: ", ": ", finding)).partition(",")[0]

@@ -1,4 +1,4 @@
-"""Find faults in .github/workflows that a schema does not know: names that lead nowhere in this repository.
+"""Find faults in .github/workflows that a schema misses: names that do not exist in this repository.
 
 Usage: python tools/check_workflows.py. It prints one line per fault, and exits with 1 if there is one.
 """
@@ -19,7 +19,7 @@ SCRIPT = re.compile(r"python ((?:tools|tests|benchmarks)/\S+)|--requirement (\S+
 
 
 def find_faults(workflow: Mapping[str, Any], root: Path = ROOT) -> Iterator[str]:
-    """Yield what is wrong with a workflow, in words."""
+    """Yield the faults of a workflow."""
     if not workflow.get("name") or not workflow.get("on"):
         yield "has no name, or nothing that starts it"
     if workflow.get("permissions") != {"contents": "read"}:
@@ -29,7 +29,7 @@ def find_faults(workflow: Mapping[str, Any], root: Path = ROOT) -> Iterator[str]
 
 
 def find_job_faults(job: Mapping[str, Any], jobs: Mapping[str, Any], root: Path) -> Iterator[str]:
-    """Yield what is wrong with a job."""
+    """Yield the faults of a job."""
     if "timeout-minutes" not in job:
         yield "may run for six hours: give timeout-minutes"
     unknown = set(job.get("permissions", {})) - PERMISSIONS
@@ -49,9 +49,9 @@ def find_job_faults(job: Mapping[str, Any], jobs: Mapping[str, Any], root: Path)
 
 
 def find_step_faults(step: Mapping[str, Any], root: Path) -> Iterator[str]:
-    """Yield what is wrong with a step."""
+    """Yield the faults of a step."""
     if set(step) - KEYS:
-        yield f"has keys that nobody reads: {sorted(set(step) - KEYS)}"
+        yield f"has unknown keys: {sorted(set(step) - KEYS)}"
     if ("uses" in step) == ("run" in step):
         yield "must have either uses or run"
     elif "uses" in step and not USES.fullmatch(step["uses"]):

@@ -1,4 +1,4 @@
-"""How well click models are estimated: logs of users who click by known parameters, the errors, and perplexities.
+"""Measure the errors and perplexities of fitted click models, on logs with known parameters.
 
 Usage: python tools/click_model_recovery.py [--lists 30000] [--seeds 5] [--first 501]
 """
@@ -19,7 +19,7 @@ GOING_ON = {"dcm": np.array([0.9, 0.7, 0.6, 0.5, 0.4]), "pbm": np.array([1.0, 0.
 
 
 def simulate_clicks(name: str, seed: int, lists: int = 30_000) -> ClickLog:
-    """Random lists, and the clicks of users of a model, position by position."""
+    """Random lists, and clicks drawn from a model position by position."""
     draw = np.random.default_rng(seed)
     items = np.argsort(draw.random((lists, ITEMS)), axis=1)[:, :LENGTH]
     clicks, looking = np.zeros(items.shape, bool), np.ones(lists, bool)
@@ -33,9 +33,9 @@ def simulate_clicks(name: str, seed: int, lists: int = 30_000) -> ClickLog:
 
 
 def measure_errors(model: ClickModel) -> dict[str, float]:
-    """The largest error of each kind of parameter that a model has."""
+    """Return the largest error of each kind of parameter of a model."""
     errors = {"attraction": _find_largest(model.attraction - ATTRACTION)}
-    if model.going_on is not None:  # who clicks the last position cannot be seen to go on
+    if model.going_on is not None:  # a click on the last position does not show whether the user continues
         known = LENGTH - 1 if model.name == "dcm" else LENGTH
         errors["going on" if model.name == "dcm" else "looked at"] = _find_largest(
             (model.going_on - GOING_ON[model.name])[:known]
@@ -50,7 +50,7 @@ def _find_largest(errors: NDArray[np.float64]) -> float:
 
 
 def measure_perplexities(log: ClickLog) -> dict[str, float]:
-    """The perplexity of each model on the last fifth of a log, estimated from the rest."""
+    """Return the perplexity of each model on the last fifth of a log, fitted to the rest."""
     return {fit.model.name: fit.perplexity for fit in compare_models(lambda: iter([log]), len(log))}
 
 

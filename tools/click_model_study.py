@@ -1,4 +1,4 @@
-"""What it costs that agents believe in the cascade where users click by another model: regret, early and late.
+"""Measure the regret of agents that assume the cascade while users click by another model.
 
 Usage: python tools/click_model_study.py [--seeds 5] [--first 401] [--rounds 4000]
 """

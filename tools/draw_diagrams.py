@@ -1,4 +1,4 @@
-"""Draw the diagrams that pages hold as text (Mermaid) as SVG, for the site, which fetches no program to draw them.
+"""Draw the Mermaid diagrams of pages as SVG, because the site loads no script to draw them.
 
 One kind is known: a flowchart from left to right. Others are left as they are.
 """
@@ -15,12 +15,12 @@ STEP, BOX = 34, 28  # pixels: between rows, height of a box
 
 
 def draw_diagrams(text: str) -> str:
-    """Put a picture in the place of every diagram of a page that can be drawn."""
+    """Replace every supported diagram of a page by a picture."""
     return DIAGRAM.sub(lambda hit: draw(hit[1]) or hit[0], text)
 
 
 def draw(diagram: str) -> str | None:
-    """The picture of a diagram, as SVG inside a page; None if it is of another kind."""
+    """Draw a diagram as inline SVG; return None for an unsupported kind."""
     kind, _, body = diagram.partition("\n")
     if kind.strip() != "flowchart LR":
         return None
@@ -36,7 +36,7 @@ ARROW_HEAD = (
 
 
 def draw_flow(lines: list[str]) -> Iterator[str]:
-    """Width, height, then the shapes of a flowchart: a row for each arrow, from what sends to what receives."""
+    """Yield the width, the height and the shapes of a flowchart, with a row for each arrow."""
     labels: dict[str, str] = {}
     rows = []
     for line in lines:
@@ -57,11 +57,11 @@ def draw_flow(lines: list[str]) -> Iterator[str]:
 
 
 def draw_box(x: float, y: float, words: str, width: int) -> str:
-    """A box around words, by its middle."""
+    """Draw a box around words, by its centre."""
     shape = f'<rect x="{x - width / 2}" y="{y - BOX / 2 + 2}" width="{width}" height="{BOX - 4}" rx="4"'
     return f'{shape} fill="none" stroke="currentColor"/>{draw_words(x, y + 4, words, "middle")}'
 
 
 def draw_words(x: float, y: float, words: str, anchor: str) -> str:
-    """Words at a place."""
+    """Draw words at a place."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="currentColor">{escape(words)}</text>'

@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 
 def set_log_scale(axes: Axes) -> None:
-    """Make the upright axis logarithmic, with round numbers beside it."""
+    """Make the vertical axis logarithmic, with round numbers."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
     axes.yaxis.set_major_formatter(FuncFormatter(format_short))
@@ -36,7 +36,7 @@ def set_log_scale(axes: Axes) -> None:
 
 
 def draw_cascade(axes: Axes) -> None:
-    """A list of four items: looked at until the first that attracts, which is clicked; the fourth was never seen."""
+    """Draw a list of four items: the user examines three and clicks the third."""
     passed = ("looked at, not clicked", "0")
     kinds = [passed, passed, ("clicked", "1"), ("never seen", "nothing")]
     for place, (kind, lesson) in enumerate(kinds):
@@ -52,7 +52,7 @@ def draw_cascade(axes: Axes) -> None:
 
 
 def draw_ucb(axes: Axes) -> None:
-    """Three items: the least known is shown first, though the estimate for another is higher."""
+    """Draw three items: the most uncertain one is ranked first, despite a lower estimate."""
     names, means, widths = ["400 looks", "40 looks", "4 looks"], [0.55, 0.5, 0.4], [0.03, 0.1, 0.3]
     for place, (name, mean, width) in enumerate(zip(names, means, widths, strict=True)):
         axes.bar(place, mean, width=0.55, color=BLUE, alpha=0.75)
@@ -66,7 +66,7 @@ def draw_ucb(axes: Axes) -> None:
 
 
 def draw_beta(axes: Axes) -> None:
-    """Regret of agents alone, by beta: too little never finds out, too much never stops trying."""
+    """Draw the regret of single agents by beta, which balances exploration."""
     betas = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
     runs = [[simulate_small("fedind", seed, beta=beta).regret for beta in betas] for seed in range(6)]
     draw_band(axes, range(len(betas)), np.array(runs), BLUE)
@@ -76,7 +76,7 @@ def draw_beta(axes: Axes) -> None:
 
 
 def draw_alpha_c(axes: Axes) -> None:
-    """Exchanges and regret of agents who are told the clusters, by alpha_c."""
+    """Draw the exchanges and regret of agents with known clusters, by alpha_c."""
     alphas = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
     runs = [[simulate_small("known-clusters", seed, alpha_c=alpha, beta=1.0) for alpha in alphas] for seed in range(6)]
     draw_band(axes, range(len(alphas)), np.array([[run.communications() for run in row] for row in runs]), ORANGE)
@@ -91,7 +91,7 @@ def draw_alpha_c(axes: Axes) -> None:
 
 
 def simulate_small(policy: str, seed: int, **constants: float) -> Trace:
-    """Play 4,000 rounds of the small world of a seed."""
+    """Play 4,000 rounds of a small environment."""
     world = Synthetic(users=12, clusters=CLUSTERS, dimension=6, items=20, seed=seed)
     return simulate(world, POLICIES[policy].with_constants(**constants), rounds=4_000)
 

@@ -1,4 +1,4 @@
-"""Estimators against the truth: many simulated logs, how often 95% intervals hold it, and where they do not.
+"""Compare estimators with the truth on many simulated logs: errors, and coverage of 95% intervals.
 
 Usage: python tools/estimator_study.py [--logs 200] [--seed 1]
 """
@@ -21,7 +21,7 @@ DIMENSION = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a world and of a log."""
+    """The sizes of a population and of a log."""
 
     items: int
     length: int
@@ -30,7 +30,7 @@ class Shape:
 
 
 SHAPES = (Shape(4, 2, 200, 10), Shape(8, 3, 200, 10), Shape(6, 4, 150, 20), Shape(8, 2, 80, 60))
-# How the logger chooses: kind, level, and whether it goes by another taste than the evaluated policy.
+# The logger: kind, level, and whether its taste differs from that of the evaluated policy.
 LOGGERS = {
     "uniform": (EPSILON, 1.0, False),
     "warm": (PLACKETT_LUCE, 1.0, False),
@@ -42,7 +42,7 @@ TARGET = (PLACKETT_LUCE, 0.25)
 
 
 class World:
-    """Users with tastes of their own, drawn from one population; all items are on offer at all times."""
+    """Users with individual tastes from one population; all items are always available."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
         self.shape = shape
@@ -51,20 +51,20 @@ class World:
         self.taste, self.other = _make_units(draw, 2) * 0.8
 
     def draw_users(self, draw: np.random.Generator, users: int) -> NDArray[np.float64]:
-        """The chance that each user clicks each item when looking at it, (users, items)."""
+        """Return the probability that each user clicks each examined item, (users, items)."""
         tastes = np.abs(self.taste * 0.6 + draw.normal(0, 0.25, (users, DIMENSION)))
         tastes /= np.maximum(1.0, np.linalg.norm(tastes, axis=1, keepdims=True))
         weights: NDArray[np.float64] = np.clip(tastes @ self.items.T, 0.0, 0.9)
         return weights
 
     def make_policy(self) -> FrozenPolicy:
-        """The evaluated policy: one taste for everybody."""
+        """Make the evaluated policy, with one taste for all users."""
         d = DIMENSION
         return FrozenPolicy(name="target", theta=self.taste[None], root=np.zeros((1, d, d)), beta=np.zeros(1),
                             kind=TARGET[0], level=TARGET[1], length=self.shape.length)  # fmt: skip
 
     def compute_truth(self, users: int = 100_000) -> float:
-        """What the policy earns per list, averaged over the population."""
+        """Return the reward of the policy per list, averaged over the population."""
         draw = np.random.default_rng(99)
         weights, scores = self.draw_users(draw, users), self.items @ self.taste
         earned = 0.0
@@ -85,7 +85,7 @@ def _draw_words(draw: np.random.Generator, count: int) -> NDArray[np.uint32]:
 
 
 def simulate_log(world: World, logger: str, seed: int, *, upwards: bool = False) -> ClickLog:
-    """A log of new users of the population; ``upwards``: they look at the last item first, which no cascade does."""
+    """Simulate a log of new users; with ``upwards``, they examine the last item first, against the cascade."""
     kind, level, is_other = LOGGERS[logger]
     shape, draw = world.shape, np.random.default_rng([seed, 2])
     weights = world.draw_users(draw, shape.users)
@@ -103,12 +103,12 @@ def simulate_log(world: World, logger: str, seed: int, *, upwards: bool = False)
 
 
 def evaluate_log(world: World, log: ClickLog, model: NDArray[np.float64]) -> Evaluation:
-    """All estimators that apply to a log, on the world's target."""
+    """Return all applicable estimates of the target policy on a log."""
     return evaluate_frozen(iter([(0, log)]), [world.make_policy()], model, world.items)
 
 
 def run_study(logs: int, seed: int, *, upwards: bool = False) -> Iterator[tuple[str, str, bool, float, float]]:
-    """Logger, estimator, whether the interval holds the truth, error, and width, for each log and estimator."""
+    """Yield logger, estimator, whether the interval holds the truth, error and width, for each log and estimator."""
     worlds = [World(shape, seed) for shape in SHAPES]
     truths = [world.compute_truth() for world in worlds]
     names = list(LOGGERS)
@@ -116,16 +116,16 @@ def run_study(logs: int, seed: int, *, upwards: bool = False) -> Iterator[tuple[
         place, logger = number % len(worlds), names[number // len(worlds) % len(names)]
         world, truth = worlds[place], truths[place]
         log = simulate_log(world, logger, seed * 100_000 + number, upwards=upwards)
-        # The model knows the average taste alone, so that the doubly robust estimator has something to correct.
+        # The model has only the average taste, so that the doubly robust estimator has an error to correct.
         for estimate in evaluate_log(world, log, world.taste[None] * 0.5).estimates[1:]:
-            if np.isnan(estimate.low):  # too little to say anything: the command prints no interval either
+            if np.isnan(estimate.low):  # too little data for an interval
                 continue
             held = estimate.low <= truth <= estimate.high
             yield logger, estimate.estimator, held, estimate.value - truth, estimate.high - estimate.low
 
 
 def summarise(rows: list[tuple[str, str, bool, float, float]]) -> dict[str, tuple[int, float, float, float]]:
-    """Of each estimator: logs, share of intervals that hold the truth, mean error, mean width."""
+    """Return for each estimator the logs, the coverage of its intervals, the mean error and the mean width."""
     table = {}
     for name in dict.fromkeys(row[1] for row in rows):
         held, errors, widths = (np.array([row[k] for row in rows if row[1] == name], float) for k in (2, 3, 4))

@@ -1,4 +1,4 @@
-"""An extension of griffe, which reads docstrings for the site: examples are code there, not quotations."""
+"""An extension of griffe that renders examples in docstrings as code."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ def fence_examples(docstring: str) -> str:
 
 
 class FenceDoctests(griffe.Extension):  # type: ignore[misc]
-    """Changes the docstring of every object as it is read."""
+    """An extension that fences the examples of every docstring."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
         """Put examples into fences."""

@@ -1,4 +1,4 @@
-"""Prints which module imports which, room by room, and draws the larger rooms as SVG: `make graph`.
+"""Print the imports of modules, package by package, and draw the larger packages as SVG: `make graph`.
 
 The drawing is layered: an arrow points from what imports to what is imported, always downwards. Arrows that follow
 from others are left out. Nothing but the standard library is needed.
@@ -15,7 +15,7 @@ from source_tree import Module, build_graph, read_modules
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
 PACKAGE = "fedcascade"
-# Rooms with a picture, and its file.
+# Packages with a picture, and its file.
 PICTURES = {
     "fedcascade": "modules.svg",
     "fedcascade.federation": "modules-federation.svg",
@@ -29,13 +29,13 @@ CHARACTER, PADDING, GAP, HEIGHT, LAYER = 7.4, 22, 26, 32, 78  # pixels: widths, 
 STYLE = """\
   text { font: 13px ui-monospace, Menlo, Consolas, monospace; text-anchor: middle; fill: #1f2328; }
   rect { fill: #eef2f7; stroke: #57606a; }
-  .room { fill: #d9e8fb; }
+  .package { fill: #d9e8fb; }
   path { fill: none; stroke: #57606a; stroke-width: 1.2; }
   marker path { fill: #57606a; stroke: none; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; }
     rect { fill: #21262d; stroke: #9198a1; }
-    .room { fill: #1b3a5c; }
+    .package { fill: #1b3a5c; }
     path { stroke: #9198a1; }
     marker path { fill: #9198a1; }
   }"""
@@ -43,14 +43,14 @@ STYLE = """\
 Graph = dict[str, set[str]]
 
 
-def list_rooms(modules: dict[str, Module]) -> list[str]:
+def list_packages(modules: dict[str, Module]) -> list[str]:
     """Return the packages, the outermost first."""
     return [name for name, module in modules.items() if module.path.name == "__init__.py"]
 
 
-def collapse(graph: Graph, room: str) -> Graph:
-    """Return the graph between the direct children of a room; a child that is a package stands for all inside."""
-    prefix = f"{room}."
+def collapse(graph: Graph, package: str) -> Graph:
+    """Return the graph of the direct children of a package; a subpackage includes its modules."""
+    prefix = f"{package}."
 
     def find_child(name: str) -> str | None:
         return name.removeprefix(prefix).partition(".")[0] if name.startswith(prefix) else None
@@ -64,7 +64,7 @@ def collapse(graph: Graph, room: str) -> Graph:
 
 
 def reduce_transitively(graph: Graph) -> Graph:
-    """Leave out an edge where a longer path leads to the same place."""
+    """Remove edges that a longer path implies."""
 
     def reach(start: str) -> set[str]:
         return set().union(*({target} | reach(target) for target in graph[start]))
@@ -139,8 +139,8 @@ def order_rows(layout: Layout, sweeps: int = 24) -> None:
             row.sort(key=mean)
 
 
-def draw(graph: Graph, rooms: set[str], title: str) -> str:
-    """Draw a graph as SVG; nodes named in `rooms` get the colour of a package."""
+def draw(graph: Graph, packages: set[str], title: str) -> str:
+    """Draw a graph as SVG; nodes named in `packages` get the colour of a package."""
     layout = arrange(reduce_transitively(graph))
     widths = [sum(layout.measure_width(node) + GAP for node in row) + GAP for row in layout.rows]
     width, height = max(widths), LAYER * len(layout.rows)
@@ -166,7 +166,7 @@ def draw(graph: Graph, rooms: set[str], title: str) -> str:
     for node in itertools.chain(*layout.rows):
         if node in layout.labels:
             (x, y), size = middle[node], layout.measure_width(node)
-            kind = ' class="room"' if node in rooms else ""
+            kind = ' class="package"' if node in packages else ""
             lines.append(
                 f'<rect{kind} x="{x - size / 2:.1f}" y="{y - HEIGHT / 2:.1f}" '
                 f'width="{size:.1f}" height="{HEIGHT}" rx="6"/>'
@@ -186,28 +186,28 @@ def draw_path(points: list[tuple[float, float]]) -> str:
     return path
 
 
-def draw_room(modules: dict[str, Module], room: str) -> str:
-    """Draw the direct children of a room."""
+def draw_package(modules: dict[str, Module], package: str) -> str:
+    """Draw the direct children of a package."""
     graph = build_graph({name: module for name, module in modules.items() if name != PACKAGE})
-    packages = {name.removeprefix(f"{room}.") for name in list_rooms(modules)}
-    return draw(collapse(graph, room), packages, f"What imports what inside {room}")
+    packages = {name.removeprefix(f"{package}.") for name in list_packages(modules)}
+    return draw(collapse(graph, package), packages, f"Imports inside {package}")
 
 
-def print_room(graph: Graph, room: str) -> None:
-    """Print what each child of a room imports inside the room."""
-    print(room)
-    for child, targets in sorted(collapse(graph, room).items()):
+def print_package(graph: Graph, package: str) -> None:
+    """Print the imports between the children of a package."""
+    print(package)
+    for child, targets in sorted(collapse(graph, package).items()):
         print(f"  {child:24} {' '.join(sorted(targets))}".rstrip())
 
 
 def main() -> None:
-    """Print every room, and write the pictures."""
+    """Print every package, and write the pictures."""
     modules = read_modules(ROOT / "src")
     graph = build_graph(modules)
-    for room in list_rooms(modules):
-        print_room(graph, room)
-    for room, file in PICTURES.items():
-        (FIGURES / file).write_text(draw_room(modules, room), encoding="utf-8")
+    for package in list_packages(modules):
+        print_package(graph, package)
+    for package, file in PICTURES.items():
+        (FIGURES / file).write_text(draw_package(modules, package), encoding="utf-8")
         print(f"drawn: docs/figures/{file}")
 
 

@@ -1,4 +1,4 @@
-"""Draw the picture that opens the README: a demo, played to its end, in a real browser.
+"""Draw the picture of the README: a finished demo in a browser.
 
 Needs Chromium and Playwright, which the tools for tests bring: make picture.
 """
@@ -20,7 +20,7 @@ COMMAND = [sys.executable, "-m", "fedcascade", "live", "--no-browser", "--port",
 
 
 def draw(url: str) -> None:
-    """Wait for the end of the run and for both yardsticks, and take the picture."""
+    """Wait for the end of the run and both baselines, and take the picture."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")
@@ -36,7 +36,7 @@ def draw(url: str) -> None:
 
 
 def main() -> None:
-    """Run a demo for the picture's sake."""
+    """Run a demo and take the picture."""
     with subprocess.Popen(COMMAND, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         draw(next(hit[1] for line in process.stderr if (hit := re.search(r"the page: (\S+)", line))))

@@ -1,4 +1,4 @@
-"""Run the cells of notebooks in order, without Jupyter, and write them with what they print and draw as Markdown.
+"""Run the cells of notebooks in order, without Jupyter, and write them with their output as Markdown.
 
 Usage: python tools/run_notebooks.py FOLDER [NOTEBOOK ...]
 
@@ -25,7 +25,7 @@ COLAB = "https://colab.research.google.com/github"
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a notebook, and once it ran, what it printed and the SVGs that it drew."""
+    """A cell of a notebook, with its printed output and SVGs after it ran."""
 
     kind: str
     source: str
@@ -34,17 +34,17 @@ class Cell:
 
 
 def list_notebooks() -> list[Path]:
-    """The notebooks of the repository, in the order of their names."""
+    """List the notebooks of the repository by name."""
     return sorted(NOTEBOOKS.glob("*.ipynb"))
 
 
 def read_notebook(path: Path) -> list[Cell]:
-    """Read the cells of a notebook; outputs that are stored in it are left out."""
+    """Read the cells of a notebook, without stored outputs."""
     return [Cell(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text("utf-8"))["cells"]]
 
 
 def run_notebook(path: Path) -> Iterator[Cell]:
-    """Run a notebook from top to bottom in an empty folder of its own; yield each cell with what came of it."""
+    """Run a notebook in an empty folder, and yield each cell with its output."""
     os.environ["MPLBACKEND"] = "agg"
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
@@ -96,7 +96,7 @@ def write_markdown(path: Path, folder: Path, repository: str) -> None:
 
 
 def main() -> None:
-    """Run the notebooks that were named, or all."""
+    """Run the named notebooks, or all."""
     folder, *named = map(Path, sys.argv[1:] or [str(ROOT / ".cache" / "notebooks")])
     for path in named or list_notebooks():
         write_markdown(path.resolve(), folder.resolve(), "https://github.com/fedcascade/fedcascade")

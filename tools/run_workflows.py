@@ -1,4 +1,4 @@
-"""Run the commands of .github/workflows here, job by job, each in a fresh clone; say which steps cannot run here.
+"""Run the commands of .github/workflows locally, each job in a fresh clone, and list the steps that cannot run.
 
 Usage: python tools/run_workflows.py [workflow/job ...] [--python 3.12] [--list]
 
@@ -46,7 +46,7 @@ class Job:
 
 
 def read_workflows(folder: Path = WORKFLOWS) -> dict[str, dict[str, Any]]:
-    """Read all workflows, by name of file. YAML reads the key ``on`` as true, which is mended here."""
+    """Read all workflows by file name, with the key ``on``, which YAML reads as true."""
     found = {}
     for path in sorted(folder.glob("*.yml")):
         content = yaml.safe_load(path.read_text("utf-8"))
@@ -56,7 +56,7 @@ def read_workflows(folder: Path = WORKFLOWS) -> dict[str, dict[str, Any]]:
 
 
 def list_jobs(workflows: Mapping[str, Mapping[str, Any]]) -> Iterator[Job]:
-    """Every job, once for each row of its matrix that runs on Linux."""
+    """List every job, once for each row of its matrix that runs on Linux."""
     for file, workflow in workflows.items():
         for name, job in workflow["jobs"].items():
             axes = job.get("strategy", {}).get("matrix", {})
@@ -68,12 +68,12 @@ def list_jobs(workflows: Mapping[str, Mapping[str, Any]]) -> Iterator[Job]:
 
 
 def substitute(text: str, matrix: Mapping[str, str]) -> str:
-    """Put the values of a matrix where an expression names them; other expressions stay."""
+    """Replace expressions by the values of a matrix; keep other expressions."""
     return EXPRESSION.sub(lambda hit: matrix.get(hit[1].removeprefix("matrix."), hit[0]), text)
 
 
 def find_python(job: Job, pythons: Mapping[str, str]) -> str | None:
-    """The interpreter that a job asks for; the first one where it asks for none, None if it is not here."""
+    """Return the interpreter of a job, the first one by default, or None if it is not installed."""
     for step in job.steps:
         wanted = step.get("with", {}).get("python-version")
         if wanted:
@@ -82,7 +82,7 @@ def find_python(job: Job, pythons: Mapping[str, str]) -> str | None:
 
 
 def run_job(job: Job, python: str) -> bool:
-    """Run a job's commands in a fresh clone; True if all of them succeed."""
+    """Run the commands of a job in a fresh clone, and return whether all succeed."""
     print(f"== {job.name} {dict(job.matrix) or ''}", flush=True)
     with tempfile.TemporaryDirectory(prefix="workflow-") as name:
         clone = Path(name) / "clone"
@@ -95,7 +95,7 @@ def run_job(job: Job, python: str) -> bool:
 
 
 def run_step(step: Mapping[str, Any], job: Job, clone: Path, environment: dict[str, str]) -> bool:
-    """Run one step, or say what stands for it."""
+    """Run one step, or print its replacement."""
     if "uses" in step:
         instead = STANDS_FOR.get(step["uses"].partition("@")[0])
         print(f"   {step['uses']}: {instead or 'NOT RUN here'}", flush=True)
@@ -114,7 +114,7 @@ def run_step(step: Mapping[str, Any], job: Job, clone: Path, environment: dict[s
 
 
 def main() -> None:
-    """Run the jobs that are asked for, all of them by default."""
+    """Run the requested jobs, by default all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="*", help="such as tests/check")
     parser.add_argument("--python", action="append", help="of a matrix, only these versions")

@@ -1,4 +1,4 @@
-"""Reads a package's sources with `ast` alone: its modules, and which of them imports which."""
+"""Read the modules of a package and their imports with `ast`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Module:
 
 
 def read_modules(src: Path) -> dict[str, Module]:
-    """Parse every Python file below `src`. Returns the modules by name, in the order of their names."""
+    """Parse every Python file below `src`, and return the modules by name, sorted."""
     modules = {}
     for path in src.rglob("*.py"):
         parts = path.relative_to(src).with_suffix("").parts

@@ -1,4 +1,4 @@
-"""Time what a newcomer does in the first minute, in a fresh clone and a fresh environment, as the README says it.
+"""Time the first commands of the README in a fresh clone and a fresh environment.
 
 Usage: python tools/time_first_minute.py [--extra server]
 
@@ -22,7 +22,7 @@ COMMAND = re.compile(r"```console\n\$ fedcascade (.+)\n")
 
 
 def read_readme(text: str) -> tuple[str, list[str]]:
-    """The first Python block of a README, and the arguments of its first ``fedcascade`` command."""
+    """Read the first Python block of a README, and the arguments of its first ``fedcascade`` command."""
     block, command = PYTHON_BLOCK.search(text), COMMAND.search(text)
     if block is None or command is None:
         raise ValueError("the README must have a Python block and a console block that starts with '$ fedcascade'")
@@ -30,7 +30,7 @@ def read_readme(text: str) -> tuple[str, list[str]]:
 
 
 def measure(what: str, command: list[str], folder: Path) -> float:
-    """Run a command, print a line with how long it took, and return the seconds by the clock."""
+    """Run a command, print its duration, and return the seconds."""
     environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "NUMBA_CACHE_DIR"}}
     before, started = os.times(), time.monotonic()
     subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)

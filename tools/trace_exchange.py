@@ -1,4 +1,4 @@
-"""Prints the functions of fedcascade that one exchange enters, in order, from ``feedback`` to the answer and back.
+"""Print the functions of fedcascade that one exchange enters, in order, from ``feedback`` to the answer.
 
 The server, its verifier and the agent run in this process, with a socket between them. A function with a star carries
 the upload or the answer, in any of their forms. The others look at headers, open transactions, or compute.
@@ -42,7 +42,7 @@ FORMS = (Upload, UploadMessage, Exchange, Download, AnswerMessage, HttpReply)
 
 
 def find_carried(value: object) -> Iterator[object]:
-    """The uploads and answers in a value, in any of their forms; bytes might be the form that travels."""
+    """Return the uploads and answers in a value, in any form, including bytes."""
     if isinstance(value, FORMS) or (isinstance(value, bytes) and len(value) >= LEAST_BYTES):
         yield value
     elif isinstance(value, list | tuple | dict):
@@ -51,7 +51,7 @@ def find_carried(value: object) -> Iterator[object]:
 
 
 class CallRecorder:
-    """Records the functions of fedcascade that are entered in any thread while it is switched on, and what they carry.
+    """A recorder of the functions of fedcascade that any thread enters, and of the messages that they carry.
 
     A function carries what it takes or returns, and what it gives to a function that it calls.
     """
@@ -61,7 +61,7 @@ class CallRecorder:
         self.is_on = False
 
     def record(self, frame: FrameType, event: str, result: object) -> None:
-        """Take one event of ``sys.setprofile``."""
+        """Record one event of ``sys.setprofile``."""
         if self.is_on and event in ("call", "return") and (name := name_function(frame)):
             values = [result] if event == "return" else list(frame.f_locals.values())
             carried = list(find_carried(values))
@@ -70,30 +70,30 @@ class CallRecorder:
                 self.carried.setdefault(caller, []).extend(carried)
 
     def list_types(self) -> list[str]:
-        """The types in which the upload and the answer were carried, beside bytes."""
+        """Return the types of the upload and the answer, except bytes."""
         return sorted({type(value).__name__ for carried in self.carried.values() for value in carried} - {"bytes"})
 
     def list_functions(self) -> list[tuple[str, bool]]:
-        """Every function, in the order of the first events, and whether it carries the upload or the answer."""
+        """Return all functions in order, and whether each carries the upload or the answer."""
         values = [value for carried in self.carried.values() for value in carried]
         numbers = [pack_numbers(value.statistics) for value in values if isinstance(value, Upload | Download)]
         return [(name, any(is_carried(value, numbers) for value in carried)) for name, carried in self.carried.items()]
 
 
 def name_function(frame: FrameType) -> str | None:
-    """Module and name of a function that somebody has written in fedcascade; None for any other."""
+    """Return module and name of a function of fedcascade, or None for other functions."""
     module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
     is_written = frame.f_code.co_filename.endswith(".py") and "<" not in name.split(".")[-1]
     return f"{module}:{name}" if is_written and module.startswith("fedcascade.") else None
 
 
 def is_carried(value: object, numbers: Sequence[bytes]) -> bool:
-    """Whether a value is an upload or an answer: bytes are if these numbers are among them."""
+    """Return whether a value is an upload or an answer, or bytes that contain its numbers."""
     return not isinstance(value, bytes) or any(packed in value for packed in numbers)
 
 
 def trace(folder: Path) -> CallRecorder:
-    """Record the functions that one exchange enters, and what they carry."""
+    """Record the functions that one exchange enters."""
     recorder = CallRecorder()
     threading.setprofile(recorder.record)
     sys.setprofile(recorder.record)
@@ -109,7 +109,7 @@ def trace(folder: Path) -> CallRecorder:
     transport.close()
     policy = replace(POLICY, trigger=Always())
     with connect(url, store=f"{folder}/agent.db", token=token, policy=policy, min_observations=0) as agent:
-        for number in range(4):  # the first ones compile, and load the agent's key
+        for number in range(4):  # the first exchanges compile, and load the agent's key
             shown = agent.recommend(np.eye(3), 1)
             recorder.is_on = number == 3
             agent.feedback(shown, 0)
@@ -121,7 +121,7 @@ def trace(folder: Path) -> CallRecorder:
 
 
 def main() -> None:
-    """Print the functions, with a star at those that carry, how many there are, and the types that they carry."""
+    """Print the functions, starred if they carry a message, their number, and the types of messages."""
     with tempfile.TemporaryDirectory() as name:
         recorder = trace(Path(name))
     functions = recorder.list_functions()

@@ -26,7 +26,7 @@ ASSETS = (
 
 
 def find_pythons() -> dict[str, str]:
-    """The supported Pythons of this machine, by version: on the path, or among pyenv's."""
+    """Find the supported Pythons of this machine by version, on the path or in pyenv."""
     found = {}
     for version in VERSIONS:
         managed = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
@@ -37,7 +37,7 @@ def find_pythons() -> dict[str, str]:
 
 
 def ask_version(python: str) -> str | None:
-    """Which version an interpreter is; None if it does not start."""
+    """Return the version of an interpreter, or None if it does not start."""
     try:
         asked = subprocess.run([python, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -47,7 +47,7 @@ def ask_version(python: str) -> str | None:
 
 
 def try_wheel(wheel: Path, python: str) -> str:
-    """Install the wheel and use it; returns a line of what was measured. Raise CalledProcessError where it fails."""
+    """Install and use the wheel, and return a line of measurements; raise CalledProcessError on failure."""
     with tempfile.TemporaryDirectory(prefix="wheel-") as name:
         folder = Path(name)
         environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "NUMBA_CACHE_DIR"}}

@@ -17,9 +17,9 @@ from statistics import mean
 from typing import Any
 
 from fedcascade.experiments import paper_claims
-from fedcascade.experiments.comparisons import Comparison, compare_systems, estimate_mean
+from fedcascade.experiments.comparisons import Comparison, compare_policies, estimate_mean
 from fedcascade.experiments.reports.paper_report import format_values, format_verdict
-from fedcascade.experiments.reports.summary import describe_effort, format_mean, format_totals, summarise_systems
+from fedcascade.experiments.reports.summary import describe_effort, format_mean, format_totals, summarise_policies
 from fedcascade.experiments.results import MANIFEST, Results, read_results
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,10 +54,10 @@ def render_table(header: Row, rows: Sequence[Row]) -> str:
 
 
 def render_results(results: Results) -> str:
-    """Render the claims of the paper, the comparisons that a plan asks for, or else the totals of its systems."""
+    """Render the claims of the paper, the comparisons of a plan, or else the totals of its policies."""
     command = "reproduce" if paper_claims.is_paper(results) else f"experiment {results.plans[0].name}"
     parts = [f"`fedcascade {command}`: {describe_effort(results)}\n"]
-    comparisons = compare_systems(results)
+    comparisons = compare_policies(results)
     if paper_claims.is_paper(results):
         parts.append(render_claims(results))
     elif comparisons:
@@ -75,28 +75,30 @@ def render_claims(results: Results) -> str:
 
 
 def render_comparisons(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield a table for each system that others are compared with: a row per environment and system."""
+    """Yield a table for each baseline, with a row per environment and policy."""
     for against in dict.fromkeys(each.against for each in comparisons):
         own = [each for each in comparisons if each.against == against]
         shares: dict[tuple[str, str], dict[str, str]] = {}
         for each in own:
-            system, _, quantity = each.quantity.partition(": ")
+            policy, _, quantity = each.quantity.partition(": ")
             _, _, _, share, interval = each.format()
-            shares.setdefault((each.where, system), {})[quantity] = f"{share} ({interval})"
+            shares.setdefault((each.where, policy), {})[quantity] = f"{share} ({interval})"
         columns = list(dict.fromkeys(quantity for cells in shares.values() for quantity in cells))
-        rows = [[f"{where}: {system}", *(cells.get(column, "") for column in columns)]
-                for (where, system), cells in shares.items()]  # fmt: skip
+        rows = [
+            [f"{where}: {policy}", *(cells.get(column, "") for column in columns)]
+            for (where, policy), cells in shares.items()
+        ]
         yield f"As a share of `{against}`, with the 95% interval:\n\n{render_table(('where', *columns), rows)}"
 
 
 def render_totals(results: Results) -> str:
-    """Render regret, exchanges and clustering error of every system: mean ± half of the 95% interval."""
-    rows = [(f"{each.environment}: {each.system}", *format_totals(each)) for each in summarise_systems(results)]
+    """Render regret, exchanges and clustering error of every policy: mean ± half of the 95% interval."""
+    rows = [(f"{each.environment}: {each.label}", *format_totals(each)) for each in summarise_policies(results)]
     return render_table(("where", "regret", "exchanges", "clustering error"), rows)
 
 
 def render_table_1(runs: Sequence[dict[str, Any]]) -> str:
-    """Render what ``make table1`` measured: users in ten clusters, and users who are all alike."""
+    """Render the results of ``make table1``, with ten clusters and with one."""
     parts = [
         "`make table1`: lambda 4 and beta 5 for all, other constants their own; mean ± half of the 95% interval.\n"
     ]
@@ -114,7 +116,7 @@ def render_table_1(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Replace the sections for which there are results, and name them."""
+    """Replace the sections that have results, and print their names."""
     folders = [Path(name) for name in sys.argv[1:]] or [
         path.parent for path in sorted(Path("results").glob(f"*/{MANIFEST}"))
     ]

@@ -1,6 +1,6 @@
-"""fedcascade recommends ranked lists, learns from the clicks next to each user, and finds out who is alike.
+"""Recommend ranked lists, learn from clicks on each user's device, and discover which users are alike.
 
-The names below are loaded when they are first used, so that ``import fedcascade`` stays fast.
+The names below are loaded on first use, so that ``import fedcascade`` is fast.
 """
 
 from importlib import import_module
@@ -40,7 +40,7 @@ _HOME = {
     "Trace": "simulation.trace", "simulate": "simulation.engines",
 }  # fmt: skip
 
-# What needs an extra is left out of a star import: ``connect``, ``connect_async``, ``AgentPool``, ``Ranker``.
+# Without the names that need an extra: ``connect``, ``connect_async``, ``AgentPool``, ``Ranker``.
 __all__ = ["POLICIES", "Agent", "Budget", "PerCategory", "Policy", "Ratings", "Server", "Synthetic", "TopK",
            "Trace", "__version__", "get_policy", "load_agent", "load_server", "normalise", "save_agent", "save_server",
            "simulate"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""One-line refusals: what was wrong, what was expected, what to do."""
+"""One-line errors for bad input: what was wrong, what was expected, what to do."""
 
 import math
 import operator
@@ -14,7 +14,7 @@ from typing import Any
 
 _SCIENTIFIC = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?[eE][+]?[0-9]{1,2}")
 _MOST_DIGITS = 18
-EXTRAS = {  # what `pip install 'fedcascade[extra]'` brings: the modules that are imported
+EXTRAS = {  # the modules that `pip install 'fedcascade[extra]'` installs
     "agent": ("httpx2", "nacl"),
     "server": ("httpx2", "nacl", "litestar", "prometheus_client", "uvicorn"),
     "logs": ("polars",),
@@ -50,7 +50,7 @@ class Range:
         require(self.contains(value), f"{name} must be {self.words}, got {value}")
 
     def parse(self, name: str, text: str) -> Any:
-        """The value that a text stands for; a text that stands for none in the range is refused."""
+        """Parse a text, and refuse a value outside the range."""
         try:
             value = self.read(text)
         except ValueError:
@@ -72,7 +72,7 @@ SHARE = Range("in (0, 1]", lambda value: _is_number(value) and 0 < value <= 1)
 
 
 def read_whole(text: str) -> int:
-    """Read a whole number, also where it is written as 1e6 or 1_000_000; anything else is a ValueError.
+    """Parse a whole number, also written as 1e6 or 1_000_000; raise ValueError for anything else.
 
     >>> read_whole("300"), read_whole("1e6"), read_whole("2.5e3")
     (300, 1000000, 2500)
@@ -88,7 +88,7 @@ def read_whole(text: str) -> int:
 
 @cache
 def whole_numbers(least: int) -> Range:
-    """The whole numbers from ``least`` on."""
+    """Return the range of whole numbers from ``least`` on."""
 
     def contains(value: object) -> bool:
         return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
@@ -98,7 +98,7 @@ def whole_numbers(least: int) -> Range:
 
 @dataclass(frozen=True)
 class WordRange(Range):
-    """Some words; one that is not among them is refused with the nearest."""
+    """A set of words; an error names the nearest word."""
 
     names: tuple[str, ...] = ()
 
@@ -108,19 +108,19 @@ class WordRange(Range):
 
 
 def one_of(*names: str) -> Range:
-    """The given words."""
+    """Return the range of the given words."""
     return WordRange(f"one of {', '.join(names)}", lambda value: value in names, str, names)
 
 
 def read_flag(text: str) -> bool:
-    """Read true and false; anything else is a ValueError."""
+    """Parse true or false; raise ValueError for anything else."""
     if text not in ("true", "false"):
         raise ValueError(text)
     return text == "true"
 
 
 def parse_value(text: str) -> object:
-    """Read true and false, whole numbers and numbers as such, anything else as text.
+    """Parse a boolean, a whole number or a number; return anything else as text.
 
     >>> parse_value("true"), parse_value("5e4"), parse_value("0.5"), parse_value("nested")
     (True, 50000, 0.5, 'nested')
@@ -151,9 +151,9 @@ def require_integer(name: str, value: object, least: int = 1) -> None:
 
 
 def read_index(name: str, value: Any) -> int:
-    """A whole number as a plain ``int``, from anything that Python takes as an index; what is none is refused.
+    """Convert an index of any integer type to ``int``.
 
-    So is a truth value: where a position is asked for, True says that something was clicked, and not where.
+    Refuses booleans: for a position, True would mean a click without its position.
 
     >>> import numpy as np
     >>> read_index("clicked", np.int64(3))
@@ -167,7 +167,7 @@ def read_index(name: str, value: Any) -> int:
 
 
 def require_known(kind: str, name: str, names: Iterable[str]) -> None:
-    """Refuse a name that is not among ``names``, and say which one is nearest; of several, the first by alphabet."""
+    """Refuse a name that is not among ``names``, and suggest the nearest."""
     names = sorted(names)
     if name in names:
         return

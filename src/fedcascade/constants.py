@@ -1,6 +1,6 @@
-"""Declared options: dataclass fields that carry their meaning, their range and, in a policy, the paper's symbol.
+"""Declared options: dataclass fields with a meaning, a range and, in a policy, the paper's symbol.
 
-The library, the command line, plans, Gymnasium and environment variables all read the same declaration.
+The library, the command line, plans, Gymnasium and environment variables read the same declaration.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class ConstantDescription:
-    """What is known of a constant: its value is a number, a word, or a formula in the sizes of the problem."""
+    """A constant with its value: a number, a word, or a formula in the sizes of the problem."""
 
     name: str
     value: Any
@@ -24,7 +24,7 @@ class ConstantDescription:
     range: Range | None = None
 
     def parse(self, text: str) -> Any:
-        """The value that a text stands for, by the range or else by the type of the present value."""
+        """Parse a text by the range, or else by the type of the current value."""
         return (self.range or guess_range(self.value)).parse(self.name.rstrip("_"), text)
 
 
@@ -38,10 +38,10 @@ def constant(
     """Declare a field of a dataclass as an option: a constant of a policy, or a setting of anything else.
 
     Args:
-        default: the value where none is given; without one, the option must be given.
+        default: the default value; without one, the option is required.
         meaning: one plain sentence.
-        range: the values that it may have. None allows all or, unless the default is something else, all numbers.
-        symbol: what the paper calls it.
+        range: the allowed values. None allows all numbers, or any value if the default is not a number.
+        symbol: the paper's symbol.
     """
     is_number = default is MISSING or (isinstance(default, int | float) and not isinstance(default, bool))
     if range is None and is_number:
@@ -50,7 +50,7 @@ def constant(
 
 
 class Checked:
-    """A frozen dataclass that refuses options outside their ranges."""
+    """Base class of frozen dataclasses that refuse options outside their ranges."""
 
     def __post_init__(self) -> None:
         check_constants(self)
@@ -61,7 +61,7 @@ class Part(Checked):
 
 
 def check_constants(declaring: Any) -> None:
-    """Refuse a value outside the range of its option; None, where it is the default, means that none is given."""
+    """Refuse a value outside the range of its option, except a default of None."""
     for declared in fields(declaring):
         allowed, value = declared.metadata.get("range"), getattr(declaring, declared.name)
         if allowed is not None and not (value is None and declared.default is None):
@@ -69,7 +69,7 @@ def check_constants(declaring: Any) -> None:
 
 
 def describe_constants(part: object) -> Iterator[ConstantDescription]:
-    """The constants of a part and of the parts inside it, in the order of their fields."""
+    """Yield the constants of a part and its nested parts, in the order of their fields."""
     for declared in fields(part) if is_dataclass(part) else ():
         value = getattr(part, declared.name)
         if is_dataclass(value):
@@ -79,13 +79,13 @@ def describe_constants(part: object) -> Iterator[ConstantDescription]:
 
 
 def describe_field(declared: Field[Any], value: Any) -> ConstantDescription:
-    """The description of one field; one that was not declared as a constant has a name and a value alone."""
+    """Describe one field; a field that is no constant has only a name and a value."""
     known = {key: declared.metadata[key] for key in ("meaning", "symbol", "range") if key in declared.metadata}
     return ConstantDescription(declared.name, value, **known)
 
 
 def replace_constants(part: Value, constants: dict[str, Any]) -> Value:
-    """The part, and the parts inside it, with those of ``constants`` that it has."""
+    """Return a part, with nested parts, with new values for the constants that it has."""
     if not is_dataclass(part):
         return part
     values = {declared.name: getattr(part, declared.name) for declared in fields(part)}
@@ -97,7 +97,7 @@ def replace_constants(part: Value, constants: dict[str, Any]) -> Value:
 
 
 def guess_range(value: object) -> Range:
-    """The range of a field that was not declared as a constant: all values of the type that it has now.
+    """Return the range of a field that is no constant: all values of its current type.
 
     >>> guess_range(False).parse("greedy", "true"), guess_range(3).parse("n", "4"), guess_range("a").parse("word", "b")
     (True, 4, 'b')
@@ -112,6 +112,6 @@ def guess_range(value: object) -> Range:
 
 
 def enum_values(kind: type[Enum]) -> Range:
-    """The members of an enumeration, or their values."""
+    """Return the range of an enumeration's members and values."""
     values = [member.value for member in kind]
     return Range("one of " + ", ".join(values), lambda value: value in values, kind)

@@ -1,4 +1,4 @@
-"""Plug-ins: policies, environments, oracles and stores that other packages offer by entry point."""
+"""Plug-ins: policies, environments, oracles and stores of other packages, found by entry point."""
 
 import inspect
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ GROUPS = {
 
 
 class PluginError(ValueError):
-    """A plug-in that cannot be used: which one, of which package, why, and what to do."""
+    """An unusable plug-in, with its package, the reason and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Plugin:
     entry: EntryPoint = field(repr=False)
 
     def load(self) -> Any:
-        """What the entry point names; whatever goes wrong on the way is a PluginError."""
+        """Load the object of the entry point; raise PluginError for any failure."""
         try:
             return self.entry.load()
         except (Exception, SystemExit) as error:
             raise self.refuse(f"{type(error).__name__}: {error}") from error
 
     def list_arguments(self) -> dict[str, inspect.Parameter]:
-        """Return the arguments of what the entry point names, by name; all of them must be keyword-only."""
+        """Return the arguments of the object by name; all must be keyword-only."""
         factory = self.load()
         if not callable(factory):
             raise self.refuse(f"it is of type {type(factory).__name__}, which takes no arguments")
@@ -47,7 +47,7 @@ class Plugin:
         return dict(parameters)
 
     def build(self, **arguments: Any) -> Any:
-        """Call what the entry point names; an argument that is unknown or missing is refused."""
+        """Call the object, after refusing unknown and missing arguments."""
         parameters = self.list_arguments()
         for name in arguments:
             require_known(f"argument of {self.kind} '{self.name}'", name, parameters)
@@ -62,14 +62,14 @@ class Plugin:
             raise self.refuse(f"{type(error).__name__}: {error}") from error
 
     def refuse(self, reason: str) -> PluginError:
-        """The error that says why this plug-in cannot be used."""
+        """Make the error for an unusable plug-in."""
         source = f"{self.kind} plug-in '{self.name}' ({self.target}) of {self.distribution}"
         line = " ".join(reason.split())
         return PluginError(f"{source} cannot be used: {line}; update or uninstall that package")
 
 
 def list_plugins(*kinds: str) -> list[Plugin]:
-    """The plug-ins of these kinds, or of all, by kind and name; none of them is imported."""
+    """List the plug-ins of these kinds, or of all, without importing them."""
     return [
         Plugin(kind, entry.name, _name_distribution(entry), entry.value, entry)
         for kind in kinds or GROUPS
@@ -78,7 +78,7 @@ def list_plugins(*kinds: str) -> list[Plugin]:
 
 
 def get_plugin(kind: str, name: str) -> Plugin:
-    """Return the plug-in of that kind and name, not yet imported; an unknown name is refused with the nearest."""
+    """Return a plug-in without importing it; refuse an unknown name."""
     offered = {plugin.name: plugin for plugin in list_plugins(kind)}
     if not offered:
         raise ValueError(f"unknown {kind} plug-in '{name}': no installed package offers any")

@@ -1,4 +1,4 @@
-"""A ranker in the manner of scikit-learn: ``fit`` it on a log, ask it for lists. scikit-learn itself is not needed."""
+"""A ranker with the interface of scikit-learn, which it does not need: ``fit`` it on a log, then ``rank`` items."""
 
 import inspect
 import zlib
@@ -29,20 +29,20 @@ Features = NDArray[np.float32]
 
 
 class Ranker:
-    """Learns from logs of lists and clicks, and ranks items for a user.
+    """An estimator that learns from logs of lists and clicks, and ranks items for a user.
 
-    What it knows after ``fit`` is what ``fedcascade fit`` writes, and it ranks as ``fedcascade evaluate`` takes a
-    system to: users who are alike share what they know, by the policy. A user who is in no log is served with what the
-    population knows; items that were in none, by their features. Ranking teaches nothing: feed the next log.
+    ``fit`` learns what ``fedcascade fit`` writes, and ``rank`` ranks as ``fedcascade evaluate`` does: similar users
+    share data, by the policy. A new user gets the prior of the population; a new item is ranked by its features.
+    Ranking does not learn: call ``partial_fit`` with the next log.
 
     Args:
-        policy: the name of a system (see ``fedcascade policies``), or a ``Policy``.
-        constants: constants of it that you set, such as ``{"beta": 0.5}``.
-        list_length: how many items ``rank`` returns unless it is told.
-        explore: whether items of which little is known go up, as the system does; else the best guess ranks.
-        columns: which column of a log plays which role, where it has no usual name: ``{"items": "shown"}``.
-        normalise: divide the features of each item by their length; else a longer one than 1 is refused.
-        seed: names the order of items with equal scores.
+        policy: the name of a policy (see ``fedcascade policies``), or a ``Policy``.
+        constants: constants of the policy, such as ``{"beta": 0.5}``.
+        list_length: the default number of items that ``rank`` returns.
+        explore: add the policy's exploration bonus to the scores; otherwise rank by the estimate alone.
+        columns: the columns of a log with unusual names, by role: ``{"items": "shown"}``.
+        normalise: divide the features of each item by their norm; otherwise refuse a norm above 1.
+        seed: seed of the order of items with equal scores.
 
     >>> log = {"user": ["ann", "ann", "bob"], "items": [["tea", "milk"], ["milk", "tea"], ["tea", "milk"]],
     ...        "clicks": [[0], [1], []]}
@@ -72,11 +72,11 @@ class Ranker:
         self.columns, self.normalise, self.seed = columns, normalise, seed
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 (no parameter has parameters)
-        """The arguments that this ranker was made with, by name."""
+        """Return the constructor's arguments by name."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments; what was learned stays."""
+        """Change arguments, without forgetting what was learned."""
         for name, value in params.items():
             require_known("parameter of a Ranker", name, self.get_params())
             setattr(self, name, value)
@@ -91,22 +91,22 @@ class Ranker:
         return hasattr(self, "sums_")
 
     def __sklearn_tags__(self) -> Any:
-        utils = import_module("sklearn.utils")  # whoever calls this has it
+        utils = import_module("sklearn.utils")  # scikit-learn is the caller
         return utils.Tags(estimator_type=None, target_tags=utils.TargetTags(required=False))
 
     def fit(self, log: Any, items: Any = None) -> Self:
-        """Forget what was learned, and learn from a log. The arguments are those of ``partial_fit``."""
+        """Learn from a log, after forgetting earlier logs; see ``partial_fit``."""
         fresh = type(self)(**self.get_params()).partial_fit(log, items)
         return self._learn(fresh.sums_, fresh.users_, fresh.items_, fresh.lists_)
 
     def partial_fit(self, log: Any, items: Any = None) -> Self:
-        """Learn from one more log, whoever chose its lists; one that is refused teaches nothing.
+        """Learn from one more log, of any policy; a refused log changes nothing.
 
         Args:
-            log: a table of pandas or polars, a mapping of columns, a ``ClickLog``, what ``read_log`` returned, or the
-                path of a file, with the columns of the log (docs/reference-logs.md).
-            items: the features of items: a table with a column ``item``, a path, or an array with a row for each of the
-                items 0, 1, 2, ...; not needed again for items that are known, nor where the log has features.
+            log: a table of pandas or polars, a mapping of columns, a ``ClickLog``, a result of ``read_log``, or a path
+                (columns: docs/reference-logs.md).
+            items: the features of items: a table with a column ``item``, a path, or an array with a row for each of
+                items 0, 1, 2, ... Not needed for known items, nor if the log has features.
         """
         given = None if items is None else convert_items(items, normalise=self.normalise)
         table = join_tables(getattr(self, "items_", None), given)
@@ -125,28 +125,27 @@ class Ranker:
         return self._learn(self.sums_, self.users_, table, self.lists_ + lists)
 
     def _learn(self, sums: LogSums, users: Names, items: ItemTable | None, lists: int) -> Self:
-        """Know this from now on."""
         self.sums_, self.users_, self.items_, self.lists_ = sums, users, items, lists
         self._frozen: tuple[dict[str, Any], FrozenPolicy] | None = None
         return self
 
     @property
     def n_features_in_(self) -> int:
-        """How many features an item has."""
+        """The number of features of an item."""
         self._require_fitted()
         return self.sums_.dimension
 
     def rank(self, user: Any, items: Any = None, k: int | None = None) -> Any:
-        """The best ``k`` items for a user, best first.
+        """Return the best ``k`` items for a user, best first.
 
         Args:
-            user: as the log names it; one that it does not know is told what the population knows.
-            items: names of items that are known; or an array of features, a row for each; or a table of items, with
-                features, as in ``partial_fit``. All items that are known if None.
-            k: how many; ``list_length`` if None, and never more than there are.
+            user: the user's name in the log; an unknown user gets the prior of the population.
+            items: names of known items, an array of features with a row for each, or a table of items as in
+                ``partial_fit``. All known items if None.
+            k: the number of items, at most as many as there are; ``list_length`` if None.
 
         Returns:
-            A list of names; for an array of features, an array of the numbers of rows.
+            A list of names or, for an array of features, an array of row numbers.
         """
         length = self.list_length if k is None else k
         require_integer("k", length)
@@ -157,11 +156,11 @@ class Ranker:
         return order if names is None else [names[place] for place in order]
 
     def scores(self, user: Any, items: Any = None) -> NDArray[np.float64]:
-        """The scores by which ``rank`` ranks, in the order of ``items``."""
+        """Return the scores that ``rank`` uses, in the order of ``items``."""
         return self._compute_scores(user, self._read_candidates(items)[1])
 
     def freeze(self) -> FrozenPolicy:
-        """What was learned, as ``evaluate_frozen`` takes it: theta, root and beta of each user, the newcomer last."""
+        """Return theta, root and beta of each user, with a new user last, for ``evaluate_frozen``."""
         self._require_fitted()
         params = self.get_params()
         if self._frozen is None or self._frozen[0] != params:
@@ -170,7 +169,7 @@ class Ranker:
         return self._frozen[1]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write this ranker to a file, without pickles; ``fedcascade serve --warm`` can start a server from it."""
+        """Write this ranker to a file without pickles, which ``fedcascade serve --warm`` also reads."""
         self._require_fitted()
         known = {"names": list(self.items_.names), "features": self.items_.features} if self.items_ else None
         settings = {name: getattr(self, name) for name in ("list_length", "explore", "columns", "normalise", "seed")}
@@ -180,9 +179,9 @@ class Ranker:
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, policy: Policy | None = None) -> Self:
-        """Read what ``save`` or ``fedcascade fit`` wrote; ``policy`` is needed where it has parts of your own."""
+        """Read a file of ``save`` or ``fedcascade fit``; ``policy`` is required if it has custom parts."""
         state = load_warm(path)
-        require(state.is_complete, f"{path} is of a fit that was interrupted: run the same 'fedcascade fit' once more")
+        require(state.is_complete, f"{path} is from an interrupted fit: run the same 'fedcascade fit' again")
         try:
             ranker = cls._build(state.ranker, state.policy, policy)
             held = state.ranker.get("items")
@@ -207,7 +206,7 @@ class Ranker:
         require(self.__sklearn_is_fitted__(), "this Ranker has learned nothing: call fit or partial_fit first")
 
     def _make_sums(self, batch: ClickLog, features: Features | None) -> LogSums:
-        """Empty sums for a log; one of another dimension than earlier ones is refused."""
+        """Make empty sums for a log; refuse another dimension than that of earlier logs."""
         given = features if batch.features is None else batch.features
         require(given is not None, NO_FEATURES)
         assert given is not None
@@ -218,7 +217,7 @@ class Ranker:
 
     def _require_dimension(self, given: int) -> None:
         known = self.sums_.dimension
-        require(given == known, f"items must have {known} features, as those that it learned from, got {given}")
+        require(given == known, f"items must have {known} features, as in earlier logs, got {given}")
 
     def _open_log(self, log: Any, table: ItemTable | None) -> Log:
         if isinstance(log, Log):
@@ -229,10 +228,10 @@ class Ranker:
         return open_frame(frame.lazy(), Path("log"), columns=self.columns, items=table)
 
     def _read_candidates(self, items: Any) -> tuple[Sequence[str] | None, Features]:
-        """The names of what is to be ranked, None where it has none, and the features."""
+        """Return the names of the items to rank, if they have any, and their features."""
         self._require_fitted()
         if items is None:
-            require(self.items_ is not None, "this Ranker knows no items by name: give the features of those to rank")
+            require(self.items_ is not None, "this Ranker has no named items: give the features of the items to rank")
             assert self.items_ is not None
             return self.items_.names, self.items_.features
         if is_table(items) or isinstance(items, ItemTable):
@@ -251,7 +250,7 @@ class Ranker:
         names = [str(name) for name in items]
         places = {} if self.items_ is None else {name: place for place, name in enumerate(self.items_.names)}
         unknown = next((name for name in names if name not in places), None)
-        require(unknown is None, f"item {unknown} is not known: give the features of what is to be ranked")
+        require(unknown is None, f"item {unknown} is not known: give the features of the items to rank")
         assert self.items_ is not None
         return names, self.items_.features[[places[name] for name in names]]
 
@@ -263,7 +262,7 @@ class Ranker:
 
 
 def _build_table(items: Mapping[str, Any], dimension: int) -> ItemTable:
-    """The table of items in a file, if it is one."""
+    """Build the item table of a file."""
     names, features = tuple(items["names"]), items["features"]
     fits = features.shape == (len(set(names)), dimension) and features.dtype == np.float32
     require(fits, f"items must be {len(names)} different names with {dimension} features each")

@@ -1,4 +1,4 @@
-"""Agents, servers and sums of logs in files: save one, and load it to the same bits in another process or machine."""
+"""Save agents, servers and sums of logs to files, and load them with the same bits."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -21,32 +21,22 @@ from fedcascade.learning.statistics import Statistics
 from fedcascade.state_file import AGENT, SERVER, SUMS, read_state_file, write_state_file
 
 LARGEST_LABEL = 1 << 24
-# Of arrays in the state of a grouping that hold places of agents, whether they are filled up with -1.
+# Arrays of agents' places in the state of a grouping, and whether they are padded with -1.
 PLACES = {"labels": False, "spoken": False, "sample": False, "neighbours": False, "listed_labels": True}
 BROKEN = (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 
 
 def save_agent(path: str | PathLike[str], agent: Agent) -> None:
-    """Write an agent of this process to a file; ``load_agent`` goes on with the same bits.
+    """Write an agent to a file atomically, usually .npz, for ``load_agent``.
 
-    The agents of ``connect`` keep a file of their own, in every step.
-
-    Args:
-        path: the file, usually .npz; it appears whole or not at all.
-        agent: with what it knows, has not sent yet, and shown without feedback.
+    Includes unsent data and lists without feedback. Agents of ``connect`` save themselves.
     """
     facts = {"id": agent.id, "problem": asdict(agent.problem), "oracle": describe_oracle(agent.oracle)}
     write_state_file(path, AGENT, {"policy": describe_policy(agent.policy), **facts, "agent": agent.to_state()})
 
 
 def load_agent(path: str | PathLike[str], *, policy: Policy | None = None, oracle: Oracle | None = None) -> Agent:
-    """Read what ``save_agent`` wrote.
-
-    Args:
-        path: the file.
-        policy: the agent's policy, where it has parts of your own and no name that could be looked up.
-        oracle: the agent's oracle, likewise.
-    """
+    """Read a file of ``save_agent``; ``policy`` and ``oracle`` are required if they are not built in."""
     state = read_state_file(path, AGENT)
     try:
         problem, held = ProblemSize(**state["problem"]), state["agent"]["buffer"].dimension
@@ -65,16 +55,13 @@ def load_agent(path: str | PathLike[str], *, policy: Policy | None = None, oracl
 
 
 def save_server(path: str | PathLike[str], server: Server) -> None:
-    """Write a server of this process to a file; ``load_server`` goes on with the same bits.
-
-    The server of ``fedcascade serve`` has a store, which also holds who uploaded what; see ``fedcascade backup``.
-    """
+    """Write a server to a file, for ``load_server``; ``fedcascade backup`` saves a deployed server."""
     facts = {"policy": describe_policy(server.policy), "dimension": server.holdings.dimension}
     write_state_file(path, SERVER, {**facts, "server": server.to_state()})
 
 
 def load_server(path: str | PathLike[str], *, policy: Policy | None = None) -> Server:
-    """Read what ``save_server`` wrote; ``policy`` is the server's, where it has parts of your own."""
+    """Read a file of ``save_server``; ``policy`` is required if it has custom parts."""
     state = read_state_file(path, SERVER)
     try:
         found, d = find_policy(state["policy"], policy), state["dimension"]
@@ -90,7 +77,7 @@ def _describe(error: Exception) -> str:
 
 
 def describe_policy(policy: Policy) -> dict[str, Any]:
-    """The name and constants of a policy, and whether they say all that it is."""
+    """Return the name and constants of a policy, and whether they define it completely."""
     constants = {name: str(value) for name, value in policy.constants().items() if not isinstance(value, Formula)}
     facts = {"name": policy.name, "constants": constants}
     try:
@@ -108,10 +95,10 @@ def _build_policy(facts: Mapping[str, Any]) -> Policy:
 
 
 def find_policy(facts: Mapping[str, Any], given: Policy | None) -> Policy:
-    """The policy that ``describe_policy`` described: by its name, or the one that is given."""
+    """Return the policy of a description: the built-in policy of that name, or the given one if it matches."""
     name = facts["name"]
     if given is None:
-        require(bool(facts["known"]), f"its policy {name} has parts of its own: give it as policy=")
+        require(bool(facts["known"]), f"its policy {name} has custom parts: give it as policy=")
         return _build_policy(facts)
     same = describe_policy(given)
     fits = same["name"] == name and same["constants"] == facts["constants"]
@@ -120,7 +107,7 @@ def find_policy(facts: Mapping[str, Any], given: Policy | None) -> Policy:
 
 
 def describe_oracle(oracle: Oracle) -> dict[str, Any]:
-    """The name and arguments of an oracle; the name is None where it is none of ours."""
+    """Return the name and arguments of an oracle; the name of a custom oracle is None."""
     name = next((name for name, kind in ORACLES.items() if type(oracle) is kind), None)
     if name is None or not is_dataclass(oracle):
         return {"name": None, "class": type(oracle).__name__}
@@ -130,13 +117,13 @@ def describe_oracle(oracle: Oracle) -> dict[str, Any]:
 def _find_oracle(facts: Mapping[str, Any], given: Oracle | None) -> Oracle:
     if given is not None:
         return given
-    require(facts["name"] is not None, f"its oracle {facts.get('class')} is none of ours: give it as oracle=")
+    require(facts["name"] is not None, f"its oracle {facts.get('class')} is not built in: give it as oracle=")
     arguments = dict(facts["arguments"])
     return build_oracle(facts["name"], arguments.pop("length"), arguments)
 
 
 def _check_agent_state(state: Mapping[str, Any], fresh: Agent) -> None:
-    """Refuse a state that no agent of this kind can have; compiled code trusts the shapes and places in it."""
+    """Refuse an invalid state of an agent, because compiled code trusts its shapes and places."""
     d, known = fresh.problem.dimension, fresh.to_state()
     for name in ("arrivals", "uploads"):
         require_integer(name, state[name], 0)
@@ -159,7 +146,7 @@ def _check_agent_state(state: Mapping[str, Any], fresh: Agent) -> None:
 
 
 def _check_server_state(state: Mapping[str, Any], policy: Policy, dimension: int) -> None:
-    """Refuse a state that no server of this policy can have; compiled code trusts the shapes and places in it."""
+    """Refuse an invalid state of a server, because compiled code trusts its shapes and places."""
     holdings = state["holdings"]
     agents, held = holdings["moment"].shape
     require_integer("agents", agents)
@@ -195,7 +182,7 @@ def _check_places(groups: Mapping[str, Any], agents: int) -> None:
 
 
 def _require_alike(name: str, value: Any, fresh: Any, *, is_sized: bool = False) -> None:
-    """Refuse a value of another kind than that of a fresh agent or server; ``is_sized``: of another shape, too."""
+    """Refuse a value of another type than a fresh agent's or server's or, with ``is_sized``, of another shape."""
     wanted = type(fresh).__name__
     require(type(value) is type(fresh), f"{name} must be of type {wanted}, got {type(value).__name__}")
     if isinstance(fresh, np.ndarray):
@@ -213,9 +200,9 @@ def _require_alike(name: str, value: Any, fresh: Any, *, is_sized: bool = False)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WarmState:
-    """The sums of each user, the users' names in order, and how many lists of the log they hold.
+    """The sums of each user, the users' names in order, and the number of lists.
 
-    ``ranker`` is what a ``Ranker`` knows beside them; it is empty where ``fedcascade fit`` wrote the file.
+    ``ranker`` holds the rest of a ``Ranker``; it is empty in a file of ``fedcascade fit``.
     """
 
     sums: LogSums
@@ -228,21 +215,21 @@ class WarmState:
 
 
 def save_warm(path: str | PathLike[str], state: WarmState) -> None:
-    """Write a state so that the file appears whole or not at all; sums are exact, so loading gives the same bits."""
+    """Write a warm state to a file atomically."""
     sums, count = state.sums, state.sums.users
-    facts = {"policy": state.policy, "log": state.log, "lists": state.lists, "complete": state.is_complete,
-             "users": list(state.users)}  # fmt: skip
+    facts = {"policy": state.policy, "log": state.log, "lists": state.lists, "complete": state.is_complete}
     arrays = {"gram": sums.gram[:count], "moment": sums.moment[:count], "counts": sums.counts[:count]}
-    write_state_file(path, SUMS, facts | arrays | ({"ranker": state.ranker} if state.ranker else {}))
+    ranker = {"ranker": state.ranker} if state.ranker else {}
+    write_state_file(path, SUMS, {**facts, "users": list(state.users), **arrays, **ranker})
 
 
 def load_warm(path: str | PathLike[str]) -> WarmState:
-    """Read what ``save_warm`` wrote."""
+    """Read a file of ``save_warm``."""
     state = read_state_file(path, SUMS)
     try:
         return _make_state(state)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"{path} is not what a log taught: {error}") from None
+        raise ValueError(f"{path} is not a file of 'fedcascade fit': {error}") from None
 
 
 def _make_state(state: Mapping[str, Any]) -> WarmState:
@@ -258,6 +245,12 @@ def _make_state(state: Mapping[str, Any]) -> WarmState:
     require(named, f"users must be {n} different names")
     sums = LogSums(d)
     sums.gram, sums.moment, sums.counts, sums.users = gram, moment, counts, n
-    return WarmState(sums=sums, users=users, policy=str(state["policy"]), log=str(state["log"]),
-                     lists=int(state["lists"]), is_complete=bool(state["complete"]),
-                     ranker=state.get("ranker", {}))  # fmt: skip
+    return WarmState(
+        sums=sums,
+        users=users,
+        policy=str(state["policy"]),
+        log=str(state["log"]),
+        lists=int(state["lists"]),
+        is_complete=bool(state["complete"]),
+        ranker=state.get("ranker", {}),
+    )

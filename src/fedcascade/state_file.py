@@ -1,7 +1,7 @@
-"""The file in which fedcascade keeps a state: arrays and JSON in one NPZ, versioned, to the last bit, without pickles.
+"""State files: arrays and JSON in one NPZ, versioned, exact to the bit, without pickles.
 
-The member ``facts`` is JSON: the format, the kind of state, and a tree of values in which ``{"$array": name}`` stands
-for another member. NumPy and a reader of JSON are all that another program needs.
+The member ``facts`` is JSON: the format, the kind of state, and a tree of values in which ``{"$array": name}`` refers
+to another member.
 """
 
 import io
@@ -27,12 +27,14 @@ SUMS, AGENT, SERVER = "sums", "agent", "server"
 MEMBER = re.compile(r"[A-Za-z0-9_.-]{1,200}\.npy")
 KINDS_OF_NUMBERS = "biuf"
 Arrays = dict[str, NDArray[Any]]
+INVALID = (KeyError, TypeError, ValueError, RecursionError, NotImplementedError)
+BROKEN = (OSError, EOFError, zipfile.BadZipFile, *INVALID)  # the errors of reading a damaged file
 
 
 def write_state_file(path: str | PathLike[str], kind: str, state: Mapping[str, Any]) -> None:
-    """Write a state so that the file appears whole or not at all; raise TypeError for a value that it cannot hold.
+    """Write a state to a file atomically; raise TypeError for an unsupported value.
 
-    A state is made of dictionaries, lists, arrays of numbers, ``Statistics``, numbers, texts, truth values and None.
+    A state consists of dictionaries, lists, arrays of numbers, ``Statistics``, numbers, strings, booleans and None.
     """
     arrays: Arrays = {}
     facts = {"format": FORMAT, "kind": kind, "state": _encode(state, "", arrays)}
@@ -47,36 +49,35 @@ def write_state_file(path: str | PathLike[str], kind: str, state: Mapping[str, A
 
 
 def read_state_file(path: str | PathLike[str], kind: str) -> dict[str, Any]:
-    """Read a state of that kind. A file that is cut, of another kind, newer or made to do harm is refused."""
+    """Read a state of one kind; refuse a truncated, newer or malicious file."""
     file = Path(path)
     require(file.is_file(), f"there is no file {file}")
     try:
         arrays = _read_members(file)
         facts = json.loads(arrays.pop("facts").tobytes())
         written, found, state = _read_facts(facts, arrays)
-    except (OSError, EOFError, KeyError, TypeError, ValueError, RecursionError, NotImplementedError,
-            zipfile.BadZipFile) as error:  # fmt: skip
+    except BROKEN as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise ValueError(f"{file} is not a state that fedcascade wrote, or not all of it: {reason}") from None
-    require(written <= FORMAT, f"{file} has format {written}, this fedcascade knows {FORMAT}: update fedcascade")
-    require(found == kind, f"{file} holds the state of kind '{found}', and not '{kind}'")
+        raise ValueError(f"{file} is not a complete state file of fedcascade: {reason}") from None
+    require(written <= FORMAT, f"{file} has format {written}, this fedcascade reads {FORMAT}: update fedcascade")
+    require(found == kind, f"{file} holds a state of kind '{found}', not '{kind}'")
     return state
 
 
 def _read_facts(facts: Any, arrays: Arrays) -> tuple[int, str, dict[str, Any]]:
-    """The format, the kind and the state; that of a newer format is empty."""
-    require(isinstance(facts, dict), "its facts are no JSON object")
+    """Return the format, the kind and the state, which is empty for a newer format."""
+    require(isinstance(facts, dict), "its facts are not a JSON object")
     written = facts["format"]
     require(isinstance(written, int) and written >= 1, f"its format is {written!r}")
     if written > FORMAT:
         return written, "", {}
     state = _decode(facts["state"], arrays)
-    require(isinstance(state, dict), "its state is no JSON object")
+    require(isinstance(state, dict), "its state is not a JSON object")
     return written, str(facts["kind"]), state
 
 
 def _read_members(path: Path) -> Arrays:
-    """The arrays of an NPZ. What they take in memory is never more than the file has on the disk."""
+    """Return the arrays of an NPZ, which never take more memory than the file has on disk."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         names = [member.filename for member in members]
@@ -91,11 +92,11 @@ def _read_members(path: Path) -> Arrays:
 
 
 def _read_array(body: bytes) -> NDArray[Any]:
-    """An array of numbers that owns its memory, from the bytes of an NPY file."""
+    """Read an NPY file into an array of numbers that owns its memory."""
     stream = io.BytesIO(body)
-    require(npy.read_magic(stream) == (1, 0), "an array has another form than NPY 1.0")
+    require(npy.read_magic(stream) == (1, 0), "an array is not in NPY 1.0")
     shape, is_fortran, dtype = npy.read_array_header_1_0(stream)
-    require(dtype.kind in KINDS_OF_NUMBERS and not dtype.hasobject, f"an array is of type {dtype}, and not of numbers")
+    require(dtype.kind in KINDS_OF_NUMBERS and not dtype.hasobject, f"an array is of type {dtype}, not of numbers")
     start, size = stream.tell(), math.prod(shape) * dtype.itemsize
     require(min(shape, default=0) >= 0 and size == len(body) - start, f"an array of shape {shape} is cut")
     flat = np.frombuffer(body, dtype, offset=start)
@@ -103,7 +104,7 @@ def _read_array(body: bytes) -> NDArray[Any]:
 
 
 def _encode(value: Any, name: str, arrays: Arrays) -> Any:
-    """A value as JSON; arrays go to ``arrays``, under a name that says where in the state they are."""
+    """Encode a value as JSON, with arrays moved to ``arrays`` under their path in the state."""
     match value:
         case np.generic():
             return _encode(value.item(), name, arrays)
@@ -130,7 +131,7 @@ def _encode(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _stack_statistics(statistics: Iterable[Statistics], name: str, arrays: Arrays) -> str:
-    """Store statistics as three arrays, and return what their names begin with."""
+    """Store statistics as three arrays, and return the prefix of their names."""
     each = list(statistics)
     arrays[f"{name}.gram"] = np.stack([item.gram for item in each])
     arrays[f"{name}.moment"] = np.stack([item.moment for item in each])
@@ -158,7 +159,7 @@ DECODERS: Mapping[str, Callable[[Any, Arrays], Any]] = {
 
 
 def _decode(value: Any, arrays: Arrays) -> Any:
-    """The value that ``_encode`` made JSON of."""
+    """Decode a value of ``_encode``."""
     if isinstance(value, list):
         return [_decode(item, arrays) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What Linux, macOS and Windows do in different ways: force files to the disk, count memory and cores."""
+"""Functions that differ between Linux, macOS and Windows: sync files, count memory and cores."""
 
 import ctypes
 import importlib
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def sync_file(descriptor: int) -> None:
-    """Force a file to the disk; on macOS beyond the cache of the drive, at which fsync stops there."""
-    with suppress(ImportError, AttributeError, OSError):  # Windows; Linux; a file system that knows no such thing
+    """Force a file to the disk; on macOS also past the drive's cache, where fsync stops."""
+    with suppress(ImportError, AttributeError, OSError):  # Windows; Linux; a file system without it
         fcntl = importlib.import_module("fcntl")
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         return
@@ -17,7 +17,7 @@ def sync_file(descriptor: int) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Force the names of a folder's files to the disk; Windows opens no folder, and keeps names by itself."""
+    """Force the names of a folder's files to the disk; Windows needs no sync and refuses to open folders."""
     with suppress(PermissionError):
         folder = os.open(path, os.O_RDONLY)
         try:
@@ -27,7 +27,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it appears whole or not at all, also after a power cut."""
+    """Write a file completely or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
@@ -38,16 +38,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    sync_folder(path.parent)  # the name, too
+    sync_folder(path.parent)
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def measure_memory() -> int | None:
-    """How many bytes of memory the machine has; None where nobody says."""
+    """Return the machine's memory in bytes, or None if it is unknown."""
     if hasattr(os, "sysconf"):
         with suppress(ValueError, OSError):
             return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -327,7 +327,7 @@ def test_item_ranges_and_cluster_sizes(capsys: pytest.CaptureFixture[str]) -> No
         (small("--engine", "reference", "--oracle", "budget"), "needs costs"),
         (small("--oracle", "budget", "--set-oracle", "limit=1"), "unknown argument of oracle budget 'limit'"),
         (small("--oracle", "budgt"), "unknown oracle 'budgt': did you mean 'budget'"),
-        (small("--ratings", "x", "--costs"), "--costs: of a synthetic environment"),
+        (small("--ratings", "x", "--costs"), "--costs: only for a synthetic environment"),
         (["theory", "--users", "3", "--clusters", "5"], "clusters must be <= users (3), got 5"),
         (["theory", "--features", "gaussian"], "not --features"),
         (["theory", "--dimension", "1"], "dimension"),
@@ -401,7 +401,7 @@ def test_the_table_of_constants_has_every_word_in_80_columns() -> None:
     table = make_constants_table(list(POLICIES.values()))
     console.print(table)
     shown = console.export_text()
-    start = shown.splitlines()[1].index("what it is")
+    start = shown.splitlines()[1].index("meaning")
     words = " ".join(line[start : shown.splitlines()[1].index("values")].strip() for line in shown.splitlines()[3:])
     for policy in POLICIES.values():
         for entry in policy.describe_constants():
@@ -469,15 +469,15 @@ def test_theory_as_json_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> No
     main(["theory", "--users", "40"])
     printed = capsys.readouterr().out
     assert "T_0" in printed
-    assert "it says nothing" in " ".join(printed.split())
+    assert "it is vacuous" in " ".join(printed.split())
 
 
 def test_the_first_line_comes_before_anything_slow_is_loaded() -> None:
     """Before, `run` said nothing until everything was imported and compiled, where stderr was no terminal."""
     program = (
         "import sys; from fedcascade.cli import commands; sys.argv = ['fedcascade', 'run', '--rounds', '0']\n"
-        "say = commands._say_at_once\n"
-        "commands._say_at_once = lambda words: (say(words), print(sorted({'numba', 'numpy'} & set(sys.modules))))\n"
+        "say = commands._announce_start\n"
+        "commands._announce_start = lambda words: (say(words), print(sorted({'numba', 'numpy'} & set(sys.modules))))\n"
         "commands.main()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

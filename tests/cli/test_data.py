@@ -16,7 +16,7 @@ def test_a_log_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     main(["data", "describe", str(path), "--json"])
     assert json.loads(capsys.readouterr().out)["lists"] == 1
     main(["data", "describe", str(path)])
-    assert "what it can be used for" in capsys.readouterr().out
+    assert "possible uses" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["data", "describe", str(path), "--column", "items=shown"])
     assert "has no column shown for items" in capsys.readouterr().err

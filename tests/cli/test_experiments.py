@@ -46,8 +46,8 @@ def test_json_is_one_run_a_line_in_the_order_of_the_plan(finished: Path, capsys:
     main(["experiment", "plan.toml", "--json"])
     printed = capsys.readouterr()
     lines = [json.loads(line) for line in printed.out.splitlines()]
-    assert [(line["seed"], line["system"]) for line in lines] == [
-        (seed, system) for seed in (0, 1) for system in ("fedc3ucb-h", "fedlinucb", "fedind")
+    assert [(line["seed"], line["label"]) for line in lines] == [
+        (seed, policy) for seed in (0, 1) for policy in ("fedc3ucb-h", "fedlinucb", "fedind")
     ]
     assert {line["environment"] for line in lines} == {"J = 3"}
     assert printed.err == ""
@@ -75,7 +75,7 @@ def test_a_table_and_then_a_report(finished: Path, capsys: pytest.CaptureFixture
         (["experiment", "plan.toml", "--address", "auto"], "--address belongs to --scheduler ray"),
         (["experiment", "plan.toml", "--scheduler", "ray", "--jobs", "2"], "--jobs belongs to --scheduler local"),
         (["experiment", "plan.toml", "--out", "plan.toml"], "'plan.toml' cannot hold results"),
-        (["report", "nowhere"], "is no results folder"),
+        (["report", "nowhere"], "is not a results folder"),
         (["reproduce", "--runs", "0"], "runs"),
         (["reproduce", "--quick", "--ratings", "nowhere.csv"], "nowhere.csv' not found"),
         (["reproduce", "--quick", "--strict"], "leave one of them out"),
@@ -183,7 +183,7 @@ def test_the_first_line_comes_before_anything_slow(tmp_path: Path) -> None:
         [sys.executable, "-c", FIRST_LINE], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     line = process.stdout.splitlines()[0]
-    assert "five systems, J = 5 and J = 10, 1,000,000 rounds a run" in line
+    assert "five policies, J = 5 and J = 10, 1,000,000 rounds a run" in line
     assert line.endswith("[]")
     assert list(tmp_path.iterdir()) == []
 

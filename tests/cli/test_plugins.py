@@ -139,7 +139,7 @@ def test_plug_ins_are_listed_with_their_package_and_what_is_wrong(capsys: pytest
 
 def test_check_holds_plug_ins_to_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
     rows = list_rows(capsys, "--check")
-    assert {name for name, row in rows.items() if row["words"].endswith("keeps its contract")} == {
+    assert {name for name, row in rows.items() if row["words"].endswith("passes its contract")} == {
         "policy punctual",
         "environment myworld",
         "oracle shorter",
@@ -184,7 +184,7 @@ def test_set_reaches_a_constant_of_a_plug_ins_policy(capsys: pytest.CaptureFixtu
         (["--environment", "myworld", "--set-env", "taste=2"], "'taste': did you mean 'tastes'"),
         (
             ["--environment", "myworld", "--users", "5"],
-            "myworld takes its own arguments, by --set-env, and not --users",
+            "myworld takes its arguments by --set-env, not --users",
         ),
         (["--environment", "myworld", "--set-env", "tastes=9"], "clusters must be <= users (6), got 9"),
         (["--environment", "loose"], "its arguments must be keyword-only"),
@@ -201,7 +201,7 @@ def test_a_plan_names_an_environment_of_a_plug_in() -> None:
     assert [environment.spec for environment in plan.environments] == [
         EnvironmentSpec("myworld", {"tastes": tastes}, package="my-parts 2.1") for tastes in (1, 2)
     ]
-    assert [system.constants.get("every") for system in plan.systems] == [7, None]
+    assert [policy.constants.get("every") for policy in plan.policies] == [7, None]
     environment = plan.environments[1].spec.build(3)
     assert (environment.users, len(set(environment.clusters))) == (6, 2)
 

@@ -61,7 +61,7 @@ def test_columns_are_named(ratings: Path, tmp_path: Path, capsys: pytest.Capture
 def test_describe_as_tables_and_as_json(ratings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["data", "describe", str(ratings), *SMALL])
     shown = capsys.readouterr().out
-    for words in ("density", "singular values", "cluster gaps", "how high ratings are", "best list"):
+    for words in ("density", "singular values", "cluster gaps", "histogram of ratings", "best list"):
         assert words in shown
     main(["data", "describe", str(ratings), *SMALL, "--json"])
     facts = json.loads(capsys.readouterr().out)
@@ -92,7 +92,7 @@ def test_a_notice_is_one_line_on_stderr(ratings: Path, tmp_path: Path, capsys: p
         (["run", "--ratings", "good.csv", *SMALL[:4], "--dimension", "60"], "rank >= 60"),
         (
             ["run", "--ratings", "good.csv", "--features", "gaussian"],
-            "--features: of a synthetic environment",
+            "--features: only for a synthetic environment",
         ),
         (["run", "--ratings", "good.csv", "--columns", "user,item"], "columns must be three names"),
         (["run", "--ratings", "good.csv", "--columns", "user,item,stars"], "has no column stars for the rating"),

@@ -26,7 +26,7 @@ items = 6
 name = "fedind"
 """
 REFUSALS = [
-    ("run fedind", "'fedind' belongs to no option: a value follows its option, as in --policy fedind"),
+    ("run fedind", "'fedind' belongs to no option: write a value after its option, as in --policy fedind"),
     ("serve --port 80000", "port must be in 0..65535, got 80000"),
     ("serve --port -1", "port must be in 0..65535, got -1"),
     ("serve --host nowhere.invalid", "cannot listen on nowhere.invalid"),
@@ -113,7 +113,7 @@ REFUSALS = [
     ("theory --p-scale 0", "p_scale must be a finite number > 0, got 0"),
     ("experiment missing.toml", "plan 'missing.toml' not found"),
     ("experiment broken.toml", "broken.toml: not valid TOML: Invalid value (at line 1"),
-    ("experiment upwards.toml", "upwards.toml line 1: name must do as the name of a folder"),
+    ("experiment upwards.toml", "upwards.toml line 1: name must be usable as a folder name"),
     ("experiment crowded.toml --out out", "plan 'p', environment 'J=2': clusters must be <= users (4), got 20"),
     (
         "experiment long.toml --out out",
@@ -123,7 +123,7 @@ REFUSALS = [
     ("experiment plan.toml --out junk.db", "'junk.db' cannot hold results"),
     ("reproduce --quick --out junk.db", "'junk.db' cannot hold results"),
     ("reproduce --quick --jobs 0", "jobs must be a whole number >= 1, got 0"),
-    ("report missing", "'missing' is no results folder"),
+    ("report missing", "'missing' is not a results folder"),
     ("report results", "'results/manifest.json' cannot be read"),
     ("report begun", "'begun' has no finished run yet"),
     ("data describe junk.db", "junk.db must end in one of"),

@@ -47,7 +47,7 @@ def test_enroll_revoke_and_forget(process: ServerProcess, tmp_path: Path, capsys
     for agent in agents:
         agent.close()
     said = capsys.readouterr().err
-    assert f"agent {agents[0].id} may not speak" in said
+    assert f"agent {agents[0].id} is revoked" in said
     assert f"agent {agents[1].id} is forgotten" in said
     with pytest.raises(SystemExit) as ended:
         main(["forget", "4711", *told(process)])
@@ -260,7 +260,7 @@ def test_live_leaves_nothing_behind_when_it_is_told_to_end(tmp_path: Path) -> No
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
-        assert any("the page: " in line for line in process.stderr)
+        assert any("dashboard: " in line for line in process.stderr)
         assert list(tmp_path.glob("fedcascade-live-*"))
         process.terminate()
         process.communicate(timeout=60)

@@ -31,7 +31,7 @@ def test_a_log_of_one_policy_is_written(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(read_log(path).read()) == 20
     with pytest.raises(SystemExit):
         main(["run", *world, "--policy", "fedind", "--policy", "oful", "--log", str(path)])
-    assert "--log holds the lists of one system" in capsys.readouterr().err
+    assert "--log holds the lists of one policy" in capsys.readouterr().err
     for refused, words in (("log.xlsx", "must end in one of .parquet, .csv, .jsonl"), ("no/log.csv", "no folder")):
         with pytest.raises(SystemExit):  # before the first round
             main(["run", *world[:-1], "1e12", "--policy", "fedind", "--log", str(tmp_path / refused)])

@@ -10,7 +10,7 @@ import pytest
 from fedcascade.cli import main, terminal
 from fedcascade.cli.agents import show_agents
 from fedcascade.experiments.comparisons import Interval
-from fedcascade.experiments.reports.summary import SystemSummary
+from fedcascade.experiments.reports.summary import PolicySummary
 from fedcascade.federation.policies import POLICIES
 from fedcascade.service.protocol.wire import AgentList, AgentRow
 
@@ -100,7 +100,7 @@ def test_the_plain_run_compares_the_papers_system_alone_ours_and_the_truth(capsy
     shown = print_at_80(capsys, "run", *SMALL)
     assert re.findall(r"^(\S+) +[\d,.]+ +\d+ +\d+ +\d+ +\d+% ", shown, re.MULTILINE) == [
         "fedc3ucb-h", "fedind", "population", "known-clusters"]  # fmt: skip
-    assert "than alone (fedind)" in " ".join(shown.split())
+    assert "than no sharing (fedind)" in " ".join(shown.split())
 
 
 @pytest.mark.usefixtures("_eighty_columns")
@@ -121,7 +121,7 @@ def test_results_of_long_runs_fit(capsys: pytest.CaptureFixture[str]) -> None:
 def test_summaries_of_an_experiment_fit(capsys: pytest.CaptureFixture[str]) -> None:
     regret, exchanges, error = Interval(147_233.4, 1_233.0, 10), Interval(300_000.0, 14_000.0, 10), Interval(1, 0.5, 10)
     labels = [f"{name} beta=10.5 alpha_c=40.0" for name in POLICIES]
-    rows = [SystemSummary("plan", world, label, regret, exchanges, error)
+    rows = [PolicySummary("plan", world, label, regret, exchanges, error)
             for world in ("lifted, one of 20, 20 of 1", "Gaussian, Zipf arrivals") for label in labels]  # fmt: skip
     terminal.show(*terminal.make_summary_tables(rows))
     assert_whole([*POLICIES, "147,233"], assert_fits(capsys.readouterr().out))

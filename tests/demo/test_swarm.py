@@ -174,7 +174,7 @@ def test_newcomers_begin_with_what_the_server_knows_and_play_as_in_the_library(t
                 SwarmOptions(rounds=rounds, checkpoints=1, lockstep=True),
                 operator=running.operator,
                 transport=Borrowed(running.transport),
-                on_welcome=welcomed.append,
+                on_prior=welcomed.append,
                 oracle=TopK(length=3),
             )
 

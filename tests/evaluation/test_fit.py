@@ -46,7 +46,7 @@ def test_the_command_fits_and_the_file_round_trips(log: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main(["fit", str(log), "--policy", "async-linucb-am", "--out", str(log.with_name("none.npz"))])
     assert "async-linucb-am has a personal part, which a log cannot teach" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="is not a state that fedcascade wrote"):
+    with pytest.raises(ValueError, match="is not a complete state file of fedcascade"):
         load_warm(log)
 
 

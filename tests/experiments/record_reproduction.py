@@ -18,11 +18,11 @@ Totals = dict[str, float | int]
 
 
 def reproduce(plan: str, seed: int) -> dict[str, Totals]:
-    """Regret and exchanges of every system of a plan."""
+    """Regret and exchanges of every policy of a plan."""
     jobs = list_planned_jobs([resize_plan(load_builtin_plan(plan), seeds=[seed])])
     records = run_jobs_in_turns([planned.job for planned in jobs])
     return {
-        planned.system: {"regret": record["regret"], "exchanges": record["communications"]["total"]}
+        planned.label: {"regret": record["regret"], "exchanges": record["communications"]["total"]}
         for planned, record in zip(jobs, records, strict=True)
     }
 

@@ -1,4 +1,4 @@
-"""Comparisons of systems: ratios of the right runs at the right checkpoints, and plans that run at a small size."""
+"""Comparisons of policies: ratios of the right runs at the right checkpoints, and plans that run at a small size."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from msgspec import structs
 from scipy import stats
 
 from fedcascade.cli.experiments import print_results
-from fedcascade.experiments.comparisons import HEADER, Comparison, Interval, compare_systems, estimate_mean
+from fedcascade.experiments.comparisons import HEADER, Comparison, Interval, compare_policies, estimate_mean
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
 from fedcascade.experiments.paper_claims import TEN
 from fedcascade.experiments.plan import NamedEnvironment, Plan, resize_plan
@@ -39,23 +39,23 @@ def make_results(plan: Plan) -> Results:
     """Results in which regret grows evenly, and for seed 301 thrice as fast; exchanges are 10 and newcomers lose 5."""
     curves, runs = [], []
     for planned in list_planned_jobs([resize_plan(plan, seeds=SEEDS)]):
-        job, slope = planned.job, SLOPES.get(planned.system, 6.0) * (3.0 if planned.job.seed == 301 else 1.0)
-        row = {"experiment": plan.name, "environment": planned.environment, "system": planned.system, "seed": job.seed}
+        job, slope = planned.job, SLOPES.get(planned.label, 6.0) * (3.0 if planned.job.seed == 301 else 1.0)
+        row = {"experiment": plan.name, "environment": planned.environment, "label": planned.label, "seed": job.seed}
         for number in range(1, job.checkpoints + 1):
             round_ = job.rounds * number // job.checkpoints
-            late = max(0, round_ - job.rounds // 2) if planned.system == "population" else 0
+            late = max(0, round_ - job.rounds // 2) if planned.label == "population" else 0
             curves.append(row | {"round": round_, "regret": slope * (round_ + late)})
-        exchanges = 10 if planned.system == "population" else 0 if planned.system == "fedind" else 20
+        exchanges = 10 if planned.label == "population" else 0 if planned.label == "fedind" else 20
         runs.append(row | {"exchanges": exchanges, "newcomer_regret": slope})
     return Results(Path(), {}, [plan], pl.DataFrame(runs), pl.DataFrame(curves))
 
 
 def index_shares(results: Results) -> dict[tuple[str, str, str], float]:
-    return {(each.quantity, each.where, each.against): each.share.mean for each in compare_systems(results)}
+    return {(each.quantity, each.where, each.against): each.share.mean for each in compare_policies(results)}
 
 
 def test_regret_is_compared_run_by_run_at_the_end_and_from_a_round_on() -> None:
-    (regret, late, newcomers) = compare_systems(make_results(read_plan(PLAN)))
+    (regret, late, newcomers) = compare_policies(make_results(read_plan(PLAN)))
     assert regret == Comparison("population: regret", "still", "fedind", Interval(9 / 8, 0.0, 2))
     assert late == Comparison("population: regret from round 50 on", "still", "fedind", Interval(1.5, 0.0, 2))
     assert newcomers.share.mean == 0.75  # and no exchanges, which fedind has none of
@@ -69,6 +69,21 @@ def test_regret_after_rounds_of_each_user_is_that_of_its_checkpoint() -> None:
     many = "1,000 users, J = 10"
     lengths = {quantity for quantity, where, _ in shares if where == many and "regret after" in quantity}
     assert lengths == {f"population: regret after {own} own rounds" for own in (25, 50, 150)}
+
+
+def test_the_worst_checkpoint_has_the_largest_share_and_its_own_interval() -> None:
+    results = make_results(read_plan(PLAN.replace("since = 50", "worst_from = 30")))
+    bump = pl.when((pl.col("label") == "population") & (pl.col("round") == 40)).then(2.0).otherwise(1.0)
+    early = pl.when((pl.col("label") == "population") & (pl.col("round") == 20)).then(9.0).otherwise(1.0)
+    uneven = pl.when((pl.col("round") == 40) & (pl.col("seed") == 301)).then(1.1).otherwise(1.0)
+    curves = results.curves.with_columns(regret=pl.col("regret") * bump * early * uneven)
+    [worst] = [each for each in compare_policies(structs.replace(results, curves=curves)) if "largest" in each.quantity]
+    assert worst.quantity == "population: largest share of regret from 30 rounds on"
+    assert worst.share.mean == pytest.approx(1.5)  # at round 40; the larger share of round 20 is too early
+    shares = index_shares(make_results(load_builtin_plan("population")))
+    named = "population: largest share of regret from 25 own rounds on"
+    assert shares[named, "J = 10", "fedind"] == pytest.approx(1.125)
+    assert shares[named, "1,000 users, J = 10", "fedind"] == pytest.approx(1.125)
 
 
 def test_a_single_run_has_no_interval() -> None:
@@ -87,11 +102,11 @@ def test_a_plan_that_compares_with_an_unknown_policy_is_refused_with_its_line() 
 def test_the_plan_of_constants_halves_and_doubles_what_was_searched_and_nothing_else() -> None:
     plan, papers = load_builtin_plan("sensitivity"), load_builtin_plan(TEN)
     assert plan.environments[0] == papers.environments[0]
-    base = {system.label: system.constants for system in papers.systems}
-    for system in plan.systems:
-        changed = {name: value for name, value in system.constants.items() if value != base[system.policy][name]}
-        assert len(changed) == (system.label != system.policy)
-        assert all(value / base[system.policy][name] in (0.5, 2.0) for name, value in changed.items())  # type: ignore[operator]
+    base = {each.label: each.constants for each in papers.policies}
+    for planned in plan.policies:
+        changed = {name: value for name, value in planned.constants.items() if value != base[planned.policy][name]}
+        assert len(changed) == (planned.label != planned.policy)
+        assert all(value / base[planned.policy][name] in (0.5, 2.0) for name, value in changed.items())  # type: ignore[operator]
 
 
 @pytest.mark.timeout(300)

@@ -7,27 +7,26 @@ import polars as pl
 import pytest
 
 from fedcascade.experiments import paper_claims
-from fedcascade.experiments.paper_claims import FIVE, OURS, PLANS, RATINGS, STRICT, TEN, Claim
+from fedcascade.experiments.paper_claims import FIVE, PAPER_POLICY, PLANS, RATINGS, STRICT, TEN, Claim
 from fedcascade.experiments.plan import Plan, resize_plan
 from fedcascade.experiments.results import Results
 
-SYSTEMS = tuple(paper_claims.NAMES)
+NAMED = tuple(paper_claims.NAMES)
 LATER, SOONER = (text for text, *_ in paper_claims.SOONER)
 PLACED_AT = {"fedc3ucb-h": 30, "no-auxiliary": 40, "force-comm": 20}
 
 
 def make_results(plans: list[Plan], never_placed: tuple[tuple[str, int], ...] = ()) -> Results:
-    """Make results in which every number is known; users of some systems and seeds are never placed."""
+    """Make results in which every number is known; users of some policies and seeds are never placed."""
     luck = np.random.default_rng(0)
     runs = [
-        {"experiment": plan.name, "environment": plan.environments[0].name, "system": system.label, "seed": seed,
-         "regret": 100.0 * (1 + SYSTEMS.index(system.label)) + luck.normal(), "exchanges": int(luck.integers(500, 900)),
+        {"experiment": plan.name, "environment": plan.environments[0].name, "label": policy.label, "seed": seed,
+         "regret": 100.0 * (1 + NAMED.index(policy.label)) + luck.normal(), "exchanges": int(luck.integers(500, 900)),
          "clustering_error": 0.0}
-        for plan in plans for system in plan.systems for seed in plan.seeds
+        for plan in plans for policy in plan.policies for seed in plan.seeds
     ]  # fmt: skip
     placed_at = [
-        10**9 if (row["system"], row["seed"]) in never_placed else PLACED_AT.get(str(row["system"]), 100)
-        for row in runs
+        10**9 if (row["label"], row["seed"]) in never_placed else PLACED_AT.get(str(row["label"]), 100) for row in runs
     ]
     curves = [
         {**row, "round": round_, "clustering_error": 1.0 if round_ < at else 0.0}
@@ -52,11 +51,11 @@ def test_the_plans_are_the_papers_setting_with_the_constants_that_reproduce_it()
             assert (options["features"], options["directions"]) == ("lifted", "orthonormal")
         else:
             assert (options["preset"], spec.file) == ("paper", None)
-        for system in plan.systems:
-            assert system.constants["lambda"] == 4.0
-            assert system.constants["beta"] == 10.5
-            assert system.constants.get("alpha_c", 1.0) == 1.0
-            assert system.constants.get("alpha_d", 7.0) == 7.0
+        for policy in plan.policies:
+            assert policy.constants["lambda"] == 4.0
+            assert policy.constants["beta"] == 10.5
+            assert policy.constants.get("alpha_c", 1.0) == 1.0
+            assert policy.constants.get("alpha_d", 7.0) == 7.0
     specs = [plan.environments[0].spec for plan in paper_claims.load_paper_plans()]
     assert [spec.options["clusters"] for spec in specs] == [5, 10, 10]
 
@@ -90,7 +89,7 @@ def test_percentages_are_those_of_paired_runs() -> None:
     claim = claims[TEN, "FedC3UCB-H: less regret than FedLinUCB"]
     rows = results.runs.filter(pl.col("experiment") == TEN)
     ours, theirs = (
-        rows.filter(pl.col("system") == name).sort("seed")["regret"].to_numpy() for name in (OURS, "fedlinucb")
+        rows.filter(pl.col("label") == name).sort("seed")["regret"].to_numpy() for name in (PAPER_POLICY, "fedlinucb")
     )
     gaps = 1 - ours / theirs
     assert claim.ours.mean == pytest.approx(gaps.mean())
@@ -105,9 +104,9 @@ def test_clustering_claims_compare_when_users_are_placed() -> None:
         assert (claims[TEN, text].ours.mean, claims[TEN, text].verdict) == (10, "confirmed")
 
 
-@pytest.mark.parametrize("system", [OURS, "no-auxiliary"])
-def test_a_run_in_which_a_user_was_never_placed_is_no_value(system: str) -> None:
-    claims = judge(make_results(paper_claims.load_paper_plans(), never_placed=((system, 3), (system, 7))))
+@pytest.mark.parametrize("policy", [PAPER_POLICY, "no-auxiliary"])
+def test_a_run_in_which_a_user_was_never_placed_is_no_value(policy: str) -> None:
+    claims = judge(make_results(paper_claims.load_paper_plans(), never_placed=((policy, 3), (policy, 7))))
     later = claims[TEN, LATER]
     assert (later.ours.mean, later.ours.runs) == (10, 8)  # the end of a run is not taken for the round
     assert (later.verdict, later.note) == ("inconclusive", "2 of 10 runs censored")

@@ -10,7 +10,7 @@ from fedcascade.environments.behaviours import Behaviour
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.options import SyntheticOptions
 from fedcascade.experiments.jobs import list_planned_jobs, run_job
-from fedcascade.experiments.plan import Plan, resize_plan, select_systems
+from fedcascade.experiments.plan import Plan, resize_plan, select_policies
 from fedcascade.experiments.plan_reader import (
     can_take_ratings,
     find_plan,
@@ -73,20 +73,20 @@ def test_every_combination_is_one_run() -> None:
     plan = read_plan(GOOD.replace('file = "ratings.csv"\n', ""))
     jobs = list_planned_jobs([plan])
     environments = ["even clusters=2", "even clusters=3", "rated"]
-    systems = [
+    policies = [
         "fedc3ucb-h beta=1.0 alpha_d=1.5",
         "fedc3ucb-h beta=5.0 alpha_d=1.5",
         "fedind beta=1.0",
         "fedind beta=5.0",
         "FedLinUCB",
     ]
-    combinations = [(planned.environment, planned.job.seed, planned.system) for planned in jobs]
-    assert combinations == list(product(environments, [3, 5], systems))
+    combinations = [(planned.environment, planned.job.seed, planned.label) for planned in jobs]
+    assert combinations == list(product(environments, [3, 5], policies))
     assert len({planned.job.key for planned in jobs}) == len(jobs)
 
 
-def test_a_system_carries_all_constants_of_its_policy() -> None:
-    first, *_, last = read_plan(GOOD).systems
+def test_a_planned_policy_carries_all_constants() -> None:
+    first, *_, last = read_plan(GOOD).policies
     assert first.constants == {
         "lambda": 2.0,
         "order": "upload-first",
@@ -240,7 +240,7 @@ def restrict_last_policy(*patterns: str) -> str:
 def test_a_policy_plays_where_its_patterns_say(patterns: list[str], environments: set[str]) -> None:
     plan = read_plan(restrict_last_policy(*patterns))
     planned_jobs = list_planned_jobs([plan])
-    assert {planned.environment for planned in planned_jobs if planned.system == "FedLinUCB"} == environments
+    assert {planned.environment for planned in planned_jobs if planned.label == "FedLinUCB"} == environments
     assert {planned.environment for planned in planned_jobs if planned.job.policy == "fedind"} == {
         environment.name for environment in plan.environments
     }
@@ -249,14 +249,14 @@ def test_a_policy_plays_where_its_patterns_say(patterns: list[str], environments
 def test_a_pattern_may_be_a_name_with_brackets() -> None:
     text = restrict_last_policy("even clusters=[4, 2]").replace("clusters = [2, 3]", "clusters = [[4, 2], [3, 3]]")
     assert {
-        planned.environment for planned in list_planned_jobs([read_plan(text)]) if planned.system == "FedLinUCB"
+        planned.environment for planned in list_planned_jobs([read_plan(text)]) if planned.label == "FedLinUCB"
     } == {"even clusters=[4, 2]"}
 
 
 def test_a_label_may_stand_in_two_environments_for_different_constants() -> None:
     text = restrict_last_policy("rated") + '[[policies]]\nname = "fedlinucb"\nlabel = "FedLinUCB"\non = ["even*"]\n'
     plan = read_plan(text)
-    assert [system.label for system in select_systems(plan.systems, "rated")][-1] == "FedLinUCB"
+    assert [policy.label for policy in select_policies(plan.policies, "rated")][-1] == "FedLinUCB"
     with pytest.raises(ValueError, match="distinct names, got FedLinUCB twice"):
         read_plan(text.replace('on = ["even*"]', 'on = ["even*", "rat*"]'))
 

@@ -57,9 +57,14 @@ def test_the_tables_hold_what_simulate_finds(small_folder: Path) -> None:
         trace = simulate(world, tuned, rounds=6_000, checkpoints=12)
         assert (row["regret"], row["reward"], row["exchanges"]) == (trace.regret, trace.reward, trace.communications())
         assert row["exchanges"] == row["exchanges_determinant"] + row["exchanges_auxiliary"] + row["exchanges_forced"]
-        assert (row["world_users"], row["world_clusters"], row["world_dimension"], row["world_items"]) == (12, 3, 6, 20)
+        assert (
+            row["environment_users"],
+            row["environment_clusters"],
+            row["environment_dimension"],
+            row["environment_items"],
+        ) == (12, 3, 6, 20)
         assert row["constant_alpha_d"] == tuned.constants().get("alpha_d")
-        own = curves.filter((pl.col("system") == row["system"]) & (pl.col("seed") == row["seed"]))
+        own = curves.filter((pl.col("label") == row["label"]) & (pl.col("seed") == row["seed"]))
         assert own["regret"].to_list() == [point.regret for point in trace.curve]
         assert own["clustering_error"].to_list() == [point.clustering_error for point in trace.curve]
 
@@ -143,13 +148,13 @@ def test_the_manifest_says_what_was_run_and_how(small_plan: Plan, small_folder: 
     assert manifest["runs"] == 6
     assert manifest["rounds"] == 36_000
     assert manifest["plans"][0]["seeds"] == [0, 1]
-    assert manifest["plans"][0]["systems"][0]["constants"]["alpha_d"] == 1.5
+    assert manifest["plans"][0]["policies"][0]["constants"]["alpha_d"] == 1.5
     assert manifest["libraries"]["polars"] == pl.__version__
     assert results.read_results(small_folder).plans == [small_plan]
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is no results folder"):
+    with pytest.raises(ValueError, match="is not a results folder"):
         results.read_results(tmp_path)
 
 
@@ -231,7 +236,7 @@ def test_ctrl_c_says_how_many_runs_are_kept_and_the_same_command_goes_on(tmp_pat
     kept = len(list((folder / "runs").glob("*.json")))
     assert process.returncode == 130
     assert complaint.splitlines()[-1] == (
-        f"fedcascade: interrupted: {kept} of 1200 runs kept; the same command goes on"
+        f"fedcascade: interrupted: {kept} of 1200 runs saved; run the same command again to resume"
     )
     assert "Traceback" not in complaint
     assert len(results.read_results(folder).runs) == kept >= 3
@@ -241,7 +246,7 @@ def test_an_unfinished_folder_is_read_as_far_as_it_is_and_one_that_ends_forgets_
     small_plan: Plan, tmp_path: Path
 ) -> None:
     plan = resize_plan(small_plan, rounds=200)
-    with pytest.raises(KeyboardInterrupt, match="4 of 6 runs kept; the same command goes on"):
+    with pytest.raises(KeyboardInterrupt, match="4 of 6 runs saved; run the same command again to resume"):
         execute([plan], tmp_path, make_recording_scheduler([], stop_after=4), lambda _: None)
     unfinished = results.read_results(tmp_path)
     assert (unfinished.planned, len(unfinished.runs), unfinished.plans) == (6, 4, [plan])
@@ -264,7 +269,7 @@ def test_a_corrupt_record_is_named(content: str, small_plan: Plan, tmp_path: Pat
 
 
 def test_runs_with_the_same_seed_share_a_process_unless_others_would_be_idle(small_plan: Plan) -> None:
-    jobs = [planned.job for planned in list_planned_jobs([small_plan])]  # three systems, two seeds
+    jobs = [planned.job for planned in list_planned_jobs([small_plan])]  # three policies, two seeds
     assert [[job.seed for job in share] for share in share_out(jobs, 1)] == [[0, 0, 0], [1, 1, 1]]
     assert [len(share) for share in share_out(jobs, 2)] == [3, 3]
     assert [len(share) for share in share_out(jobs, 3)] == [2, 1, 2, 1]

@@ -34,7 +34,7 @@ def plant(change: Callable[[dict[str, Any]], object]) -> list[str]:
         (lambda flow: flow["jobs"]["check"]["steps"].append({"run": "make nothing"}), "'make nothing' has no rule"),
         (lambda flow: flow["jobs"]["check"]["steps"].append({"uses": "actions/cache"}), "names no version"),
         (lambda flow: flow["jobs"]["check"]["steps"].append({"name": "empty"}), "must have either uses or run"),
-        (lambda flow: flow["jobs"]["check"]["steps"].append({"run": "x", "whith": {}}), "keys that nobody reads"),
+        (lambda flow: flow["jobs"]["check"]["steps"].append({"run": "x", "whith": {}}), "unknown keys"),
         (
             lambda flow: flow["jobs"]["test"].update({"runs-on": "${{ matrix.system }}"}),
             "'matrix.system' names nothing",

@@ -14,7 +14,7 @@ PAGES = [ROOT / "docs" / "explanation-architecture.md"]
 
 def test_the_picture_of_the_rooms_is_up_to_date() -> None:
     written = (FIGURES / PICTURES["fedcascade"]).read_text("utf-8")
-    assert written == module_graph.draw_room(MODULES, "fedcascade"), "run `make graph`"
+    assert written == module_graph.draw_package(MODULES, "fedcascade"), "run `make graph`"
 
 
 @pytest.mark.parametrize("room", PICTURES)

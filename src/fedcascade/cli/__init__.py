@@ -1,4 +1,4 @@
-"""What people type and see."""
+"""The command line."""
 
 from fedcascade.cli.commands import main
 

@@ -1,7 +1,6 @@
-"""Commands of an operator: agents lists who is enrolled, rotate-token replaces the operator's token."""
+"""Commands of an operator: list enrolled agents, replace the operator's token."""
 
 import json
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,25 +15,21 @@ if TYPE_CHECKING:
     from fedcascade.service.protocol.wire import AgentList, AgentRow
 
 MOST_PER_REQUEST = 1_000
-SPANS = ((86_400, "days"), (3_600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 def agents(
     *,
     state: Annotated[
         Literal["all", "active", "idle", "revoked"],
-        option("Those that have uploaded something, never have, or may not speak any more."),
+        option("Agents with uploads (active), without any (idle), or no longer accepted (revoked)."),
     ] = "all",
-    limit: Annotated[Whole, option("How many to list.")] = 50,
-    after: Annotated[Whole, option("List those with numbers beyond this one.")] = 0,
+    limit: Annotated[Whole, option("Number of agents to list.")] = 50,
+    after: Annotated[Whole, option("List agents with numbers above this one.")] = 0,
     url: Url = LOCAL,
     operator_token: OperatorToken = TOKEN,
     json_: Annotated[bool, option("Print a line of JSON for each.", name="--json")] = False,
 ) -> None:
-    """List the agents of a server: when they enrolled and last spoke, their rounds and clusters.
-
-    Example: fedcascade agents --state idle --limit 20
-    """
+    """List the agents of a server: enrolment, last upload, rounds and cluster."""
     require_integer("limit", limit)
     require(0 <= after < 2**63, f"after must be the number of an agent, got {after}")
     rows: list[AgentRow] = []
@@ -50,27 +45,26 @@ def agents(
         return
     show_agents(page, rows)
     if page.more:
-        print(f"there are more: fedcascade agents --state {state} --limit {limit} --after {rows[-1].agent}")
+        print(f"next page: fedcascade agents --state {state} --limit {limit} --after {rows[-1].agent}")
 
 
 def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
-    """Print a table of agents that 80 columns can hold, under a line that counts all of them."""
+    """Print a table of agents that fits 80 columns, under a line with the totals."""
     silent = page.enrolled - page.spoken
-    counts = f"{page.enrolled:,} enrolled: {page.spoken:,} have spoken, {silent:,} silent, {page.revoked:,} revoked"
+    counts = f"{page.enrolled:,} enrolled: {page.spoken:,} with uploads, {silent:,} silent, {page.revoked:,} revoked"
     summary = f"{counts}; {page.clusters:,} clusters"
-    now = time.time()
     cells = [
         (
             str(row.agent),
             name_state(row),
-            datetime.fromtimestamp(row.enrolled / 1000, UTC).date().isoformat(),
-            "never" if row.last is None else format_age(now - row.last / 1000),
+            _format_time(row.enrolled, "%Y-%m-%d"),
+            "never" if row.last is None else _format_time(row.last, "%Y-%m-%d %H:%M"),
             f"{row.rounds:,}",
             "" if row.cluster is None else str(row.cluster),
         )
         for row in rows
     ]
-    columns = ("agent", "state", "enrolled", "last spoke", "rounds", "cluster")
+    columns = ("agent", "state", "enrolled", "last upload", "rounds", "cluster")
     terminal.show(summary, terminal.make_table("", columns, cells, right=("rounds", "cluster")))
 
 
@@ -81,42 +75,34 @@ def name_state(row: "AgentRow") -> str:
     return "idle" if row.last is None else "active"
 
 
-def format_age(seconds: float) -> str:
-    """Say how long ago something was, in the largest unit that fits.
-
-    >>> format_age(7_300), format_age(59), format_age(-3)
-    ('2 hours ago', '59 seconds ago', 'now')
-    """
-    size, unit = next(((size, unit) for size, unit in SPANS if seconds >= size), (1, ""))
-    count = int(seconds // size)
-    return f"{count} {unit if count > 1 else unit[:-1]} ago" if unit else "now"
+def _format_time(milliseconds: int, form: str) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime(form)
 
 
 def rotate_token(*, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
-    """Replace the operator's token while servers run; the old one and the pages opened with it are good no more.
-
-    Example: fedcascade rotate-token --operator-token operator.token
-    """
+    """Replace the operator's token while servers run; the old token and its dashboard sessions expire."""
     from fedcascade.service.protocol.auth import create_token, read_token, write_token
 
     draft = operator_token.with_name(f"{operator_token.name}.new")
     with connect_operator(url, operator_token) as operator:
-        if draft.exists():  # an earlier try was cut off: nobody knows whether the server has heard of it
+        if draft.exists():  # an earlier attempt was interrupted, before or after the server took the token
             token = read_token(draft)
         else:
             token = create_token()
-            write_token(draft, token)  # first, so that no crash can lose the only token that is good
+            write_token(draft, token)  # first, so that a crash cannot lose the only valid token
         try:
             operator.replace_token(token)
         except ValueError:
-            if not _is_good(url, token):
+            if not _is_accepted(url, token):
                 raise
     draft.replace(operator_token)
-    print_notice(f"the operator's new token is in {operator_token}, readable by you alone; the old one is good no more")
+    print_notice(
+        f"the new operator token is in {operator_token}, readable by you alone; the old token is no longer valid"
+    )
 
 
-def _is_good(url: str, token: str) -> bool:
-    """Whether a server takes a token for its operator's already."""
+def _is_accepted(url: str, token: str) -> bool:
+    """Return whether a server accepts a token as its operator's."""
     from fedcascade.service.agent.client import OperatorClient
     from fedcascade.service.agent.transport import HttpTransport
 

@@ -1,6 +1,6 @@
-"""The command line: ``fedcascade policies``, and the commands of neighbouring modules.
+"""The command line: ``fedcascade policies``, and the commands of the other modules.
 
-A command's module is imported when the command is called, so that ``fedcascade --help`` answers at once.
+A command's module is imported when the command is called, so that ``fedcascade --help`` is fast.
 """
 
 import json
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 app = App(
     name="fedcascade",
-    help="Recommend ranked lists, learn from the clicks next to each user, find out who is alike.",
+    help="Recommend ranked lists, learn from clicks on each user's device, and discover which users are alike.",
     help_format="plaintext",
     version=__version__,
     result_action="return_value",
-    suppress_keyboard_interrupt=False,  # ``main`` says what was kept
+    suppress_keyboard_interrupt=False,  # ``main`` reports what was saved
 )
 
 
 @app.command
 def policies(*, json_: Json = False) -> None:
-    """List the systems that can be run: the paper's Table 1, the parts that each is made of, and their constants."""
+    """List all policies: the paper's Table 1, their parts and their constants."""
     from fedcascade.cli import terminal
     from fedcascade.federation.policies import load_policies
 
@@ -39,43 +39,47 @@ def policies(*, json_: Json = False) -> None:
         print(json.dumps([policy.describe() | {"descriptions": _describe_constants(policy)} for policy in rows]))
         return
     described = terminal.make_parts_table(rows), terminal.make_constants_table(rows)
-    terminal.show(*terminal.make_systems_tables(rows), *described)
+    terminal.show(*terminal.make_policies_tables(rows), *described)
 
 
 def _describe_constants(policy: "Policy") -> dict[str, dict[str, str]]:
-    """Return meaning, symbol and range of each constant; a plug-in need not describe its own."""
+    """Return meaning, symbol and range of each constant; those of a plug-in may be empty."""
     return {
         each.name: {"meaning": each.meaning, "symbol": each.symbol, "range": each.range.words if each.range else ""}
         for each in policy.describe_constants()
     }
 
 
-_LAZY_COMMANDS = {  # name: module, and the line of --help, which imports no module
-    "run": ("simulate", "Simulate one or several systems in an environment, and compare them."),
-    "demo": ("experiments", "Run the paper's evaluation at its full length, twice, and write a report."),
-    "doctor": ("doctor", "Print what this installation has, plug-ins included, what it lacks, and what is broken."),
-    "reproduce": ("experiments", "Run the paper's whole evaluation and write a report."),
-    "experiment": ("experiments", "Run a whole plan, in parallel."),
-    "report": ("experiments", "Write the tables and figures of a results folder."),
-    "theory": ("theory", "Print what the paper's Theorem 1 promises, in numbers."),
-    "fit": ("evaluate", "Learn from a log, for a warm start."),
-    "evaluate": ("evaluate", "Estimate from a log what other systems would have earned."),
-    "data": ("data", "Fetch and describe files of ratings, describe logs."),
-    "serve": ("service", "Run a server for agents."),
-    "live": ("live", "Watch it at work: a server, simulated users, and a page that shows both."),
-    "enroll": ("service", "Make one-time enrolment tokens for agents."),
-    "revoke": ("service", "Let an agent speak no more."),
-    "forget": ("service", "Remove an agent and everything that it uploaded."),
-    "agents": ("agents", "List the agents of a server."),
-    "rotate-token": ("agents", "Replace the operator's token while servers run."),
-    "verify": ("store", "Check that a store is what was written."),
-    "audit": ("store", "Print who did what to a store, when."),
-    "backup": ("store", "Write all of a store to one file."),
-    "restore": ("store", "Read a backup into a new store."),
-    "warm": ("warm", "Compile everything ahead, so that nothing waits for a compiler later."),
-    "swarm": ("service", "Let real agents with simulated users play against a real server."),
+_LAZY_COMMANDS = {  # name: module, description, arguments of an example
+    "run": (
+        "simulate",
+        "Simulate policies in an environment and compare them.",
+        "--policy population,fedind --rounds 1e5",
+    ),
+    "doctor": ("doctor", "Check the installation: libraries, extras, GPU, plug-ins, store.", "--check"),
+    "reproduce": ("experiments", "Run the paper's whole evaluation and write a report.", "--quick"),
+    "experiment": ("experiments", "Run a plan of experiments in parallel.", "plan.toml --out results/mine"),
+    "report": ("experiments", "Write the report of a results folder.", "results/paper"),
+    "theory": ("theory", "Print the bounds of the paper's Theorem 1 as numbers.", "--users 40 --rounds 1e6"),
+    "fit": ("evaluate", "Learn from a log of lists, for a warm start.", "log.parquet --out warm.npz"),
+    "evaluate": ("evaluate", "Estimate the reward of policies from a log of lists.", "log.parquet --policy fedind"),
+    "data": ("data", "Fetch ratings; describe ratings and logs of lists.", "describe ratings.csv"),
+    "serve": ("service", "Run a server for agents.", "--store sqlite:///fedcascade.db --dimension 20"),
+    "live": ("live", "Start a server with simulated users and open its dashboard.", "--drift"),
+    "enroll": ("service", "Make one-time enrolment tokens for agents.", "--url http://127.0.0.1:8777 --count 3"),
+    "revoke": ("service", "Refuse further uploads of an agent.", "7"),
+    "forget": ("service", "Remove an agent and its uploads.", "7"),
+    "agents": ("agents", "List the agents of a server.", "--state silent --limit 20"),
+    "rotate-token": ("agents", "Replace the operator's token while servers run.", "--operator-token operator.token"),
+    "verify": ("store", "Check the integrity of a store.", "sqlite:///fedcascade.db"),
+    "audit": ("store", "Print the audit log of a store.", "sqlite:///fedcascade.db"),
+    "backup": ("store", "Write a store to a backup file.", "sqlite:///fedcascade.db monday.backup"),
+    "restore": ("store", "Read a backup into a new store.", "monday.backup sqlite:///fedcascade.db"),
+    "warm": ("warm", "Compile all code now rather than on first use.", "--policy population"),
+    "swarm": ("service", "Run agents with simulated users against a server.", "--users 40 --rounds 20000"),
 }
-for _name, (_module, _help) in _LAZY_COMMANDS.items():
+for _name, (_module, _description, _arguments) in _LAZY_COMMANDS.items():
+    _help = f"{_description}\n\nExample: fedcascade {_name} {_arguments}"
     app.command(f"fedcascade.cli.{_module}:{_name.replace('-', '_')}", name=_name, help=_help)
 
 
@@ -83,8 +87,8 @@ _SLOW_TO_LOAD = ("run", "live", "swarm", "warm")  # numba alone takes a second t
 _QUIET = {"--json", "--help", "-h"}
 
 
-def _say_at_once(arguments: Sequence[str]) -> None:
-    """Print a line before anything is loaded, so that nobody wonders whether a command has begun."""
+def _announce_start(arguments: Sequence[str]) -> None:
+    """Print a line before slow imports."""
     if arguments and arguments[0] in _SLOW_TO_LOAD and not _QUIET & set(arguments):
         print(f"fedcascade {arguments[0]}: getting ready", file=sys.stderr, flush=True)
 
@@ -93,14 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
     try:
         if arguments is None:
-            _say_at_once(sys.argv[1:])
+            _announce_start(sys.argv[1:])
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"fedcascade: {message}", file=sys.stderr)
             app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except UnusedCliTokensError as error:
         words = " ".join(error.unused_tokens or ())
-        _refuse(f"'{words}' belongs to no option: a value follows its option, as in --policy fedind; see --help")
+        _refuse(f"'{words}' belongs to no option: write a value after its option, as in --policy fedind; see --help")
     except (ValueError, ImportError, CycloptsError) as error:
         _refuse(str(error))
     except BrokenPipeError:  # the reader of our output has gone, as in `fedcascade policies | head`
@@ -108,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
     except ConnectionError as error:
         _refuse(f"cannot reach the server at {error}")
-    except OSError as error:  # of a file or folder that cannot be read or written
+    except OSError as error:
         _refuse(f"cannot use '{error.filename}': {error.strerror}" if error.filename else str(error))
     except (OverflowError, MemoryError) as error:
         _refuse(f"a number is too large: {error}; give a smaller one")
@@ -118,6 +122,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    """Say in one line on stderr what was wrong, and end with exit code 2."""
+    """Print an error in one line on stderr and exit with code 2."""
     print("fedcascade:", *reason.split(), file=sys.stderr)
     sys.exit(2)

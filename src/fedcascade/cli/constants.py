@@ -10,21 +10,21 @@ from fedcascade.checks import require_known, split_assignments
 from fedcascade.federation.policies import DEFAULT_POLICY, POLICIES, Policy, get_policy
 from fedcascade.learning.confidence import Theory
 
-MAIN_POLICY = POLICIES[DEFAULT_POLICY]  # whose values --help shows in brackets
+MAIN_POLICY = POLICIES[DEFAULT_POLICY]  # --help shows its values in brackets
 _GROUP = Group(
     "Constants",
     sort_key=3,
-    help=f"Where one is not given, the policy's own; in brackets that of {DEFAULT_POLICY}. 'fedcascade policies' lists "
-    "the constants of all systems.",
+    help=f"By default the policy's own; in brackets the value of {DEFAULT_POLICY}. 'fedcascade policies' lists "
+    "the constants of all policies.",
 )
 _SET_HELP = (
-    "Set any constant, also of a plug-in's policy: name=value for all policies that have it, policy.name=value "
-    "for one. Repeatable."
+    "Set any constant, also of a plug-in: name=value for all policies that have it, policy.name=value for one. "
+    "Repeatable."
 )
 
 
 def _constant(name: str, addition: str = "") -> Parameter:
-    """Describe the flag of a constant by the description that the constant has in a policy."""
+    """Make the flag of a constant from its description in a policy."""
     owners = [policy for policy in (MAIN_POLICY, *POLICIES.values()) if name in policy.constants()]
     description = next(entry for entry in owners[0].describe_constants() if entry.name == name)
     is_main = owners[0] is MAIN_POLICY
@@ -58,9 +58,9 @@ class ConstantOptions:
     def select_policies(
         self, names: Sequence[str], adapt: Callable[[Policy], Policy] = lambda policy: policy
     ) -> list[Policy]:
-        """Return policies with those of the given constants that each has; one that none of them has is refused.
+        """Return policies with the given constants; refuse a constant that no policy has.
 
-        ``adapt`` changes the parts of a policy before.
+        ``adapt`` changes the parts of a policy first.
         """
         assigned = split_assignments("set", self.set_)
         policies = [_choose_drift(adapt(get_policy(name)), assigned) for name in names]
@@ -75,14 +75,14 @@ class ConstantOptions:
 
 
 def _resolve_assignments(assignments: Mapping[str, str], policies: Sequence[Policy]) -> dict[str, dict[str, str]]:
-    """Return for each policy the texts of its constants; policy.name=value counts more than name=value."""
+    """Return the texts of each policy's constants; policy.name=value overrides name=value."""
     resolved: dict[str, dict[str, str]] = {policy.name: {} for policy in policies}
     for target, text in sorted(assignments.items(), key=lambda item: "." in item[0]):
         policy_name, _, typed_name = target.rpartition(".")
         if policy_name:
             require_known("policy of this command", policy_name, resolved)
         owners = [policy for policy in policies if policy_name in ("", policy.name)]
-        # Names as people type them, each with its field; every policy can be given a beta.
+        # Typed names and their fields; every policy takes a beta.
         fields = {policy.name: (*policy.constants(), "beta", "noise", "delta") for policy in owners}
         names = {owner: {field.rstrip("_"): field for field in owned} for owner, owned in fields.items()}
         require_known("constant", typed_name, {name for policy_names in names.values() for name in policy_names})
@@ -93,20 +93,20 @@ def _resolve_assignments(assignments: Mapping[str, str], policies: Sequence[Poli
 
 
 def _choose_drift(policy: Policy, assignments: Mapping[str, str]) -> Policy:
-    """Return the policy with the drift that was assigned to it: change detection has constants of its own."""
+    """Return the policy with the assigned kind of drift, which adds the constants of change detection."""
     chosen = [assignments[name] for name in (f"{policy.name}.drift", "drift") if name in assignments]
     return policy.with_drift({"drift": chosen[0]}) if chosen else policy
 
 
 def _choose_confidence(policy: Policy, texts: Mapping[str, str]) -> Policy:
-    """Return the policy with the kind of beta that was given, if one was: Lemma 1's, or a constant."""
+    """Return the policy with the given kind of beta: Lemma 1's, or a constant."""
     if texts.get("beta") == "theory":
         return replace(policy, confidence=Theory(alpha_c=policy.constants().get("alpha_c", 1.0)))
     return policy.with_beta(0.0) if "beta" in texts else policy
 
 
 def _require_owner(name: str, policies: Sequence[Policy]) -> None:
-    """Refuse a constant that none of the policies has, and say which ones have it."""
+    """Refuse a constant that no given policy has, and name the policies that have it."""
     if any(name in policy.constants() for policy in policies):
         return
     owners = [policy.name for policy in POLICIES.values() if name in policy.constants()]
@@ -116,7 +116,7 @@ def _require_owner(name: str, policies: Sequence[Policy]) -> None:
 
 
 def _set_constants(policy: Policy, texts: Mapping[str, str]) -> Policy:
-    """Return the policy with those of the constants that it has."""
+    """Return the policy with the given constants that it has."""
     if texts.get("beta") == "theory":
         texts = {name: text for name, text in texts.items() if name != "beta"}
     own = policy.constants()

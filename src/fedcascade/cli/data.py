@@ -18,14 +18,14 @@ data = App(name="data", help_format="plaintext", result_action="return_value")
 
 @data.command
 def fetch(
-    name: Annotated[Literal["movielens-small", "movielens-1m"], Parameter(help="Which ratings to fetch.")],
+    name: Annotated[Literal["movielens-small", "movielens-1m"], Parameter(help="Ratings to fetch.")],
     /,
     *,
-    source: Annotated[str | None, option("Address of the folder that holds the archives. [the publisher's]")] = None,
-    folder: Annotated[Path | None, option("Where to keep the files. [the user's cache folder]")] = None,
+    source: Annotated[str | None, option("Address of the archives. [default: the publisher's]")] = None,
+    folder: Annotated[Path | None, option("Folder for the files. [default: the user's cache folder]")] = None,
     json_: Json = False,
 ) -> None:
-    """Fetch public ratings from their publisher, once, and say where they are and what their licence is.
+    """Fetch public ratings from their publisher into a cache, and print their path and licence.
 
     Example: fedcascade data fetch movielens-small
     """
@@ -57,7 +57,7 @@ def describe(
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
     environment: RatingsFlags = RatingsFlags(),  # noqa: B008 (frozen)
 ) -> None:
-    """Show what a file of ratings holds and what kind of environment it makes; of a log of lists, what it is good for.
+    """Describe a ratings file and its environment, or a log of lists and its uses.
 
     Example: fedcascade data describe ratings.csv --preset paper
     """
@@ -84,11 +84,11 @@ def clicks(
     file: Annotated[Path, Parameter(help="A log of lists.")],
     /,
     *,
-    train: Annotated[float, option("The share of the log, from its beginning, that models are estimated on.")] = 0.8,
+    train: Annotated[float, option("Share of the log, from its beginning, used to fit the models.")] = 0.8,
     json_: Json = False,
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Estimate how users click: does the cascade fit, or do they click several items, or look at some positions alone?
+    """Fit click models to a log and compare them: cascade, several clicks, position bias.
 
     Example: fedcascade data clicks log.parquet
     """
@@ -115,7 +115,7 @@ def clicks(
 
 def make_models_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Make a table of click models, the best first."""
-    columns = ("model", "perplexity", "by position", "mean attraction", "goes on, by position", "mean satisfaction")
+    columns = ("model", "perplexity", "by position", "mean attraction", "continues, by position", "mean satisfaction")
     lines = [
         (
             row["model"],
@@ -127,7 +127,7 @@ def make_models_table(rows: Sequence[dict[str, Any]]) -> Table:
         )
         for row in rows
     ]
-    return terminal.make_table("how users click: perplexity on unseen lists, less is better", columns, lines)
+    return terminal.make_table("click models: perplexity on unseen lists (lower is better)", columns, lines)
 
 
 def make_facts_table(file: Path, facts: dict[str, Any]) -> Table:
@@ -149,7 +149,7 @@ def make_facts_table(file: Path, facts: dict[str, Any]) -> Table:
 
 
 def make_histogram_table(facts: dict[str, Any]) -> Table:
-    """Make a table of how many ratings are how high."""
+    """Make a histogram of ratings."""
     most = max(row["count"] for row in facts["histogram"])
     rows = []
     for row in facts["histogram"]:
@@ -157,25 +157,25 @@ def make_histogram_table(facts: dict[str, Any]) -> Table:
         share = row["count"] / facts["ratings"]["count"]
         rows.append((span, f"{row['count']:,}", f"{share:.1%}", "█" * round(30 * row["count"] / most)))
     numbers = ("rating", "count", "share")
-    table = terminal.make_table("how high ratings are", (*numbers, ""), rows, right=numbers)
+    table = terminal.make_table("histogram of ratings", (*numbers, ""), rows, right=numbers)
     table.columns[-1].min_width = 30
     return table
 
 
 def make_clusters_table(facts: dict[str, Any]) -> Table:
-    """Make a table with one line per cluster: its users, the nearest cluster, and how often lists are clicked."""
-    columns = ("cluster", "users", "norm of theta", "gap to the nearest", "on the best item", "on the best list",
-               "on a random list")  # fmt: skip
+    """Make a table with one line per cluster: users, gap to the nearest cluster, click probabilities."""
+    chances = ("best item", "best list", "random list")
+    columns = ("cluster", "users", "norm of theta", "gap to the nearest", *chances)
     rows = []
     for row in facts["clusters"]:
         nearest = "" if row["nearest"] is None else f"{row['nearest']:.3f}"
-        chances = (f"{row[name]:.1%}" for name in ("best_item", "best_list", "random_list"))
-        rows.append((str(row["cluster"]), f"{row['users']:,}", f"{row['norm']:.3f}", nearest, *chances))
-    return terminal.make_table("clusters, and the chance of a click", columns, rows, right=columns)
+        clicked = (f"{row[name.replace(' ', '_')]:.1%}" for name in chances)
+        rows.append((str(row["cluster"]), f"{row['users']:,}", f"{row['norm']:.3f}", nearest, *clicked))
+    return terminal.make_table("clusters, and click probabilities", columns, rows, right=columns)
 
 
 def make_log_table(file: Path, facts: dict[str, Any]) -> Table:
-    """Make a table of what a log holds."""
+    """Make a table of the contents of a log."""
     least, most = facts["lengths"]
     lengths = f"{least} items" if least == most else f"{least} to {most} items"
     rows = [
@@ -193,7 +193,7 @@ def make_log_table(file: Path, facts: dict[str, Any]) -> Table:
 
 
 def make_positions_table(facts: dict[str, Any]) -> Table:
-    """Make a table of how often each position was clicked."""
+    """Make a table of the click rate of each position."""
     most = max(row["clicked"] for row in facts["positions"]) or 1.0
     rows = [
         (str(row["position"]), f"{row['shown']:,}", f"{row['clicked']:.2%}", "█" * round(30 * row["clicked"] / most))
@@ -204,5 +204,5 @@ def make_positions_table(facts: dict[str, Any]) -> Table:
 
 
 def make_uses_table(facts: dict[str, Any]) -> Table:
-    """Make a table of what a log can be used for."""
-    return terminal.make_table("what it can be used for", ("use", "can it"), list(facts["uses"].items()))
+    """Make a table of the uses of a log."""
+    return terminal.make_table("possible uses", ("use", "possible"), list(facts["uses"].items()))

@@ -1,4 +1,4 @@
-"""``fedcascade doctor``: what this installation has, what it lacks, and what is broken."""
+"""``fedcascade doctor``: check the installation."""
 
 import json
 import os
@@ -24,7 +24,7 @@ LIBRARIES = ("numpy", "numba", "llvmlite", "msgspec", "rich", "cyclopts")
 
 @dataclass(frozen=True)
 class Finding:
-    """A component and its state. An absent one is needed by some commands alone; a broken one needs repair."""
+    """A component and its state; only some commands need an absent component."""
 
     what: str
     state: Literal["good", "absent", "broken"]
@@ -33,26 +33,22 @@ class Finding:
 
 def doctor(
     *,
-    store: Annotated[
-        str | None, option("Also look whether this store can be reached: sqlite:///file.db or postgresql://...")
-    ] = None,
+    store: Annotated[str | None, option("Also connect to this store: sqlite:///file.db or postgresql://...")] = None,
     check: Annotated[
-        bool, option("Also hold each plug-in to the contracts of fedcascade.testing.", show_default=False)
+        bool, option("Also check each plug-in against the contracts of fedcascade.testing.", show_default=False)
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Print what this installation has: versions, extras, cores, compiled code, GPU, browser, plug-ins, database.
+    """Check the installation: versions, extras, cores, compiled code, GPU, browser, plug-ins, database.
 
-    Exits with 1 if something is broken. What is merely absent is named, with what would bring it.
-
-    Example: fedcascade doctor --store sqlite:///fedcascade.db
+    Exits with 1 if something is broken. Absent components are listed with the command that installs them.
     """
     findings = list(_examine(store, check=check))
     if json_:
         print(json.dumps([asdict(each) for each in findings]))
     else:
         rows = [(each.what, each.state, each.words) for each in findings]
-        terminal.show(terminal.make_table("fedcascade doctor", ("what", "state", "found"), rows))
+        terminal.show(terminal.make_table("fedcascade doctor", ("component", "state", "details"), rows))
     if any(each.state == "broken" for each in findings):
         sys.exit(1)
 
@@ -87,7 +83,7 @@ def _find_extra(extra: str) -> Finding:
 
 
 def _find_cores() -> Finding:
-    return Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} may be used")
+    return Finding("cores", "good", f"{count_cores()} of {os.cpu_count()} usable")
 
 
 def _find_code_folder() -> Finding:
@@ -95,9 +91,9 @@ def _find_code_folder() -> Finding:
 
     folder, is_writable = find_code_folder()
     if folder is None:
-        advice = "none can be written: every process compiles anew; set NUMBA_CACHE_DIR to a folder that can"
+        advice = "none is writable, so every process recompiles: set NUMBA_CACHE_DIR to a writable folder"
         return Finding("folder of compiled code", "broken", advice)
-    return Finding("folder of compiled code", "good", folder if is_writable else f"{folder} (can only be read)")
+    return Finding("folder of compiled code", "good", folder if is_writable else f"{folder} (read-only)")
 
 
 def _find_gpu() -> Finding:
@@ -113,16 +109,16 @@ def _find_browser() -> Finding:
     try:
         browser = webbrowser.get()
     except webbrowser.Error:
-        return Finding("browser", "absent", "'fedcascade live' prints its address, and opens nothing")
+        return Finding("browser", "absent", "'fedcascade live' prints its address instead of opening a page")
     return Finding("browser", "good", getattr(browser, "name", type(browser).__name__))
 
 
 def _examine_plugin(plugin: Plugin, *, check: bool) -> Finding:
-    """Load a plug-in of another package, and hold it to the contract of its kind if wanted."""
+    """Load a plug-in of another package; with ``check``, also run its contract."""
     what = f"{plugin.kind} {plugin.name}"
     try:
         state = _check_plugin(plugin) if check else _load_plugin(plugin)
-    except Exception as error:  # a plug-in may raise anything, and the others are still to be listed
+    except Exception as error:  # a plug-in may raise anything
         return Finding(what, "broken", " ".join(f"{error}".split()) or type(error).__name__)
     return Finding(what, "good", f"{plugin.target} of {plugin.distribution}: {state}")
 
@@ -150,7 +146,7 @@ def _check_plugin(plugin: Plugin) -> str:
             check_oracle(plugin.build(length=4))
         case _:
             return f"{_load_plugin(plugin)}; {STORE_NOTE}"
-    return "keeps its contract"
+    return "passes its contract"
 
 
 def _reach_store(url: str) -> Finding:

@@ -1,4 +1,4 @@
-"""``fedcascade evaluate`` and ``fedcascade fit``: what other systems would have earned on a log, and learn from it."""
+"""``fedcascade evaluate`` and ``fedcascade fit``: estimate rewards from a log, and learn from it."""
 
 import json
 from dataclasses import asdict
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 else:
     EvaluationOptions = take_options(evaluation.EvaluationOptions)
 
+EVALUATED = [DEFAULT_POLICY]  # unless --policy is given
+
 
 def evaluate(
     file: Annotated[Path, Parameter(help="A log of lists (see docs/reference-logs.md).")],
     /,
     *,
-    policy: Annotated[
-        list[str], option("System to evaluate (see 'fedcascade policies'). Give it several times to compare.")
-    ] = [DEFAULT_POLICY],  # noqa: B006 (cyclopts shows it, nobody changes it)
+    policy: Annotated[list[str], option("Policy to evaluate (see 'fedcascade policies'). Repeatable.")] = EVALUATED,
     report: Annotated[Path | None, option("Also write a page with figures into this folder.")] = None,
     json_: Json = False,
     oracle_flags: OracleFlags = OracleFlags(),  # noqa: B008 (frozen)
@@ -34,15 +34,13 @@ def evaluate(
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Let systems learn from the first part of a log, and estimate what they would have earned on the rest.
-
-    Example: fedcascade evaluate log.parquet --policy population --policy fedind
-    """
+    """Train policies on the first part of a log, and estimate their reward on the rest."""
     log = log_options.open(file)
-    systems, oracle = constant_options.select_policies(policy), oracle_flags.build(next(log.batches(1)).items.shape[1])
+    policies = constant_options.select_policies(policy)
+    oracle = oracle_flags.build(next(log.batches(1)).items.shape[1])
     with show_progress_bars() as bars:
         progress = add_bar(bars, "evaluating", log.count())
-        found = evaluation.evaluate(log, systems, oracle, options=options, progress=progress)
+        found = evaluation.evaluate(log, policies, oracle, options=options, progress=progress)
     if report is not None:
         from fedcascade.experiments.reports.evaluation_report import write_report
 
@@ -52,7 +50,7 @@ def evaluate(
         return
     header = evaluation.HEADER
     lines = [estimate.format() for estimate in found.estimates]
-    terminal.show(terminal.make_table("what a list earns", header, lines, right=header[2:]))
+    terminal.show(terminal.make_table("reward per list", header, lines, right=header[2:]))
     for name, reason in found.refusals.items():
         print(f"{name}: {reason}")
 
@@ -61,30 +59,26 @@ def fit(
     file: Annotated[Path, Parameter(help="A log of lists (see docs/reference-logs.md).")],
     /,
     *,
-    out: Annotated[Path, option("The file to write, .npz; an interrupted fit of the same log is continued.")],
-    policy: Annotated[str, option("The system that will start from it.")] = DEFAULT_POLICY,
+    out: Annotated[Path, option("File to write, .npz; an interrupted fit of the same log is resumed.")],
+    policy: Annotated[str, option("Policy that will start from the file.")] = DEFAULT_POLICY,
     json_: Json = False,
     log_options: LogOptions = LogOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Learn from logged lists, whoever chose them: sum up what each user looked at and clicked.
-
-    Example: fedcascade fit log.parquet --policy population --out warm.npz
-    """
+    """Learn from logged lists of any policy: sum up what each user examined and clicked."""
     from fedcascade.evaluation.fit import fit_log
     from fedcascade.federation.policies import get_policy
     from fedcascade.federation.warm_start import require_teachable
 
-    system = get_policy(policy)
-    require_teachable(system)
+    chosen = get_policy(policy)
+    require_teachable(chosen)
     log = log_options.open(file)
     with show_progress_bars() as bars:
         progress = add_bar(bars, "learning", log.count())
-        state = fit_log(log, system.name, out, progress=progress)
+        state = fit_log(log, chosen.name, out, progress=progress)
     total = state.sums.total()
-    facts = {"lists": state.lists, "users": state.sums.users, "dimension": state.sums.dimension, "looked": total.count,
-             "clicks": total.clicks, "out": str(out)}  # fmt: skip
     if json_:
-        print(json.dumps(facts))
+        sizes = {"lists": state.lists, "users": state.sums.users, "dimension": state.sums.dimension}
+        print(json.dumps(sizes | {"examined": total.count, "clicks": total.clicks, "out": str(out)}))
         return
     print(f"{state.lists:,} lists of {state.sums.users:,} users: {total.clicks:,} clicks on {total.count:,} items")
     print(f"written to {out}")

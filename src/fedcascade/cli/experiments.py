@@ -1,4 +1,4 @@
-"""``fedcascade reproduce``, ``fedcascade demo``, ``fedcascade experiment`` and ``fedcascade report``."""
+"""``fedcascade reproduce``, ``fedcascade experiment`` and ``fedcascade report``."""
 
 import json
 import sys
@@ -23,17 +23,15 @@ if TYPE_CHECKING:
 PAPER_FOLDER = Path("results/paper")
 # A constant, because --help reads no files.
 BUILTIN_PLANS = "figure-1a, figure-1bc, figure-1d, living, million, population, rare-clicks, sensitivity, warm-start"
-PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or one that comes with the package: {BUILTIN_PLANS}."
+PLAN_HELP = f"TOML file: environments x policies x grids x seeds. Or a built-in plan: {BUILTIN_PLANS}."
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SchedulerFlags:
-    """Where runs are computed."""
+    """The processes or machines that compute runs."""
 
-    jobs: Annotated[
-        Whole | None, option("How many processes compute runs, each on one core. [default: one per core]")
-    ] = None
+    jobs: Annotated[Whole | None, option("Number of processes, each on one core. [default: one per core]")] = None
     scheduler: Annotated[
         Literal["local", "ray"], option("local: processes of this machine; ray: a Ray cluster (extra 'ray').")
     ] = "local"
@@ -54,7 +52,7 @@ class SchedulerFlags:
         reason = "--jobs belongs to --scheduler local; a Ray cluster counts its own cores"
         require(self.jobs is None or is_local, reason)
         if self.engine == "cuda":
-            require(is_local, "--engine cuda plays on this machine's GPU: leave --scheduler local")
+            require(is_local, "--engine cuda runs on this machine's GPU: leave out --scheduler ray")
             return runner.make_gpu_scheduler(workers=self.jobs)
         if not is_local:
             return runner.make_ray_scheduler(address=self.address)
@@ -64,31 +62,30 @@ class SchedulerFlags:
 def reproduce(
     *,
     quick: Annotated[
-        bool, option("2 runs instead of 10, and no generated ratings: a minute and a half.", show_default=False)
+        bool, option("2 runs instead of 10, without generated ratings: a minute and a half.", show_default=False)
     ] = False,
-    strict: Annotated[
-        bool, option("Exit with 1 unless the claims of a stated list are all confirmed.", show_default=False)
-    ] = False,
-    runs: Annotated[Whole | None, option("How many runs of each system. [default: 10, with --quick 2]")] = None,
+    strict: Annotated[bool, option("Exit with 1 unless the main claims are confirmed.", show_default=False)] = False,
+    runs: Annotated[Whole | None, option("Runs of each policy. [default: 10, with --quick 2]")] = None,
     ratings: Annotated[
         Path | None, option("Ratings file of the experiment on real data. [default: generated ratings]")
     ] = None,
-    out: Annotated[Path, option("Folder for results and report; a stopped run goes on where it was.")] = PAPER_FOLDER,
+    out: Annotated[
+        Path, option("Folder for results and report; the same command resumes a stopped one.")
+    ] = PAPER_FOLDER,
     scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
 ) -> None:
-    """Run the paper's whole evaluation and write a report that sets its figures beside ours.
-
-    Example: fedcascade reproduce --quick
-    """
-    require(not (strict and quick), "--strict judges claims, for which --quick has too few runs: leave one of them out")
+    """Run the paper's whole evaluation and write a report that compares its figures with ours."""
+    require(not (strict and quick), "--strict needs more runs than --quick has: leave one of them out")
     require(runs is None or runs >= 1, f"runs must be a whole number >= 1, got {runs}")
     jobs = scheduler_flags.jobs
     require(jobs is None or jobs >= 1, f"jobs must be a whole number >= 1, got {jobs}")
-    require(out.is_dir() or not out.exists(), f"'{out}' cannot hold results: it is a file; name a folder with --out")
-    require(ratings is None or ratings.is_file(), f"ratings file '{ratings}' not found: give that of an existing file")
-    # The first line comes before the imports, which take a second or two.
+    require(out.is_dir() or not out.exists(), f"'{out}' cannot hold results: it is a file; give a folder with --out")
+    require(
+        ratings is None or ratings.is_file(), f"ratings file '{ratings}' not found: give the path of an existing file"
+    )
+    # Print a line before the imports, which take a second or two.
     places = "J = 5 and J = 10" if quick and ratings is None else "J = 5, J = 10 and ratings"
-    print_line(f"the paper's evaluation: five systems, {places}, 1,000,000 rounds a run; results go to {out}")
+    print_line(f"the paper's evaluation: five policies, {places}, 1,000,000 rounds a run; results go to {out}")
     print_line(GETTING_READY)
     from fedcascade.experiments import paper_claims
     from fedcascade.experiments.reports import paper_report
@@ -96,7 +93,7 @@ def reproduce(
 
     plans = paper_claims.load_paper_plans(quick=quick, runs=runs, ratings=ratings)
     _execute(plans, out, scheduler_flags.build())
-    print_line("all runs are done: drawing the figures")
+    print_line("all runs finished: drawing the figures")
     path, claims = paper_report.write_report(read_results(out))
     terminal.show(terminal.make_claims_table(claims))
     print(f"report: {path}")
@@ -104,20 +101,8 @@ def reproduce(
         _require_confirmed(paper_claims.STRICT, paper_claims.find_unconfirmed(claims))
 
 
-def demo(
-    *,
-    out: Annotated[Path, option("Folder for results and report; a stopped run goes on where it was.")] = PAPER_FOLDER,
-    scheduler_flags: SchedulerFlags = SchedulerFlags(),  # noqa: B008 (frozen)
-) -> None:
-    """Run the paper's evaluation at its full length, twice, and write a report: 'reproduce --quick'.
-
-    Example: fedcascade demo
-    """
-    reproduce(quick=True, out=out, scheduler_flags=scheduler_flags)
-
-
 def _require_confirmed(claims: Sequence[object], unconfirmed: Sequence[str]) -> None:
-    """Say how many of the claims are confirmed, and exit with 1 unless all are."""
+    """Print the number of confirmed claims, and exit with 1 unless all are."""
     print_line(f"strict: {len(claims) - len(unconfirmed)} of {len(claims)} claims confirmed")
     if unconfirmed:
         print_line(f"fedcascade: not confirmed: {'; '.join(unconfirmed)}")
@@ -129,7 +114,7 @@ def experiment(
     /,
     *,
     ratings: Annotated[
-        Path | None, option("Ratings file of environments that name none. [default: generated ratings]")
+        Path | None, option("Ratings file for environments without one. [default: generated ratings]")
     ] = None,
     out: Annotated[
         Path | None, option("Folder for the results. [default: results/NAME, after the plan's name]")
@@ -140,10 +125,7 @@ def experiment(
         str | None, option("Also log the runs to the MLflow tracking server or folder at this URI (extra 'mlflow').")
     ] = None,
 ) -> None:
-    """Run a whole plan, in parallel; the same command goes on where a stopped one was.
-
-    Example: fedcascade experiment plan.toml --out results/mine
-    """
+    """Run a plan of experiments in parallel; the same command resumes a stopped one."""
     from fedcascade.experiments import results, sinks
     from fedcascade.experiments.plan_reader import can_take_ratings, find_plan, set_ratings_file
 
@@ -153,20 +135,20 @@ def experiment(
     chosen = set_ratings_file(chosen, ratings)
     folder = Path("results") / chosen.name if out is None else out
     if mlflow is not None:
-        require_extra("mlflow", "--mlflow")  # at once, not after hours of work
+        require_extra("mlflow", "--mlflow")  # before hours of work
     planned_jobs = _execute([chosen], folder, scheduler_flags.build(), lines=not json_)
     if mlflow is not None:
         sinks.log_to_mlflow(planned_jobs, folder, mlflow)
     if json_:
         for planned in planned_jobs:
             record = results.load_record(folder, planned.job) or {}
-            print(json.dumps({"environment": planned.environment, "system": planned.system, **record}))
+            print(json.dumps({"environment": planned.environment, "label": planned.label, **record}))
         return
     print_results(results.read_results(folder))
 
 
 def report(folder: Annotated[Path, Parameter(help="A results folder of 'experiment' or 'reproduce'.")], /) -> None:
-    """Write the tables and figures of a results folder into it: report.html, SVG, PDF and PNG."""
+    """Write the report of a results folder: report.html, and figures as SVG, PDF and PNG."""
     from fedcascade.experiments import paper_claims
     from fedcascade.experiments.reports import paper_report, summary
     from fedcascade.experiments.results import read_results
@@ -178,12 +160,12 @@ def report(folder: Annotated[Path, Parameter(help="A results folder of 'experime
 
 
 def print_results(results: "Results") -> None:
-    """Print a table of all systems, and the comparisons that the plan asks for."""
-    from fedcascade.experiments.comparisons import HEADER, compare_systems
+    """Print a table of all policies and the comparisons of the plan."""
+    from fedcascade.experiments.comparisons import HEADER, compare_policies
     from fedcascade.experiments.reports import summary
 
-    tables = list(terminal.make_summary_tables(summary.summarise_systems(results)))
-    lines = [comparison.format() for comparison in compare_systems(results)]
+    tables = list(terminal.make_summary_tables(summary.summarise_policies(results)))
+    lines = [comparison.format() for comparison in compare_policies(results)]
     if lines:
         tables.append(terminal.make_table("comparisons", HEADER, lines, HEADER[3:]))
     terminal.show(*tables)
@@ -193,7 +175,7 @@ def print_results(results: "Results") -> None:
 def _execute(
     plans: Sequence["Plan"], folder: Path, scheduler: "Scheduler", *, lines: bool = True
 ) -> list["PlannedJob"]:
-    """Run plans, and show how far they are."""
+    """Run plans and show progress."""
     from fedcascade.experiments.runner import execute
 
     with show_runs(lines=lines) as show:

@@ -1,4 +1,4 @@
-"""The command ``live``: everything at once, to look at."""
+"""The command ``live``: a server with simulated users and a dashboard."""
 
 import signal
 import tempfile
@@ -20,16 +20,13 @@ else:
 def live(
     *,
     store: Annotated[
-        str | None, option("Where to keep everything. [default: a temporary folder, gone at the end]")
+        str | None, option("Where to store everything. [default: a temporary folder, deleted at the end]")
     ] = None,
-    port: Annotated[Whole, option("Port to listen on, on this machine alone; 0 takes any that is free.")] = 8777,
+    port: Annotated[Whole, option("Port to listen on, on this machine alone; 0 takes any free port.")] = 8777,
     no_browser: Annotated[bool, option("Do not open the page.", show_default=False)] = False,
     demo_settings: DemoSettings = DemoSettings(),  # noqa: B008 (frozen)
 ) -> None:
-    """Watch it at work: start a server and simulated users, and open the page that shows them.
-
-    Example: fedcascade live
-    """
+    """Start a server with simulated users, and open its dashboard."""
     require_extra("server", "a server")
     from fedcascade.demo.catalogue import DIMENSION
     from fedcascade.demo.live import DRIFT_STORY, STORY, Demo, build_environment, build_policy
@@ -37,8 +34,8 @@ def live(
     from fedcascade.service.server.serve import ServerSettings, require_empty_store
     from fedcascade.service.server.settings import FOR_SIMULATIONS, Limits
 
-    build_environment(demo_settings)  # refuse what cannot be before anything starts
-    signal.signal(signal.SIGTERM, _end)  # else the signal would end the process, and leave its folder behind
+    build_environment(demo_settings)  # refuse bad settings before anything starts
+    signal.signal(signal.SIGTERM, _end)  # else the signal would leave the temporary folder behind
     with tempfile.TemporaryDirectory(prefix="fedcascade-live-") as name:
         store_url = store or f"sqlite:///{name}/live.db"
         require_empty_store(store_url)
@@ -65,12 +62,12 @@ def _end(*_: object) -> NoReturn:
 
 
 def _show_line(line: str, no_browser: bool, *, has_shop: bool) -> None:
-    """Print a line; the one with the address also opens the page."""
+    """Print a line of the server; the line with its address also opens the page."""
     print_notice(line)
     _, separator, url = line.rpartition(" on http")
     if separator:
-        shop = f"   the shop window: http{url}/shop" if has_shop else ""
-        print_notice(f"the page: http{url}/{shop}   Ctrl-C ends it all")
+        shop = f"   shop: http{url}/shop" if has_shop else ""
+        print_notice(f"dashboard: http{url}/{shop}   Ctrl-C stops everything")
     if separator and not no_browser:
         threading.Timer(1.0, _open_browser, [f"http{url}/"]).start()
 
@@ -79,4 +76,4 @@ def _open_browser(url: str) -> None:
     import webbrowser
 
     if not webbrowser.open(url):
-        print_notice(f"no browser was found: open {url} yourself")
+        print_notice(f"no browser found: open {url} yourself")

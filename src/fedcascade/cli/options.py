@@ -1,4 +1,4 @@
-"""The options that commands share: those that a library class declares become flags, and a few more."""
+"""Options that commands share: flags made from the options of library classes, and a few more."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
@@ -29,22 +29,22 @@ def option(text: str, group: Group = PLAIN, **more: Any) -> Parameter:
 
 
 def _convert_whole(_type: object, tokens: Sequence[Token]) -> int:
-    return read_whole(tokens[0].value)  # without this, 300.7 rounds would quietly become 301
+    return read_whole(tokens[0].value)  # int() would round 300.7
 
 
 Whole = Annotated[int, Parameter(converter=_convert_whole)]
 
 
 def take_options(kind: Any, group: Group = PLAIN, *, variables: str | None = None) -> Any:
-    """Let the command line take a dataclass of options: a flag for each, and an environment variable with a prefix."""
-    names = {"__module__": kind.__module__}  # cyclopts takes a class of the standard library for a plain value
+    """Derive a class of flags from a dataclass of options; ``variables`` is the prefix of environment variables."""
+    names = {"__module__": kind.__module__}  # cyclopts reads a class of the standard library as a plain value
     flags = list_flags(kind, group, variables=variables)
     derived = make_dataclass(kind.__name__, flags, bases=(kind,), namespace=names, frozen=True, kw_only=True)
     return Parameter(name="*", group=group, negative="")(derived)
 
 
 def list_flags(kind: Any, group: Group, *, without: Collection[str] = (), variables: str | None = None) -> list[Any]:
-    """List the flags of the options that a dataclass declares, as fields of another dataclass."""
+    """List the flags of a dataclass of options, as fields of another dataclass."""
     hints = get_type_hints(kind)
     return [
         _make_flag(each, hints[each.name], group, variables=variables)
@@ -54,7 +54,7 @@ def list_flags(kind: Any, group: Group, *, without: Collection[str] = (), variab
 
 
 def _make_flag(declared: Any, hint: Any, group: Group, *, variables: str | None) -> tuple[str, Any, Any]:
-    """Make the flag of an option; its range reads the text, or else its type does."""
+    """Make the flag of an option; its range parses the text, or else its type does."""
     default, meaning, allowed = declared.default, declared.metadata["meaning"], declared.metadata["range"]
     sentence = meaning if meaning.split()[0][-1] in ":," else meaning[0].upper() + meaning[1:]
     whole = {int: Whole, int | None: Whole | None}
@@ -79,12 +79,12 @@ def _convert_option(name: str, values: Range, _type: object, tokens: Sequence[To
 
 
 def select_options(kind: Any, flags: object) -> Any:
-    """Return the options of a class with the values that the flags of the same names have."""
+    """Build a class of options from the flags of the same names."""
     return kind(**{each.name: getattr(flags, each.name) for each in fields(kind)})
 
 
-ListLength = Annotated[Whole, option("K, the longest list an agent may show.")]
-Json = Annotated[bool, option("Print JSON on stdout and nothing else there.", name="--json", show_default=False)]
+ListLength = Annotated[Whole, option("K, the longest list that an agent may show.")]
+Json = Annotated[bool, option("Print JSON on stdout.", name="--json", show_default=False)]
 
 
 _COMMON = {each.name for each in fields(ClusteredOptions)}
@@ -103,11 +103,11 @@ _SyntheticFlags = make_dataclass(
 @Parameter(name="*", group=_ENVIRONMENT, negative="")
 @dataclass(frozen=True, kw_only=True)
 class RatingsFlags(_RatingsFlags):  # type: ignore[misc, valid-type]
-    """An environment that is made from a file of ratings.
+    """An environment made from a ratings file.
 
     Attributes:
-        seed: Names the environment: users, items, clicks and luck all follow from it.
-        columns: The file's columns of users, items and ratings, as user,item,rating. [the usual names]
+        seed: Seed of the environment: users, items and clicks.
+        columns: The file's columns of users, items and ratings, as user,item,rating. [default: usual names]
     """
 
     seed: Whole = 0
@@ -128,7 +128,7 @@ class RatingsFlags(_RatingsFlags):  # type: ignore[misc, valid-type]
         return Ratings(ratings, select_options(RatingsOptions, self), seed=self.seed)
 
     def list_given(self, names: Iterable[str]) -> list[str]:
-        """Return those of the flags that were given another value than their default."""
+        """Return the flags whose values are not the defaults."""
         plain = type(self)()
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != getattr(plain, name)]
 
@@ -136,13 +136,13 @@ class RatingsFlags(_RatingsFlags):  # type: ignore[misc, valid-type]
 @Parameter(name="*", group=Group("Log", sort_key=3), negative="")
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """How a log of lists is read.
+    """The format of a log of lists.
 
     Attributes:
-        format: A published format: yandex, open-bandit, kuairand or finn. [the columns of the file say]
-        item_table: A table of items: a name and a number per feature for each.
-        normalise: Divide the features of each item of that table by their length.
-        column: Say which column of the file is what: items=shown. Repeatable.
+        format: A published format: yandex, open-bandit, kuairand or finn. [default: by the columns of the file]
+        item_table: A file with the name and features of each item.
+        normalise: Divide the features of each item by their norm.
+        column: Map a role to a column of the file: items=shown. Repeatable.
     """
 
     format: Annotated[str | None, Parameter(show_default=False)] = None
@@ -151,7 +151,7 @@ class LogOptions:
     column: Annotated[list[str], Parameter(show_default=False)] = field(default_factory=list)
 
     def is_log(self, path: Path) -> bool:
-        """Whether a file is a log of lists: these options say so, or the names of its columns do."""
+        """Return whether a file is a log of lists, by these options or by the names of its columns."""
         from fedcascade.data.logs.columns import has_log_columns
         from fedcascade.data.tables import SCANNERS, TEXTS, list_columns, read_header, scan_file, strip_packing
 
@@ -160,7 +160,7 @@ class LogOptions:
         known = path.is_file() and any(ending in SCANNERS for ending in path.suffixes[-2:])
         try:
             return known and has_log_columns(list(list_columns(scan_file(path), path)))
-        except ValueError:  # the log's reader says what is wrong with it
+        except ValueError:  # the log's reader reports the error
             return strip_packing(path) in TEXTS and has_log_columns(read_header(path))
 
     def open(self, path: Path) -> "Log":
@@ -181,7 +181,7 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
     Attributes:
         environment: synthetic, or the name of a plug-in's environment (see 'fedcascade doctor').
         set_env: Set an argument of a plug-in's environment: name=value. Repeatable.
-        ratings: Make the environment from this file of ratings instead of a synthetic one.
+        ratings: Make the environment from this ratings file.
     """
 
     environment: str = "synthetic"
@@ -197,7 +197,7 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
         require(not self.set_env, "--set-env belongs to an --environment of a plug-in")
         if self.ratings is not None:
             others = ", ".join(self.list_given(_SYNTHETIC_ALONE))
-            require(not others, f"{others}: of a synthetic environment, leave it out with --ratings")
+            require(not others, f"{others}: only for a synthetic environment, leave it out with --ratings")
             return self.build_from(self.read(self.ratings))
         others = ", ".join(self.list_given([*_RATINGS_ALONE, "columns"]))
         require(not others, f"{others}: belongs to --ratings FILE")
@@ -209,12 +209,12 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
         return replace(self, **size)
 
     def _build_plugin(self) -> "Environment":
-        """Build an environment of another package, which takes its arguments from --set-env and its seed."""
+        """Build an environment of another package from --set-env and the seed."""
         from fedcascade.plugins import get_plugin
 
         plugin = get_plugin("environment", self.environment)
         flags = self.list_given(name for name in vars(self) if name not in ("seed", "environment", "set_env"))
-        require(not flags, f"{self.environment} takes its own arguments, by --set-env, and not {', '.join(flags)}")
+        require(not flags, f"{self.environment} takes its arguments by --set-env, not {', '.join(flags)}")
         environment: Environment = plugin.build(seed=self.seed, **parse_assignments("set-env", self.set_env))
         return environment
 
@@ -222,13 +222,13 @@ class EnvironmentOptions(_SyntheticFlags, RatingsFlags):  # type: ignore[misc, v
 @Parameter(name="*", group=PLAIN, negative="")
 @dataclass(frozen=True, kw_only=True)
 class OracleFlags:
-    """How lists are chosen from scores.
+    """The oracle, which chooses lists by scores.
 
     Attributes:
-        list_length: K, the longest list an agent may show. [4, or that of a log]
-        oracle: Chooses a list from the scores: top-k; per-category, with at most 'limit' of each (--categories);
-            budget, with costs within 'budget' (--costs); plackett-luce (temperature); epsilon (epsilon); or the name of
-            a plug-in's oracle (see 'fedcascade doctor').
+        list_length: K, the longest list that an agent may show. [default: 4, or that of a log]
+        oracle: top-k; per-category, with at most 'limit' of each (--categories);
+            budget, with costs within 'budget' (--costs); plackett-luce (temperature); epsilon (epsilon);
+            or a plug-in's oracle (see 'fedcascade doctor').
         set_oracle: Set an argument of the oracle: limit=2. Repeatable.
     """
 
@@ -237,7 +237,7 @@ class OracleFlags:
     set_oracle: Annotated[list[str], Parameter(show_default=False)] = field(default_factory=list)
 
     def build(self, length: int = 4) -> "Oracle":
-        """Build the oracle, for lists of ``length`` unless another length was given."""
+        """Build the oracle; ``length`` is the default of --list-length."""
         from fedcascade.learning.named_oracles import build_oracle
 
         arguments = parse_assignments("set-oracle", self.set_oracle)
@@ -245,5 +245,5 @@ class OracleFlags:
 
 
 def parse_assignments(option_name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Read texts like name=value; numbers and true or false are read as such."""
+    """Parse texts like name=value, with numbers and booleans."""
     return {name: parse_value(text) for name, text in split_assignments(option_name, texts).items()}

@@ -1,4 +1,4 @@
-"""What the command line says while it works, on stderr: bars on a terminal, and elsewhere a line now and then."""
+"""Progress on stderr: bars on a terminal, else a line every few seconds."""
 
 import sys
 import time
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from fedcascade.experiments.runner import Progress
 
 GETTING_READY = "getting ready (compiles once per installation, about a quarter of a minute)"
-COMPILING = "compiling what was not compiled before, once per installation: about a quarter of a minute"
-LINE_SECONDS = 10.0  # between two lines where there is no terminal
+COMPILING = "compiling, once per installation: about a quarter of a minute"
+LINE_SECONDS = 10.0  # between two lines without a terminal
 
 
 class _SpeedColumn(progress.TextColumn):
-    """Rounds per second, without the time that compiling takes: a task starts with its first rounds."""
+    """Rounds per second, without compilation: a task starts with its first rounds."""
 
     def render(self, task: progress.Task) -> Text:
         return Text(f"{task.speed or 0:,.0f} rounds/s" if task.started else GETTING_READY)
@@ -30,13 +30,13 @@ BYTES = (progress.DownloadColumn(), progress.TransferSpeedColumn())
 
 
 def print_line(line: str) -> None:
-    """Print a line to stderr, at once."""
+    """Print a line to stderr and flush."""
     print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def say_while_compiling(*, quiet: bool = False) -> Iterator[None]:
-    """Print a line when code has to be compiled inside the block; nothing if it is only loaded."""
+def announce_compiling(*, quiet: bool = False) -> Iterator[None]:
+    """Print a line if code is compiled inside the block."""
     from fedcascade.numerics.code_cache import announce_compilation
 
     with announce_compilation(lambda: None if quiet else print_line(COMPILING)):
@@ -45,20 +45,16 @@ def say_while_compiling(*, quiet: bool = False) -> Iterator[None]:
 
 @contextmanager
 def show_progress_bars(counted: tuple[progress.ProgressColumn, ...] = ROUNDS) -> Iterator[progress.Progress]:
-    """Show progress bars on stderr, which disappear when done and never appear where there is no terminal."""
+    """Show progress bars on stderr until done; hide them without a terminal."""
     console = Console(stderr=True)
-    name, bar, time_left = (
-        progress.TextColumn("{task.description:<16}"),
-        progress.BarColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    is_hidden = not console.is_terminal
-    with progress.Progress(name, bar, *counted, time_left, console=console, transient=True, disable=is_hidden) as bars:
+    name = progress.TextColumn("{task.description:<16}")
+    columns = (name, progress.BarColumn(), *counted, progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
         yield bars
 
 
 def add_bar(bars: progress.Progress, name: str, rounds: int) -> Callable[[int], None]:
-    """Add a bar; returns a callback that takes the number of rounds that are done."""
+    """Add a bar, and return a callback that takes the number of finished rounds."""
     task = bars.add_task(name, total=rounds, start=False)
 
     def report(done: int) -> None:
@@ -70,7 +66,7 @@ def add_bar(bars: progress.Progress, name: str, rounds: int) -> Callable[[int], 
 
 @contextmanager
 def show_runs(*, lines: bool = True) -> Iterator[Callable[["Progress"], None]]:
-    """Show how far many runs are: a bar over all rounds, or ``lines`` where stderr is no terminal."""
+    """Show the progress of runs: a bar over all rounds, or ``lines`` without a terminal."""
     if Console(stderr=True).is_terminal:
         with show_progress_bars() as bars:
             yield _make_bar(bars)
@@ -79,7 +75,7 @@ def show_runs(*, lines: bool = True) -> Iterator[Callable[["Progress"], None]]:
 
 
 def _make_bar(bars: progress.Progress) -> Callable[["Progress"], None]:
-    """Add a bar over all rounds; its clock starts with the first of them that is played."""
+    """Add a bar over all rounds; its clock starts with the first new round."""
     task = bars.add_task("starting", total=None, start=False)
     rounds_before: int | None = None
 
@@ -96,7 +92,7 @@ def _make_bar(bars: progress.Progress) -> Callable[["Progress"], None]:
 
 
 def _make_lines() -> Callable[["Progress"], None]:
-    """Return what prints a line at the start, and then one every few seconds; nothing where nothing is left to do."""
+    """Return a callback that prints a line at the start and every few seconds."""
     printed_at = 0.0
 
     def show(now: "Progress") -> None:

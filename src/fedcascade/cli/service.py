@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 LOCAL = "http://127.0.0.1:8777"
 TOKEN = Path("operator.token")
-MOST_TOKENS, MOST_DAYS = 10_000, 366  # that a server makes at once, and for which they are good
+MOST_TOKENS = 10_000  # per request
+MOST_DAYS = 366  # of validity
 Url = Annotated[str, option("Address of the server.")]
 Number = Annotated[Whole, option("The agent's number.")]
-OperatorToken = Annotated[Path, option("File that holds the operator's token.")]
+OperatorToken = Annotated[Path, option("File with the operator's token.")]
 
 
 def print_notice(line: str) -> None:
@@ -51,7 +52,7 @@ def connect_operator(url: str, token_file: Path) -> Iterator["OperatorClient"]:
 
 
 def run_operation(url: str, token_file: Path, operation: Callable[["OperatorClient"], None], notice: str) -> None:
-    """Have a server do something, and print a notice afterwards."""
+    """Run an operation on a server, and print a notice."""
     with connect_operator(url, token_file) as operator:
         operation(operator)
     print_notice(notice)
@@ -70,11 +71,11 @@ else:
 @Parameter(name="*", group=Group("Log", sort_key=4), negative="")
 @dataclass(frozen=True, kw_only=True)
 class LogOutput:
-    """What a server logs.
+    """The log of a server.
 
     Attributes:
-        log_level: What to log on stderr.
-        log_format: text: for people; json: one object per line, and nothing else.
+        log_level: Lowest level to log on stderr.
+        log_format: text, or json: one object per line.
         trace: Send OpenTelemetry traces to OTEL_EXPORTER_OTLP_ENDPOINT (extra 'otel').
     """
 
@@ -88,9 +89,9 @@ def serve(
     policy: Annotated[str, option("Policy to run (see 'fedcascade policies').", env_var="FEDCASCADE_POLICY")] = (
         DEFAULT_POLICY
     ),
-    as_published: Annotated[bool, option("Run the policy as its row says, without the guards of a server.")] = False,
+    as_published: Annotated[bool, option("Run the policy as published, without the guards of a server.")] = False,
     warm: Annotated[
-        Path | None, option("Start a new store from what 'fedcascade fit' wrote: its users are idle agents.")
+        Path | None, option("Start a new store from a file of 'fedcascade fit': its users become idle agents.")
     ] = None,
     options: ServerOptions = ServerOptions(),  # noqa: B008 (frozen)
     limits: Limits = Limits(),  # noqa: B008 (frozen)
@@ -98,10 +99,7 @@ def serve(
     output: LogOutput = LogOutput(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Run a server for agents. A setting can also be an environment variable, such as FEDCASCADE_STORE.
-
-    Example: fedcascade serve --store sqlite:///fedcascade.db --dimension 20
-    """
+    """Run a server for agents. A setting can also be an environment variable, such as FEDCASCADE_STORE."""
     require_extra("server", "a server")
     from fedcascade.federation.policies import guard_policy
     from fedcascade.service.serve import serve as run
@@ -111,9 +109,13 @@ def serve(
 
     [chosen] = constant_options.select_policies([policy], *([] if as_published else [guard_policy]))
     server_settings = ServerSettings(
-        **vars(options), policy=chosen, limits=limits, bounds=bounds, tracer=make_tracer() if output.trace else None,
+        **vars(options),
+        policy=chosen,
+        limits=limits,
+        bounds=bounds,
+        tracer=make_tracer() if output.trace else None,
         warm=None if warm is None else _load_warm_start(warm),
-    )  # fmt: skip
+    )
     configure_logging(output.log_level, output.log_format)
     run(server_settings, log_event if output.log_format == "json" else print_notice)
 
@@ -123,7 +125,7 @@ def _load_warm_start(path: Path) -> "WarmStart":
     from fedcascade.service.server.warming import WarmStart
 
     state = load_warm(path)
-    require(state.is_complete, f"{path} is of a fit that was interrupted: run the same 'fedcascade fit' once more")
+    require(state.is_complete, f"{path} is from an interrupted fit: run the same 'fedcascade fit' again")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return WarmStart(path=path, sums=state.sums, users=state.users, policy=state.policy, digest=digest)
 
@@ -132,13 +134,10 @@ def enroll(
     *,
     url: Url = LOCAL,
     operator_token: OperatorToken = TOKEN,
-    count: Annotated[Whole, option("How many tokens to make.")] = 1,
-    valid_days: Annotated[Whole, option("For how many days they are good.")] = 7,
+    count: Annotated[Whole, option("Number of tokens.")] = 1,
+    valid_days: Annotated[Whole, option("Days until they expire.")] = 7,
 ) -> None:
-    """Make one-time enrolment tokens, one per line; each lets one agent in.
-
-    Example: fedcascade enroll --url http://127.0.0.1:8777 --count 3
-    """
+    """Make one-time enrolment tokens, one per line; each enrols one agent."""
     require(1 <= count <= MOST_TOKENS, f"count must be in 1..{MOST_TOKENS}, got {count}")
     require(1 <= valid_days <= MOST_DAYS, f"valid days must be in 1..{MOST_DAYS}, got {valid_days}")
     with connect_operator(url, operator_token) as operator:
@@ -147,8 +146,8 @@ def enroll(
 
 
 def revoke(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
-    """Let an agent speak no more, from now on; what it taught stays."""
-    run_operation(url, operator_token, lambda operator: operator.revoke(agent), f"agent {agent} may not speak any more")
+    """Refuse further uploads of an agent; its earlier uploads still count."""
+    run_operation(url, operator_token, lambda operator: operator.revoke(agent), f"agent {agent} is revoked")
 
 
 def forget(agent: Number, *, url: Url = LOCAL, operator_token: OperatorToken = TOKEN) -> None:
@@ -161,25 +160,23 @@ def swarm(
     url: Url = LOCAL,
     operator_token: OperatorToken = TOKEN,
     among_agents: Annotated[
-        bool, option("Play though the server has agents already, which will learn from simulated users.")
+        bool, option("Run although the server has other agents, which will learn from simulated users.")
     ] = False,
     json_: Json = False,
     options: SwarmOptions = SwarmOptions(),  # noqa: B008 (frozen)
     oracle_flags: OracleFlags = OracleFlags(),  # noqa: B008 (frozen)
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Let real agents with simulated users play against a real server.
+    """Run agents with simulated users against a server.
 
     With --lockstep the exchanges are exactly those of 'fedcascade run' with the same environment and constants.
-
-    Example: fedcascade swarm --users 40 --rounds 20000 --url http://127.0.0.1:8777
     """
     from fedcascade.demo.swarm import RegretReporter, run_swarm
     from fedcascade.service.agent.client import fetch_terms
     from fedcascade.service.agent.transport import HttpTransport
     from fedcascade.simulation.trace import summarise
 
-    oracle, welcomed = oracle_flags.build(), list[int]()
+    oracle, primed = oracle_flags.build(), list[int]()
     if options.folder is not None:
         options.folder.mkdir(parents=True, exist_ok=True)
     with connect_operator(url, operator_token) as operator, show_progress_bars() as bars:
@@ -193,10 +190,17 @@ def swarm(
             bar(t)
             reporter.report_round(t, recorder)
 
-        trace = run_swarm(environment, options, operator=operator, transport=HttpTransport(url), oracle=oracle,
-                          after_round=finish_round, on_welcome=welcomed.append)  # fmt: skip
-    if any(welcomed):
-        print_line(f"{welcomed[0]} of {environment.users} agents began with the server's prior")
+        trace = run_swarm(
+            environment,
+            options,
+            operator=operator,
+            transport=HttpTransport(url),
+            oracle=oracle,
+            after_round=finish_round,
+            on_prior=primed.append,
+        )
+    if any(primed):
+        print_line(f"{primed[0]} of {environment.users} agents started from the server's prior")
     summary = summarise(trace, seed=environment_options.seed)
     if json_:
         print(json.dumps(summary))

@@ -1,4 +1,4 @@
-"""``fedcascade run``: simulate systems in an environment and compare them."""
+"""``fedcascade run``: simulate policies in an environment and compare them."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,39 +12,39 @@ from fedcascade.checks import require, require_integer
 from fedcascade.cli import terminal
 from fedcascade.cli.constants import ConstantOptions
 from fedcascade.cli.options import EnvironmentOptions, Json, OracleFlags, Whole, option
-from fedcascade.cli.progress import add_bar, say_while_compiling, show_progress_bars
+from fedcascade.cli.progress import add_bar, announce_compiling, show_progress_bars
 from fedcascade.environments.clustered import Clustered
 from fedcascade.environments.environment import Environment
 from fedcascade.federation.policies import DEFAULT_POLICY, Policy
 from fedcascade.learning.oracles import Oracle, TopK
 from fedcascade.simulation.trace import Trace, summarise
 
-COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the paper's, alone, ours, the truth
+COMPARED = ["fedc3ucb-h", "fedind", DEFAULT_POLICY, "known-clusters"]  # the paper's, alone, our default, known clusters
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EngineFlags:
-    """How the rounds are simulated, and what is kept of them."""
+    """The engine of a simulation, and the curves that it records."""
 
     engine: Annotated[
         Literal["exact", "reference", "cuda"],
         option(
-            "exact: compiled, on all cores; cuda: all systems at once on a GPU (extra 'gpu'); reference: the readable "
+            "exact: compiled, on all cores; cuda: all policies at once on a GPU (extra 'gpu'); reference: the readable "
             "loop. All give the same result."
         ),
     ] = "exact"
-    threads: Annotated[Whole | None, option("How many cores the exact engine uses. [default: all]")] = None
-    checkpoints: Annotated[Whole, option("At how many evenly spaced rounds the curve is kept.")] = 10
+    threads: Annotated[Whole | None, option("Cores of the exact engine. [default: all]")] = None
+    checkpoints: Annotated[Whole, option("Number of evenly spaced points of the curve.")] = 10
     own_rounds: Annotated[
         Whole,
-        option("Also show regret per user by the rounds of its own, up to so many, by who arrived first. 0: do not."),
+        option("Also show regret per user over its own first rounds, up to this many, by order of arrival. 0: off."),
     ] = 0
 
     def play(
-        self, environment: Environment, systems: Sequence[Policy], oracle: Oracle, rounds: int, *, keep_lists: bool
+        self, environment: Environment, policies: Sequence[Policy], oracle: Oracle, rounds: int, *, keep_lists: bool
     ) -> Iterator[Trace]:
-        """Yield the traces of systems, and show how far they are."""
+        """Yield the traces of policies and show progress."""
         from fedcascade.simulation.engines import simulate, simulate_together
         from fedcascade.simulation.scenario import Scenario
 
@@ -53,16 +53,24 @@ class EngineFlags:
             if self.engine == "cuda":
                 clustered, top_k = cast(Clustered, environment), cast(TopK, oracle)  # the engine reports what it lacks
                 scenarios = [
-                    Scenario(clustered, system, rounds, top_k, checkpoints, own_rounds=own_rounds) for system in systems
+                    Scenario(clustered, each, rounds, top_k, checkpoints, own_rounds=own_rounds) for each in policies
                 ]
                 progress = add_bar(bars, "on the GPU", rounds * len(scenarios))
                 yield from (trace for _, trace in sorted(simulate_together(scenarios, progress)))
                 return
-            for system in systems:
-                progress = add_bar(bars, system.name, rounds)
-                yield simulate(environment, system, rounds=rounds, oracle=oracle, engine=self.engine,
-                               progress=progress, threads=self.threads, checkpoints=checkpoints,
-                               keep_lists=keep_lists, own_rounds=own_rounds)  # fmt: skip
+            for policy in policies:
+                yield simulate(
+                    environment,
+                    policy,
+                    rounds=rounds,
+                    oracle=oracle,
+                    engine=self.engine,
+                    progress=add_bar(bars, policy.name, rounds),
+                    threads=self.threads,
+                    checkpoints=checkpoints,
+                    keep_lists=keep_lists,
+                    own_rounds=own_rounds,
+                )
 
 
 def run(
@@ -70,43 +78,34 @@ def run(
     policy: Annotated[
         list[str],
         option(
-            "System to run (see 'fedcascade policies'), or several: a,b. All meet the same rounds. "
+            "Policies to run (see 'fedcascade policies'), as a,b. All play the same rounds. "
             f"[default: {','.join(COMPARED)}]",
             show_default=False,
         ),
     ] = COMPARED,
-    rounds: Annotated[Whole, option("T, how many rounds to play.")] = 100_000,
-    log: Annotated[
-        Path | None, option("Write the lists of the run, of one system, to this log: .parquet, .csv or .jsonl.")
-    ] = None,
+    rounds: Annotated[Whole, option("T, the number of rounds.")] = 100_000,
+    log: Annotated[Path | None, option("Write the lists of one policy to this log: .parquet, .csv or .jsonl.")] = None,
     json_: Json = False,
     oracle_flags: OracleFlags = OracleFlags(),  # noqa: B008 (frozen)
     engine_flags: EngineFlags = EngineFlags(),  # noqa: B008 (frozen)
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
     constant_options: ConstantOptions = ConstantOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Simulate one or several systems in an environment, synthetic or made from ratings, and compare them.
-
-    Example: fedcascade run
-
-    Example: fedcascade run --policy population,fedind --rounds 1e5 --clusters 5
-
-    Example: fedcascade run --policy fedind --users 1e6 --rounds 1e8 --own-rounds 100
-    """
+    """Simulate policies in an environment, synthetic or made from ratings, and compare them."""
     require_integer("rounds", rounds)
-    systems = constant_options.select_policies([name for text in policy for name in text.split(",")])
+    policies = constant_options.select_policies([name for text in policy for name in text.split(",")])
     environment, chooser = environment_options.build(), oracle_flags.build()
     if log is not None:  # before hours of rounds
         from fedcascade.data.logs.writer import check_log_path
         from fedcascade.evaluation.simulated import write_simulated_log
 
         check_log_path(log)
-        require(len(systems) == 1, "--log holds the lists of one system: give --policy once")
+        require(len(policies) == 1, "--log holds the lists of one policy: give --policy once")
         is_kept = engine_flags.engine != "cuda"
-        require(is_kept, "--log is written by the exact and the reference engine: leave out --engine cuda")
+        require(is_kept, "--log needs the exact or the reference engine: leave out --engine cuda")
     summaries = []
-    with say_while_compiling(quiet=json_):
-        for trace in engine_flags.play(environment, systems, chooser, rounds, keep_lists=log is not None):
+    with announce_compiling(quiet=json_):
+        for trace in engine_flags.play(environment, policies, chooser, rounds, keep_lists=log is not None):
             summaries.append(summarise(trace, seed=environment_options.seed))
             if json_:
                 print(json.dumps(summaries[-1]), flush=True)

@@ -1,4 +1,4 @@
-"""Commands for a store itself, whether a server runs on it or not: verify, audit, backup, restore."""
+"""Commands on a store, with or without a running server: verify, audit, backup, restore."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from fedcascade.service.store.contract import Store
     from fedcascade.service.store.sql_store import SqlStore
 
-StoreUrl = Annotated[str, option("The store: sqlite:///file.db or postgresql://user@host/database.")]
-BackupFile = Annotated[Path, option("The file of the backup.")]
+StoreUrl = Annotated[str, option("Store: sqlite:///file.db or postgresql://user@host/database.")]
+BackupFile = Annotated[Path, option("Backup file.")]
 
 
 @contextmanager
 def open_for_command(url: str, *, existing: bool = True) -> Iterator["Store"]:
-    """Open a store for one command, and say in one line what its database finds wrong."""
+    """Open a store for one command, with database errors in one line."""
     from contextlib import closing
 
     from fedcascade.service.store.contract import explain_failures
@@ -51,30 +51,22 @@ def _parse_head(text: str) -> tuple[int, bytes]:
 def verify(
     store: StoreUrl,
     *,
-    noted: Annotated[
-        str | None, option("A head that was printed before: nothing up to there may have changed.")
-    ] = None,
+    noted: Annotated[str | None, option("A head printed earlier: the log must be unchanged up to there.")] = None,
     json_: Json = False,
 ) -> None:
-    """Check that a store is what was written: log, snapshot, journal and audit log, from the first entry to the last.
-
-    Example: fedcascade verify sqlite:///fedcascade.db
-    """
+    """Check the integrity of a store: log, snapshot, journal and audit log, from the first entry to the last."""
     with open_for_command(store) as opened:
         position, link = opened.verify(None if noted is None else _parse_head(noted))
     if json_:
         print(json.dumps({"position": position, "head": f"{position}:{link.hex()}"}))
     else:
-        print(f"all is what was written, up to position {position}; head {position}:{link.hex()}")
+        print(f"the store is intact up to position {position}; head {position}:{link.hex()}")
 
 
 def audit(
     store: StoreUrl, *, json_: Annotated[bool, option("Print a line of JSON for each.", name="--json")] = False
 ) -> None:
-    """Print who enrolled, revoked, forgot, folded, backed up and restored, when.
-
-    Example: fedcascade audit sqlite:///fedcascade.db
-    """
+    """Print the audit log: enrolments, revocations, removals, folds, backups and restores, with time and actor."""
     with open_for_command(store) as opened:
         for record in opened.read_audit():
             time = datetime.fromtimestamp(record.at / 1000, UTC).isoformat(timespec="seconds")
@@ -82,15 +74,12 @@ def audit(
                 facts = {"actor": record.actor, "action": record.action, "agent": record.agent, "detail": record.detail}
                 print(json.dumps({"number": record.number, "time": time} | facts))
             else:
-                whom = "" if record.agent is None else f" agent {record.agent}"
-                print(f"{time}  {record.actor}: {record.action}{whom}{record.detail and f' ({record.detail})'}")
+                target = "" if record.agent is None else f" agent {record.agent}"
+                print(f"{time}  {record.actor}: {record.action}{target}{record.detail and f' ({record.detail})'}")
 
 
 def backup(store: StoreUrl, file: BackupFile) -> None:
-    """Write all of a store to one file, while servers go on; either kind of database can take it in.
-
-    Example: fedcascade backup sqlite:///fedcascade.db monday.backup
-    """
+    """Write a store to one file while servers run; SQLite and PostgreSQL can both restore it."""
     from fedcascade.service.protocol.clock import SYSTEM_CLOCK
     from fedcascade.service.store.backup import write_backup
 
@@ -100,9 +89,9 @@ def backup(store: StoreUrl, file: BackupFile) -> None:
 
 
 def restore(file: BackupFile, store: StoreUrl) -> None:
-    """Read a backup into a new store. Agents send what it lacks; those forgotten since are back: forget them again.
+    """Read a backup into a new store; agents resend what it lacks.
 
-    Example: fedcascade restore monday.backup sqlite:///fedcascade.db
+    Agents that were forgotten after the backup are back: forget them again.
     """
     from fedcascade.service.protocol.clock import SYSTEM_CLOCK
     from fedcascade.service.store.backup import restore_backup
@@ -111,5 +100,6 @@ def restore(file: BackupFile, store: StoreUrl) -> None:
     with open_for_command(store, existing=False) as opened:
         epoch = restore_backup(file, _require_sql(opened, store), SYSTEM_CLOCK.read_milliseconds())
     print(
-        f"restored as epoch {epoch}: agents will send what is missing; forget again who was forgotten since the backup"
+        f"restored as epoch {epoch}: agents will resend what is missing; "
+        "forget again the agents forgotten since the backup"
     )

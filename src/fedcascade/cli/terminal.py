@@ -1,4 +1,4 @@
-"""The tables that the command line prints to stdout: readable in 80 columns, with no name cut."""
+"""The tables of the command line: readable in 80 columns, with no name cut."""
 
 import json
 import math
@@ -15,25 +15,30 @@ from rich.table import Table
 if TYPE_CHECKING:
     from fedcascade.constants import ConstantDescription
     from fedcascade.experiments.paper_claims import Claim
-    from fedcascade.experiments.reports.summary import SystemSummary
+    from fedcascade.experiments.reports.summary import PolicySummary
     from fedcascade.federation.policies import Policy
 
-WIDTH = 80  # columns, where there is no terminal to ask
+WIDTH = 80  # columns without a terminal
 
 
 def make_table(
     title: str, columns: Iterable[str], rows: Iterable[Sequence[str]], right: Collection[str] = (), lines: bool = False
 ) -> Table:
-    """Make a table; the columns in ``right`` are aligned to the right, ``lines`` leaves an empty line between rows.
-
-    Text wraps between words. Numbers, the columns in ``right``, never wrap; their headers do.
-    """
-    table = Table(title=title, title_justify="left", caption_justify="left", show_lines=lines, box=SIMPLE_HEAD,
-                  show_edge=False, pad_edge=False, collapse_padding=True)  # fmt: skip
+    """Make a table; the columns in ``right`` hold numbers, which never wrap, and ``lines`` separates the rows."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption_justify="left",
+        show_lines=lines,
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     cells = list(rows)
     for place, name in enumerate(columns):
-        longest = max((len(line) for row in cells for cell in row[place : place + 1] for line in cell.split("\n")),
-                      default=0)  # fmt: skip
+        lengths = [len(line) for row in cells for cell in row[place : place + 1] for line in cell.split("\n")]
+        longest = max(lengths, default=0)
         header, is_number = fill(name, max(longest, 10), break_long_words=False), name in right
         table.add_column(header, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for row in cells:
@@ -51,7 +56,7 @@ def show(*tables: Table | str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as a line of JSON, which has no infinity and no NaN: null stands for both."""
+    """Print a value as a line of JSON, with null for infinity and NaN."""
     print(json.dumps(_replace_infinities(value)))
 
 
@@ -82,7 +87,7 @@ def make_results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def make_causes_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """Make a table of exchanges by their cause, where there is more than one cause."""
+    """Make a table of exchanges by cause, if there are several causes."""
     counts = {run["policy"]: run["communications"] for run in summaries if run["communications"]["total"]}
     causes = list(
         dict.fromkeys(cause for each in counts.values() for cause in each if each[cause] and cause != "total")
@@ -93,7 +98,7 @@ def make_causes_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table
 
 
 def make_own_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
-    """Make a table of regret per user after some rounds of its own, for each quarter of users, where it was asked."""
+    """Make a table of regret per user over its own rounds, for each quarter of users, if it was recorded."""
     curves = {run["policy"]: run["own_curves"] for run in summaries if "own_curves" in run}
     if not curves:
         return
@@ -104,43 +109,43 @@ def make_own_tables(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Table]:
     for name, cohorts in curves.items():
         for place, curve in enumerate(cohorts):
             cells = (f"{curve['regret'][step - 1]:.3f}" if step <= len(curve["regret"]) else "" for step in steps)
-            who = f"{100 * place // len(cohorts)}-{100 * (place + 1) // len(cohorts)} %"
-            rows.append((name, who, f"{curve['users']:,}", *cells))
+            arrived = f"{100 * place // len(cohorts)}-{100 * (place + 1) // len(cohorts)} %"
+            rows.append((name, arrived, f"{curve['users']:,}", *cells))
     numbers = ("users", *(f"{step:,}" for step in steps))
-    title = "regret per user after so many rounds of its own, by the order of first arrival"
+    title = "regret per user after its own first rounds, by order of arrival"
     yield make_table(title, ("policy", "arrived", *numbers), rows, numbers)
 
 
 def explain_results(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Say in a few sentences what the table of results means, with numbers where there are systems to compare."""
+    """Explain the table of results in a few sentences."""
     from fedcascade.federation.policies import DEFAULT_POLICY
 
     regret = {run["policy"]: run["regret"] for run in summaries}
     ours, alone = regret.get(DEFAULT_POLICY), regret.get("fedind")
-    sentences = ["Regret is how many clicks fewer the lists earned than the best lists would have; less is better."]
+    sentences = ["Regret is the expected number of clicks lost compared with the best lists; lower is better."]
     if ours is not None and alone:
         change = f"{abs(1 - ours / alone):.0%} {'less' if ours <= alone else 'more'}"
-        sentences += [f"Agents that find out who is alike ({DEFAULT_POLICY}) have {change} of it than alone (fedind)."]
+        sentences += [f"Sharing among similar users ({DEFAULT_POLICY}) gives {change} regret than no sharing (fedind)."]
     if "fedc3ucb-h" in regret:
-        sentences += ["fedc3ucb-h is the paper's system, with the paper's constants unless you give others."]
+        sentences += ["fedc3ucb-h is the paper's policy, by default with the paper's constants."]
     if "known-clusters" in regret:
-        sentences += ["known-clusters is told who is alike, which nobody knows in practice."]
+        sentences += ["known-clusters knows the true clusters, which are unknown in practice."]
     return " ".join(sentences)
 
 
-def make_summary_tables(summaries: Iterable["SystemSummary"]) -> Iterator[Table]:
-    """Make a table for each environment, with one line per system: mean and half of its 95% interval over the runs."""
+def make_summary_tables(summaries: Iterable["PolicySummary"]) -> Iterator[Table]:
+    """Make a table for each environment, with one line per policy: mean ± half of its 95% interval."""
     from fedcascade.experiments.reports.summary import format_totals
 
     numbers = ("runs", "regret", "exchanges", "clustering error")
     for environment, group in groupby(summaries, key=lambda each: each.environment):
-        rows = [(each.system, str(each.regret.runs), *format_totals(each)) for each in group]
+        rows = [(each.label, str(each.regret.runs), *format_totals(each)) for each in group]
         title = f"{environment}: mean over runs ± half of its 95% interval"
-        yield make_table(title, ("system", *numbers), rows, numbers)
+        yield make_table(title, ("policy", *numbers), rows, numbers)
 
 
 def make_claims_table(claims: Iterable["Claim"]) -> Table:
-    """Make a table of the paper's claims beside our numbers."""
+    """Make a table of the paper's claims and our numbers."""
     from fedcascade.experiments.reports.paper_report import HEADER, format_values, format_verdict
 
     rows = [(claim.place, claim.text, *format_values(claim), format_verdict(claim)) for claim in claims]
@@ -148,17 +153,17 @@ def make_claims_table(claims: Iterable["Claim"]) -> Table:
     return make_table(title, HEADER, rows, HEADER[2:5])
 
 
-def make_systems_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
-    """Make the paper's Tables 1 and 2; systems that are not in them have no claims."""
+def make_policies_tables(policies: Sequence["Policy"]) -> Iterator[Table]:
+    """Make the paper's Tables 1 and 2, with other policies added to the first."""
     from fedcascade.federation.claims import TABLE_1
 
     claims = {policy.name: TABLE_1[policy.name] for policy in policies if policy.name in TABLE_1}
     known = ((policy, claims.get(policy.name)) for policy in policies)
     rows = [(policy.name, policy.agents, policy.users, claim.arms if claim else "") for policy, claim in known]
-    yield make_table("Table 1: systems", ("policy", "agents", "users", "arms"), rows)
+    yield make_table("Table 1: policies", ("policy", "agents", "users", "arms"), rows)
     orders = [(name, f"{claim.regret}\n{claim.communication}", claim.source) for name, claim in claims.items()]
     columns = ("policy", "orders of regret and communication", "source")
-    yield make_table("Table 2: what is claimed of them", columns, orders, lines=True)
+    yield make_table("Table 2: their bounds", columns, orders, lines=True)
 
 
 def make_parts_table(policies: Iterable["Policy"]) -> Table:
@@ -167,12 +172,12 @@ def make_parts_table(policies: Iterable["Policy"]) -> Table:
     for policy in policies:
         parts = (policy.grouping, policy.trigger, policy.reply_rule, policy.decision)
         rows.append((policy.name, f"{policy.summary}\n{' / '.join(name_part(part) for part in parts)}"))
-    columns = ("policy", "in words; parts: who shares / when an agent speaks / who is answered / what it decides with")
-    return make_table("systems and their parts", columns, rows, lines=True)
+    columns = ("policy", "summary; parts: grouping / trigger / replies / decision")
+    return make_table("policies and their parts", columns, rows, lines=True)
 
 
 def name_part(part: object) -> str:
-    """Name a part: AnyOf(first=Determinant(alpha_c=1.0), second=Doubling()) is 'Determinant or Doubling'."""
+    """Name the class of a part, or both alternatives of ``AnyOf``."""
     from fedcascade.federation.triggers import AnyOf
 
     if isinstance(part, AnyOf):
@@ -189,12 +194,12 @@ def make_constants_table(policies: Sequence["Policy"]) -> Table:
         entry = owners[0][1]
         words = f"{entry.meaning}; {entry.range.words}" if entry.range else "not described"
         rows.append((name.rstrip("_"), entry.symbol, words, _format_values(owners)))
-    columns = ("constant", "symbol", "what it is", "values")
+    columns = ("constant", "symbol", "meaning", "values")
     return make_table("constants, set by --set name=value", columns, rows, lines=True)
 
 
 def _format_values(owners: Sequence[tuple["Policy", "ConstantDescription"]]) -> str:
-    """Format the value that most policies have, then those of the others with their names."""
+    """Format the most common value, then the other values with their policies."""
     names: dict[str, list[str]] = {}
     for policy, entry in owners:
         names.setdefault(str(entry.value), []).append(policy.name)

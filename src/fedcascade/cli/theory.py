@@ -1,4 +1,4 @@
-"""``fedcascade theory``: what Theorem 1 promises, in numbers, as the paper prints it and as we derive it."""
+"""``fedcascade theory``: the bounds of Theorem 1 as numbers, by the paper and by our derivation."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from fedcascade.learning.theory.assumptions import Assumptions
     from fedcascade.learning.theory.guarantee import Guarantee
 
-THEORY = {  # the terms of the bounds, and what they are
+THEORY = {  # the terms of the bounds
     "delta": "delta = |U|^2 / T",
     "beta": "beta of Lemma 1",
     "lambda_tilde": "lambda~_x",
-    "T_0": "T_0: rounds until users can be told apart",
-    "T_1": "T_1: rounds more until everybody has spoken",
+    "T_0": "T_0: rounds until clusters are separated",
+    "T_1": "T_1: further rounds until all agents have uploaded",
     "regret_learning": "regret of learning within clusters",
-    "regret_partition": "regret until then: T_0 + T_1",
-    "regret_failure": "regret where the bounds fail",
-    "regret": "regret, in all",
-    "exchanges_determinant": "exchanges for the determinant (equation 37)",
-    "exchanges_beside": "exchanges beside (equation 38, or by force)",
-    "exchanges": "exchanges, in all",
+    "regret_partition": "regret before: T_0 + T_1",
+    "regret_failure": "regret if the confidence bounds fail",
+    "regret": "total regret",
+    "exchanges_determinant": "exchanges by the determinant (equation 37)",
+    "exchanges_beside": "other exchanges (equation 38, or forced)",
+    "exchanges": "total exchanges",
 }
 DIFFERENCES = (
-    "T_1 differs since p_t falls in every round, not in those of one user alone; with --protocol force-comm, since "
-    "nobody has arrived in all T_0 rounds. Equation 37 has 1/alpha_c for all clusters together; the argument gives it "
-    "to each, J/alpha_c, and runs exceed the paper's. Regret counts doublings by log2. Derivations: "
+    "T_1 differs because p_t falls in every round, not only in the rounds of one user; with --protocol force-comm, "
+    "because no user arrives in all T_0 rounds. Equation 37 has 1/alpha_c for all clusters together; the proof gives "
+    "1/alpha_c for each cluster, and runs exceed the paper's bound. Regret counts doublings by log2. Derivations: "
     "docs/reference-paper-to-code.md, Errata."
 )
 
@@ -43,11 +43,11 @@ DIFFERENCES = (
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class AssumptionFlags:
-    """What Theorem 1 assumes of an environment; None is what holds in the synthetic one."""
+    """The assumptions of Theorem 1 on an environment; None takes the value of the synthetic environment."""
 
     gamma: Annotated[
         float | None,
-        option("How far the thetas of two clusters are apart. [default: 1, as in the synthetic environment]"),
+        option("Smallest distance between the thetas of two clusters. [default: 1, as in the synthetic environment]"),
     ] = None
     lambda_x: Annotated[
         float | None,
@@ -55,9 +55,7 @@ class AssumptionFlags:
     ] = None
     sigma: Annotated[
         float | None,
-        option(
-            "(theta . x)^2 is sub-Gaussian with it. [default: lambda_x / sqrt(8 ln(4 I)), what earlier work assumes]"
-        ),
+        option("Sub-Gaussian parameter of (theta . x)^2. [default: lambda_x / sqrt(8 ln(4 I)), as in earlier work]"),
     ] = None
 
 
@@ -70,10 +68,7 @@ def theory(
     json_: Json = False,
     environment_options: EnvironmentOptions = EnvironmentOptions(),  # noqa: B008 (frozen)
 ) -> None:
-    """Print the bounds of Theorem 1 on regret and exchanges, and what they are made of.
-
-    Example: fedcascade theory --users 40 --clusters 10 --rounds 1000000 --alpha-c 0.1
-    """
+    """Print the bounds of Theorem 1 on regret and exchanges, term by term."""
     from fedcascade.learning.theory.bounds import bound_exchanges_below, bound_regret_below
     from fedcascade.learning.theory.guarantee import compute_guarantee
 
@@ -95,13 +90,13 @@ def theory(
 
 
 def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "Assumptions":
-    """Return what the theorem supposes of an environment of these sizes."""
+    """Return the assumptions of the theorem for an environment of these sizes."""
     from fedcascade.environments.clustered import compute_arrival_steps, compute_arrival_weights
     from fedcascade.learning.theory.assumptions import Assumptions, assume_uniform
 
     sizes = ("users", "clusters", "dimension", "items", "arrivals")
     others = options.list_given(name for name in vars(options) if name not in sizes)
-    require(not others, f"theory takes the sizes of a world alone, and not {', '.join(others)}")
+    require(not others, f"theory takes only the sizes of an environment, not {', '.join(others)}")
     clusters, items, users, d = options.clusters, options.items, options.users, options.dimension
     assumed = assume_uniform(
         users=users,
@@ -114,12 +109,12 @@ def _assume_sizes(options: EnvironmentOptions, known: Mapping[str, float]) -> "A
 
 
 def list_terms(bound: "Guarantee") -> dict[str, float]:
-    """The terms of Theorem 1 by name, sums included."""
+    """Return the terms of Theorem 1 by name, sums included."""
     return {name: getattr(bound, name) for name in THEORY}
 
 
 def make_theory_table(bounds: Mapping[str, Mapping[str, float]], rounds: int) -> Table:
-    """Make a table of Theorem 1, term by term, with a word on where the paper's formula and ours differ."""
+    """Make a table of Theorem 1, term by term, with a note on our corrections."""
     lower = bounds["lower"]
     rows = [
         (
@@ -129,13 +124,13 @@ def make_theory_table(bounds: Mapping[str, Mapping[str, float]], rounds: int) ->
         )
         for name, words in THEORY.items()
     ]
-    columns = ("what", "paper", "derived", "order of the lower bound")
+    columns = ("term", "paper", "derived", "order of the lower bound")
     table = terminal.make_table("Theorem 1, with the constants of the appendix", columns, rows, columns[1:])
     for name in ("T_1", "regret"):
         table.rows[list(THEORY).index(name)].end_section = True
     table.caption = DIFFERENCES
     if bounds["paper"]["regret"] >= rounds:
-        table.caption += f"\nThe regret bound is above T = {rounds:,}: at these sizes it says nothing."
+        table.caption += f"\nThe regret bound is above T = {rounds:,}: it is vacuous at these sizes."
     return table
 
 

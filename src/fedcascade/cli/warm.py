@@ -1,4 +1,4 @@
-"""``fedcascade warm``: compile everything ahead."""
+"""``fedcascade warm``: compile all code before its first use."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,19 +13,14 @@ from fedcascade.federation.policies import Policy, get_policy, load_policies
 from fedcascade.federation.warm_start import precompile_agent
 from fedcascade.simulation.exact.precompile import compile_around, compile_loops
 
-DIMENSION = 3  # of what is compiled; the code serves any
+DIMENSION = 3  # the compiled code serves any dimension
 
 
 def warm(
     *,
-    policy: Annotated[
-        list[str], option("System to compile for. Repeatable. [default: all of them]", show_default=False)
-    ] = [],  # noqa: B006 (nobody changes it)
+    policy: Annotated[list[str], option("Policy to compile for. Repeatable. [default: all]", show_default=False)] = [],  # noqa: B006 (never changed)
 ) -> None:
-    """Compile what simulations, servers and agents need, once per installation, so that nobody waits for it later.
-
-    Example: fedcascade warm --policy population
-    """
+    """Compile the code of simulations, servers and agents, once per installation."""
     policies = [get_policy(name) for name in policy] or list(load_policies().values())
     for words, step in _list_steps(policies):
         started = time.perf_counter()
@@ -34,7 +29,7 @@ def warm(
 
 
 def _list_steps(policies: Sequence[Policy]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """What is to be compiled, in words, and what compiles it."""
+    """Yield the name of each step and the function that compiles it."""
     yield "rounds of simulations", partial(compile_loops, policies)
     yield "servers in simulations", partial(compile_around, policies)
     yield "agents", partial(_precompile_agents, policies)
@@ -53,5 +48,5 @@ def _precompile_servers(policies: Sequence[Policy]) -> None:
 
     verifier.precompile(DIMENSION)
     for each in policies:
-        with suppress(ValueError):  # of a policy that no server can run
+        with suppress(ValueError):  # no server can run this policy
             state.warm_up(ServerSettings(store="", policy=each, dimension=DIMENSION).policy, DIMENSION)

@@ -1,1 +1,1 @@
-"""A live demo on top of the service: simulated users, and a shop. Nothing in ``service`` imports it."""
+"""A live demo on top of the service: simulated users and a shop window."""

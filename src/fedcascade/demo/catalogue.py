@@ -1,6 +1,6 @@
-"""A catalogue of films for the demo's shop window: features that people can read, and titles that follow from them.
+"""A catalogue of films for the demo's shop window, with named features and titles derived from them.
 
-An item's features are those of the synthetic world, (z / ||z||, 1) / sqrt(2), and every coordinate of z has a name.
+Features are those of the synthetic environment, (z / ||z||, 1) / sqrt(2); every coordinate of z has a name.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedcascade.numerics import streams
 from fedcascade.numerics.grid import round_to_grid
 
 FILMS = 240
-# Each attribute: what much of it is called, what its opposite is called, and words for the titles of either kind.
+# Each attribute: its name, its opposite, and words for the titles of either kind.
 ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
     ("funny", "serious", "Crooked Cheerful Clumsy Giddy", "Solemn Silent Heavy Last"),
     ("tense", "calm", "Burning Hunted Broken Midnight", "Gentle Slow Quiet Golden"),
@@ -28,20 +28,20 @@ NOUNS: tuple[tuple[str, str], ...] = (
     ("Dragon Portal Comet Labyrinth", "Kitchen Street Harvest Neighbour"),
     ("Letter Waltz Summer Kiss", "Machine Contract Border Ledger"),
     ("Network Satellite Mirror Tower", "Theatre Carriage Piano Lighthouse"),
-    ("Empire Voyage Horizon Crown", "Room Window Table Promise"),
+    ("Empire Voyage Horizon Crown", "Doorway Window Table Promise"),
 )
 DIMENSION = len(ATTRIBUTES) + 1
 
 
 @dataclass(frozen=True)
 class Film:
-    """A title and how much a film has of each attribute, from -1 to 1."""
+    """A title, and the amount of each attribute, from -1 to 1."""
 
     title: str
     amounts: tuple[float, ...]
 
     def describe(self, most: int = 3) -> list[str]:
-        """Describe the film in words, what is strongest first.
+        """Describe the film in words, strongest attribute first.
 
         >>> Film("A film", (0.1, -0.9, 0.3, 0.0, 0.0, 0.2)).describe(2)
         ['very calm', 'a little fantastic']
@@ -51,7 +51,7 @@ class Film:
 
 
 def _describe_amount(place: int, amount: float) -> str:
-    """Name an attribute, or its opposite if the amount is negative, and say how much of it there is."""
+    """Name an attribute and its degree, or its opposite if the amount is negative."""
     degree = "a little " if abs(amount) < 0.35 else "" if abs(amount) < 0.6 else "very "
     return degree + ATTRIBUTES[place][0 if amount >= 0 else 1]
 
@@ -67,7 +67,7 @@ def draw_films(seed: int, count: int = FILMS) -> tuple[list[Film], NDArray[np.fl
 
 
 def _choose_title(unit: NDArray[np.float64], number: int, used_titles: set[str]) -> str:
-    """Choose a title: the strongest attribute gives the first word, the next one the second. A title is used once."""
+    """Choose an unused title from words of the two strongest attributes."""
     first, second = (int(place) for place in np.argsort(-np.abs(unit))[:2])
     adjectives = ATTRIBUTES[first][2 if unit[first] >= 0 else 3].split()
     nouns = NOUNS[second][0 if unit[second] >= 0 else 1].split()

@@ -1,4 +1,4 @@
-"""Users that change their minds when a visitor asks for it, and policies beside the demo that show what that costs."""
+"""Users that drift on request, and baseline policies that play the same rounds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from fedcascade.simulation.scenario import Scenario, prepare_simulation
 
 
 class ChangingEnvironment(Synthetic):
-    """An environment in which half of each cluster adopts the taste of the next cluster, and back, on request."""
+    """An environment in which half of each cluster switches to the next cluster, and back, on request."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -26,7 +26,7 @@ class ChangingEnvironment(Synthetic):
 
     @property
     def changing(self) -> int:
-        """The number of users that change their minds."""
+        """The number of users that drift."""
         return sum(person.kind == "changing" for person in self._changed.history.persons)
 
     def weights(self, round_: int, user: int, features: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -36,7 +36,7 @@ class ChangingEnvironment(Synthetic):
 
 
 class Companion:
-    """A policy in this process that plays the rounds of a demo for itself, without change detection."""
+    """A policy in this process that plays the rounds of a demo, without change detection."""
 
     def __init__(
         self, policy: str, constants: Mapping[str, float], environment: Environment, length: int, rounds: int
@@ -47,7 +47,7 @@ class Companion:
         self._server, self._agents = simulation.server, make_agents(simulation, self._oracle)
 
     def play(self, round_: int) -> None:
-        """Play a round, with the user, items and luck of the demo's own."""
+        """Play a round with the same user, items and clicks as the demo."""
         user = self._environment.arrival(round_)
         agent = self._agents[user]
         played = play_round(self._environment, self._oracle, round_, user, agent.recommend, agent.observe)

@@ -1,4 +1,4 @@
-"""A demo beside a server: simulated users with real agents, two policies to compare with, and a shop window."""
+"""A demo on a server: agents with simulated users, two baseline policies, and a shop window."""
 
 import logging
 import threading
@@ -23,36 +23,36 @@ from fedcascade.service.agent.transport import HttpTransport
 from fedcascade.service.protocol.errors import Refused
 from fedcascade.simulation.trace import Recorder
 
-CONSTANTS = {"alpha_c": 0.5}  # agents speak often, so that there is something to see
-# Beside users who change their minds, agents detect changes, and sooner than usual: visitors do not wait.
+CONSTANTS = {"alpha_c": 0.5}  # frequent exchanges, for the dashboard
+# With drift, agents detect changes sooner than by default, since visitors do not wait.
 DRIFT_CONSTANTS = {"drift": Drift.RESTART, "threshold": 6.0, "limit": 6.0}
 ITEMS, LIST_LENGTH = 12, 2
-COMPANIONS = {"fedind": "alone", "known-clusters": "clusters known"}  # policies to compare with, as pages call them
+COMPANIONS = {"fedind": "alone", "known-clusters": "clusters known"}  # baselines and their names on the pages
 DRIFT_COMPANIONS = {"fedind": "alone", DEFAULT_POLICY: "without resets"}
 WAIT_SECONDS = 30.0
 MOST_VISITORS = 1_000
 STORY = (
-    "Each dot is the agent of one simulated user: it shows lists, learns from the clicks, and keeps them to itself.",
-    "Now and then an agent sends the server a summary; where one taste explains the summaries of several agents, the"
-    " server lets them share what they learn, and their dots gather in a cluster.",
-    "Watch the regret flatten as the clusters are found: it should end below that of agents who never talk, and above"
-    " that of agents who were told the clusters.",
+    "Each dot is the agent of one simulated user. It shows lists, learns from the clicks, and never uploads a click.",
+    "Sometimes an agent uploads a summary. If one taste explains the summaries of several agents, the server lets them"
+    " share what they learn, and their dots gather in a cluster.",
+    "The regret flattens as the clusters are found. It should end below that of agents that never share, and above that"
+    " of agents that know the clusters.",
 )
 
 
 DRIFT_STORY = (
     *STORY[:2],
-    "Let half of them change their minds: their lists miss, until their agents notice, say so to the server, and begin"
-    " anew among those whom they are like now. The same policy without such restarts goes on losing.",
+    "Press the button, and half of the users change their taste. Their lists miss until their agents detect the drift,"
+    " reset, and join other clusters. The same policy without resets keeps losing.",
 )
 
 
 class DemoStopped(Exception):  # noqa: N818 (not an accident)
-    """The demo ends before its last round."""
+    """The end of a demo before its last round."""
 
 
 def build_environment(settings: DemoSettings) -> Synthetic:
-    """Build the environment of a demo, whose users change their minds if it has drift."""
+    """Build the environment of a demo; with drift, its users can change."""
     most = DIMENSION - 1
     words = f"clusters must be at most {most}, the attributes of films, got {settings.clusters}"
     require(settings.clusters <= most, words)
@@ -67,7 +67,7 @@ def build_policy(settings: DemoSettings) -> Policy:
 
 
 class Demo:
-    """Simulated users at a pace that a page can change. ``start`` once the server listens, ``stop`` before it stops."""
+    """Simulated users at an adjustable pace; ``start`` after the server listens, ``stop`` before it stops."""
 
     def __init__(self, settings: DemoSettings, *, token: Path) -> None:
         self.settings = settings
@@ -88,7 +88,7 @@ class Demo:
         self._companions = {series: Companion(policy, *sizes) for policy, series in compared.items()}
         self._is_change_due = False
         self.resets = 0
-        self.changes: list[dict[str, int]] = []  # of minds: when, and how many resets there had been
+        self.changes: list[dict[str, int]] = []  # round, time, users and earlier resets of each drift
 
     def describe_progress(self) -> dict[str, Any]:
         progress = {"state": self.state, "pace": self.pace, "round": self.round}
@@ -99,9 +99,9 @@ class Demo:
         return self.describe_progress() | {"story": DRIFT_STORY if self.settings.drift else STORY}
 
     def change_minds(self) -> None:
-        """Let half of the users change their minds, or change them back, before their next round."""
+        """Let half of the users drift, or drift back, before the next round."""
         if not self.settings.drift:
-            raise Refused(409, "no-drift", "users of this demo keep their minds: start it with --drift")
+            raise Refused(409, "no-drift", "users of this demo do not drift: start it with --drift")
         self._is_change_due = True
 
     def set_pace(self, pace: float) -> None:
@@ -111,9 +111,9 @@ class Demo:
             self._changed.notify_all()
 
     def start(self, url: str) -> None:
-        """Start the users against the server at that address."""
+        """Start the users against the server at ``url``."""
         self._url = url
-        logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents have much to say
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # forty agents make many requests
         self._thread.start()
 
     def stop(self) -> None:
@@ -148,7 +148,7 @@ class Demo:
             self.state = f"stopped: {error}"
 
     def _finish_round(self, t: int, recorder: Recorder, reporter: RegretReporter) -> None:
-        """Report, and wait until the next round is due. Delays are not made up for by going faster later."""
+        """Report a round, and wait for the next; a late round does not speed up later rounds."""
         self.round, self.state = t, "running"
         self._running.set()
         for companion in self._companions.values():
@@ -164,7 +164,7 @@ class Demo:
                 raise DemoStopped
 
     def _follow_changes(self, t: int, recorder: Recorder) -> None:
-        """Count resets, and change minds between two rounds if a visitor said so."""
+        """Count resets, and apply a requested drift between two rounds."""
         if not isinstance(self._environment, ChangingEnvironment):
             return
         self.resets = recorder.ledger.count_cause(Cause.CHANGE)
@@ -175,7 +175,7 @@ class Demo:
             self.changes.append({"round": t, "at": int(1000 * time.time()), "resets": self.resets, "users": changing})
 
     def create_visitor_token(self) -> str:
-        """Create the enrolment token of one more visitor of the shop, once the simulated users have enrolled."""
+        """Create an enrolment token for a visitor of the shop, after the simulated users have enrolled."""
         with self._changed:
             if self._visitors >= MOST_VISITORS:
                 raise Refused(429, "too-many-requests", f"this demo takes {MOST_VISITORS} visitors: start another one")

@@ -1,4 +1,4 @@
-"""A demo's server: the whole service, with the demo's endpoints for its pace and its shop window."""
+"""The server of a demo: the service, with endpoints for the pace and the shop window."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Pace(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Visitor(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing is asked; the content type alone keeps forms of other sites out."""
+    """An empty body; its content type rejects forms of other sites."""
 
 
 async def _get_demo(request: HttpRequest) -> Demo:
@@ -55,7 +55,7 @@ async def set_pace(request: HttpRequest) -> Response[bytes]:
 
 @post("/live/changes", status_code=202)
 async def change_minds(request: HttpRequest) -> Response[bytes]:
-    """Let half of the users change their minds."""
+    """Let half of the users drift."""
     demo = await _get_demo(request)
     await read_json(request, Visitor)
     demo.change_minds()
@@ -64,7 +64,7 @@ async def change_minds(request: HttpRequest) -> Response[bytes]:
 
 @get("/live/films")
 async def show_films(request: HttpRequest) -> Response[bytes]:
-    """Send the catalogue of the shop window: titles, words and features. A visitor's agent chooses from it."""
+    """Send the catalogue of the shop window: titles, words and features."""
     demo: Demo = request.app.state.demo
     films, features = draw_films(demo.settings.seed)
     rows = zip(films, features.tolist(), strict=True)
@@ -75,7 +75,7 @@ async def show_films(request: HttpRequest) -> Response[bytes]:
 
 @post("/live/visitors", status_code=201)
 async def admit_visitor(request: HttpRequest) -> Response[bytes]:
-    """Send an enrolment token to a new visitor of the shop window: anybody who can see the page."""
+    """Send an enrolment token to a new visitor of the shop window."""
     get_service(request).limit_address(request)
     demo: Demo = request.app.state.demo
     await read_json(request, Visitor)
@@ -86,7 +86,7 @@ ROUTES = (show_shop_page, show_shop_script, set_pace, change_minds, show_films, 
 
 
 def serve_demo(settings: ServerSettings, announce: Callable[[str], None], demo: Demo) -> None:
-    """Run a server, its dashboard and a demo until it is told to stop; ``announce`` gets each line to print."""
+    """Run a server, its dashboard and a demo until stopped; ``announce`` prints a line."""
 
     def extend(_: Service) -> list[Extension]:
         demo_extension = Extension(

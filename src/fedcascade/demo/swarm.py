@@ -1,7 +1,7 @@
-"""Real agents against a real server, with simulated users: the load of a simulation over a network.
+"""Agents with simulated users against a server: a simulation over a network.
 
-With ``lockstep`` every exchange ends before the next round begins, so that a swarm makes exactly the exchanges of
-``fedcascade run`` with the same seed. Without it, exchanges run in the background as they do in life.
+With ``lockstep``, every exchange ends before the next round, so that a swarm makes exactly the exchanges of
+``fedcascade run`` with the same seed. Otherwise exchanges run in the background, as in a deployment.
 """
 
 import time
@@ -33,7 +33,7 @@ from fedcascade.simulation.reference import play_round
 from fedcascade.simulation.trace import Recorder, Trace
 
 BEST_FOUR = TopK(length=4)
-MOST_PER_PAGE = 1_000  # agents that a server lists at once
+MOST_PER_PAGE = 1_000  # agents per page of a server
 ANSWER_SECONDS = 60.0
 MOST_TOKENS = 10_000
 SERIES = "this run"
@@ -41,7 +41,7 @@ MEASURE_SECONDS = 0.5
 
 
 class SwarmAgent(Protocol):
-    """What a swarm asks of an agent; a ``PoolAgent`` has it, and so has an agent in another process."""
+    """The interface of an agent in a swarm: a ``PoolAgent``, or an agent in another process."""
 
     @property
     def id(self) -> int: ...
@@ -61,7 +61,7 @@ class SwarmAgent(Protocol):
     def flush(self, timeout: float | None = None) -> bool: ...
 
 
-OpenAgents = tuple[Sequence[SwarmAgent], Callable[[], None]]  # with a function that waits until all are answered
+OpenAgents = tuple[Sequence[SwarmAgent], Callable[[], None]]  # and a function that waits for all answers
 ConnectAgents = Callable[[list[str], ProblemSize], AbstractContextManager[OpenAgents]]
 AfterRound = Callable[[int, Recorder], None]
 
@@ -75,28 +75,32 @@ def run_swarm(
     oracle: Oracle = BEST_FOUR,
     connect_agents: ConnectAgents | None = None,
     after_round: AfterRound | None = None,
-    on_welcome: Callable[[int], None] | None = None,
+    on_prior: Callable[[int], None] | None = None,
 ) -> Trace:
-    """Play a simulation with agents that speak to a server, by the policy that the server announces.
+    """Play a simulation with agents of a server, by the policy that the server announces.
 
     Args:
         environment: the simulated users.
-        options: how they play; with ``lockstep``, the exchanges are those of a simulation.
-        operator: admits the agents, and asks the server for its groups at the checkpoints.
-        transport: the agents' way to the server.
+        options: rounds, lockstep and files.
+        operator: enrols the agents, and fetches the groups of the server at the checkpoints.
+        transport: the agents' connection to the server.
         oracle: chooses lists; by default the best four items.
         connect_agents: enrols agents of another kind, with a token each.
-        after_round: called after every round with the totals so far; it may take its time, which sets the pace.
-        on_welcome: called before the first round with the number of agents that start from the server's prior.
+        after_round: called after every round with the totals so far; the swarm waits for it.
+        on_prior: called before the first round with the number of agents that start from the server's prior.
     """
     write_log, terms = _prepare_log(options.log), fetch_terms(operator.transport)
     floor, asked = options.get_min_observations(terms.dimension), terms.min_observations
     remedy = "give --min-observations here, or start a server with --min-observations 0 for a simulation"
-    require(floor >= asked, f"this server takes uploads of {asked} observations or more: {remedy}")
+    require(floor >= asked, f"this server accepts uploads of {asked} observations or more: {remedy}")
     policy, users = build_policy(terms), environment.users
-    recorder = Recorder(rounds=options.rounds, checkpoints=min(options.checkpoints, options.rounds),
-                        truth=environment.clusters, list_length=0 if options.log is None else oracle.length,
-                        has_propensities=isinstance(oracle, Explorer))  # fmt: skip
+    recorder = Recorder(
+        rounds=options.rounds,
+        checkpoints=min(options.checkpoints, options.rounds),
+        truth=environment.clusters,
+        list_length=0 if options.log is None else oracle.length,
+        has_propensities=isinstance(oracle, Explorer),
+    )
     problem = ProblemSize(users=users, dimension=terms.dimension, list_length=oracle.length, rounds=options.rounds)
 
     @contextmanager
@@ -108,8 +112,8 @@ def run_swarm(
             yield [pool.get(str(user)) for user in range(users)], lambda: wait_for_pool(pool)
 
     with (connect_agents or open_pool)(create_tokens(operator, users), problem) as (agents, wait_for_all):
-        if on_welcome is not None:
-            on_welcome(sum(agent.is_welcomed for agent in agents))
+        if on_prior is not None:
+            on_prior(sum(agent.is_welcomed for agent in agents))
         for t in range(1, options.rounds + 1):
             _play_round(environment, oracle, agents, recorder, t, lockstep=options.lockstep)
             if t == recorder.stops[len(recorder.curve)]:
@@ -123,7 +127,7 @@ def run_swarm(
 
 
 def _prepare_log(path: Path | None) -> Callable[[Environment, Trace], None]:
-    """Check the path of a log before any round, and return a function that writes the log; None writes nothing."""
+    """Check the path of a log, and return a function that writes it, or nothing without a path."""
     if path is None:
         return lambda *_: None
     from fedcascade.data.logs.writer import check_log_path
@@ -154,7 +158,7 @@ def _play_round(
 
 
 def create_tokens(operator: OperatorClient, count: int) -> list[str]:
-    """Create as many tokens as there are agents; a server makes so many at once."""
+    """Create a token for each agent, in batches that a server allows."""
     parts = [min(MOST_TOKENS, count - start) for start in range(0, count, MOST_TOKENS)]
     return [token for part in parts for token in operator.create_tokens(part)]
 
@@ -166,7 +170,7 @@ def wait_for_answers(agent: SwarmAgent) -> None:
 
 
 def wait_for_pool(pool: AgentPool) -> None:
-    """Wait as long as answers come: the enrolment of many agents takes its time."""
+    """Wait until all uploads are answered, as long as answers arrive."""
     unsent = pool.unsent
     while not pool.flush(ANSWER_SECONDS):
         before, unsent = unsent, pool.unsent
@@ -191,7 +195,7 @@ def _list_labels(operator: OperatorClient) -> dict[str, int]:
 
 
 def order_labels(agents: Sequence[int], labels: Mapping[str, int]) -> NDArray[np.int64]:
-    """Put the groups in the order of users; each agent that has never spoken gets a group of its own.
+    """Put the groups in the order of users; each agent without uploads gets a group of its own.
 
     >>> order_labels([7, 8, 9], {"7": 0, "9": 0}).tolist()
     [0, 1, 0]
@@ -202,22 +206,22 @@ def order_labels(agents: Sequence[int], labels: Mapping[str, int]) -> NDArray[np
 
 
 class RegretReporter:
-    """Reports the totals of a swarm twice a second; the first report drops those of earlier runs."""
+    """A reporter of a swarm's totals, twice a second; its first report drops those of earlier runs."""
 
     def __init__(self, operator: OperatorClient) -> None:
         self._operator = operator
         self._due = 0.0
         self._accepted = self._send(fresh=True)
 
-    def report_round(self, t: int, recorder: Recorder, others: Mapping[str, float] = {}) -> None:
-        """Report the totals of a recorder after a round; ``others`` are the regrets of systems beside it, by name."""
+    def report_round(self, t: int, recorder: Recorder, baselines: Mapping[str, float] = {}) -> None:
+        """Report the totals of a recorder after a round, and the regrets of baselines by name."""
         if self._accepted and (t == recorder.rounds or time.monotonic() >= self._due):
             self._due = time.monotonic() + MEASURE_SECONDS
             measured = (SERIES, t, recorder.regret, recorder.reward)
-            self._send(measured, *((name, t, lost, 0) for name, lost in others.items()))
+            self._send(measured, *((name, t, lost, 0) for name, lost in baselines.items()))
 
     def _send(self, *measures: tuple[str, int, float, int], fresh: bool = False) -> bool:
-        """Send a report; False if the server did not take it, which is no reason to stop."""
+        """Send a report; return False if the server refused it, without stopping the swarm."""
         try:
             self._operator.report_measures(measures, fresh=fresh)
         except (Refused, OSError):

@@ -1,6 +1,6 @@
-"""Means over independent runs, and systems compared with each other, with the 95% interval that so few runs allow.
+"""Means over independent runs and comparisons of policies, with their 95% intervals.
 
-Wherever a table, a report or a JSON file says ±, it is the half-interval of this module.
+Every ± in a table, a report or a JSON file is the half-width of an interval of this module.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from fedcascade.experiments.plan import NamedEnvironment, Plan, select_systems
+from fedcascade.experiments.plan import NamedEnvironment, Plan, select_policies
 from fedcascade.experiments.results import Results
 
 HEADER = ("quantity", "where", "against", "share", "95% interval")
@@ -40,7 +40,7 @@ class Interval(NamedTuple):
 
 
 def estimate_mean(values: Sequence[float]) -> Interval:
-    """Return the mean of values with its 95% interval by Student's t; that of a single value is endless.
+    """Return the mean of values with its 95% interval by Student's t, which is infinite for a single value.
 
     >>> estimate_mean([1.0, 2.0, 3.0])
     Interval(mean=2.0, half_width=2.48..., runs=3)
@@ -66,7 +66,7 @@ def estimate_ratio(numerators: Sequence[float], denominators: Sequence[float]) -
 
 
 class Comparison(NamedTuple):
-    """A quantity of a system in an environment, as a share of that of another system in the same runs."""
+    """A quantity of a policy in an environment, as a share of a baseline's in the same runs."""
 
     quantity: str
     where: str
@@ -80,43 +80,57 @@ class Comparison(NamedTuple):
         return self.quantity, self.where, self.against, f"{self.share.mean:.2f}", interval
 
 
-def compare_systems(results: Results) -> list[Comparison]:
-    """Return what the plans of a results folder ask for: every system beside those that others are compared with."""
+def compare_policies(results: Results) -> list[Comparison]:
+    """Compare every policy with the baselines that its plan names."""
     return [
-        comparison
+        Comparison(f"{policy.label}: {quantity}", environment.name, against, share)
         for plan in results.plans
         for environment in plan.environments
         for against in plan.compare.against
-        for system in select_systems(plan.systems, environment.name)
-        if system.label not in plan.compare.against
-        for comparison in _compare(results, plan, environment, system.label, against)
+        for policy in select_policies(plan.policies, environment.name)
+        if policy.label not in plan.compare.against
+        for quantity, share in _list_shares(results, plan, environment, (policy.label, against))
     ]
 
 
-def _compare(
-    results: Results, plan: Plan, environment: NamedEnvironment, system: str, against: str
-) -> Iterator[Comparison]:
-    """Yield the comparisons of two systems in an environment, run by run; none where one of them did not play."""
+def _list_shares(
+    results: Results, plan: Plan, environment: NamedEnvironment, labels: tuple[str, str]
+) -> Iterator[tuple[str, Interval]]:
+    """Yield quantities of the first policy as shares of the second's; nothing if either has no runs."""
     here = (pl.col("experiment") == plan.name) & (pl.col("environment") == environment.name)
     curves, runs = (
-        [table.filter(here & (pl.col("system") == name)).sort("seed") for name in (system, against)]
+        [table.filter(here & (pl.col("label") == label)).sort("seed") for label in labels]
         for table in (results.curves, results.runs)
     )
-    if not len(runs[0]) or not len(runs[1]):
-        return
+    if all(len(table) for table in runs):
+        yield from _list_regret_shares(plan, environment, curves)
+        for column, words in TOTALS.items():
+            totals = [own[column].to_list() if column in own.columns else [] for own in runs]
+            if all(any(counts) for counts in totals):
+                yield words, estimate_ratio(*totals)
+
+
+def _list_regret_shares(
+    plan: Plan, environment: NamedEnvironment, curves: Sequence[pl.DataFrame]
+) -> Iterator[tuple[str, Interval]]:
+    """Yield the shares of regret at the rounds that a plan names, and the largest share over its checkpoints."""
+    compare = plan.compare
     users = environment.spec.declared.users if plan.per_user else 1
-    last, unit = int(curves[0]["round"].max()), "own rounds" if plan.per_user else "rounds"  # type: ignore[arg-type]
-    spans = [(0, after * users, f" after {after:,} {unit}") for after in plan.compare.after] or [(0, last, "")]
-    if plan.compare.since:
-        spans.append((plan.compare.since * users, last, f" from round {plan.compare.since:,} on"))
+    unit = "own rounds" if plan.per_user else "rounds"
+    checkpoints = sorted(set(curves[0]["round"].to_list()))
+    last = checkpoints[-1]
+    spans = [(0, after * users, f"regret after {after:,} {unit}") for after in compare.after] or [(0, last, "regret")]
+    if compare.since:
+        spans.append((compare.since * users, last, f"regret from round {compare.since:,} on"))
     for start, end, words in spans:
         gained = [_list_regret(curve, start, end) for curve in curves]
         if all(gained):
-            yield Comparison(f"{system}: regret{words}", environment.name, against, estimate_ratio(*gained))
-    for column, words in TOTALS.items():
-        totals = [own[column].to_list() if column in own.columns else [] for own in runs]
-        if all(any(counts) for counts in totals):
-            yield Comparison(f"{system}: {words}", environment.name, against, estimate_ratio(*totals))
+            yield words, estimate_ratio(*gained)
+    late = [end for end in checkpoints if end >= compare.worst_from * users]
+    if compare.worst_from and late:
+        shares = [estimate_ratio(*(_list_regret(curve, 0, end) for curve in curves)) for end in late]
+        words = f"largest share of regret from {compare.worst_from:,} {unit} on"
+        yield words, max(shares, key=lambda share: share.mean)
 
 
 def _list_regret(curves: pl.DataFrame, start: int, end: int) -> list[float]:

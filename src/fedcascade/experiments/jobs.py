@@ -15,14 +15,14 @@ from fedcascade.experiments.plan import (
     EnvironmentSpec,
     NamedEnvironment,
     Plan,
-    System,
+    PlannedPolicy,
     Value,
-    select_systems,
+    select_policies,
     to_field_names,
 )
 from fedcascade.federation.policies import get_policy
 from fedcascade.learning.named_oracles import build_oracle
-from fedcascade.simulation.engines import simulate, simulate_in_turns, simulate_together
+from fedcascade.simulation.engines import simulate_in_turns, simulate_together
 from fedcascade.simulation.scenario import Scenario
 from fedcascade.simulation.trace import ARITHMETIC, Trace, summarise
 
@@ -48,37 +48,46 @@ class Job(Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """A name for the result: equal jobs have equal keys, whichever plan they come from."""
+        """A name for the result; equal jobs of different plans have equal keys."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:20]
 
 
 class PlannedJob(Struct, frozen=True):
-    """A job, with the names that its plan gives to the experiment, the environment and the system."""
+    """A job, with the names of its experiment and environment and the label of its policy."""
 
     experiment: str
     environment: str
-    system: str
+    label: str
     job: Job
 
 
 def list_planned_jobs(plans: Sequence[Plan]) -> list[PlannedJob]:
     """Return every job of the plans, in their order; a job that several plans share comes once for each."""
     return [
-        PlannedJob(plan.name, environment.name, system.label, _make_job(plan, environment, system, seed))
+        PlannedJob(plan.name, environment.name, policy.label, _make_job(plan, environment, policy, seed))
         for plan in plans
         for environment in plan.environments
         for seed in environment.seeds or plan.seeds
-        for system in select_systems(plan.systems, environment.name)
+        for policy in select_policies(plan.policies, environment.name)
     ]
 
 
-def _make_job(plan: Plan, environment: NamedEnvironment, system: System, seed: int) -> Job:
+def _make_job(plan: Plan, environment: NamedEnvironment, policy: PlannedPolicy, seed: int) -> Job:
     spec = environment.spec
     rounds = (environment.rounds or plan.rounds) * (spec.declared.users if plan.per_user else 1)
-    return Job(environment=spec, policy=system.policy, constants=system.constants, seed=seed, rounds=rounds,
-               checkpoints=environment.checkpoints or plan.checkpoints,
-               list_length=environment.list_length or plan.list_length, oracle=plan.oracle,
-               set_oracle=plan.set_oracle, data=spec.hash_file(), warm=system.warm)  # fmt: skip
+    return Job(
+        environment=spec,
+        policy=policy.policy,
+        constants=policy.constants,
+        seed=seed,
+        rounds=rounds,
+        checkpoints=environment.checkpoints or plan.checkpoints,
+        list_length=environment.list_length or plan.list_length,
+        oracle=plan.oracle,
+        set_oracle=plan.set_oracle,
+        data=spec.hash_file(),
+        warm=policy.warm,
+    )
 
 
 def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
@@ -93,20 +102,18 @@ def check_environments(planned_jobs: Sequence[PlannedJob]) -> None:
 
 def run_job(job: Job, progress: Callable[[int], None] | None = None) -> Record:
     """Compute one run on one core."""
-    scenario = build_scenario(job)
-    trace = simulate(scenario.environment, scenario.policy, rounds=job.rounds, oracle=scenario.oracle, threads=1,
-                     checkpoints=job.checkpoints, warm=scenario.warm, progress=progress)  # fmt: skip
-    return _make_record(job, trace)
+    [record] = run_jobs_in_turns([job], progress)
+    return record
 
 
 def run_jobs_in_turns(jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> list[Record]:
-    """Compute runs on one core; those whose users see the same items draw them once for all."""
+    """Compute runs on one core; runs with the same items draw them once."""
     traces = simulate_in_turns([build_scenario(job) for job in jobs], progress)
     return [_make_record(job, trace) for job, trace in zip(jobs, traces, strict=True)]
 
 
 def build_scenario(job: Job) -> Scenario:
-    """Build what an engine takes for one run."""
+    """Build the scenario of one run."""
     environment = cast(Clustered, job.environment.build(job.seed))
     warm = None
     if job.warm:

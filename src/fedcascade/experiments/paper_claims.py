@@ -1,7 +1,7 @@
-"""The paper's evaluation: its figures as plans, its numbers, and what our runs say of each of its claims.
+"""The paper's evaluation: its figures as plans, its numbers, and verdicts on its claims.
 
-The numbers in this module are the paper's own; everything else in the report is computed from runs. A verdict looks at
-the whole 95% interval, never at the mean alone. A gap that is truly zero is confirmed in one case of forty.
+The numbers in this module are the paper's; the rest of the report is computed from runs. A verdict uses the whole 95%
+interval, not the mean alone. A gap of zero is confirmed with probability 1/40.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,23 +21,28 @@ Verdict = Literal[
     "confirmed", "smaller than the paper's", "inconclusive", "contradicted", "not judged", "not comparable"
 ]
 
-FEWEST_RUNS = 3  # with fewer, an interval is so wide that nothing can be judged
-POINTS, SHARE = 0.02, 0.25  # a gap may fall short of the paper's by 2 points or a quarter of it, whichever is more
+FEWEST_RUNS = 3  # fewer runs give intervals too wide for a verdict
+POINTS, SHARE = 0.02, 0.25  # a gap may fall short of the paper's by 2 points or 25%, whichever is larger
 WITHIN = 0.05  # a count may differ from the paper's by 5%
 
 FIVE, TEN, RATINGS = PLANS = ("figure-1a", "figure-1bc", "figure-1d")
-OURS = "fedc3ucb-h"
-NAMES = {OURS: "FedC3UCB-H", "force-comm": "ForceComm", "no-auxiliary": "NoAuxiliary", "fedlinucb": "FedLinUCB",
-         "fedind": "FedInd"}  # fmt: skip
+PAPER_POLICY = "fedc3ucb-h"
+NAMES = {
+    PAPER_POLICY: "FedC3UCB-H",
+    "force-comm": "ForceComm",
+    "no-auxiliary": "NoAuxiliary",
+    "fedlinucb": "FedLinUCB",
+    "fedind": "FedInd",
+}
 ROUNDS, RUNS, QUICK_RUNS = 1_000_000, 10, 2
 
 # Table 2 of the paper: exchanges after 1,000,000 rounds.
 EXCHANGES: Mapping[str, Mapping[str, float]] = {
-    FIVE: {OURS: 818.3, "force-comm": 909.3, "no-auxiliary": 666.7, "fedlinucb": 479.7},
-    TEN: {OURS: 1070.7, "force-comm": 1125.3, "no-auxiliary": 899.3, "fedlinucb": 482.3},
-    RATINGS: {OURS: 951.3, "force-comm": 1034.0, "no-auxiliary": 789.3, "fedlinucb": 486.0},
+    FIVE: {PAPER_POLICY: 818.3, "force-comm": 909.3, "no-auxiliary": 666.7, "fedlinucb": 479.7},
+    TEN: {PAPER_POLICY: 1070.7, "force-comm": 1125.3, "no-auxiliary": 899.3, "fedlinucb": 482.3},
+    RATINGS: {PAPER_POLICY: 951.3, "force-comm": 1034.0, "no-auxiliary": 789.3, "fedlinucb": 486.0},
 }
-# The percentages of the text: how far FedC3UCB-H is below another system. None: 'below', without a number.
+# The percentages of the text: the gap of FedC3UCB-H below another policy; None where the text gives no number.
 BELOW: Sequence[tuple[str, str, str, float | None]] = (
     (TEN, "regret", "fedlinucb", 0.82),
     (TEN, "regret", "fedind", 0.64),
@@ -54,16 +59,16 @@ BELOW: Sequence[tuple[str, str, str, float | None]] = (
     (RATINGS, "regret", "force-comm", 0.06),
     (RATINGS, "exchanges", "force-comm", 0.08),
 )
-ABOVE = ((RATINGS, "no-auxiliary"), (RATINGS, "fedlinucb"))  # FedC3UCB-H has more exchanges, the text says
-# Figure 1(c) in words: the first system comes down to so small a clustering error before the second.
+ABOVE = ((RATINGS, "no-auxiliary"), (RATINGS, "fedlinucb"))  # the text: FedC3UCB-H has more exchanges
+# Figure 1(c): the first policy reaches this clustering error before the second.
 SOONER = (
-    ("NoAuxiliary: all users placed later, in rounds", OURS, "no-auxiliary", 0.0),
-    ("ForceComm: half of them placed sooner, in rounds", "force-comm", OURS, 0.5),
+    ("NoAuxiliary: all users placed later, in rounds", PAPER_POLICY, "no-auxiliary", 0.0),
+    ("ForceComm: half of them placed sooner, in rounds", "force-comm", PAPER_POLICY, 0.5),
 )
 
 
 class Claim(NamedTuple):
-    """A statement of the paper, our measurement of it, the verdict, and what else there is to say."""
+    """A statement of the paper, our measurement, the verdict, and a note."""
 
     plan: str
     place: str
@@ -76,7 +81,7 @@ class Claim(NamedTuple):
 
 
 def compute_needed_gap(paper: float | None) -> float:
-    """Return how wide a gap has to be for the paper's claim; above zero is enough where it gives no number.
+    """Return the smallest gap that confirms a claim of the paper, zero where it gives no number.
 
     >>> compute_needed_gap(0.82), round(compute_needed_gap(0.05), 12), compute_needed_gap(None)
     (0.615, 0.03, 0.0)
@@ -85,7 +90,7 @@ def compute_needed_gap(paper: float | None) -> float:
 
 
 def judge_gap(gap: Interval, paper: float | None) -> Verdict:
-    """Judge how far one system is below another: whether there is a gap at all, and whether it is wide enough."""
+    """Judge the gap between two policies: its sign, then its size."""
     if gap.high < 0.0:
         return "contradicted"
     if gap.low <= 0.0:
@@ -94,7 +99,7 @@ def judge_gap(gap: Interval, paper: float | None) -> Verdict:
 
 
 def judge_count(count: Interval, paper: float) -> Verdict:
-    """Judge a count: confirmed if its whole interval is within 5% of the paper's, contradicted if all of it is not."""
+    """Judge a count by how much of its interval is within 5% of the paper's: all, some or none."""
     least, most = paper * (1.0 - WITHIN), paper * (1.0 + WITHIN)
     if count.high < least or count.low > most:
         return "contradicted"
@@ -102,7 +107,7 @@ def judge_count(count: Interval, paper: float) -> Verdict:
 
 
 def load_paper_plans(*, quick: bool = False, runs: int | None = None, ratings: Path | None = None) -> list[Plan]:
-    """Load the plans of the paper's figures; quick ones have fewer runs, and ratings only if a file is given."""
+    """Load the plans of the paper's figures; with ``quick``, fewer runs, and ratings only from a file."""
     runs = (QUICK_RUNS if quick else RUNS) if runs is None else runs
     require_integer("runs", runs)
     names = [name for name in PLANS if name != RATINGS or ratings is not None or not quick]
@@ -116,7 +121,7 @@ def is_paper(results: Results) -> bool:
 
 
 def judge_claims(results: Results) -> list[Claim]:
-    """Judge every claim of the paper that there are runs for: percentages, then clustering, then exchanges."""
+    """Judge the claims of the paper that the runs cover: percentages, clustering, exchanges."""
     plans = {plan.name: plan for plan in results.plans}
     claims = [
         *(_judge_reduction(results, plans[row[0]], *row[1:]) for row in BELOW if row[0] in plans),
@@ -124,34 +129,34 @@ def judge_claims(results: Results) -> list[Claim]:
         *(_judge_placement(results, plans[TEN], *row) for row in SOONER),
     ]
     counts = [
-        _judge_exchanges(results, plan, system, paper)
+        _judge_exchanges(results, plan, policy, paper)
         for plan in results.plans
-        for system, paper in EXCHANGES[plan.name].items()
+        for policy, paper in EXCHANGES[plan.name].items()
     ]
     return claims + counts
 
 
 def _judge_reduction(results: Results, plan: Plan, quantity: str, rival: str, paper: float | None) -> Claim:
-    """Judge how far FedC3UCB-H is below another system; runs are paired, since both met the same users and items."""
-    ours, theirs = (list_totals(results, plan.name, system, quantity) for system in (OURS, rival))
+    """Judge the gap of FedC3UCB-H below another policy, in runs paired by seed."""
+    ours, theirs = (list_totals(results, plan.name, policy, quantity) for policy in (PAPER_POLICY, rival))
     gaps = [1 - own / their for own, their in zip(ours, theirs, strict=True)]
     return _judge_gaps(plan, describe_reduction(quantity, rival), "%", paper, gaps)
 
 
 def describe_reduction(quantity: str, rival: str) -> str:
-    """Return the words of the claim that FedC3UCB-H is below another system."""
-    return f"{NAMES[OURS]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[rival]}"
+    """Describe the claim that FedC3UCB-H is below another policy."""
+    return f"{NAMES[PAPER_POLICY]}: less {'regret' if quantity == 'regret' else 'communication'} than {NAMES[rival]}"
 
 
 def _judge_more_exchanges(results: Results, plan: Plan, rival: str) -> Claim:
-    ours, theirs = (list_totals(results, plan.name, system, "exchanges") for system in (OURS, rival))
+    ours, theirs = (list_totals(results, plan.name, policy, "exchanges") for policy in (PAPER_POLICY, rival))
     gaps = [own / their - 1 for own, their in zip(ours, theirs, strict=True)]
-    return _judge_gaps(plan, f"{NAMES[OURS]}: more communication than {NAMES[rival]}", "%", None, gaps)
+    return _judge_gaps(plan, f"{NAMES[PAPER_POLICY]}: more communication than {NAMES[rival]}", "%", None, gaps)
 
 
 def _judge_placement(results: Results, plan: Plan, text: str, first: str, second: str, error: float) -> Claim:
-    """Judge by how many rounds the first system comes down to a clustering error before the second."""
-    early, late = (find_placement_rounds(results, plan.name, system, error) for system in (first, second))
+    """Judge how many rounds earlier the first policy reaches a clustering error."""
+    early, late = (find_placement_rounds(results, plan.name, policy, error) for policy in (first, second))
     leads = [
         None if sooner is None or later is None else float(later - sooner)
         for sooner, later in zip(early, late, strict=True)
@@ -160,7 +165,7 @@ def _judge_placement(results: Results, plan: Plan, text: str, first: str, second
 
 
 def _judge_gaps(plan: Plan, text: str, unit: Unit, paper: float | None, gaps: Sequence[float | None]) -> Claim:
-    """Judge the gaps of paired runs. None is a censored run: it has no value, and with it nothing is decided."""
+    """Judge the gaps of paired runs; a censored run (None) makes the verdict inconclusive."""
     known = [gap for gap in gaps if gap is not None]
     gap, censored = estimate_mean(known), len(gaps) - len(known)
     direction = f"same direction in {sum(each > 0 for each in known)} of {len(gaps)} runs"
@@ -169,24 +174,24 @@ def _judge_gaps(plan: Plan, text: str, unit: Unit, paper: float | None, gaps: Se
     return _make_claim(plan, text, unit, paper, gap, verdict, note, "; ".join(filter(None, (direction, note))))
 
 
-def _judge_exchanges(results: Results, plan: Plan, system: str, paper: float) -> Claim:
-    counts = list_totals(results, plan.name, system, "exchanges")
+def _judge_exchanges(results: Results, plan: Plan, policy: str, paper: float) -> Claim:
+    counts = list_totals(results, plan.name, policy, "exchanges")
     count = estimate_mean(counts)
     near = sum(abs(each - paper) <= WITHIN * paper for each in counts)
     note = f"within {WITHIN:.0%} in {near} of {len(counts)} runs"
     verdict = judge_count(count, paper)
-    return _make_claim(plan, describe_count(system), "exchanges", paper, count, verdict, "", note)
+    return _make_claim(plan, describe_count(policy), "exchanges", paper, count, verdict, "", note)
 
 
-def describe_count(system: str) -> str:
-    """Return the words of a cell of the table of exchanges."""
-    return f"{NAMES[system]}: exchanges"
+def describe_count(policy: str) -> str:
+    """Describe a cell of the table of exchanges."""
+    return f"{NAMES[policy]}: exchanges"
 
 
 def _make_claim(
     plan: Plan, text: str, unit: Unit, paper: float | None, ours: Interval, verdict: Verdict, note: str, unjudged: str
 ) -> Claim:
-    """Make a claim; where the runs allow no verdict, ``unjudged`` says what they do show."""
+    """Make a claim; ``unjudged`` is its note if the runs allow no verdict."""
     place = describe_place(plan)
     if not _has_papers_data(plan):
         return Claim(plan.name, place, text, unit, paper, ours, "not comparable", "the paper's are from Yelp")
@@ -196,7 +201,7 @@ def _make_claim(
 
 
 def describe_place(plan: Plan) -> str:
-    """Return where a plan's claims are made: J = 5, J = 10, generated ratings, or the name of a file of ratings."""
+    """Describe the environment of a plan: J = 5, J = 10, generated ratings, or the name of a ratings file."""
     spec = plan.environments[0].spec
     if spec.kind == "ratings":
         return "generated ratings" if spec.file is None else Path(spec.file).name
@@ -204,20 +209,20 @@ def describe_place(plan: Plan) -> str:
 
 
 def _has_papers_data(plan: Plan) -> bool:
-    """Return whether a plan's world is the paper's: synthetic, or made from a file that is called Yelp's."""
+    """Return whether a plan uses the paper's data: synthetic, or a file with Yelp in its name."""
     spec = plan.environments[0].spec
     return spec.kind != "ratings" or "yelp" in Path(spec.file or "").name.lower()
 
 
-# What --strict asks for: that sharing within clusters pays, and the table of communication costs.
+# The claims that --strict requires: less regret from sharing within clusters, and the communication costs.
 STRICT = (
     *((plan, describe_reduction("regret", rival)) for plan in (FIVE, TEN) for rival in ("fedlinucb", "fedind")),
-    *((plan, describe_count(system)) for plan in (FIVE, TEN) for system in EXCHANGES[plan]),
+    *((plan, describe_count(policy)) for plan in (FIVE, TEN) for policy in EXCHANGES[plan]),
 )
 
 
 def find_unconfirmed(claims: Iterable[Claim]) -> list[str]:
-    """Return those claims of the list ``STRICT`` that are not confirmed, in words."""
+    """Describe the claims of ``STRICT`` that are not confirmed."""
     verdicts = {(claim.plan, claim.text): claim for claim in claims}
     return [
         f"{claim.place}, {claim.text} ({claim.verdict})"
@@ -226,14 +231,14 @@ def find_unconfirmed(claims: Iterable[Claim]) -> list[str]:
     ]
 
 
-def list_totals(results: Results, plan: str, system: str, quantity: str) -> list[float]:
+def list_totals(results: Results, plan: str, policy: str, quantity: str) -> list[float]:
     """Return a quantity at the end of each run, by seed."""
-    rows = results.runs.filter((pl.col("experiment") == plan) & (pl.col("system") == system)).sort("seed")
+    rows = results.runs.filter((pl.col("experiment") == plan) & (pl.col("label") == policy)).sort("seed")
     return list(rows[quantity])
 
 
-def find_placement_rounds(results: Results, plan: str, system: str, error: float) -> list[int | None]:
-    """Return each run's first checkpoint with so small a clustering error, by seed; None if there is none."""
-    curves = results.curves.filter((pl.col("experiment") == plan) & (pl.col("system") == system))
+def find_placement_rounds(results: Results, plan: str, policy: str, error: float) -> list[int | None]:
+    """Return each run's first checkpoint at or below a clustering error, by seed; None if there is none."""
+    curves = results.curves.filter((pl.col("experiment") == plan) & (pl.col("label") == policy))
     first = pl.col("round").filter(pl.col("clustering_error") <= error).min()
     return list(curves.group_by("seed").agg(first.alias("first")).sort("seed")["first"])

@@ -23,10 +23,10 @@ OPTIONS: Mapping[str, type[ClusteredOptions]] = {"synthetic": SyntheticOptions, 
 
 
 class EnvironmentSpec(Struct, frozen=True):
-    """An environment as a plain value that a process on any machine can build; the seed comes with each run.
+    """An environment as a plain value that a process on any machine can build; each run brings its seed.
 
     ``kind`` is synthetic, ratings, or the name of a plug-in. ``file`` holds the ratings; without one, they are
-    generated. ``package`` is that of a plug-in, with its version, so that no other version's results pass for its.
+    generated. ``package`` names a plug-in's package and version, so that results of another version are not reused.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class EnvironmentSpec(Struct, frozen=True):
     @property
     def declared(self) -> ClusteredOptions:
         """The options of an environment of this package."""
-        require(self.kind in OPTIONS, f"the sizes of environment '{self.kind}' are known to its plug-in alone")
+        require(self.kind in OPTIONS, f"only its plug-in knows the sizes of environment '{self.kind}'")
         return msgspec.convert(self.options, OPTIONS[self.kind])
 
     def build(self, seed: int) -> Environment:
@@ -52,13 +52,13 @@ class EnvironmentSpec(Struct, frozen=True):
         return Synthetic(options, seed=seed)
 
     def hash_file(self) -> str | None:
-        """Return the SHA-256 of the file of ratings, so that no other file's results pass for its."""
+        """Return the SHA-256 of the ratings file, so that results of another file are not reused."""
         return None if self.file is None else _hash_file(self.file)
 
 
 @lru_cache(maxsize=4)
 def _build_ratings(options: RatingsOptions, file: str | None, seed: int) -> Ratings:
-    """Factorise the ratings once for systems that meet the same users, whose runs come one after another."""
+    """Factorise the ratings once for policies that meet the same users: their runs follow one another."""
     return Ratings(_read_ratings(file), options, seed=seed)
 
 
@@ -81,7 +81,7 @@ def _hash_file(file: str) -> str:
 
 
 class NamedEnvironment(Struct, frozen=True):
-    """An environment and what it is called in tables and figures, with settings that replace those of its plan."""
+    """An environment with its name in tables and figures, and with settings that replace those of its plan."""
 
     name: str
     spec: EnvironmentSpec
@@ -91,8 +91,8 @@ class NamedEnvironment(Struct, frozen=True):
     seeds: tuple[int, ...] | None = None
 
 
-class System(Struct, frozen=True):
-    """A policy with all its constants, and what it is called in tables and figures."""
+class PlannedPolicy(Struct, frozen=True):
+    """A policy with all its constants, and its label in tables and figures."""
 
     label: str
     policy: str
@@ -102,21 +102,22 @@ class System(Struct, frozen=True):
 
 
 class Compare(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which systems the others are compared with, and when.
+    """The baselines of a plan's comparisons, and the rounds at which regret is compared.
 
-    Regret is compared ``after`` so many rounds, counted as the plan counts them, or else at the end; and, where
-    ``since`` is given, from that round on.
+    All rounds count as the plan counts them: per run or per user. Regret is compared at the end unless ``after`` is
+    given.
     """
 
-    against: tuple[str, ...] = ()
-    after: tuple[int, ...] = ()
-    since: int = 0
+    against: tuple[str, ...] = ()  # labels of the baselines
+    after: tuple[int, ...] = ()  # compare regret after these rounds
+    since: int = 0  # also compare the regret gained from this round on
+    worst_from: int = 0  # also report the largest share over all checkpoints from this round on
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Every combination of ``environments``, the ``systems`` that run there and ``seeds`` is one run.
+    """Environments, policies and seeds; every combination is one run.
 
-    ``rounds`` are those of a run, or ``per_user`` those of each of its users, on average.
+    ``rounds`` counts the rounds of a run or, with ``per_user``, the average rounds of each user.
     """
 
     name: str
@@ -128,18 +129,18 @@ class Plan(Struct, frozen=True, kw_only=True):
     set_oracle: dict[str, Value]
     seeds: tuple[int, ...]
     environments: tuple[NamedEnvironment, ...]
-    systems: tuple[System, ...]
+    policies: tuple[PlannedPolicy, ...]
     per_user: bool = False
     compare: Compare = Compare()
 
     def describe_rounds(self) -> str:
-        """How many rounds a run has, in words."""
+        """Describe the length of a run."""
         return f"{self.rounds:,} rounds for each user" if self.per_user else f"{self.rounds:,} rounds"
 
 
-def select_systems(systems: Iterable[System], environment: str) -> list[System]:
-    """Return the systems that run in an environment, in their order."""
-    return [system for system in systems if any(matches_pattern(environment, pattern) for pattern in system.on)]
+def select_policies(policies: Iterable[PlannedPolicy], environment: str) -> list[PlannedPolicy]:
+    """Return the policies that run in an environment, in their order."""
+    return [each for each in policies if any(matches_pattern(environment, pattern) for pattern in each.on)]
 
 
 def matches_pattern(name: str, pattern: str) -> bool:
@@ -166,7 +167,7 @@ def resize_plan(plan: Plan, *, rounds: int | None = None, seeds: Sequence[int] |
 
 
 def to_plain_names(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename constants to what people type: ``lambda``, not ``lambda_``."""
+    """Rename constants to their typed names: ``lambda``, not ``lambda_``."""
     return {name.rstrip("_"): value for name, value in constants.items()}
 
 

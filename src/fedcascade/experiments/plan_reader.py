@@ -1,4 +1,4 @@
-"""Reads plans from TOML and checks them before anything runs; an error names the line."""
+"""Read plans from TOML and check them before anything runs; an error names the line."""
 
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ from fedcascade.experiments.plan import (
     EnvironmentSpec,
     NamedEnvironment,
     Plan,
-    System,
+    PlannedPolicy,
     Value,
     matches_pattern,
-    select_systems,
+    select_policies,
     to_field_names,
     to_plain_names,
 )
@@ -95,9 +95,9 @@ def find_plan(path: Path) -> Plan:
 
 
 def set_ratings_file(plan: Plan, ratings: Path | None) -> Plan:
-    """Return the plan with a ratings file in those of its ratings environments that name none.
+    """Return the plan with a ratings file in its ratings environments that name none.
 
-    Their names, and the plan's title, then no longer say 'generated ratings'.
+    Removes 'generated' from their names and from the title of the plan.
     """
     if ratings is None:
         return plan
@@ -147,7 +147,7 @@ def read_plan(text: str, *, source: str = "plan", folder: Path | None = None) ->
     ... name = "fedind"
     ... grid = { beta = [1, 5] }
     ... ''')
-    >>> plan.seeds, [system.label for system in plan.systems]
+    >>> plan.seeds, [policy.label for policy in plan.policies]
     ((0, 1), ['fedind beta=1', 'fedind beta=5'])
     """
     try:
@@ -158,7 +158,7 @@ def read_plan(text: str, *, source: str = "plan", folder: Path | None = None) ->
 
 
 class _PlanReader:
-    """Turns TOML tables into values, and knows the line of whatever it refuses."""
+    """A reader of TOML tables whose errors name the line."""
 
     def __init__(self, text: str, source: str, folder: Path) -> None:
         self.text, self.source, self.folder = text, source, folder
@@ -167,19 +167,19 @@ class _PlanReader:
         self.check_keys(tables, [*_PlanTable.__struct_fields__, "environments", "policies"], ())
         head = self.convert({k: v for k, v in tables.items() if k in _PlanTable.__struct_fields__}, _PlanTable, ())
         is_plain = head.name.isprintable() and not set("/\\") & set(head.name) and head.name.strip(". ") != ""
-        self.check(is_plain, f"name must do as the name of a folder, without / and \\, got '{head.name}'", ("name",))
+        self.check(is_plain, f"name must be usable as a folder name, without / and \\, got '{head.name}'", ("name",))
         located: list[tuple[KeyPath, NamedEnvironment]] = []
         for path, table in self.list_tables(tables, "environments"):
             located += [(path, environment) for environment in self.read_environments(table, path)]
         names = [environment.name for _, environment in located]
-        systems: list[System] = []
+        policies: list[PlannedPolicy] = []
         for path, table in self.list_tables(tables, "policies"):
-            systems += self.read_systems(table, path, names)
+            policies += self.read_policies(table, path, names)
         self.check_distinct("environments", names)
-        known = {system.label for system in systems}
+        known = {policy.label for policy in policies}
         self.locate_errors(("compare", "against"), partial(_require_all_known, head.compare.against, known))
         for path, environment in located:
-            labels = [system.label for system in select_systems(systems, environment.name)]
+            labels = [policy.label for policy in select_policies(policies, environment.name)]
             self.check(len(labels) > 0, f"no policy plays in environment '{environment.name}': see their 'on'", path)
             self.check_list_length(environment.list_length or head.list_length, environment)
             self.check_lengths(head, environment, path)
@@ -191,7 +191,7 @@ class _PlanReader:
         seeds = tuple(range(head.seeds)) if isinstance(head.seeds, int) else head.seeds
         self.check_seeds(seeds, ("seeds",))
         settings = msgspec.structs.asdict(head) | {"title": head.title or head.name, "seeds": seeds}
-        return Plan(**settings, environments=tuple(each for _, each in located), systems=tuple(systems))
+        return Plan(**settings, environments=tuple(each for _, each in located), policies=tuple(policies))
 
     def list_tables(self, tables: dict[str, Any], name: str) -> list[tuple[KeyPath, dict[str, Any]]]:
         """Return the tables of an array, each with its path."""
@@ -224,7 +224,7 @@ class _PlanReader:
         ]
 
     def list_arguments(self, plugin: Plugin, path: KeyPath) -> list[str]:
-        """Return the names of the arguments of a plug-in's environment, without the seed, which is the run's."""
+        """Return the names of the arguments of a plug-in's environment, except the seed."""
         arguments = self.locate_errors((*path, "kind"), plugin.list_arguments)
         return [name for name in arguments if name != "seed"]
 
@@ -233,7 +233,7 @@ class _PlanReader:
         file = values.pop("file", None)
         for declared in fields(OPTIONS[kind]):
             value = values.get(declared.name)
-            if value is not None and not isinstance(value, dict):  # that of an event says itself what is wrong
+            if value is not None and not isinstance(value, dict):  # events check their own values
                 check = partial(declared.metadata["range"].check, declared.name, value)
                 self.locate_errors((*path, declared.name), check)
         options = self.convert(values, OPTIONS[kind], path)
@@ -241,8 +241,8 @@ class _PlanReader:
             file = str((self.folder / self.convert(file, str, (*path, "file"))).resolve())
         return EnvironmentSpec(kind, msgspec.to_builtins(asdict(options)), file)
 
-    def read_systems(self, table: dict[str, Any], path: KeyPath, environments: Sequence[str]) -> list[System]:
-        """Read the systems of one table: one for each of its policies and each point of its grid."""
+    def read_policies(self, table: dict[str, Any], path: KeyPath, environments: Sequence[str]) -> list[PlannedPolicy]:
+        """Read the policies of one table: one for each of its names and each point of its grid."""
         self.check_keys(table, _PolicyTable.__struct_fields__, path)
         entry = self.convert(table, _PolicyTable, path)
         for pattern in entry.on:
@@ -255,18 +255,18 @@ class _PlanReader:
         self.check_keys(entry.constants, constants, (*path, "constants"))
         self.check_keys(entry.grid, constants, (*path, "grid"))
         return [
-            self.read_system(policy, entry, point, path)
+            self.read_policy(policy, entry, point, path)
             for policy in policies
             for point in self.list_points(_select_known(entry.grid, policy), path)
         ]
 
-    def read_system(self, policy: Policy, entry: _PolicyTable, point: dict[str, Value], path: KeyPath) -> System:
-        """Read one system; the policy itself refuses a constant that is out of bounds."""
+    def read_policy(self, policy: Policy, entry: _PolicyTable, point: dict[str, Value], path: KeyPath) -> PlannedPolicy:
+        """Read one policy; it refuses a constant that is out of bounds."""
         for key, constants in (("constants", entry.constants), ("grid", point)):
             tune = partial(policy.with_known_constants, to_field_names(constants))
             policy = self.locate_errors((*path, key), tune)
         label = _add_suffix(entry.label or policy.name, point)
-        return System(label, policy.name, _to_values(policy.constants()), entry.on, entry.warm)
+        return PlannedPolicy(label, policy.name, _to_values(policy.constants()), entry.on, entry.warm)
 
     def list_points(self, grid: Mapping[str, Sequence[Any]], path: KeyPath) -> list[dict[str, Any]]:
         """Return every combination of a grid's values; an empty grid has one."""
@@ -295,7 +295,7 @@ class _PlanReader:
             raise self.make_error(f"{name}: {message}".lstrip(": ").replace("`", "'"), full_path) from None
 
     def locate_errors(self, path: KeyPath, call: Callable[[], Shape]) -> Shape:
-        """Return what ``call`` returns, and add the line to the error that it raises."""
+        """Call a function, and add the line to an error that it raises."""
         try:
             return call()
         except (ValueError, TypeError) as error:
@@ -320,7 +320,7 @@ class _PlanReader:
         self.check(len(seeds) == len(set(seeds)) > 0, "seeds must be a count or distinct numbers", path)
 
     def check_distinct(self, name: str, labels: Sequence[str]) -> None:
-        """Refuse two things of one name, which tables could not tell apart."""
+        """Refuse a name that is used twice."""
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         self.check(not repeated, f"{name} must have distinct names, got {', '.join(repeated)} twice", (name,))
 
@@ -349,13 +349,13 @@ def _add_suffix(name: str, point: Mapping[str, Any]) -> str:
 
 
 def _select_known(grid: Mapping[str, list[Value]], policy: Policy) -> dict[str, list[Value]]:
-    """Return those constants of a grid that a policy has."""
+    """Return the constants of a grid that a policy has."""
     names = to_plain_names(policy.constants())
     return {name: values for name, values in grid.items() if name in names}
 
 
 def _to_values(constants: Mapping[str, Any]) -> dict[str, Value]:
-    """Return constants as plain values, without those that the policy derives from the problem."""
+    """Return constants as plain values, except those that the policy derives from the problem."""
     return {
         name: str(value) if isinstance(value, str) else value
         for name, value in to_plain_names(constants).items()

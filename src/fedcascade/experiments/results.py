@@ -1,7 +1,7 @@
 """Results on disk: one small file per finished run, and tables made from them.
 
-The file of a run is written whole or not at all, so that an interruption never leaves half a result. The tables are
-a function of the runs alone: they come out the same to the byte, however often the work was interrupted.
+The file of a run is written atomically, so that an interruption leaves no partial result. The tables depend on the
+runs alone: they are equal to the byte after any number of interruptions.
 """
 
 import hashlib
@@ -23,9 +23,10 @@ from fedcascade.experiments.plan import OPTIONS, EnvironmentSpec, Plan
 from fedcascade.systems import write_atomically
 
 RUNS, CURVES, MANIFEST = "runs.parquet", "curves.parquet", "manifest.json"
-UNFINISHED = "unfinished.json"  # the plans of a folder, until all of their runs are there
-FIELDS = {"rounds", "regret", "reward", "observations", "communications", "bytes", "clusters", "clustering_error",
-          "engine", "seconds", "curve"}  # of a record, that the tables need  # fmt: skip
+UNFINISHED = "unfinished.json"  # the plans of a folder, until all runs are finished
+TOTALS = ("rounds", "regret", "reward", "observations", "communications", "bytes", "clusters", "clustering_error")
+FIELDS = {*TOTALS, "engine", "seconds", "curve"}  # the fields of a record that the tables need
+SIZES = ("environment_users", "environment_clusters", "environment_dimension", "environment_items")
 LIBRARIES = ("numpy", "numba", "polars", "matplotlib", "msgspec")
 
 
@@ -44,13 +45,13 @@ def load_record(folder: Path, job: Job) -> Record | None:
     except (OSError, ValueError) as error:
         raise _refuse_file(path, error) from None
     is_whole = isinstance(record, dict) and record.get("key") == job.key and record.keys() >= FIELDS
-    require(is_whole, f"'{path}' is not the record of this run: delete it, and the same command computes it again")
+    require(is_whole, f"'{path}' is not the record of this run: delete it and run the same command again")
     return record
 
 
 def _refuse_file(path: Path, error: Exception) -> ValueError:
     reason = " ".join(str(error).split())
-    return ValueError(f"'{path}' cannot be read: {reason}; delete it, and the same command makes it again")
+    return ValueError(f"'{path}' cannot be read: {reason}; delete it and run the same command again")
 
 
 def _make_path(folder: Path, job: Job) -> Path:
@@ -76,7 +77,7 @@ def list_finished(folder: Path, planned_jobs: Sequence[PlannedJob]) -> list[tupl
 
 
 def mark_unfinished(folder: Path, plans: Sequence[Plan]) -> None:
-    """Note the plans in their folder before their runs begin, so that a report can be made at any time."""
+    """Store the plans in their folder before their runs begin, so that an unfinished folder has a report."""
     write_atomically(folder / UNFINISHED, msgspec.json.encode(list(plans)))
 
 
@@ -87,8 +88,8 @@ def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _make_identity(planned: PlannedJob) -> dict[str, Any]:
-    """Return the columns that say which run a row is of."""
-    names = {"experiment": planned.experiment, "environment": planned.environment, "system": planned.system}
+    """Return the columns that identify a run."""
+    names = {"experiment": planned.experiment, "environment": planned.environment, "label": planned.label}
     return names | {"seed": planned.job.seed}
 
 
@@ -100,7 +101,7 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
         "policy": job.policy,
         **{f"constant_{name}": value for name, value in job.constants.items()},
         "constants": json.dumps(job.constants, sort_keys=True),
-        **measure_world(job.environment),
+        **measure_environment(job.environment),
         "rounds": job.rounds,
         **{name: record[name] for name in ("regret", "reward", "observations")},
         "exchanges": record["communications"]["total"],
@@ -113,20 +114,20 @@ def _make_run_row(planned: PlannedJob, record: Record) -> dict[str, Any]:
     }
 
 
-def measure_world(spec: EnvironmentSpec) -> dict[str, int | None]:
-    """The sizes of a world as columns: users, clusters, dimension, and the most items of a round."""
+def measure_environment(spec: EnvironmentSpec) -> dict[str, int | None]:
+    """Return the sizes of an environment as columns: users, clusters, dimension, and the most items of a round."""
     if spec.kind not in OPTIONS:
-        return dict.fromkeys(("world_users", "world_clusters", "world_dimension", "world_items"))
+        return dict.fromkeys(SIZES)
     options = spec.declared
     clusters = options.clusters if isinstance(options.clusters, int) else len(options.clusters)
-    return {"world_users": options.users, "world_clusters": clusters, "world_dimension": options.dimension,
-            "world_items": options.item_range[1]}  # fmt: skip
+    values = (options.users, clusters, options.dimension, options.item_range[1])
+    return dict(zip(SIZES, values, strict=True))
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-    """A table with every column that some row has; null where a row has none, as of constants of other policies.
+    """Make a table with the columns of all rows; a missing value is null.
 
-    A column of both numbers and words, as of a constant that may be infinite, holds words.
+    A column with both numbers and text holds text.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pl.DataFrame([_make_series(name, [row.get(name) for row in rows]) for name in names])
@@ -182,7 +183,7 @@ def _find_processor_name() -> str:
 
 
 class Results(msgspec.Struct, frozen=True):
-    """The contents of a results folder. ``planned`` is how many runs an unfinished one will have, else None."""
+    """The contents of a results folder; ``planned`` counts the planned runs of an unfinished folder."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -193,14 +194,14 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def read_results(folder: Path) -> Results:
-    """Read a results folder; of an unfinished one, the runs that are there."""
+    """Read a results folder, or the finished runs of an unfinished folder."""
     if (folder / UNFINISHED).is_file():
         return _read_unfinished(folder)
     missing = [name for name in (MANIFEST, RUNS, CURVES) if not (folder / name).is_file()]
     require(
         not missing,
-        f"'{folder}' is no results folder ({', '.join(missing)} missing): "
-        "name that of 'fedcascade experiment' or 'fedcascade reproduce'",
+        f"'{folder}' is not a results folder ({', '.join(missing)} missing): "
+        "give a folder written by 'fedcascade experiment' or 'fedcascade reproduce'",
     )
     path = folder / MANIFEST
     try:
@@ -222,7 +223,7 @@ def _read_unfinished(folder: Path) -> Results:
         raise _refuse_file(path, error) from None
     planned_jobs = list_planned_jobs(plans)
     finished = list_finished(folder, planned_jobs)
-    require(len(finished) > 0, f"'{folder}' has no finished run yet: the command that began it goes on")
+    require(len(finished) > 0, f"'{folder}' has no finished run yet: run the same experiment again to continue")
     runs = make_table([_make_run_row(planned, record) for planned, record in finished])
     curves = make_table([row for planned, record in finished for row in _make_curve_rows(planned, record)])
     manifest = _make_manifest(plans, [record for _, record in finished], 0.0, {})

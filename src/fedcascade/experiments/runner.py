@@ -1,6 +1,6 @@
-"""Runs the jobs of plans, saves each result as it comes, and goes on where an earlier attempt stopped.
+"""Run the jobs of plans, save each result, and resume interrupted work.
 
-Jobs run in processes of this machine, on its GPU, or on a Ray cluster. The results are the same.
+Jobs run in processes of this machine, on its GPU, or on a Ray cluster, with the same results.
 """
 
 import multiprocessing
@@ -39,19 +39,19 @@ from fedcascade.numerics.code_cache import CodeNotKept
 from fedcascade.simulation.exact.precompile import list_steps
 from fedcascade.systems import count_cores
 
-ReportRounds = Callable[[int], None]  # is called with the number of rounds that are done
+ReportRounds = Callable[[int], None]  # called with the number of finished rounds
 Scheduler = Callable[[Sequence[Job], ReportRounds], Iterator[tuple[Job, Record]]]
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 POLL_SECONDS = 0.2
-GPU_PROCESSES = 8  # that share a GPU
+GPU_PROCESSES = 8  # processes per GPU
 SINGLE_THREADED = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_rounds_done: Any = None  # in a worker: the counter that it shares with its parent
+_rounds_done: Any = None  # in a worker: the counter shared with its parent
 
 
 class Progress(NamedTuple):
-    """How many runs and rounds are done, and how many there are in all."""
+    """The numbers of finished runs and rounds, and their totals."""
 
     runs: int
     all_runs: int
@@ -62,7 +62,7 @@ class Progress(NamedTuple):
 def execute(
     plans: Sequence[Plan], folder: Path, scheduler: Scheduler, progress: Callable[[Progress], None]
 ) -> list[PlannedJob]:
-    """Run the jobs that are missing in ``folder``, then write its tables; returns all jobs."""
+    """Run the jobs that ``folder`` lacks, write its tables, and return all jobs."""
     started = time.perf_counter()
     planned_jobs = list_planned_jobs(plans)
     jobs = {planned.job.key: planned.job for planned in planned_jobs}
@@ -77,7 +77,7 @@ def execute(
         )
     except KeyboardInterrupt:
         kept = sum(results.load_record(folder, job) is not None for job in jobs.values())
-        raise KeyboardInterrupt(f"{kept} of {len(jobs)} runs kept; the same command goes on") from None
+        raise KeyboardInterrupt(f"{kept} of {len(jobs)} runs saved; run the same command again to resume") from None
     results.write_tables(folder, plans, planned_jobs, time.perf_counter() - started)
     return planned_jobs
 
@@ -99,11 +99,11 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"'{folder}' cannot hold results: {error.strerror}; name another folder with --out") from None
+        raise ValueError(f"'{folder}' cannot hold results: {error.strerror}; give another folder with --out") from None
 
 
 def make_local_scheduler(*, workers: int | None = None) -> Scheduler:
-    """Run jobs in parallel processes of one thread each, by default one process per core."""
+    """Run jobs in parallel single-threaded processes, by default one per core."""
     workers = count_cores() if workers is None else workers
     require_integer("jobs", workers)
     return lambda jobs, report: _run_in_processes(jobs, report, min(workers, max(len(jobs), 1)))
@@ -120,9 +120,9 @@ def _run_in_processes(jobs: Sequence[Job], report: ReportRounds, workers: int) -
 
 
 def share_out(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Put synthetic runs with the same seed into one share, but no more than a worker's part of all runs.
+    """Put synthetic runs with the same seed into one share, up to a worker's fair share of all runs.
 
-    A process plays the runs of a share in turns and draws their items once, where they are the same.
+    A process alternates between the runs of a share and draws equal items once.
     """
     alike: dict[Hashable, list[Job]] = {}
     for job in jobs:
@@ -137,23 +137,26 @@ def share_out(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
 
 
 def estimate_cost(job: Job) -> int:
-    """How long a job takes, roughly: agents that decide anew in every round take longer. Long ones are begun first."""
+    """Estimate the relative cost of a job, so that long jobs start first.
+
+    Agents that recompute their estimate in every round take longer.
+    """
     return job.rounds * (3 if isinstance(get_policy(job.policy).decision, DownloadAndBuffer) else 2)
 
 
 def _collect(pending: dict[Future[Result], Task], counter: Any, report: ReportRounds) -> Iterator[tuple[Task, Result]]:
-    """Return tasks with their results as they end, and report the rounds that are done in between."""
+    """Yield tasks with their results as they finish, and report finished rounds in between."""
     while pending:
         done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
         report(counter.value)
-        # A failure comes last: it must not hide what ended beside it.
+        # Yield failures last, so that results which arrived with them are saved.
         for future in sorted(done, key=lambda future: future.exception() is not None):
             yield pending.pop(future), future.result()
 
 
 @contextmanager
 def _open_pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
-    """Open a pool of processes of one thread each, and a counter of rounds that they share."""
+    """Open a pool of single-threaded processes, and a counter of rounds that they share."""
     context = multiprocessing.get_context("spawn")
     counter = context.Value("q", 0)
     others = set(multiprocessing.active_children())
@@ -162,7 +165,7 @@ def _open_pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
         with _set_variables(SINGLE_THREADED):
             yield pool, counter
     except BaseException:
-        # Results of unfinished runs would be thrown away, so do not wait for them; finished ones are on disk.
+        # Unfinished runs are discarded, so there is nothing to wait for; finished runs are on disk.
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
         pool.shutdown(wait=False, cancel_futures=True)
@@ -171,11 +174,11 @@ def _open_pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
 
 
 def _start_worker(counter: Any) -> None:
-    """Leave Ctrl-C to the parent, end when it ends, however that happens, and print each warning once, in one line."""
+    """Ignore Ctrl-C, exit with the parent, and print each warning once, in one line."""
     global _rounds_done
     _rounds_done = counter
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    warnings.simplefilter("ignore", CodeNotKept)  # the parent says so
+    warnings.simplefilter("ignore", CodeNotKept)  # the parent warns
     warnings.showwarning = lambda message, *_, **__: _print_once(f"fedcascade: {message}")
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -193,7 +196,7 @@ def _end_with_parent() -> None:
 
 
 def _run_counted(run: Callable[[Task, ReportRounds], Result], task: Task) -> Result:
-    """Run a task, and add its rounds to the counter that this worker shares with its parent."""
+    """Run a task and add its rounds to the shared counter."""
     counted = 0
 
     def progress(rounds: int) -> None:
@@ -219,7 +222,7 @@ def _set_variables(values: dict[str, str]) -> Iterator[None]:
 
 
 def make_gpu_scheduler(*, workers: int | None = None) -> Scheduler:
-    """Run many jobs at a time on this machine's GPU, which a few processes share: exchanges keep their hosts busy."""
+    """Run jobs on this machine's GPU, shared by a few processes because exchanges run on the CPU."""
     from fedcascade.simulation.cuda.device import check_device
 
     check_device()
@@ -240,9 +243,9 @@ def _run_on_gpu(jobs: Sequence[Job], report: ReportRounds, workers: int) -> Iter
 
 
 def make_ray_scheduler(*, address: str | None = None) -> Scheduler:
-    """Run jobs on a Ray cluster, one core each; a job whose node dies runs again elsewhere.
+    """Run jobs on a Ray cluster, one core each; a job is retried if its node dies.
 
-    The address is that of a running cluster ("auto" finds this machine's); None starts one on this machine.
+    Without an address, Ray starts on this machine; "auto" finds a running cluster.
     """
     require_extra("ray", "--scheduler ray")
     return lambda jobs, report: _run_on_ray(jobs, report, address)
@@ -272,7 +275,7 @@ def _run_on_ray(jobs: Sequence[Job], report: ReportRounds, address: str | None) 
 
 
 def _check_address(address: str | None) -> None:
-    """Refuse an address where nobody listens at once; Ray itself would go on trying for minutes."""
+    """Refuse an address that does not answer; Ray itself would retry for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         return

@@ -1,4 +1,4 @@
-"""Logs results to MLflow tracking, through its own client."""
+"""Log results to MLflow tracking."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ CURVES = ("regret", "reward", "communications", "clustering_error")
 
 
 def log_to_mlflow(planned_jobs: Sequence[PlannedJob], folder: Path, uri: str) -> int:
-    """Log finished runs under their plan's name, except those that MLflow has already; returns how many were logged."""
+    """Log finished runs that MLflow does not have yet, and return their number."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri)
@@ -44,19 +44,18 @@ def _list_runs(client: "MlflowClient", experiment: str) -> list["MlflowRun"]:
 
 
 def _log_run(client: "MlflowClient", experiment: str, planned: PlannedJob, record: Record) -> None:
-    """Log parameters, curves by round and totals; only then is the run marked as finished."""
+    """Log parameters, curves by round and totals, then mark the run as finished."""
     from mlflow.entities import Metric, Param
 
     job = planned.job
-    tags = {KEY: job.key, "environment": planned.environment, "system": planned.system}
-    name = f"{planned.environment}, {planned.system}, seed {job.seed}"
+    tags = {KEY: job.key, "environment": planned.environment, "label": planned.label}
+    name = f"{planned.environment}, {planned.label}, seed {job.seed}"
     started = client.create_run(experiment, tags=tags, run_name=name).info
     parameters = {"policy": job.policy, "seed": job.seed, "rounds": job.rounds, **job.constants}
     points = [*record["curve"][:-1], {**record["curve"][-1], "reward": record["reward"]}]
-    known = [
-        (quantity, point) for point in points for quantity in CURVES if quantity in point
-    ]  # older ones lack rewards
-    values = [(quantity, point[quantity], point["round"]) for quantity, point in known]
+    values = [
+        (quantity, point[quantity], point["round"]) for point in points for quantity in CURVES if quantity in point
+    ]
     values.append(("seconds", record["seconds"], job.rounds))
     metrics = [Metric(quantity, float(value), started.start_time, round_) for quantity, value, round_ in values]
     client.log_batch(started.run_id, params=[Param(key, str(value)) for key, value in parameters.items()])

@@ -1,4 +1,4 @@
-"""Finds the line of a key in a TOML text, so that an error message can name it."""
+"""Find the line of a key in a TOML text, for error messages."""
 
 import re
 

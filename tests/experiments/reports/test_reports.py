@@ -72,8 +72,8 @@ def test_any_results_folder_has_a_report(small_results: Results) -> None:
 
 def test_the_numbers_of_the_table_are_those_of_the_runs(small_results: Results) -> None:
     written = summary.write_report(small_results).read_text(encoding="utf-8")
-    for line in summary.summarise_systems(small_results):
-        own = small_results.runs.filter(pl.col("system") == line.system)["regret"].to_numpy()
+    for line in summary.summarise_policies(small_results):
+        own = small_results.runs.filter(pl.col("label") == line.label)["regret"].to_numpy()
         assert line.regret.mean == pytest.approx(own.mean())
         assert line.regret.half_width == pytest.approx(12.706 * own.std(ddof=1) / np.sqrt(2))
         assert summary.format_mean(line.regret) in written
@@ -89,7 +89,7 @@ def test_the_same_results_give_the_same_files(small_results: Results) -> None:
 
 def test_a_band_spans_the_runs(small_results: Results) -> None:
     figure = figures.plot_curves(small_results.curves, "regret", "title", ["fedind"])
-    own = small_results.curves.filter(pl.col("system") == "fedind").pivot("seed", index="round", values="regret")
+    own = small_results.curves.filter(pl.col("label") == "fedind").pivot("seed", index="round", values="regret")
     runs = own.sort("round").drop("round").to_numpy()
     (axes,) = figure.axes
     assert np.allclose(axes.lines[0].get_ydata(), runs.mean(axis=1))

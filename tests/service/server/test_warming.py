@@ -118,4 +118,4 @@ def test_the_command_refuses_an_unfinished_fit_in_one_line(tmp_path: Path, capsy
     save_warm(path, state)
     with pytest.raises(SystemExit):
         main(["serve", "--store", f"sqlite:///{tmp_path}/store.db", "--port", "0", "--warm", str(path)])
-    assert "a fit that was interrupted" in capsys.readouterr().err
+    assert "from an interrupted fit" in capsys.readouterr().err

@@ -8,28 +8,22 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from fedcascade.evaluation.evaluate import HEADER, LOGGED, Evaluation
+from fedcascade.experiments.reports import html
 from fedcascade.experiments.reports.figures import COLOURS, STYLE, save_figure
-from fedcascade.experiments.reports.html import (
-    render_figure,
-    render_page,
-    render_paragraph,
-    render_section,
-    render_table,
-)
 from fedcascade.systems import write_atomically
 
-TITLE = "What other systems would have earned"
+TITLE = "Estimated rewards of other policies"
 
 
 def plot_estimates(found: Evaluation) -> Figure:
-    """Plot every estimate with its interval, a row each, beside what the log earned itself."""
+    """Plot every estimate with its interval, and the reward of the log."""
     rows = list(reversed(found.estimates))
-    systems = list(dict.fromkeys(row.policy for row in found.estimates))
+    policies = list(dict.fromkeys(row.policy for row in found.estimates))
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.0, 0.8 + 0.28 * len(rows)), layout="constrained")
         axes: Any = figure.add_subplot()
         for height, row in enumerate(rows):
-            colour = "#888888" if row.policy == LOGGED else COLOURS[(systems.index(row.policy) - 1) % len(COLOURS)]
+            colour = "#888888" if row.policy == LOGGED else COLOURS[(policies.index(row.policy) - 1) % len(COLOURS)]
             if not math.isnan(row.low):
                 axes.plot([row.low, row.high], [height, height], color=colour)
             axes.plot([row.value], [height], "o", color=colour, markersize=4)
@@ -41,17 +35,18 @@ def plot_estimates(found: Evaluation) -> Figure:
 
 
 def write_report(folder: Path, log: str, found: Evaluation) -> Path:
-    """Write the page and its figure into a folder; returns the page."""
+    """Write the page and its figure into a folder, and return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     svg = save_figure(plot_estimates(found), folder, "evaluation")
     rows = [estimate.format() for estimate in found.estimates]
     parts = [
-        render_paragraph(f"Estimated from {log}. The dotted line is what its own lists earned."),
-        render_figure(svg, "Reward per list of each system by each estimator, with 95% intervals over users"),
-        render_section("Estimates", render_table(HEADER, rows, numbers=range(2, 6))),
+        html.render_paragraph(f"Estimated from {log}. The dotted line is the reward of the logged lists."),
+        html.render_figure(svg, "Reward per list of each policy by each estimator, with 95% intervals over users"),
+        html.render_section("Estimates", html.render_table(HEADER, rows, numbers=range(2, 6))),
     ]
     if found.refusals:
-        parts.append(render_section("What does not apply", render_table(("", ""), list(found.refusals.items()))))
+        refused = html.render_table(("", ""), list(found.refusals.items()))
+        parts.append(html.render_section("Estimators that do not apply", refused))
     page = folder / "evaluation.html"
-    write_atomically(page, render_page(TITLE, *parts).encode())
+    write_atomically(page, html.render_page(TITLE, *parts).encode())
     return page

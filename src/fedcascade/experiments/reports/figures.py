@@ -1,4 +1,4 @@
-"""Figures in one style, as SVG, PDF and PNG; the same data gives the same file."""
+"""Figures in one style, as SVG, PDF and PNG; equal data gives equal files."""
 
 import io
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from fedcascade.systems import write_atomically
 
-# Okabe and Ito's colours, which people with any kind of colour vision can tell apart; more systems get dashes.
+# Okabe and Ito's colours, safe for colour-blind readers; further policies get dashes.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES = ("-", "--", ":", "-.")
 STYLE: Any = {
@@ -27,30 +27,30 @@ FORMATS = ("svg", "pdf", "png")
 QUANTITIES = {"regret": "expected regret", "exchanges": "exchanges", "clustering_error": "clustering error"}
 
 
-def plot_curves(data: pl.DataFrame, quantity: str, title: str, systems: Sequence[str]) -> Figure:
+def plot_curves(data: pl.DataFrame, quantity: str, title: str, policies: Sequence[str]) -> Figure:
     """Plot the mean over runs of a column against rounds, with a band from the lowest run to the highest.
 
-    ``data`` are the curves of one environment; the order of ``systems`` gives their colours.
+    ``data`` are the curves of one environment; the order of ``policies`` gives their colours.
     """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         axes = figure.add_subplot()
-        lines = [_plot_system(axes, data, quantity, system, number) for number, system in enumerate(systems)]
+        lines = [_plot_policy(axes, data, quantity, policy, number) for number, policy in enumerate(policies)]
         axes.set(title=title, xlabel="rounds", ylabel=QUANTITIES[quantity], xlim=(0, None))
         axes.xaxis.set_major_formatter(FuncFormatter(format_short))
         format_value = format_percent if quantity == "clustering_error" else format_short
         axes.yaxis.set_major_formatter(FuncFormatter(format_value))
         axes.set_ylim(bottom=0)
-        ordered = sorted(lines, key=lambda pair: -pair[0])  # the legend lists systems as their curves end
+        ordered = sorted(lines, key=lambda pair: -pair[0])  # the legend lists policies as their curves end
         axes.legend(handles=[line for _, line in ordered], loc="best")
     return figure
 
 
-def _plot_system(
-    axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, system: str, number: int
+def _plot_policy(
+    axes: mpl.axes.Axes, data: pl.DataFrame, quantity: str, policy: str, number: int
 ) -> tuple[float, object]:
     statistics = (
-        data.filter(pl.col("system") == system)
+        data.filter(pl.col("label") == policy)
         .group_by("round")
         .agg(mean=pl.col(quantity).mean(), low=pl.col(quantity).min(), high=pl.col(quantity).max())
         .sort("round")
@@ -58,33 +58,12 @@ def _plot_system(
     rounds, mean, low, high = (statistics[name].to_numpy() for name in ("round", "mean", "low", "high"))
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
     axes.fill_between(rounds, low, high, color=colour, alpha=0.18, linewidth=0)
-    (line,) = axes.plot(rounds, mean, dash, color=colour, label=system)
+    (line,) = axes.plot(rounds, mean, dash, color=colour, label=policy)
     return float(mean[-1]), line
 
 
-def plot_sizes(runs: pl.DataFrame, title: str, systems: Sequence[str]) -> Figure:
-    """Plot regret per user against users, on a logarithmic axis; bars go from the lowest run to the highest."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 3.1), layout="constrained")
-        axes = figure.add_subplot()
-        for number, system in enumerate(systems):
-            value = pl.col("regret_per_user")
-            of_system = runs.filter(pl.col("system") == system).group_by("users")
-            rows = of_system.agg(mean=value.mean(), low=value.min(), high=value.max()).sort("users")
-            users, mean, low, high = (rows[name].to_numpy() for name in ("users", "mean", "low", "high"))
-            colour = COLOURS[number % len(COLOURS)]
-            axes.errorbar(
-                users, mean, (mean - low, high - mean), marker="o", markersize=3.5, color=colour, label=system
-            )
-        axes.set(title=title, xlabel="users", ylabel="regret of a user", xscale="log")
-        axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(FuncFormatter(format_short))
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
 def format_short(value: float, _position: int | None = None) -> str:
-    """Format a round number in few letters.
+    """Format a number with k or M.
 
     >>> format_short(250_000), format_short(1_000_000), format_short(1_500), format_short(80)
     ('250k', '1M', '1.5k', '80')
@@ -105,7 +84,7 @@ def format_percent(value: float, _position: int | None = None) -> str:
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> str:
-    """Write a figure as SVG, PDF and PNG; returns the SVG. Its parts are laid out once, for the SVG."""
+    """Write a figure as SVG, PDF and PNG, and return the SVG; all share its layout."""
     content_of_kind = {}
     for kind in FORMATS:
         content_of_kind[kind] = _render(figure, kind, name)
@@ -116,7 +95,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
 
 
 def _render(figure: Figure, kind: str, name: str) -> bytes:
-    # The salt makes an SVG's ids the same every time, and different from those of its neighbours on a page.
+    # The salt makes the ids of an SVG reproducible, and unique on a page.
     dateless = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
     stream = io.BytesIO()
     with mpl.rc_context(STYLE | {"svg.hashsalt": name}):

@@ -1,4 +1,4 @@
-"""Renders a web page that needs nothing but itself: no script, no font, no picture from elsewhere."""
+"""Render self-contained web pages: no script, font or picture from elsewhere."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +10,13 @@ STYLE = files(__package__).joinpath("report.css").read_text("utf-8")
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
 
 def escape_text(value: object) -> Html:
-    """Return a value as markup: unchanged if it is markup already, else escaped."""
+    """Return a value as markup, escaped unless it is ``Html``."""
     return value if isinstance(value, Html) else Html(escape(str(value)))
 
 
@@ -44,20 +44,20 @@ def render_table(
 
 
 def render_figure(svg: str, caption: str) -> Html:
-    """Render a figure with its SVG in place, as wide as there is room."""
+    """Render a figure with inline SVG, as wide as its container."""
     inline = re.sub(r' (width|height)="[\d.]+pt"', "", svg[svg.index("<svg") :], count=2)
     inline = re.sub(r"<metadata>.*?</metadata>", "", inline, flags=re.DOTALL)
     labelled = inline.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1)
     return Html(f"<figure>{labelled}<figcaption>{escape_text(caption)}</figcaption></figure>")
 
 
-def render_gallery(figures: Iterable[Html], *, wide: bool = False) -> Html:
-    """Render figures side by side, or one below the other if they are wide."""
-    return Html(f'<div class="figures{" wide" if wide else ""}">{"".join(figures)}</div>')
+def render_gallery(figures: Iterable[Html]) -> Html:
+    """Render figures side by side."""
+    return Html(f'<div class="figures">{"".join(figures)}</div>')
 
 
 def render_tally(verdicts: Sequence[str], kinds: Mapping[str, str]) -> Html:
-    """Render a box with its count for every verdict that occurs; ``kinds`` gives a verdict its colour."""
+    """Render the count of every verdict that occurs; ``kinds`` maps verdicts to colours."""
     boxes = "".join(
         f'<div class="{kind}"><b>{verdicts.count(verdict)}</b>{escape_text(verdict)}</div>'
         for verdict, kind in kinds.items()
@@ -72,14 +72,14 @@ def render_verdict(verdict: str, kinds: Mapping[str, str]) -> Html:
 
 
 def render_section(title: str, *parts: Html) -> Html:
-    """Render a heading and what is under it."""
+    """Render a heading and its contents."""
     return Html(f"<section><h2>{escape_text(title)}</h2>{''.join(parts)}</section>")
 
 
 def render_page(title: str, *parts: Html) -> str:
-    """Render a whole page, which may load nothing from anywhere; it ends with a link to what its words mean."""
+    """Render a page that loads nothing and ends with a link to the glossary."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
-    words = f'<p class=dim><a class=dim rel="noreferrer" href="{GLOSSARY}">What the words mean</a></p>'
+    words = f'<p class=dim><a class=dim rel="noreferrer" href="{GLOSSARY}">Glossary</a></p>'
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'

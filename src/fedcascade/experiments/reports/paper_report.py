@@ -17,8 +17,14 @@ from fedcascade.systems import write_atomically
 TITLE = "Federated contextual cascading bandits: the paper's evaluation, run again"
 CLAIMS = "claims.json"
 HEADER = ("where", "claim", "paper", "ours", "difference", "verdict")
-KINDS = {"confirmed": "good", "smaller than the paper's": "fair", "inconclusive": "fair", "contradicted": "bad",
-         "not judged": "dim", "not comparable": "dim"}  # fmt: skip
+KINDS = {
+    "confirmed": "good",
+    "smaller than the paper's": "fair",
+    "inconclusive": "fair",
+    "contradicted": "bad",
+    "not judged": "dim",
+    "not comparable": "dim",
+}
 FIGURES = (  # letter, plan, quantity, title
     ("a", FIVE, "regret", "(a) Synthetic, J = 5"),
     ("b", TEN, "regret", "(b) Synthetic, J = 10"),
@@ -28,7 +34,7 @@ FIGURES = (  # letter, plan, quantity, title
 
 
 def write_report(results: Results) -> tuple[Path, list[Claim]]:
-    """Write figures, ``claims.json`` and ``report.html`` into the folder; returns the report's path, and the claims."""
+    """Write figures, ``claims.json`` and ``report.html``, and return the path of the report and the claims."""
     claims = paper_claims.judge_claims(results)
     write_atomically(results.folder / CLAIMS, json.dumps(_describe_claims(claims), indent=1).encode())
     parts = [
@@ -43,7 +49,7 @@ def write_report(results: Results) -> tuple[Path, list[Claim]]:
 
 
 def _describe_claims(claims: Sequence[Claim]) -> dict[str, Any]:
-    """Return the claims as JSON has them; a mean or an interval that there is not is null."""
+    """Return the claims for JSON; a missing mean or interval is null."""
     rows = [
         {
             "where": claim.place,
@@ -66,18 +72,18 @@ def _introduce(results: Results) -> Html:
     plan = results.plans[0]
     likewise = ", as in the paper" if plan.rounds == paper_claims.ROUNDS else ""
     return html.render_paragraph(
-        "The systems are those of “Federated Contextual Cascading Bandits with Asynchronous Communication and "
+        "The policies are those of “Federated Contextual Cascading Bandits with Asynchronous Communication and "
         "Heterogeneous Users” (Yang, Liu, Wang, Xie, Lui, Lian and Chen). "
-        f"Every run has {plan.rounds:,} rounds{likewise}; there are {len(plan.seeds)} runs of each system. "
+        f"Every run has {plan.rounds:,} rounds{likewise}; there are {len(plan.seeds)} runs of each policy. "
         f"{describe_ratings(results.plans)} {summary.describe_effort(results)} "
-        "The paper names no constants. Ours were searched so that the table of communication costs agrees: the page "
-        "'Where the constants come from' of the documentation says how.",
+        "The paper gives no constants. Ours were chosen to match its table of communication costs; the decision "
+        "records of the documentation explain how.",
         "dim",
     )
 
 
 def describe_ratings(plans: Sequence[Plan]) -> str:
-    """Return a sentence about where the ratings of Figure 1(d) come from."""
+    """Describe the ratings of Figure 1(d)."""
     plan = next((plan for plan in plans if plan.name == RATINGS), None)
     if plan is None:
         return "Figure 1(d), on ratings, is left out of the quick version."
@@ -96,9 +102,9 @@ def _draw_figures(results: Results) -> Html:
     for letter, name, quantity, title in FIGURES:
         if name in plans:
             environment, heading = plans[name].environments[0].name, title.format(plan=plans[name].title)
-            systems = [system for system in NAMES if quantity == "regret" or system not in {"fedlinucb", "fedind"}]
+            policies = [policy for policy in NAMES if quantity == "regret" or policy not in {"fedlinucb", "fedind"}]
             file = f"figure-1{letter}"
-            drawings.append(summary.draw_curves(results, name, environment, quantity, heading, systems, file, NAMES))
+            drawings.append(summary.draw_curves(results, name, environment, quantity, heading, policies, file, NAMES))
     return html.render_gallery(drawings)
 
 
@@ -106,17 +112,17 @@ def _explain_verdicts() -> tuple[Html, Html]:
     points, share, within = paper_claims.POINTS * 100, paper_claims.SHARE, paper_claims.WITHIN
     return (
         html.render_paragraph(
-            f"{summary.PLUS_MINUS} Gaps are taken run by run: in a run, all systems meet the same users, items and "
-            "luck. A gap is confirmed if its whole interval is above zero and reaches the paper's number, less "
+            f"{summary.PLUS_MINUS} Gaps are computed run by run: in a run, all policies meet the same users, items and "
+            "clicks. A gap is confirmed if its whole interval is above zero and reaches the paper's number, less "
             f"{points:.0f} points or {share:.0%} of it, whichever is more; smaller than the paper's if it is above "
             "zero and does not reach that; inconclusive if it spans zero; contradicted if it is below. "
-            "A gap that is truly zero is confirmed in one case of forty."
+            "A gap of zero is confirmed with probability 1/40."
         ),
         html.render_paragraph(
-            f"A count is confirmed if its whole interval is within {within:.0%} of the paper's, contradicted if all of "
-            "it is not, and else inconclusive. A run in which some user was never placed is censored: it has no value, "
-            f"and with it a claim is inconclusive. Fewer than {paper_claims.FEWEST_RUNS} runs, or shorter ones than "
-            "the paper's, are not judged."
+            f"A count is confirmed if its whole interval is within {within:.0%} of the paper's, contradicted if none "
+            "of it is, and otherwise inconclusive. A run in which some user never reached its cluster is censored, and "
+            f"makes the claim inconclusive. Fewer than {paper_claims.FEWEST_RUNS} runs, or runs shorter than the "
+            "paper's, are not judged."
         ),
     )
 
@@ -132,18 +138,19 @@ def _render_verdict(claim: Claim) -> Html:
 
 
 def _render_regret(results: Results) -> list[Html]:
-    systems = [system._replace(system=NAMES[system.system]) for system in summary.summarise_systems(results)]
+    policies = [policy._replace(label=NAMES[policy.label]) for policy in summary.summarise_policies(results)]
     return [
-        summary.render_totals(plan, [system for system in systems if system.experiment == plan.name], f"{plan.title}: ")
+        summary.render_totals(
+            plan, [policy for policy in policies if policy.experiment == plan.name], f"{plan.title}: "
+        )
         for plan in results.plans
     ]
 
 
 def format_values(claim: Claim) -> tuple[str, str, str]:
-    """Format the paper's number, ours with half of its 95% interval, and how far ours is from the paper's.
+    """Format the paper's number, ours with half of its 95% interval, and their difference.
 
-    The paper's is 'yes' where it makes the claim without a number. The difference is in points of a percentage, or in
-    percent of a count; there is none where the two are not comparable.
+    The paper's number is 'yes' if it gives none. The difference is in percentage points, or in percent of a count.
     """
     unit = "%" if claim.unit == "%" else ""
     ours = summary.format_mean(claim.ours, unit)

@@ -1,4 +1,4 @@
-"""The report of any results folder: tables, figures, and how it came about."""
+"""The report of any results folder: tables, figures and provenance."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ import msgspec
 import polars as pl
 from matplotlib.figure import Figure
 
-from fedcascade.experiments.comparisons import HEADER, Interval, compare_systems, estimate_mean
-from fedcascade.experiments.plan import Plan, select_systems
+from fedcascade.experiments.comparisons import HEADER, Interval, compare_policies, estimate_mean
+from fedcascade.experiments.plan import Plan, select_policies
 from fedcascade.experiments.reports import figures, html
 from fedcascade.experiments.reports.figures import QUANTITIES
 from fedcascade.experiments.reports.html import Html
@@ -20,33 +20,33 @@ from fedcascade.systems import write_atomically
 PLUS_MINUS = "± is half of the 95% interval of a mean, by Student's t over the runs."
 
 
-class SystemSummary(NamedTuple):
-    """The results of one system in one environment, over its runs."""
+class PolicySummary(NamedTuple):
+    """The results of one policy in one environment, over its runs."""
 
     experiment: str
     environment: str
-    system: str
+    label: str
     regret: Interval
     exchanges: Interval
     clustering_error: Interval
 
 
-def summarise_systems(results: Results) -> list[SystemSummary]:
-    """Summarise every system in every environment, in the order of the plans."""
-    groups = results.runs.group_by("experiment", "environment", "system", maintain_order=True)
+def summarise_policies(results: Results) -> list[PolicySummary]:
+    """Summarise every policy in every environment, in the order of the plans."""
+    groups = results.runs.group_by("experiment", "environment", "label", maintain_order=True)
     return [
-        SystemSummary(
+        PolicySummary(
             str(experiment),
             str(environment),
-            str(system),
+            str(label),
             *(estimate_mean(rows[name].to_list()) for name in QUANTITIES),
         )
-        for (experiment, environment, system), rows in groups
+        for (experiment, environment, label), rows in groups
     ]
 
 
 def write_report(results: Results) -> Path:
-    """Write figures and ``report.html`` into a results folder; returns where the report is."""
+    """Write figures and ``report.html`` into a results folder, and return the path of the report."""
     title = ", ".join(plan.title for plan in results.plans)
     played = set(results.runs.select("experiment", "environment").iter_rows())
     parts = [
@@ -55,79 +55,64 @@ def write_report(results: Results) -> Path:
         for environment in plan.environments
         if (plan.name, environment.name) in played
     ]
-    sizes = [_render_sizes(results, plan) for plan in results.plans if plan.per_user]
     introduction = html.render_paragraph(f"{describe_effort(results)} {PLUS_MINUS}", "dim")
     shares = _render_comparisons(results)
-    return write_page(results, title, [introduction, *shares, *sizes, *parts, render_provenance(results)])
+    return write_page(results, title, [introduction, *shares, *parts, render_provenance(results)])
 
 
 def _render_comparisons(results: Results) -> list[Html]:
-    """Render the table of comparisons, where a plan asks for any."""
-    lines = [comparison.format() for comparison in compare_systems(results)]
+    """Render the table of comparisons, if a plan has any."""
+    lines = [comparison.format() for comparison in compare_policies(results)]
     caption = "Ratios of two means; runs are compared seed by seed."
     table = html.render_table(HEADER, lines, numbers=(3, 4), caption=caption)
     return [html.render_section("Comparisons", table)] if lines else []
 
 
 def write_page(results: Results, title: str, parts: Sequence[Html]) -> Path:
-    """Write a page as ``report.html`` of the results folder; returns its path."""
+    """Write a page as ``report.html`` of the results folder, and return its path."""
     path = results.folder / "report.html"
     write_atomically(path, html.render_page(title, *parts).encode())
     return path
 
 
 def describe_effort(results: Results) -> str:
-    """Return a sentence about how much was run and how long it took."""
+    """Describe the number of runs and rounds and their time."""
     rounds, seconds = results.manifest["rounds"], results.manifest["core_seconds"]
     is_whole = results.planned is None
-    words = "runs" if is_whole else f"of {results.planned:,} runs (the others are still to be played)"
+    words = "runs" if is_whole else f"of {results.planned:,} planned runs"
     return (
         f"{results.manifest['runs']:,} {words}, {rounds:,} rounds in {seconds / 60:.1f} minutes of one core "
         f"({rounds / seconds:,.0f} rounds/s), by fedcascade {results.manifest['fedcascade']}."
     )
 
 
-def _render_sizes(results: Results, plan: Plan) -> Html:
-    """Render regret per user against the number of users, of a plan with equal rounds for each user."""
-    users = {environment.name: environment.spec.declared.users for environment in plan.environments}
-    runs = results.runs.filter(pl.col("experiment") == plan.name).with_columns(
-        users=pl.col("environment").replace_strict(users, return_dtype=pl.Int64)
-    )
-    runs = runs.with_columns(regret_per_user=pl.col("regret") / pl.col("users"))
-    title = f"regret of a user after {plan.rounds:,} rounds of its own"
-    figure = figures.plot_sizes(runs, title, [system.label for system in plan.systems])
-    caption = f"{title.capitalize()}, on average, against the number of users; bars span the runs."
-    drawing = save_figure(results, figure, f"{plan.name}-sizes", caption)
-    return html.render_section(plan.title, html.render_gallery([drawing]))
-
-
 def _render_environment(results: Results, plan: Plan, environment: str) -> Html:
-    systems = [system.label for system in select_systems(plan.systems, environment)]
+    policies = [policy.label for policy in select_policies(plan.policies, environment)]
     drawings = [
-        draw_curves(results, plan.name, environment, quantity, f"{environment}: {words}", systems)
+        draw_curves(results, plan.name, environment, quantity, f"{environment}: {words}", policies)
         for quantity, words in QUANTITIES.items()
     ]
     totals = render_totals(plan, select_summaries(results, plan, environment))
     return html.render_section(f"{plan.title}: {environment}", totals, html.render_gallery(drawings))
 
 
-def select_summaries(results: Results, plan: Plan, environment: str) -> list[SystemSummary]:
-    """Return the summaries of the systems in one environment of a plan."""
+def select_summaries(results: Results, plan: Plan, environment: str) -> list[PolicySummary]:
+    """Return the summaries of the policies in one environment of a plan."""
     place = (plan.name, environment)
-    return [each for each in summarise_systems(results) if (each.experiment, each.environment) == place]
+    return [each for each in summarise_policies(results) if (each.experiment, each.environment) == place]
 
 
-def render_totals(plan: Plan, summaries: Sequence[SystemSummary], heading: str = "") -> Html:
+def render_totals(plan: Plan, summaries: Sequence[PolicySummary], heading: str = "") -> Html:
     """Render a table of regret, exchanges and clustering error; its caption names the runs."""
     counts = sorted({summary.regret.runs for summary in summaries}) or [0]
     runs = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     caption = f"{heading}{runs} runs of {plan.describe_rounds()}, mean ± half of its 95% interval"
-    rows = [(summary.system, *format_totals(summary)) for summary in summaries]
-    header = ("system", "expected regret", "exchanges", "clustering error at the end")
+    rows = [(summary.label, *format_totals(summary)) for summary in summaries]
+    header = ("policy", "expected regret", "exchanges", "clustering error at the end")
     return html.render_table(header, rows, numbers=(1, 2, 3), caption=caption)
 
 
-def format_totals(summary: SystemSummary) -> tuple[str, str, str]:
+def format_totals(summary: PolicySummary) -> tuple[str, str, str]:
     """Format regret, exchanges and clustering error."""
     return format_mean(summary.regret), format_mean(summary.exchanges), format_mean(summary.clustering_error, "%")
 
@@ -138,21 +123,21 @@ def draw_curves(
     environment: str,
     quantity: str,
     title: str,
-    systems: Sequence[str],
+    policies: Sequence[str],
     file: str = "",
     names: Mapping[str, str] = {},
 ) -> Html:
-    """Draw and save one figure; ``names`` may give systems other names than their labels."""
+    """Draw and save one figure; ``names`` maps labels to displayed names."""
     is_wanted = (pl.col("experiment") == experiment) & (pl.col("environment") == environment)
-    curves = results.curves.filter(is_wanted).with_columns(pl.col("system").replace(names))
-    shown = [names.get(system, system) for system in systems]
+    curves = results.curves.filter(is_wanted).with_columns(pl.col("label").replace(names))
+    shown = [names.get(policy, policy) for policy in policies]
     figure = figures.plot_curves(curves, quantity, title, shown)
-    caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs; the band spans them all."
+    caption = f"{title}. {QUANTITIES[quantity].capitalize()}, mean of the runs; the band spans all runs."
     return save_figure(results, figure, file or f"{experiment}-{environment}-{quantity}", caption)
 
 
 def save_figure(results: Results, figure: Figure, words: str, caption: str) -> Html:
-    """Save a figure beside the report, under a name made of these words, and render it with a caption."""
+    """Save a figure next to the report, under a name made of ``words``, and render it with a caption."""
     svg = figures.save_figure(figure, results.folder / "figures", make_file_name(words))
     return html.render_figure(svg, caption)
 
@@ -179,9 +164,9 @@ def render_provenance(results: Results) -> Html:
         ("data", Html(", ".join(f"<code>{name}</code> sha256 {digest[:16]}…" for name, digest in files.items()))),
     ]
     if results.planned is not None:
-        facts = facts[:-2]  # its tables are not written yet
+        facts = facts[:-2]  # an unfinished folder has no tables
     plans = [_render_plan(plan) for plan in results.plans]
-    return html.render_section("How this was made", html.render_table(("", ""), facts), *plans)
+    return html.render_section("Provenance", html.render_table(("", ""), facts), *plans)
 
 
 def _render_plan(plan: Plan) -> Html:
@@ -194,8 +179,8 @@ def _render_plan(plan: Plan) -> Html:
         f"{plan.name}: {length}, K = {plan.list_length}, "
         f"seeds {', '.join(map(str, plan.seeds))}; {'; '.join(environments)}"
     )
-    rows = [(system.label, ", ".join(system.on), _render_settings(system.constants)) for system in plan.systems]
-    return html.render_table(("system", "environments", "constants"), rows, caption=head)
+    rows = [(policy.label, ", ".join(policy.on), _render_settings(policy.constants)) for policy in plan.policies]
+    return html.render_table(("policy", "environments", "constants"), rows, caption=head)
 
 
 def _render_settings(values: object) -> Html:
@@ -208,7 +193,7 @@ def _format_settings(values: object) -> str:
 
 
 def format_mean(value: Interval, unit: str = "") -> str:
-    """Format a mean ± half of its 95% interval; a single run has none, and no run no mean.
+    """Format a mean ± half of its 95% interval; a single run has no interval.
 
     >>> format_mean(estimate_mean([1000.0, 1100.0, 1200.0]))
     '1,100 ± 248'

@@ -89,7 +89,7 @@ def test_the_groups_of_many_agents_come_page_by_page(tmp_path: Path, monkeypatch
         )
         overview = running.operator.fetch_overview()
     assert trace.partition == simulated.partition
-    assert (overview.labels, overview.spoken, overview.clusters, overview.sizes) == ({}, 12, 1, [12])
+    assert (overview.labels, overview.active, overview.clusters, overview.sizes) == ({}, 12, 1, [12])
 
 
 @pytest.mark.parametrize("policy", [*map(make_policy, ("fedc3ucb-h", "force-comm", "fedlinucb", "population")), THEORY])

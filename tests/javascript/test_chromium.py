@@ -408,7 +408,7 @@ def test_an_agent_follows_a_server_that_was_restarted_with_other_terms(
         wait_for(tab, "agent.floor === 8 && agent.buffered === 5 && agent.unsent === 0")
         tab.evaluate("play(10, 5)")
         assert tab.evaluate("agent.flush(60)")
-        assert tab.evaluate("[agent.state.welcome.terms.policy, agent.lost]") == ["fedlinucb", 0]
+        assert tab.evaluate("[agent.state.enrolment.terms.policy, agent.lost]") == ["fedlinucb", 0]
         assert_held(site, agent, 13)
         assert tab.evaluate("agent.state.buffer.rounds") == 2
     finally:

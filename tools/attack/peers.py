@@ -44,14 +44,14 @@ class Peer:
         self.key = key or SigningKey.generate()
         [token] = server.connect_operator().create_tokens()
         self.transport = server.connect()
-        self.welcome = enrol_agent(self.transport, token, self.key)
-        self.client = AgentClient(self.transport, self.key, self.welcome.agent)
-        self.dimension = self.welcome.terms.dimension
+        self.enrolment = enrol_agent(self.transport, token, self.key)
+        self.client = AgentClient(self.transport, self.key, self.enrolment.agent)
+        self.dimension = self.enrolment.terms.dimension
         self.uploads = 0
 
     @property
     def agent(self) -> int:
-        return self.welcome.agent
+        return self.enrolment.agent
 
     def upload(self, statistics: Statistics) -> HttpReply:
         """Upload some statistics under the next sequence number."""
@@ -70,7 +70,7 @@ class Peer:
             "rounds": statistics.rounds,
             "numbers": wire.pack_numbers(statistics),
         }
-        return msgspec.msgpack.encode(fill_fields(wire.UploadMessage, told, self.welcome.terms))
+        return msgspec.msgpack.encode(fill_fields(wire.UploadMessage, told, self.enrolment.terms))
 
     def decode(self, reply: HttpReply) -> Statistics:
         """The pooled statistics of an answer."""

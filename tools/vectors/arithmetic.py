@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from fedcascade.federation.agent import Agent
 from fedcascade.federation.changes import ChangeDetection
-from fedcascade.federation.own_data import CUSUM
 from fedcascade.federation.own_data_keeper import OwnDataKeeper
 from fedcascade.federation.policies import get_policy
 from fedcascade.federation.triggers import AtLeast, Occasion
@@ -141,7 +140,7 @@ def build_drift(draws: Draws) -> list[Case]:
             listed = round_to_grid(draw_items(draws, 4, dimension))
             click = next((place for place in range(4) if listed[place] @ theta > draws.normal(0.2, 0.1)), None)
             has_changed = keeper.follow(listed, follow_cascade(4, click), Ridge(keeper.total, lambda_))
-            after: Case = {"changed": has_changed, "cusum": float(data.numbers[CUSUM])}
+            after: Case = {"changed": has_changed, "cusum": float(data.cusum[0])}
             after |= {"levels": data.levels[: data.used[0]].tolist(), "total": describe_statistics(keeper.total)}
             lists.append({"listed": listed.tolist(), "click": click, "after": after})
         case: Case = {"dimension": dimension, "lambda": lambda_, "detection": detection.compile()._asdict()}

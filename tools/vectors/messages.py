@@ -92,11 +92,11 @@ def build_enrolments(draws: Draws) -> list[Case]:
         seed, created = draws.bytes(32), int(draws.integers(0, 10**10))
         token = None if number % 3 == 0 else "".join(draws.choice(list("abcXYZ-_019"), int(draws.integers(16, 60))))
         credential = draw_credential(draws) if number % 3 == 0 or draws.random() < 0.3 else None
-        key, grounds = SigningKey(seed), wire.encode_grounds(token, credential)
-        proof, public_key = auth.sign_enrolment(key, created, grounds), bytes(key.verify_key)
+        key, claim = SigningKey(seed), wire.encode_enrolment_claim(token, credential)
+        proof, public_key = auth.sign_enrolment(key, created, claim), bytes(key.verify_key)
         message = wire.Enrolment(protocol=wire.PROTOCOLS[-1], public_key=public_key, created=created, proof=proof,
                                  token=token, credential=credential)  # fmt: skip
         case = {"seed": seed.hex(), "public_key": public_key.hex(), "created": created, "token": token}
-        case |= {"credential": describe(credential), "grounds": grounds.hex(), "proof": proof.hex()}
+        case |= {"credential": describe(credential), "claim": claim.hex(), "proof": proof.hex()}
         cases.append(case | {"body": msgspec.msgpack.encode(message).hex()})
     return cases

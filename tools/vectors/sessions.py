@@ -16,7 +16,7 @@ from fedcascade.federation.policies import DEFAULT_POLICY, get_policy
 from fedcascade.learning.confidence import Oful, Theory
 from fedcascade.learning.statistics import Statistics
 from fedcascade.service.agent.ledger import SavedState, check_answer, confirm, renumber, settle, withdraw
-from fedcascade.service.agent.local_store import WELCOME, LocalMemory, LocalStore
+from fedcascade.service.agent.local_store import ENROLMENT, LocalMemory, LocalStore
 from fedcascade.service.agent.options import AgentOptions, PolicyCache
 from fedcascade.service.agent.saved_agent import SavedAgent
 from fedcascade.service.agent.store_file import StoreFile
@@ -43,13 +43,13 @@ class Session:
         self.draws, self.path, self.steps, self.now = draws, path, list[Case](), 1e9
         self._options = AgentOptions(**options, clock=Clock(now=lambda: self.now))
         credential = wire.Credential(agent=7, enrolled=1.5, epoch="first", proof=bytes(16))
-        self._welcome = wire.Welcome(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
+        self._enrolment = wire.EnrolmentAnswer(protocol=wire.PROTOCOLS[-1], agent=7, terms=terms, credential=credential)
         self.agent = self._open()
         self.held = Statistics.zero(terms.dimension)  # what the server holds of this agent
         self.sequence = self.last_change = 0
 
     def _open(self) -> SavedAgent:
-        memory = LocalMemory(LocalStore(StoreFile(str(self.path)), 1), PolicyCache(self._options), self._welcome)
+        memory = LocalMemory(LocalStore(StoreFile(str(self.path)), 1), PolicyCache(self._options), self._enrolment)
         return SavedAgent(memory, self._options, lambda: None)
 
     @property
@@ -108,7 +108,7 @@ class Session:
         pooled = self.held + draw_statistics(self.draws, self.dimension, int(self.draws.integers(0, 6)))
         download = Download(agent=self.agent.id, statistics=pooled, rounds=int(self.draws.integers(1, 10**6)), agents=9)
         receipt = wire.Receipt(epoch="first", position=upload.sequence, proof=bytes(16))
-        held, terms_id = (self.held.count, self.held.rounds), self.state.welcome.terms.terms_id
+        held, terms_id = (self.held.count, self.held.rounds), self.state.enrolment.terms.terms_id
         message = wire.AnswerMessage.from_download(
             download, upload.sequence, 3, held=held, terms_id=terms_id, receipt=receipt
         )
@@ -136,7 +136,7 @@ class Session:
         self._confirm(upload, None)
         self.record("skip", is_settled=self.state.is_settled)
 
-    def welcome(self) -> None:
+    def take_prior(self) -> None:
         """Tell the agent what is known of anybody, as at its enrolment; some of it is of no use."""
         agent, d = self.agent, self.dimension
         told, luck = draw_statistics(self.draws, d + (self.draws.random() < 0.1), 9), self.draws.random()
@@ -145,21 +145,21 @@ class Session:
         gram = told.gram * float(self.draws.random()) - shift * np.eye(size)
         known = Statistics(gram, told.moment * float(self.draws.random()), 0, 0, 0)
         download = Download(agent=agent.id, statistics=known, rounds=int(self.draws.integers(1, 10**6)), agents=9)
-        message = wire.DownloadMessage.from_download(download)
-        welcome = msgspec.structs.replace(self.state.welcome, download=message)
-        self._enrol(welcome)
-        self.record("welcome", body=msgspec.msgpack.encode(welcome).hex(), is_welcomed=agent.is_welcomed)
+        message = wire.PriorMessage.from_download(download)
+        enrolment = msgspec.structs.replace(self.state.enrolment, prior=message)
+        self._enrol(enrolment)
+        self.record("prior", body=msgspec.msgpack.encode(enrolment).hex(), has_prior=agent.has_prior)
 
-    def _enrol(self, welcome: wire.Welcome, *, new_key: bool = False) -> None:
+    def _enrol(self, enrolment: wire.EnrolmentAnswer, *, new_key: bool = False) -> None:
         store = self.agent.memory.store
         with store.transaction():
-            store.put_entry(WELCOME, msgspec.json.encode(welcome))
+            store.put_entry(ENROLMENT, msgspec.json.encode(enrolment))
             if new_key:
                 store.begin_ledger()
         self.agent.memory.load()
 
     def _describe_standing(self) -> wire.Standing:
-        credential, held = self.state.welcome.credential, self.held
+        credential, held = self.state.enrolment.credential, self.held
         assert credential is not None
         return wire.Standing(
             protocol=wire.PROTOCOLS[-1], agent=self.agent.id, uploads=self.sequence, last_sequence=self.sequence,
@@ -216,8 +216,8 @@ class Session:
 
     def renew(self) -> None:
         """Go on as another agent after a revocation: the server holds nothing of this one, and what waits is sent."""
-        welcome = self.state.welcome
-        self._enrol(msgspec.structs.replace(welcome, agent=welcome.agent + 1), new_key=True)
+        enrolment = self.state.enrolment
+        self._enrol(msgspec.structs.replace(enrolment, agent=enrolment.agent + 1), new_key=True)
         self.held, self.last_change = Statistics.zero(self.dimension), 0
         self.record("renew", agent=self.agent.id)
 
@@ -237,7 +237,7 @@ class Session:
         luck = self.draws.random()
         self.now += float(self.draws.integers(0, 40))
         rare = (0.98, self.renew), (0.95, self.restart), (0.94, self.change_terms), (0.93, self.start_over)
-        steps = (*rare, (0.87, self.refuse), (0.82 if self.steps else 0.0, self.welcome))
+        steps = (*rare, (0.87, self.refuse), (0.82 if self.steps else 0.0, self.take_prior))
         if self.state.outbox and luck < 0.5:
             answers = (0.13, self.answer), (0.09, self.skip), (0.06, self.renumber), (0.0, self.withdraw)
             next(step for least, step in answers if luck >= least)()

@@ -55,8 +55,8 @@ def agents(
 
 def show_agents(page: "AgentList", rows: "list[AgentRow]") -> None:
     """Print a table of agents that 80 columns can hold, under a line that counts all of them."""
-    silent = page.enrolled - page.spoken
-    counts = f"{page.enrolled:,} enrolled: {page.spoken:,} have spoken, {silent:,} silent, {page.revoked:,} revoked"
+    silent = page.enrolled - page.active
+    counts = f"{page.enrolled:,} enrolled: {page.active:,} have spoken, {silent:,} silent, {page.revoked:,} revoked"
     summary = f"{counts}; {page.clusters:,} clusters"
     now = time.time()
     cells = [

@@ -1,4 +1,4 @@
-"""How a request travels: over HTTP, or in process to an application without a network between."""
+"""Transports of requests: over HTTP, or in process to an application."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from fedcascade.checks import require
 
 @dataclass(frozen=True)
 class HttpReply:
-    """Status, body and headers of a reply; names of headers in lower case."""
+    """The status, body and headers of a reply; header names are in lower case."""
 
     status: int
     body: bytes
@@ -22,7 +22,7 @@ class HttpReply:
 
 
 class Transport(Protocol):
-    """Carries one request to the server and its reply back; raises ConnectionError when that fails."""
+    """A way to send a request to the server; it raises ConnectionError if that fails."""
 
     def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> HttpReply: ...
 
@@ -30,7 +30,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP over a network. Certificates are checked; plain http is meant for loopback and behind proxies."""
+    """A transport over HTTP. Certificates are verified; plain http is for loopback and behind proxies."""
 
     def __init__(self, url: str, *, timeout: float = 10.0, verify: Any = True) -> None:
         require(is_address(url), f"a server's address looks like https://host:8777, got '{url}'")
@@ -49,7 +49,7 @@ class HttpTransport:
 
 
 def is_address(url: str) -> bool:
-    """Whether a URL names a host that HTTP can reach.
+    """Return whether a URL is an HTTP address of a host.
 
     >>> [is_address(url) for url in ("https://host:8777", "host:8777", "http://host:80000", "http://[::1")]
     [True, False, False, False]
@@ -57,12 +57,12 @@ def is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or an IPv6 address that is none
+    except ValueError:  # an invalid port or IPv6 address
         return False
 
 
 class InProcessTransport:
-    """Calls an application in this process, in an event loop of its own: all of the server but sockets."""
+    """A transport to an application in this process, which runs in an event loop of its own."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
         transport = httpx2.ASGITransport(app, client=("in-process", 0))

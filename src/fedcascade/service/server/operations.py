@@ -223,7 +223,7 @@ def describe_agents(_: Store, state: ServerState, page: AgentPage, most: int) ->
         for record in records
     ]  # fmt: skip
     return wire.AgentList(
-        protocol=wire.PROTOCOLS[-1], enrolled=page.enrolled, spoken=len(state.places), revoked=page.revoked,
+        protocol=wire.PROTOCOLS[-1], enrolled=page.enrolled, active=len(state.places), revoked=page.revoked,
         clusters=state.clusters, agents=rows, more=len(page.records) > most,
     )  # fmt: skip
 
@@ -234,7 +234,7 @@ def read_overview(store: Store, state: ServerState) -> wire.Overview:
     labels = state.get_labels() if spoken <= wire.MOST_LABELS else {}
     return wire.Overview(
         protocol=wire.PROTOCOLS[-1], position=state.position, rounds=state.rounds,
-        enrolled=store.list_agents(0, 0).enrolled, spoken=spoken, clusters=state.clusters,
+        enrolled=store.list_agents(0, 0).enrolled, active=spoken, clusters=state.clusters,
         labels={str(agent): label for agent, label in labels.items()},
         sizes=state.list_sizes(wire.LARGEST_GROUPS), resets=state.resets,
     )  # fmt: skip

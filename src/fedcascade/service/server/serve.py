@@ -134,7 +134,7 @@ def run_server(
 
     ``extend`` makes what rooms above add to the application, from the service that the endpoints share.
     """
-    auth.require_token_room(settings.operator_token)
+    auth.require_token_path(settings.operator_token)
     if settings.operator_token.exists():
         auth.read_token(settings.operator_token)  # before anything is compiled
     context = read_certificate(settings.tls_cert, settings.tls_key)

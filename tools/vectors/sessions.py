@@ -1,4 +1,4 @@
-"""Cases of whole agents: what is shown, learned, sent, answered, lost and refused, in order, with restarts between."""
+"""Cases of whole agents: lists, feedback, uploads, answers, losses and refusals in order, with restarts between."""
 
 import tempfile
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ STEPS = 24
 
 
 class Session:
-    """A saved agent that is driven without a network; every step is recorded with what came of it."""
+    """A saved agent without a network; every step is recorded with its result."""
 
     def __init__(self, draws: Draws, path: Path, terms: wire.Terms, options: Mapping[str, Any]) -> None:
         self.draws, self.path, self.steps, self.now = draws, path, list[Case](), 1e9
@@ -61,7 +61,7 @@ class Session:
         return self.state.local.dimension
 
     def record(self, kind: str, **what: Any) -> None:
-        """Record a step and what the agent knows after it."""
+        """Record a step and the agent's state after it."""
         agent = self.agent
         after: Case = {"buffered": agent.buffered, "unsent": agent.unsent, "lost": agent.lost}
         after |= {"estimate": agent.estimate.tolist(), "arrivals": self.state.local.arrivals}
@@ -87,7 +87,7 @@ class Session:
         self.record("feedback", impression=number, **what, round=round_, draw=draw, upload=sent)
 
     def _draw_feedback(self, items: list[int]) -> Case:
-        """One click or none; several, by item, or with the last position looked at, where no drift is looked for."""
+        """Draw one click or none; without drift detection also several, by item, or with the last examined position."""
         luck, length = self.draws.random(), len(items)
         if luck < 0.6 or self.agent.memory.policy.changes is not None:
             return {"clicked": draw_click(self.draws, length)}
@@ -100,7 +100,7 @@ class Session:
         return {"clicked": several, "looked_until": until}
 
     def answer(self) -> None:
-        """Answer the oldest upload, now and then from a restored server, which holds less than it has confirmed."""
+        """Answer the oldest upload, at times as a restored server, which holds less than it has confirmed."""
         upload = self.state.outbox[0]
         if self.draws.random() < 0.15:
             self.held, self.last_change = Statistics.zero(self.dimension), 0
@@ -122,7 +122,7 @@ class Session:
         self.agent.memory.update(lambda state: (confirm(policy, state, upload, answer, download), None))
 
     def _count(self, upload: Upload) -> None:
-        """Let the server count an upload; now and then it loses at once that its user has changed."""
+        """Count an upload at the server; at times it loses a change at once."""
         if upload.cause is Cause.CHANGE and self.draws.random() < 0.9:
             self.held, self.last_change = upload.statistics, upload.sequence
         else:
@@ -130,14 +130,14 @@ class Session:
         self.sequence = upload.sequence
 
     def skip(self) -> None:
-        """Count the oldest upload without an answer that the agent can use."""
+        """Count the oldest upload without a valid answer."""
         upload = self.state.outbox[0]
         self._count(upload)
         self._confirm(upload, None)
         self.record("skip", is_settled=self.state.is_settled)
 
     def take_prior(self) -> None:
-        """Tell the agent what is known of anybody, as at its enrolment; some of it is of no use."""
+        """Send the agent a prior, as at its enrolment; some are invalid."""
         agent, d = self.agent, self.dimension
         told, luck = draw_statistics(self.draws, d + (self.draws.random() < 0.1), 9), self.draws.random()
         shift = agent.memory.policy.lambda_ * (0.5 if luck < 0.8 else 1.5 if luck < 0.9 else np.nan)
@@ -180,7 +180,7 @@ class Session:
         self.record("withdraw", is_lost=is_lost)
 
     def renumber(self) -> None:
-        """Give the oldest upload another number: a copy of the agent's file has used its own."""
+        """Renumber the oldest upload: a copy of the agent's file has used its number."""
         upload = self.state.outbox[0]
         self.agent.memory.update(lambda state: (renumber(state, upload, self.sequence), None))
         self.record("renumber", last_sequence=self.sequence)
@@ -190,12 +190,12 @@ class Session:
         self.record("start_over")
 
     def refuse(self) -> None:
-        """Ask for what must be refused; nothing changes."""
+        """Make a call that must be rejected; nothing changes."""
         d, number, waiting = self.dimension, int(self.draws.integers(6)), self.agent.open_lists()
         call: Callable[[], object]
         what: Case
         known, arrivals = {each.impression for each in waiting}, self.state.local.arrivals
-        if number == 0 or number == 5:  # a list that nobody has seen, and one that has expired or had its feedback
+        if number == 0 or number == 5:  # a list that no agent has seen, and one that has expired or had its feedback
             gone = 10**6 if number == 0 else min(set(range(1, arrivals + 2)) - known)
             call, what = partial(self.agent.feedback, gone, 0), {"impression": gone, "clicked": 0}
         elif number == 1 and waiting:
@@ -215,14 +215,14 @@ class Session:
             raise AssertionError(f"not refused: {what}")
 
     def renew(self) -> None:
-        """Go on as another agent after a revocation: the server holds nothing of this one, and what waits is sent."""
+        """Enrol as another agent after a revocation: the server holds nothing of it, and its uploads are sent."""
         enrolment = self.state.enrolment
         self._enrol(msgspec.structs.replace(enrolment, agent=enrolment.agent + 1), new_key=True)
         self.held, self.last_change = Statistics.zero(self.dimension), 0
         self.record("renew", agent=self.agent.id)
 
     def change_terms(self) -> None:
-        """Follow a server that runs another policy from now on."""
+        """Follow a server that has changed its policy."""
         terms = build_terms(self.draws, int(self.draws.integers(60)), self.dimension)
         self.agent.memory.follow(terms)
         self.record("terms", terms=msgspec.to_builtins(terms))
@@ -233,7 +233,7 @@ class Session:
         self.record("restart")
 
     def play_step(self) -> None:
-        """Take one step that is possible now."""
+        """Take one possible step."""
         luck = self.draws.random()
         self.now += float(self.draws.integers(0, 40))
         rare = (0.98, self.renew), (0.95, self.restart), (0.94, self.change_terms), (0.93, self.start_over)
@@ -250,7 +250,7 @@ class Session:
 
 
 def describe_upload(upload: Upload) -> Case:
-    """An upload as JSON has it."""
+    """Return an upload for JSON."""
     return {
         "sequence": upload.sequence,
         "cause": str(upload.cause),
@@ -259,7 +259,7 @@ def describe_upload(upload: Upload) -> Case:
 
 
 def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
-    """Terms of a policy that can be served, with drawn constants; some have a beta by formula, some find drift."""
+    """Build terms of a policy with drawn constants; some have a beta by formula, some drift detection."""
     policy = get_policy(DEFAULT_POLICY if number % 2 else SERVED[number // 2 % len(SERVED)])
     if number % 3 == 0:
         policy = policy.with_constants(drift="restart", threshold=0.3, limit=0.2, block=int(draws.integers(1, 4)))
@@ -274,7 +274,7 @@ def build_terms(draws: Draws, number: int, dimension: int) -> wire.Terms:
 
 
 def build_sessions(draws: Draws) -> list[Case]:
-    """Agents of every policy, half of them of the default one, from the first list on."""
+    """Build sessions of every policy, half of them of the default one."""
     cases: list[Case] = []
     for number in range(60):
         terms = build_terms(draws, number, int(draws.integers(1, 8)))

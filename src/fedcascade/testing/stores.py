@@ -1,7 +1,4 @@
-"""The contracts of stores as classes of tests: inherit ``StoreContract``, override ``open``, and run pytest.
-
-Each protocol of ``service.store`` also has a contract of its own.
-"""
+"""The contract of stores as a class of tests: inherit ``StoreContract``, override ``open``, and run pytest."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -99,16 +96,18 @@ class Interrupted(Exception):  # noqa: N818 (a test's own)
     """The end of a transaction before its commit."""
 
 
-class StoreTestCase:
-    """The base of all contracts; override ``open``."""
+def read_snapshot(store: SnapshotStore) -> tuple[int, bytes] | None:
+    """Return the position and the bytes of the snapshot."""
+    loaded = store.read_snapshot()
+    return None if loaded is None else (loaded.position, b"".join(loaded.chunks))
+
+
+class StoreContract:
+    """The duties of a ``Store``: log, identities, snapshots, journal, audit log, settings, transactions and replays."""
 
     def open(self) -> Store:
         """Open the database of this test, which is empty when the test begins. A test opens it several times."""
         raise NotImplementedError
-
-
-class UploadLogContract(StoreTestCase):
-    """The duties of an ``UploadLog``."""
 
     def test_the_log_is_read_in_order_and_in_pieces(self) -> None:
         with closing(self.open()) as store:
@@ -145,10 +144,6 @@ class UploadLogContract(StoreTestCase):
             assert store.find_entry(agent, 149) is None
             revoke_agent(store, revoked)
             assert not can_upload(store, revoked)
-
-
-class IdentityContract(StoreTestCase):
-    """The duties of an ``IdentityStore``."""
 
     def test_a_nonce_is_valid_once_for_each_agent_until_it_is_stale(self) -> None:
         with closing(self.open()) as store, store.transaction():
@@ -189,16 +184,6 @@ class IdentityContract(StoreTestCase):
             assert found == {"spoken": agents[1:3], "silent": [agents[0], agents[3]], "revoked": [agents[2]]}
             assert store.list_agents(0, 0) == ([], 4, 1)
 
-
-def read_snapshot(store: SnapshotStore) -> tuple[int, bytes] | None:
-    """Return the position and the bytes of the snapshot."""
-    loaded = store.read_snapshot()
-    return None if loaded is None else (loaded.position, b"".join(loaded.chunks))
-
-
-class SnapshotContract(StoreTestCase):
-    """The duties of a ``SnapshotStore``."""
-
     def test_a_snapshot_counts_once_its_chunks_are_there(self) -> None:
         chunks = {digest_chunk(body): body for body in (b"old", b"new", b"last")}
         old, new, last = chunks
@@ -231,10 +216,6 @@ class SnapshotContract(StoreTestCase):
                 assert store.commit_snapshot(5, [digest_chunk(b"good")])
             damage = str(expect(DamagedStore, lambda: read_snapshot(store)))
             assert damage.startswith("the store is damaged: the snapshot at position 5 ")
-
-
-class JournalContract(StoreTestCase):
-    """The duties of a ``Journal``."""
 
     def test_the_journal_is_a_narrow_copy_of_the_log(self) -> None:
         with closing(self.open()) as store:
@@ -293,10 +274,6 @@ class JournalContract(StoreTestCase):
             assert store.sum_by_agent(6, 9) == []
             assert store.count_sizes(6, 9).largest == []
 
-
-class AuditContract(StoreTestCase):
-    """The duties of an ``AuditLog``."""
-
     def test_records_are_read_in_order(self) -> None:
         with closing(self.open()) as store:
             with store.transaction():
@@ -305,22 +282,12 @@ class AuditContract(StoreTestCase):
             records = [(record.number, record.actor, record.agent, record.detail) for record in store.read_audit()]
             assert records == [(1, "operator", 7, ""), (2, "server", None, "12 uploads")]
 
-
-class SettingContract(StoreTestCase):
-    """The duties of a ``SettingStore``."""
-
     def test_the_last_value_of_a_setting_counts(self) -> None:
         with closing(self.open()) as store:
             with store.transaction():
                 store.set_setting("name", "first")
                 store.set_setting("name", "second")
             assert (store.get_setting("name"), store.get_setting("other")) == ("second", None)
-
-
-class StoreContract(
-    UploadLogContract, IdentityContract, SnapshotContract, JournalContract, AuditContract, SettingContract
-):
-    """The duties of a ``Store``: those of its parts, transactions, and exact replays."""
 
     def test_what_is_not_committed_never_happened(self) -> None:
         with closing(self.open()) as store:

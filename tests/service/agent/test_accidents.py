@@ -249,7 +249,7 @@ def test_an_agents_file_has_one_process_at_a_time(server: Server, tmp_path: Path
         second = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert second.returncode != 0
         assert "another process uses" in second.stderr
-        with pytest.raises(ValueError, match=r"this process uses .* already: close"):
+        with pytest.raises(ValueError, match=r"this process has opened .* already: use"):
             StoreFile(str(tmp_path / "agent.db"))
     StoreFile(str(tmp_path / "agent.db")).close()
 
